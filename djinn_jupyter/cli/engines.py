@@ -24,7 +24,7 @@ from djinn_jupyter.client.engines.logs import FollowedLog, last_lines, lines_of_
 from djinn_jupyter.client.engines.registry import is_alive, registry_folder, running_engines
 from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.client.engines.terminal import TerminalProgress
-from djinn_jupyter.client.engines.versions import difference
+from djinn_jupyter.client.engines.versions import difference, method_lines
 from djinn_jupyter.described import add_flags, chosen, flags_of
 from djinn_jupyter.errors import DjinnError, EngineError, EngineStartFailed, EngineUnavailable, UsageError, WireError
 from djinn_jupyter.options import GivenOptions, short_name
@@ -249,17 +249,18 @@ def _address(entry: Entry) -> list[str]:
 
 def _sessions(entry: Entry) -> list[str]:
     """Return a line for each session of an engine, or the one that says why they are not known; one for what it met
-    inside."""
+    inside, and those on its methods."""
     from djinn_jupyter.client.loading import attach
 
     try:
-        sessions, statistics = attach(entry).sessions(), attach(entry).statistics()
+        engine = attach(entry)
+        sessions, statistics, methods = engine.sessions(), engine.statistics(), method_lines(engine.channel.welcome)
     except DjinnError as error:
         return [f"{error.code}: {error}"]
     shown = told_apart(one.name for one in sessions)
     faults = [f"{faults_line(statistics.faults, statistics.last_fault)}."] if statistics.faults else []
     told = [_line(one, shown[one.name]) for one in sessions] or ["no sessions"]
-    return [*told, *_memory(statistics), *faults]
+    return [*told, *_memory(statistics), *faults, *methods]
 
 
 def _memory(statistics: EngineStatistics) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.client.engines import logs, naming, spelling
+from djinn_jupyter.client.engines import logs, naming, spelling, versions
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import KEEP, Group, option, refuse_others, verb
@@ -107,7 +107,10 @@ class LoadingMagics(Group):
         statistics = engine.statistics()
         session = self.state.session().describe() if self.state.present is not None else None
         self.state.keep(args.keep, statistics)
-        self.state.screen.show(views.status_view(engine.description, statistics, session, engine.added_modules()))
+        methods = versions.method_lines(engine.channel.welcome)
+        self.state.screen.show(
+            views.status_view(engine.description, statistics, session, engine.added_modules(), methods)
+        )
 
     @verb(
         option("lines", nargs="?", type=int, default=20, help="how many of the last lines; default 20"),

@@ -65,9 +65,10 @@ def status_view(
     reading: EngineStatistics,
     session: SessionDescription | None,
     added: Sequence[AddedModuleDescription] = (),
+    methods: Sequence[str] = (),
 ) -> View:
-    """Show the engine's statistics, and the modules that the asker has added. Memory is as measured; figures that were
-    not measured are marked so."""
+    """Show the engine's statistics, the modules that the asker has added, and lines on methods. Memory is as measured;
+    figures that were not measured are marked so."""
     slabs = reading.slabs
     pages = sum(s.pages for s in slabs)
     free = sum(s.pages_free for s in slabs)
@@ -82,6 +83,7 @@ def status_view(
         ("session", f"{label(session.name)}: {session.doing}, {armed(session)}" if session else "none in use here"),
         ("sessions", f"{reading.sessions}, of which {reading.sessions_running} running"),
         *(("added", added_line(module)) for module in added),
+        *(("method", line) for line in methods),
         ("work", f"{plural(reading.passes, 'pass', 'passes')}, {plural(reading.layers_run, 'layer')} run, "
                  f"{plural(reading.tokens_sampled, 'token')} sampled"),
         ("weights", amount(reading.weight_bytes) if reading.weights is None else weights_line(reading.weights)),

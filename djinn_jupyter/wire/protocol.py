@@ -18,7 +18,7 @@ import msgspec
 
 from djinn_jupyter import extensions
 from djinn_jupyter._version import __version__
-from djinn_jupyter.errors import VersionMismatch
+from djinn_jupyter.errors import DjinnError, MalformedMessage, VersionMismatch
 from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire.codec import ArrayHeader, Envelope
 from djinn_jupyter.wire.registry import Entry
@@ -51,20 +51,42 @@ def require_method(kind: type[msgspec.Struct], there: Mapping[str, str], other: 
     method = kinds.method_of(kind)
     if method is None:
         return
-    if method in extensions.troubles():
-        raise VersionMismatch(extensions.troubles()[method])
-    if (wrong := difference_of(method.name, there)) is not None:
+    if (trouble := extensions.troubles().get(method)) is not None:
+        raise VersionMismatch(trouble)
+    if (wrong := apart(there).get(method.name)) is not None:
         raise VersionMismatch(
-            f"{other} {wrong} the method {method}: install the same version on both sides, end the engine with "
-            "`djinn stop` and load again."
+            f"{other} {wrong} the method {method}: install the same version for both, end the engine with `djinn stop` "
+            "and load again."
         )
 
 
-def difference_of(name: str, there: Mapping[str, str]) -> str | None:
-    """Return "lacks" or "has another version of" for a method of this side; None where both have the same."""
-    if name not in there:
-        return "lacks"
-    return None if there[name] == method_digests().get(name) else "has another version of"
+def explained(error: DjinnError, there: Mapping[str, str]) -> DjinnError:
+    """Return why a message of the other side could not be read here: of one that may be of a method which this side
+    lacks, or has otherwise, by the names of these."""
+    names = [name for name in apart(there) if name in there]
+    if not names or not isinstance(error, MalformedMessage):
+        return error
+    return VersionMismatch(
+        f"The engine lacks {' and '.join(names)} of the client's methods, or has another version: install the same for "
+        f"both, end the engine with `djinn stop` and load again. {error}"
+    )
+
+
+def is_shared(kind: type[msgspec.Struct], there: Mapping[str, str]) -> bool:
+    """Return whether the other side knows this kind of message as it is here."""
+    method = kinds.method_of(kind)
+    return method is None or method.name not in apart(there)
+
+
+def apart(there: Mapping[str, str]) -> dict[str, str]:
+    """Return what the other side does with each method that the two do not share: it "lacks" it, "has another version
+    of" it, or "alone has" it."""
+    here = method_digests()
+    return {
+        name: "lacks" if name not in there else "has another version of" if name in here else "alone has"
+        for name in (*here, *(set(there) - set(here)))
+        if here.get(name) != there.get(name)
+    }
 
 
 def digest_of(parts: Iterable[Any]) -> str:

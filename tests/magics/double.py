@@ -25,7 +25,7 @@ from djinn_jupyter.errors import (
     UnknownSite,
     UsageError,
 )
-from djinn_jupyter.wire import nouns, replies, requests
+from djinn_jupyter.wire import nouns, protocol, replies, requests
 from djinn_jupyter.wire.sites import parse_site
 from tests.client.direct import DirectChannel
 from tests.magics.adapted import Adapted
@@ -54,7 +54,9 @@ class EngineDouble(Looked, Switched, Attributing, Owned, Sweeping, Collecting, H
         self.interrupt_runs = False
         self.numbered = 1
         self.dead = False
-        welcome = replies.Welcome(version="1", model=samples.model(), attached=())
+        welcome = replies.Welcome(
+            version="1", model=samples.model(), attached=(), methods=tuple(protocol.method_digests().items())
+        )
         self.channel = DirectChannel(welcome, self.send, holder="kernel-1")
 
     def send(self, request: requests.Request, answer: Callable[[replies.Reply], None]) -> None:

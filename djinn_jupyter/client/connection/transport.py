@@ -61,8 +61,7 @@ class Connection:
         self._pending: dict[int, Sent] = {}
         self.arrivals = Arrivals(self.post, self._arrived)
         self.uploads = Uploads(self.post, self._send, self._not_sent)
-        self._number = 0
-        self._latest_event = 0
+        self._number = self._latest_event = 0
         self._lost: str | None = None
         self._heard = asyncio.get_running_loop().time()
         self._gone = asyncio.Event()
@@ -131,12 +130,13 @@ class Connection:
     def post(self, request: Request, answered: Answered) -> int:
         """Send a request; `answered` is called exactly once, in the loop, with the reply or the error to raise. Return
         the request's number."""
-        self._number += 1
-        number = self._number
+        number = self._number = self._number + 1
         if self._lost is not None:
             answered(EngineUnavailable(self._lost))
             return number
         try:
+            if not isinstance(request, Hello):
+                protocol.require_method(type(request), dict(self.welcome.methods), self._named)
             frames = codec.encode_checked(number, request, trace := trace_of(request))
         except DjinnError as error:
             answered(error)

@@ -11,13 +11,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from djinn_jupyter import extensions
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.listeners import Listeners
 from djinn_jupyter.engine.process.own_folders import Folders
 from djinn_jupyter.engine.process.persons import Person, as_own_user
 from djinn_jupyter.engine.process.presence import Presence, no_persons
+from djinn_jupyter.engine.process.served import Answer, Served
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.session.ownership import is_anothers
@@ -30,10 +32,9 @@ from djinn_jupyter.errors import (
     VersionMismatch,
 )
 from djinn_jupyter.wire import protocol
-from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.log_files import told_of_end
 from djinn_jupyter.wire.names import require_showable, told_apart
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
+from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import (
     Departed,
     Event,
@@ -43,7 +44,6 @@ from djinn_jupyter.wire.replies import (
     People,
     Pong,
     Reply,
-    Sessions,
     ShuttingDown,
     Statistics,
     Welcome,
@@ -73,36 +73,11 @@ STARTED_ANEW: Final = (
     "The engine was started anew after this was asked for, and it is not known whether it was done: look, and ask "
     "again."
 )
-Answer = Callable[[Reply], None]
 
 
 def no_one(person: str) -> bool:
     """Return False: an engine without a door knows no persons."""
     return False
-
-
-class PublishedState(Protocol):
-    @property
-    def statistics(self) -> EngineStatistics: ...
-    @property
-    def sessions(self) -> tuple[SessionDescription, ...]: ...
-    def page(self, first: int) -> Sessions: ...
-
-
-class Served(Protocol):
-    """An engine as the client table needs it; every part may be used from any thread."""
-
-    @property
-    def description(self) -> ModelDescription: ...
-    @property
-    def reading(self) -> PublishedState: ...
-    @property
-    def keeps_sessions(self) -> bool: ...
-    def access(self, session: str, person: str) -> Access | None: ...
-    def forget_sessions(self) -> None: ...
-    def accept(self, request: Request, holder: Holder, reply: Answer, known_as: RequestId | None = None) -> None: ...
-    def left_by(self, holder: Holder) -> tuple[str, ...]: ...
-    def depart(self, holder: Holder) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +90,7 @@ class ConnectedClient:
     observer: bool
     last_heard: float
     outlives_lines: bool
+    methods: dict[str, str]
 
 
 class ClientTable:
@@ -210,9 +186,16 @@ class ClientTable:
         client = self._clients.get(peer)
         if client is None or not self.listeners.hears(peer, event.session):
             return None
+        if not protocol.is_shared(type(event), client.methods):
+            return None
         if client.person is None:
             return event
         return client.person.event(event) if client.person.may_hear(event.session) else None
+
+    def explained(self, peer: bytes, error: DjinnError) -> DjinnError:
+        """Return why a message of this client could not be read."""
+        client = self._clients.get(peer)
+        return error if client is None else protocol.explained(error, client.methods)
 
     def dismiss(self, peer: bytes) -> None:
         """Take a client for gone, if it is known: its sessions are detached unless another speaks for its holder."""
@@ -232,6 +215,7 @@ class ClientTable:
         self._return(client.holder)
         if known_as is not None and known_as.again and type(request).terms.resent == "refused":
             raise EngineUnavailable(STARTED_ANEW)
+        protocol.require_method(type(request), client.methods, "The client")
         match request:
             case Ping():
                 answer(Pong())
@@ -278,6 +262,7 @@ class ClientTable:
             observer=hello.observer,
             last_heard=self._clock(),
             outlives_lines=bool(hello.token),
+            methods=dict(hello.methods),
         )
         comes_from_another = hello.engine not in ("", self._name)
         if comes_from_another:
@@ -291,6 +276,8 @@ class ClientTable:
             engine=self._name,
             anew=told_of_end(self._end_before, person is None) if comes_from_another else None,
             events=self.listeners.events.last,
+            methods=tuple(protocol.method_digests().items()),
+            left_out=tuple(extensions.troubles().values()),
         )
 
     def _make_room(self, person: Person) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.admission import Door, require_free
-from djinn_jupyter.engine.process.clients import ClientTable, Served, no_one
+from djinn_jupyter.engine.process.clients import ClientTable, no_one
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.own_folders import own_folders
@@ -23,6 +23,7 @@ from djinn_jupyter.engine.process.presence import no_persons
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
 from djinn_jupyter.engine.process.requests_in_pieces import no_quota
 from djinn_jupyter.engine.process.restart import Restarts
+from djinn_jupyter.engine.process.served import Served
 from djinn_jupyter.engine.process.zmq_service import STOPPED, Service, draw
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
 from djinn_jupyter.engine.system.faults import Faults

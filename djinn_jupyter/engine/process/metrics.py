@@ -17,9 +17,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.process.clients import PublishedState
 from djinn_jupyter.engine.process.metrics_of_persons import memory_samples, session_samples, time_samples
 from djinn_jupyter.engine.process.metrics_server import start_page
+from djinn_jupyter.engine.process.served import PublishedState
 from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import split_address

@@ -279,7 +279,7 @@ class Service:
         try:
             return read()
         except (WireError, UsageError, EngineError) as error:
-            self._refusals.refuse(client, number_of(), error)
+            self._refusals.refuse(client, number_of(), self._clients.explained(client, error))
         except Exception as error:
             log.exception("A message could not be read")
             self._refusals.refuse(client, number_of(), EngineError(f"It cannot be read ({in_short(error)})."))
