@@ -34,11 +34,14 @@ def test_every_kind_of_request_is_recorded() -> None:
 
 
 def test_what_was_sent_is_read_and_becomes_the_same_again() -> None:
-    """The same bytes; a reply may have got fields, and a number with a fraction in place of a whole one."""
+    """The same bytes; a reply and Hello may have got fields, and a number with a fraction in place of a whole one."""
     for one in recordings():
         asked, told = codec.decode_request(one.request), codec.decode_reply(one.reply)
         again = codec.encode(asked.id, asked.body, asked.trace if asked.traceparent else None)
-        assert [bytes(frame) for frame in again] == one.request, one.kind
+        if one.kind == "Hello":
+            assert _is_within(msgspec.msgpack.decode(one.request[0]), msgspec.msgpack.decode(again[0]))
+        else:
+            assert [bytes(frame) for frame in again] == one.request, one.kind
         head, *arrays = codec.encode(told.id, told.body)
         assert _is_within(msgspec.msgpack.decode(one.reply[0]), msgspec.msgpack.decode(head)), one.answered_by
         assert [bytes(frame) for frame in arrays] == one.reply[1:], one.answered_by
