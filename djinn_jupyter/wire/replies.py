@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.methods.circuits.request import CircuitsRun, EdgesAttributed
-from djinn_jupyter.methods.datasets.request.collecting import Collected, CollectionProgressed
-from djinn_jupyter.methods.datasets.request.scoring import Scored
-from djinn_jupyter.methods.direct.request import Attributed
-from djinn_jupyter.methods.graphs.request import GraphMade
-from djinn_jupyter.methods.heads.request import HeadsRead
-from djinn_jupyter.methods.sweep.request import MetricsRead, SweepProgressed, Swept
 from djinn_jupyter.wire.adapters import AdapterAdded, Adapters
 from djinn_jupyter.wire.added_modules import AddedModules, ModuleAdded
 from djinn_jupyter.wire.breakpoints import BreakpointSet

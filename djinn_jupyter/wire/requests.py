@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
-from djinn_jupyter.methods.datasets.request.scoring import Score
-from djinn_jupyter.methods.direct.request import Attribute
-from djinn_jupyter.methods.graphs.request import MakeGraph
-from djinn_jupyter.methods.heads.request import ReadHeads
-from djinn_jupyter.methods.sweep.request import CheckSweep, ReadMetrics, Sweep
 from djinn_jupyter.wire.adapters import AddAdapter, ListAdapters, RemoveAdapter, SetAdapter
 from djinn_jupyter.wire.added_modules import AddModule, ListAddedModules, RemoveModule
 from djinn_jupyter.wire.breakpoints import ClearBreakpoints, EnableBreakpoint, SetBreakpoint

@@ -19,8 +19,13 @@ import djinn_jupyter as dj
 from djinn_evaluation.serving import private_jupyter
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import EngineUnavailable
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
-from djinn_jupyter.methods.sweep.request import CheckSweep, Estimate
+from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.direct.request import Attribute
+from djinn_jupyter.methods.graphs.request import MakeGraph
+from djinn_jupyter.methods.heads.request import ReadHeads
+from djinn_jupyter.methods.sweep.request import CheckSweep, Estimate, ReadMetrics, Sweep
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import AdaptedModule
@@ -122,7 +127,7 @@ def conversation() -> Iterator[ask.Request | tuple[ask.Request, ...] | Made]:
         ask.ReadFigures(session="a", each=True),
         ask.ReadPass(session="a", sites=("resid_post.1", "mlp_out.3"), positions=(-1,)),
         ask.Lens(session="a", positions=(-1,), top=3, tokens=(17,)),
-        ask.Attribute(session="a", tokens=(17, 42), heads=True),
+        Attribute(session="a", tokens=(17, 42), heads=True),
         ask.Evaluate(session="a", expression="norm > 0"),
         ask.Evaluate(session="a", expression="no such word"),
     )
@@ -147,7 +152,7 @@ def conversation() -> Iterator[ask.Request | tuple[ask.Request, ...] | Made]:
         ask.Resume(session="a", free=True),
         ask.Resume(session="a"),
         ask.ReadLogits(session="a"),
-        ask.ReadMetrics(session="a", metrics=(METRIC,)),
+        ReadMetrics(session="a", metrics=(METRIC,)),
         ask.ReadWatch(session="a", site="resid_post.5"),
         ask.ReadWatch(session="a", site="resid_post.6", direction="d"),
         ask.Unwatch(session="a"),
@@ -174,24 +179,24 @@ def conversation() -> Iterator[ask.Request | tuple[ask.Request, ...] | Made]:
     # methods
     yield from (
         CheckSweep(**sweep()),
-        ask.Sweep(**sweep()),
-        ask.Sweep(**sweep(clean=None, edit=Zero(), over=("layer", "position"), positions=(-1,), mode="exact")),
-        ask.Sweep(**sweep(estimate=Estimate())),
-        ask.Sweep(**sweep(site="resid_pre", receivers=("logits",), positions=(-1,))),
-        ask.Sweep(**sweep(metrics=("no such metric",))),
-        ask.AttributeEdges(session="work", corrupted=LINE, clean=OTHER, metric=METRIC),
-        ask.RunCircuits(session="work", corrupted=LINE, clean=OTHER, metric=METRIC, circuits=(((0, 0), (0, 1)), ())),
+        Sweep(**sweep()),
+        Sweep(**sweep(clean=None, edit=Zero(), over=("layer", "position"), positions=(-1,), mode="exact")),
+        Sweep(**sweep(estimate=Estimate())),
+        Sweep(**sweep(site="resid_pre", receivers=("logits",), positions=(-1,))),
+        Sweep(**sweep(metrics=("no such metric",))),
+        AttributeEdges(session="work", corrupted=LINE, clean=OTHER, metric=METRIC),
+        RunCircuits(session="work", corrupted=LINE, clean=OTHER, metric=METRIC, circuits=(((0, 0), (0, 1)), ())),
         CheckCollect(**collect()),
-        ask.Collect(**collect()),
-        ask.Collect(**collect(sites=("no such site",))),
-        ask.Score(session="work", prompts=(LINE, OTHER)),
-        ask.Score(session="work", prompts=(LINE[:2],), what="logits"),
-        ask.ReadHeads(session="work", lines=(LINE, OTHER)),
-        ask.ReadHeads(session="work", lines=(LINE[:3],), patterns=True),
+        Collect(**collect()),
+        Collect(**collect(sites=("no such site",))),
+        Score(session="work", prompts=(LINE, OTHER)),
+        Score(session="work", prompts=(LINE[:2],), what="logits"),
+        ReadHeads(session="work", lines=(LINE, OTHER)),
+        ReadHeads(session="work", lines=(LINE[:3],), patterns=True),
     )
     # modules and adapters
     yield from (ask.Open(session="module", temporary=True), *map(transcoder, range(LAYERS)), ask.ListAddedModules())
-    yield ask.MakeGraph(session="work", line=LINE, module="tc", logits=2, features=8)
+    yield MakeGraph(session="work", line=LINE, module="tc", logits=2, features=8)
     yield from (ask.RemoveModule(name="tc"), adapter(), ask.ListAdapters(), ask.Open(session="adapted"))
     yield from (ask.SetAdapter(session="adapted", adapter="sql"), ask.SetAdapter(session="adapted", adapter=None))
     yield from (ask.RemoveAdapter(name="sql"), ask.Close(session="module"))

@@ -16,8 +16,8 @@ from djinn_jupyter.methods.sweep.api import confirming, sweeping
 from djinn_jupyter.methods.sweep.api.sweeping import swept_again
 from djinn_jupyter.methods.sweep.api.swept_replies import noted
 from djinn_jupyter.methods.sweep.card import grid_view
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.widgets.spelling import figure
-from djinn_jupyter.wire import requests as ask
 
 CLEAN, CORRUPTED = (9, 8, 7, 21, 22), (9, 8, 7, 31, 22)
 ASKED = {"site": "z", "over": ("layer", "head"), "metric": "logit(17) - logit(42)"}
@@ -66,12 +66,12 @@ def test_what_cannot_be_attributed_is_refused(engine: RemoteEngine, fields: dict
 
 
 @pytest.fixture
-def sent(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> list[ask.Sweep]:
+def sent(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> list[Sweep]:
     """The sweeps that were asked for."""
-    found: list[ask.Sweep] = []
+    found: list[Sweep] = []
     run = sweeping._Sweep._run
 
-    def noting(self: Any, session: str, request: ask.Sweep) -> Any:
+    def noting(self: Any, session: str, request: Sweep) -> Any:
         found.append(request)
         return run(self, session, request)
 
@@ -79,9 +79,7 @@ def sent(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> list[ask.Swee
     return found
 
 
-def test_the_strongest_cells_are_computed_exactly_in_the_same_breath(
-    engine: RemoteEngine, sent: list[ask.Sweep]
-) -> None:
+def test_the_strongest_cells_are_computed_exactly_in_the_same_breath(engine: RemoteEngine, sent: list[Sweep]) -> None:
     scores = attributed(engine, top=5)
     assert [(one.estimate is None, one.mode, len(one.chosen)) for one in sent] == [
         (False, "fast", 0),
@@ -181,7 +179,7 @@ def test_a_sweep_that_fails_leaves_the_scores(engine: RemoteEngine, monkeypatch:
     assert (scores.interrupted, scores.confirmed, scores.notes) == (True, None, (confirming.UNCONFIRMED,))
 
 
-def test_corrections_are_asked_for_and_told(engine: RemoteEngine, sent: list[ask.Sweep], tmp_path: Path) -> None:
+def test_corrections_are_asked_for_and_told(engine: RemoteEngine, sent: list[Sweep], tmp_path: Path) -> None:
     plain = attributed(engine, site="q")
     sizes = attributed(engine, site="q", corrections=["cancellation", "attention"], top=4)
     carried = attributed(engine, site="q", corrections="attention")

@@ -16,6 +16,7 @@ import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.prompts import given_prompts
 from djinn_jupyter.errors import EngineUnavailable, MissingDependency, StorageFailed, UnknownSite, UsageError
+from djinn_jupyter.methods.datasets.request.collecting import Collect
 from djinn_jupyter.wire import requests as ask
 from tests.engine.collecting import plain_collection
 from tests.engine.desk import Desk
@@ -131,7 +132,7 @@ def test_a_collection_whose_engine_ends_goes_on_after_the_last_whole_shard(
     asked = engine.channel.ask
 
     def dies_at_the_third(request: ask.Request) -> Any:
-        if isinstance(request, ask.Collect) and request.shard == 2:
+        if isinstance(request, Collect) and request.shard == 2:
             raise EngineUnavailable("The engine has ended.")
         return asked(request)
 

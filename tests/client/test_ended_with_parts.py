@@ -13,6 +13,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client import partial_replies, waiting
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph
 from djinn_jupyter.methods.graphs.engine import graphing
 from djinn_jupyter.wire import requests as ask
@@ -176,7 +177,7 @@ def test_work_that_is_paused_from_elsewhere_never_looks_whole(
 def test_a_pause_ends_nothing_that_has_no_parts(engine: RemoteEngine, desk: Desk) -> None:
     desk.open("a")
     found: list[Any] = []
-    desk.post(ask.Score(session="a", prompts=((1, 2, 3), (4, 5, 6))), found)
+    desk.post(Score(session="a", prompts=((1, 2, 3), (4, 5, 6))), found)
     assert not desk.ask(ask.Pause(session="a")).was_running
     desk.settle()
     assert found[0].tokens == ((1, 2, 3), (4, 5, 6))

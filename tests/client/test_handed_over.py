@@ -24,8 +24,8 @@ from djinn_jupyter.errors import EngineUnavailable, StorageFailed, UnknownSessio
 from djinn_jupyter.methods.common.api.checking import Question, require_all
 from djinn_jupyter.methods.datasets.api import handed_over
 from djinn_jupyter.methods.datasets.api.collecting import Collection, CollectionWork, shard_request
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, CollectFields
-from djinn_jupyter.wire import codec, replies
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect, Collected, CollectFields
+from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from tests.client.direct import DirectChannel
@@ -106,7 +106,7 @@ def test_it_goes_on_after_the_last_whole_shard_whoever_wrote_it(
     sent = DirectChannel.ask
 
     def dies_at_the_third(channel: DirectChannel, request: ask.Request) -> Any:
-        if isinstance(request, ask.Collect) and request.shard == 2:
+        if isinstance(request, Collect) and request.shard == 2:
             raise EngineUnavailable("The engine has ended.")
         return sent(channel, request)
 
@@ -128,7 +128,7 @@ def test_what_another_has_opened_at_the_next_engine_is_not_closed(
     sent, channel = DirectChannel.ask, channel_of(afar)
 
     def is_another_engine(channel: DirectChannel, request: ask.Request) -> Any:
-        if isinstance(request, ask.Collect) and request.shard == 1 and channel.welcome.engine != "next":
+        if isinstance(request, Collect) and request.shard == 1 and channel.welcome.engine != "next":
             channel.welcome = msgspec.structs.replace(channel.welcome, engine="next")
             sent(channel, ask.Close(session=request.session)).result()
             asked = sent(channel, request)
@@ -225,18 +225,18 @@ def acts_or_sentence(engine: RemoteEngine, folder: str) -> dj.Activations | str:
         return str(error)
 
 
-def lies(afar: RemoteEngine, monkeypatch: pytest.MonkeyPatch, changed: Callable[[replies.Collected], Any]) -> None:
+def lies(afar: RemoteEngine, monkeypatch: pytest.MonkeyPatch, changed: Callable[[Collected], Any]) -> None:
     """Have the engine's replies changed on the way."""
     answer = DirectChannel._answer
 
     def answered(channel: DirectChannel, future: Any, reply: Any) -> None:
-        answer(channel, future, changed(reply) if isinstance(reply, replies.Collected) else reply)
+        answer(channel, future, changed(reply) if isinstance(reply, Collected) else reply)
 
     monkeypatch.setattr(DirectChannel, "_answer", answered)
 
 
-def with_content(change: Callable[[bytes], bytes]) -> Callable[[replies.Collected], replies.Collected]:
-    def changed(reply: replies.Collected) -> replies.Collected:
+def with_content(change: Callable[[bytes], bytes]) -> Callable[[Collected], Collected]:
+    def changed(reply: Collected) -> Collected:
         assert reply.content is not None
         return msgspec.structs.replace(reply, content=Array.of_bytes(change(bytes(reply.content.data))))
 
@@ -259,7 +259,7 @@ def with_content(change: Callable[[bytes], bytes]) -> Callable[[replies.Collecte
     ids=["short", "long", "empty", "pickle", "another shard", "other prompts", "no tokens", "nothing", "it was there"],
 )
 def test_what_was_not_asked_for_is_not_kept(
-    afar: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: Callable[[replies.Collected], Any]
+    afar: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: Callable[[Collected], Any]
 ) -> None:
     lies(afar, monkeypatch, changed)
     with pytest.raises(WireError, match="did not hand over the shard that was asked for; nothing of it is written"):
@@ -284,7 +284,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_a_shard(
 def test_a_kernel_that_is_interrupted_or_killed_while_it_writes_leaves_whole_shards(
     afar: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(aside: Path, request: ask.Collect) -> None:
+    def interrupted(aside: Path, request: Collect) -> None:
         if request.shard == 1:
             raise KeyboardInterrupt
 

@@ -12,6 +12,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import MeasurementEnded
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import ME, Desk
 
@@ -111,7 +112,7 @@ def test_what_a_measurement_had_found_is_kept_where_its_session_is_ended(
     told, asked = engine.channel.ask, itertools.count(1)
 
     def end_before_the_second(request: Any) -> Any:
-        if isinstance(request, ask.Score) and next(asked) == 2:
+        if isinstance(request, Score) and next(asked) == 2:
             desk.engine.submit(ask.Close(session=request.session), ME, lambda reply: None)
         return told(request)
 

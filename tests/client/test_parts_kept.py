@@ -16,6 +16,9 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import MeasurementEnded, SlabFull
 from djinn_jupyter.methods.circuits.api import circuits
 from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
+from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import requests as ask
 from tests import saes
 
@@ -71,16 +74,16 @@ def found(engine: RemoteEngine, count: int = 3) -> dj.Edges:
 
 def test_edges_keep_the_pairs_that_were_scored(engine: RemoteEngine, cut: Callable[..., None], said: list[str]) -> None:
     first_two = found(engine, 2)
-    cut(ask.AttributeEdges, 0)
+    cut(AttributeEdges, 0)
     assert kept(lambda: found(engine)) is None
-    cut(ask.AttributeEdges, 2)
+    cut(AttributeEdges, 2)
     assert np.array_equal(kept(lambda: found(engine)).by_pair, first_two.by_pair, equal_nan=True)
     assert said[-1] == "2 of 3 pairs"
 
 
 def test_edges_whose_patching_is_interrupted_are_whole(engine: RemoteEngine, cut: Callable[..., None]) -> None:
     whole = found(engine)
-    cut(ask.AttributeEdges, 4)
+    cut(AttributeEdges, 4)
     left = kept(lambda: dj.edges(engine, **PAIRS, top=2))
     assert np.array_equal(left.by_pair, whole.by_pair, equal_nan=True)
     assert left.exact is None
@@ -92,7 +95,7 @@ def test_a_circuit_keeps_the_pairs_that_it_ran_on(
 ) -> None:
     edges = found(engine)
     whole = dj.circuit(engine, edges, 20)
-    cut(ask.RunCircuits, done)
+    cut(RunCircuits, done)
     left = kept(lambda: dj.circuit(engine, edges, 20))
     assert (left is None) == (done == 0)
     assert done == 0 or (left.edges == whole.edges and np.array_equal(left.values, whole.values[:done]))
@@ -102,10 +105,10 @@ def test_a_circuit_keeps_the_pairs_that_it_ran_on(
 @pytest.mark.parametrize("number", [6, 7])
 def test_halving_keeps_the_smallest_circuit_so_far(engine: RemoteEngine, cut: Callable[..., None], number: int) -> None:
     edges = found(engine)
-    cut(ask.RunCircuits, number)  # the whole one, one more, and none or one pair of the next
+    cut(RunCircuits, number)  # the whole one, one more, and none or one pair of the next
     left = kept(lambda: dj.circuit(engine, edges, faithfulness=0.5))
     assert left.faithfulness >= 0.5
-    cut(ask.RunCircuits, 1000)
+    cut(RunCircuits, 1000)
     assert np.array_equal(left.values, dj.circuit(engine, edges, len(left)).values)
 
 
@@ -116,7 +119,7 @@ def test_a_curve_keeps_what_was_run(
     edges, sizes = found(engine), (0.01, 0.1, 0.5)
     whole = dj.circuit_curve(engine, edges, sizes)
     monkeypatch.setattr(circuits, "MOST_ASKED", together)  # 1: each circuit is asked for by itself
-    cut(ask.RunCircuits, 2 if together > 1 else 7)
+    cut(RunCircuits, 2 if together > 1 else 7)
     left = kept(lambda: dj.circuit_curve(engine, edges, sizes))
     assert isinstance(left, CircuitCurve)
     circuits_left, pairs = left.values.shape
@@ -126,10 +129,10 @@ def test_a_curve_keeps_what_was_run(
 
 def test_pruning_keeps_the_names_of_the_edges_that_are_left(engine: RemoteEngine, cut: Callable[..., None]) -> None:
     edges = found(engine, 1)
-    cut(ask.RunCircuits, 2)
+    cut(RunCircuits, 2)
     left = kept(lambda: dj.acdc(engine, edges, 1e9, first=30))
     assert 0 < len(left) < 30
-    cut(ask.RunCircuits, 1000)
+    cut(RunCircuits, 1000)
     assert set(dj.circuit(engine, edges, left).edges) == set(left) <= {edge[:2] for edge in edges.top(30)}
 
 
@@ -144,7 +147,7 @@ def test_a_splice_keeps_whole_losses_by_name(
     try:
         for error, raised in ((None, dj.WorkInterrupted), (SlabFull("There is no page."), MeasurementEnded)):
             for number, names in ((7, ["zeroed", "model"]), (4, ["zeroed"])):
-                cut(ask.Score, number, error)
+                cut(Score, number, error)
                 with pytest.raises(raised) as broken:
                     dj.splice(engine, "sae.1", CLEAN)
                 assert list(broken.value.kept) == names
@@ -159,7 +162,7 @@ def test_paths_and_sweeps_say_which_pair_and_keep_the_cells(
     whole = dj.path(engine, "z -> logits", **PAIRS, mode="exact")
     assert "pair 3 of 3" in said
     assert any(one.endswith(" cells of pair 2 of 3") for one in said), said
-    cut(ask.Sweep, 1)
+    cut(Sweep, 1)
     left = kept(lambda: dj.path(engine, "z -> logits", **PAIRS, mode="exact"))
     assert np.array_equal(left.values[0], whole.values[0])
     assert np.isnan(left.values[1:]).all()

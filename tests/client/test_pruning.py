@@ -15,7 +15,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.api import pruning
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.circuits.api.pruning import heard
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.circuits.request import RunCircuits
 from tests.client.reached import reached
 from tests.client.test_planted_edges import INDUCED, INDUCTION, RELAY, RELAYED, relays
 from tests.engine.desk import build_desk, tokens
@@ -115,7 +115,7 @@ def sent(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[An
     found, before = [], type(engine.channel).ask
 
     def noted(self: Any, request: Any, *more: Any, **named: Any) -> Any:
-        if isinstance(request, ask.RunCircuits):
+        if isinstance(request, RunCircuits):
             found.append(request.circuits)
         return before(self, request, *more, **named)
 

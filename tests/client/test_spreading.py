@@ -21,7 +21,7 @@ from djinn_jupyter.errors import DjinnError, EngineUnavailable, StorageFailed, S
 from djinn_jupyter.methods.common.api.spreading import Tell, spread
 from djinn_jupyter.methods.datasets.api import collecting
 from djinn_jupyter.methods.sweep.api import sweeping
-from djinn_jupyter.wire import replies
+from djinn_jupyter.methods.sweep.request import Swept
 from tests import saes
 from tests.client.reached import reached
 from tests.client.test_sweeping import CLEAN, CORRUPTED, METRIC
@@ -268,7 +268,7 @@ def test_engines_that_differ_are_named(engines: list[RemoteEngine], monkeypatch:
     def with_threads(sweep: Any, corrupted: object, clean: object) -> dj.Grid:
         grid = counted(sweep, corrupted, clean)
         [reply] = grid.replies
-        assert isinstance(reply, replies.Swept)
+        assert isinstance(reply, Swept)
         assert reply.made is not None
         by = msgspec.structs.replace(reply.made.by, threads=engines.index(sweep.engine) + 1)
         return dj.Grid([msgspec.structs.replace(reply, made=msgspec.structs.replace(reply.made, by=by))])

@@ -22,7 +22,12 @@ from djinn_jupyter.engine.wavefront.call_size import CallSize
 from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory
 from djinn_jupyter.engine.wavefront.columns import Columns
 from djinn_jupyter.errors import ModelRefused
+from djinn_jupyter.methods.datasets.request.collecting import Collect, Collected
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.direct.request import Attribute
+from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.paths.engine import path_lines
+from djinn_jupyter.methods.sweep.request import Sweep, Swept
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom
@@ -123,7 +128,7 @@ def lens(desk: Desk, folder: Path) -> list[Any]:
 
 
 def attribution(desk: Desk, folder: Path) -> list[Any]:
-    found = desk.ask(ask.Attribute(session=at(desk, "resid_post.1"), tokens=(A, B), heads=True, ahead=True))
+    found = desk.ask(Attribute(session=at(desk, "resid_post.1"), tokens=(A, B), heads=True, ahead=True))
     return [found.logit, *found.contributions]
 
 
@@ -156,8 +161,8 @@ def eager_pattern(desk: Desk, folder: Path) -> list[Any]:
 def sweep(desk: Desk, folder: Path, **fields: Any) -> list[Any]:
     asked = {"corrupted": PROMPT, "clean": CLEAN, "site": "resid_post", "over": ("layer", "position")}
     metric = {"metrics": (f"logit({A}) - logit({B})",)}
-    swept = desk.ask(ask.Sweep(session=desk.open(), **{**asked, **metric, **fields}))
-    assert isinstance(swept, told.Swept), swept
+    swept = desk.ask(Sweep(session=desk.open(), **{**asked, **metric, **fields}))
+    assert isinstance(swept, Swept), swept
     return [swept.mode, *(to_tensor(measured.values) for measured in swept.measured)]
 
 
@@ -170,15 +175,15 @@ def exact_sweep(desk: Desk, folder: Path) -> list[Any]:
 
 
 def heads(desk: Desk, folder: Path) -> list[Any]:
-    read = desk.ask(ask.ReadHeads(session=desk.open(), lines=(PROMPT, CLEAN), patterns=True))
+    read = desk.ask(ReadHeads(session=desk.open(), lines=(PROMPT, CLEAN), patterns=True))
     return [to_tensor(read.scores).nan_to_num(), to_tensor(read.patterns)]
 
 
 def collection(desk: Desk, folder: Path) -> list[Any]:
     place = {"folder": str(folder), "shard": 0, "first": 0, "last": True, "positions": (-1,), "mode": "exact"}
     prompts = (tokens(7), tokens(3), tokens(12))
-    kept = desk.ask(ask.Collect(session=desk.open(), prompts=prompts, sites=("resid_post.0", "resid_post.3"), **place))
-    assert isinstance(kept, told.Collected), kept
+    kept = desk.ask(Collect(session=desk.open(), prompts=prompts, sites=("resid_post.0", "resid_post.3"), **place))
+    assert isinstance(kept, Collected), kept
     return [Path(kept.path).read_bytes()]
 
 
@@ -186,13 +191,13 @@ def fast_collection(desk: Desk, folder: Path) -> list[Any]:
     place = {"folder": str(folder), "shard": 0, "first": 0, "last": True, "positions": (-1, 0), "mode": "fast"}
     sites = ("embed", "z.0", "resid_post.0", "resid_post.1", "mlp_out.3", "resid_post.3")
     prompts = (tokens(7), tokens(3), tokens(12))
-    kept = desk.ask(ask.Collect(session=desk.open(), prompts=prompts, sites=sites, **place))
+    kept = desk.ask(Collect(session=desk.open(), prompts=prompts, sites=sites, **place))
     assert (kept.mode, kept.notes) == ("fast", ())
     return [Path(kept.path).read_bytes()]
 
 
 def fast_losses(desk: Desk, folder: Path) -> list[Any]:
-    scored = desk.ask(ask.Score(session=desk.open(), prompts=(PROMPT, CLEAN, tokens(9)), mode="fast"))
+    scored = desk.ask(Score(session=desk.open(), prompts=(PROMPT, CLEAN, tokens(9)), mode="fast"))
     assert (scored.mode, scored.notes) == ("fast", ())
     return [to_tensor(scored.values)]
 

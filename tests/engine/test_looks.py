@@ -11,6 +11,7 @@ from torch import Tensor
 from djinn_jupyter.engine.requests import answer_sizes
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite, UsageError
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, PatchFrom, Scale, Zero
 from djinn_jupyter.wire.nouns import Snapshot
@@ -137,7 +138,7 @@ def logits_ahead(desk: Desk) -> Tensor:
 def test_logits_ahead_are_those_of_all_positions_of_a_pass_that_has_the_edit(desk: Desk, stop: str) -> None:
     def scored() -> Tensor:
         desk.open("score")
-        values = desk.ask(ask.Score(session="score", prompts=(PROMPT,), what="logits", rules_of="ruled")).values
+        values = desk.ask(Score(session="score", prompts=(PROMPT,), what="logits", rules_of="ruled")).values
         desk.close("score")
         return to_tensor(values)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire import nouns, replies, requests
+from djinn_jupyter.methods.direct.request import Attribute, Attributed
+from djinn_jupyter.wire import nouns, replies
 from djinn_jupyter.wire.readings import Contribution
 from tests.widgets import samples
 
@@ -12,7 +13,7 @@ class Attributing:
 
     stops: dict[str, replies.Paused | None]
 
-    def _attribute(self, request: requests.Attribute) -> replies.Reply:
+    def _attribute(self, request: Attribute) -> replies.Reply:
         stop = self.stops[request.session]
         assert stop is not None
         tokens = tuple(
@@ -25,13 +26,13 @@ class Attributing:
 
 def samples_of(
     stop: replies.Paused, position: int, tokens: tuple[nouns.TopToken, ...], first: tuple[str, int | None]
-) -> replies.Attributed:
+) -> Attributed:
     found = [
         Contribution(point=point, layer=layer, head=head, value=value)
         for layer in (0, 1)
         for (point, head), value in ((first, 1.25), (("mlp_out", None), -0.5))
     ]
-    return replies.Attributed(
+    return Attributed(
         stop=samples.STOP,
         position=stop.positions[position] if position < 0 else position,
         layer=2,

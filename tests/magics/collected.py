@@ -10,6 +10,8 @@ import torch
 
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.methods.datasets.engine import shard, shard_file
+from djinn_jupyter.methods.datasets.request.collecting import Collect, Collected, CollectionProgressed
+from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.checking import Checked
 from tests.magics.headed import made
@@ -19,7 +21,7 @@ class Collecting:
     def _checkcollect(self, _: Any) -> replies.Reply:
         return Checked()
 
-    def _collect(self, request: requests.Collect) -> replies.Reply:
+    def _collect(self, request: Collect) -> replies.Reply:
         path = shard_file.shard_path(Path(request.folder), request.shard)
         note = {"format": 1, "model": {"name": "demo"}, "sites": list(request.sites), "positions": request.positions}
         note |= {"dtype": request.dtype, "shard": request.shard, "first": request.first}
@@ -29,9 +31,9 @@ class Collecting:
         rows = len(request.prompts) if request.positions else sum(map(len, request.prompts))
         tensors = {site: torch.zeros(rows, 4) for site in request.sites} | shard.tokens_of(request.prompts)
         stored = shard_file.write(path, tensors, note, threading.Event())
-        told = replies.CollectionProgressed(session=request.session, done=1, total=len(request.prompts))
+        told = CollectionProgressed(session=request.session, done=1, total=len(request.prompts))
         self.channel.publish(told)  # type: ignore[attr-defined]
-        return replies.Collected(
+        return Collected(
             shard=request.shard,
             path=str(path),
             prompts=len(request.prompts),
@@ -42,10 +44,10 @@ class Collecting:
             largest_difference=2e-6,
         )
 
-    def _score(self, request: requests.Score) -> replies.Reply:
+    def _score(self, request: Score) -> replies.Reply:
         tokens = tuple((1, 2, 3, 4, 5) if isinstance(line, str) else line for line in request.prompts)
         losses = torch.full((sum(map(len, tokens)) - len(tokens),), 0.5)
-        return replies.Scored(tokens=tokens, values=to_array(losses), made=made())
+        return Scored(tokens=tokens, values=to_array(losses), made=made())
 
     def _tokenize(self, request: requests.Tokenize) -> replies.Reply:
         return replies.Tokenized(tokens=(1, 2, 3), texts=("a", " te", "xt"), text=request.text)

@@ -25,6 +25,7 @@ from djinn_jupyter.errors import (
     UnknownSite,
     UsageError,
 )
+from djinn_jupyter.methods.sweep.request import MetricsRead, ReadMetrics
 from djinn_jupyter.wire import nouns, protocol, replies, requests
 from djinn_jupyter.wire.sites import parse_site
 from tests.client.direct import DirectChannel
@@ -241,14 +242,14 @@ class EngineDouble(Looked, Switched, Attributing, Owned, Sweeping, Collecting, H
     def _readlogits(self, request: Any) -> replies.Reply:
         return replies.Logits(logits=from_numpy(samples.values(16)), stop=self.sessions[request.session].stop)
 
-    def _readmetrics(self, request: requests.ReadMetrics) -> replies.Reply:
+    def _readmetrics(self, request: ReadMetrics) -> replies.Reply:
         """The number of a row, and less than nothing. The sessions beside rows have finished no pass."""
         if any("(" not in metric for metric in request.metrics):
             raise InvalidCondition("A metric reads logits.")
         row = request.session.rpartition("/")[2]
         if not row.isdecimal():
             raise UsageError("There are no logits.")
-        return replies.MetricsRead(values=tuple(float(row) - 2 * number for number, _ in enumerate(request.metrics)))
+        return MetricsRead(values=tuple(float(row) - 2 * number for number, _ in enumerate(request.metrics)))
 
     def _stand(self, name: str) -> nouns.StopIdentity:
         """The number of the next stop: the double's sessions share one row of them."""

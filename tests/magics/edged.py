@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from djinn_jupyter.client.arrays import to_numpy
-from djinn_jupyter.methods.circuits.request import CircuitRecipe, EdgeRecipe
-from djinn_jupyter.wire import nouns, replies, requests
+from djinn_jupyter.methods.circuits.request import AttributeEdges, CircuitRecipe, CircuitsRun, EdgeRecipe, RunCircuits
+from djinn_jupyter.wire import nouns, replies
 from tests.magics.graphed import Graphed
 from tests.magics.swept import PROVENANCE
 from tests.widgets.edged import edges_attributed
@@ -16,7 +16,7 @@ from tests.widgets.edged import edges_attributed
 class Edged(Graphed):
     sessions: dict[str, nouns.SessionDescription]
 
-    def _attributeedges(self, request: requests.AttributeEdges) -> replies.Reply:
+    def _attributeedges(self, request: AttributeEdges) -> replies.Reply:
         stop = self.sessions[request.corrupted].stop if isinstance(request.corrupted, str) else None
         meant = msgspec.structs.replace(request, session="edges", corrupted=(1, 2, 3), clean=(1, 2, 4))
         reply = edges_attributed(stop=stop, metric=request.metric)
@@ -24,10 +24,10 @@ class Edged(Graphed):
         made = EdgeRecipe(asked=meant, attention=None, by=PROVENANCE)
         return msgspec.structs.replace(reply, made=made, steps=request.steps)
 
-    def _runcircuits(self, request: requests.RunCircuits) -> replies.Reply:
+    def _runcircuits(self, request: RunCircuits) -> replies.Reply:
         scored = edges_attributed(metric=request.metric)
         edges = int((~np.isnan(to_numpy(scored.scores))).sum())
-        return replies.CircuitsRun(
+        return CircuitsRun(
             metric=request.metric,
             writers=scored.writers,
             readers=scored.readers,

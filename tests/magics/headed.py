@@ -6,6 +6,7 @@ import msgspec
 import torch
 
 from djinn_jupyter.engine.system.arrays import to_array
+from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.provenance import Provenance
@@ -17,11 +18,11 @@ def made() -> Circumstances:
     return Circumstances(rules=(), attention=None, by=msgspec.convert(by, Provenance))
 
 
-def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int = 4) -> replies.HeadsRead:
+def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int = 4) -> HeadsRead:
     scores = torch.linspace(0, 1, 3 * layers * heads, dtype=torch.float64).reshape(3, layers, heads)
     scores[1, -1, -1] = torch.nan
     pattern = torch.eye(length).roll(1, 0).expand(layers, heads, length, length).contiguous()
-    return replies.HeadsRead(
+    return HeadsRead(
         layers=tuple(range(layers)),
         scores=to_array(scores),
         counted=(length - 1, 2, 2),
@@ -34,7 +35,7 @@ def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int =
 
 
 class Headed:
-    def _readheads(self, request: requests.ReadHeads) -> replies.Reply:
+    def _readheads(self, request: ReadHeads) -> replies.Reply:
         read = heads_read(patterns=request.patterns)
         return msgspec.structs.replace(read, lines=read.lines * len(request.lines))
 

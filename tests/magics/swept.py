@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.methods.sweep.request import Recipe
-from djinn_jupyter.wire import replies, requests
+from djinn_jupyter.methods.sweep.request import Recipe, Sweep
+from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.provenance import Provenance
 from tests.widgets.swept import swept
@@ -22,7 +22,7 @@ class Sweeping:
     def _checksweep(self, _: Any) -> replies.Reply:
         return Checked()
 
-    def _sweep(self, request: requests.Sweep) -> replies.Reply:
+    def _sweep(self, request: Sweep) -> replies.Reply:
         reply = swept(
             mode=request.mode, seed=request.seed, metric=request.metrics, over=request.over, in_pairs=request.in_pairs
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from djinn_jupyter.magics.completion import Matcher
-from djinn_jupyter.wire import requests
+from djinn_jupyter.methods.direct.request import Attribute
 from tests.magics.conftest import Notebook, last
 
 STOPPED = "%djinn_break 4\n%djinn_run The capital of France is\n"
@@ -26,7 +26,7 @@ def test_modules_and_the_rest_are_told_with_their_sum(notebook: Notebook) -> Non
 def test_heads_are_asked_for_by_z_and_a_figure_by_hover(notebook: Notebook) -> None:
     said = notebook.cell(STOPPED + '%djinn_lens z --token " Paris" --positions 2 --hover')
     assert "head 0" in said
-    asked = last(notebook, requests.Attribute)
+    asked = last(notebook, Attribute)
     assert (asked.tokens, asked.heads, asked.position) == ((" Paris",), True, 2)
     assert any("application/vnd.plotly.v1+json" in output.data for output in notebook.outputs)
 

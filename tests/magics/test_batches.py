@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.methods.sweep.request import MetricsRead, ReadMetrics
 from djinn_jupyter.wire import replies, requests
 from tests.magics.conftest import Notebook, last
 
@@ -92,7 +93,7 @@ def test_the_metric_of_rows_that_go_on_is_read_behind_the_prompt(notebook: Noteb
     notebook.cell("v = __import__('numpy').ones(16)\n%djinn_steer 4 add v")
     asked = len(notebook.engine.channel.requests)
     notebook.cell("%djinn_run --coefs 2,0.5 --max-tokens 3 --metric \"logit(' a')\" -o rows hi")
-    kinds = requests.Run | requests.ReadMetrics
+    kinds = requests.Run | ReadMetrics
     later = [r for r in notebook.engine.channel.requests[asked:] if isinstance(r, kinds)]
     told = [r.max_new_tokens if isinstance(r, requests.Run) else r.session for r in later]
     assert told[1:] == [0, 0, "paris/0", "paris/1", 3, 3], "behind the question whether the metric is one"
@@ -134,9 +135,9 @@ def test_the_effect_of_a_run_that_ended_is_told(stopped: Notebook, magic: str, m
     stopped.cell("%djinn_clear")
     asked: list[tuple[str, ...]] = []
 
-    def read(request: requests.ReadMetrics) -> replies.MetricsRead:
+    def read(request: ReadMetrics) -> MetricsRead:
         asked.append(request.metrics)
-        return replies.MetricsRead(values=(7.5 - len(asked), 0.25, 3.0))
+        return MetricsRead(values=(7.5 - len(asked), 0.25, 3.0))
 
     monkeypatch.setattr(stopped.engine, "_readmetrics", read)
     said = stopped.cell(magic.format('--measure " Mary" --measure 5'))

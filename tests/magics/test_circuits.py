@@ -9,7 +9,7 @@ import pytest
 from djinn_jupyter.methods.circuits.api.circuit_curves import SIZES
 from djinn_jupyter.methods.circuits.api.circuits import Circuit
 from djinn_jupyter.methods.circuits.card.graph import MIME
-from djinn_jupyter.wire import requests
+from djinn_jupyter.methods.circuits.request import RunCircuits
 from tests.magics.conftest import Notebook, last
 
 METRIC = "logit(' Rome') - logit(' Paris')"
@@ -24,7 +24,7 @@ def scored(stopped: Notebook) -> Notebook:
 
 def test_the_first_edges_are_kept_and_drawn_with_their_faithfulness(scored: Notebook) -> None:
     said = scored.cell("%djinn_circuit found --edges 12 -o small")
-    [kept] = last(scored, requests.RunCircuits).circuits
+    [kept] = last(scored, RunCircuits).circuits
     found, small = scored.shell.user_ns["found"], scored.shell.user_ns["small"]
     assert isinstance(small, Circuit)
     assert small.edges == [(writer, reader) for writer, reader, _ in found.top(12)]
@@ -54,7 +54,7 @@ def test_acdc_drops_edges_by_the_metric(scored: Notebook) -> None:
 
 def test_a_curve_has_the_faithfulness_at_each_size_and_the_areas(scored: Notebook) -> None:
     said = scored.cell("%djinn_circuit found --curve -o curve")
-    assert len(last(scored, requests.RunCircuits).circuits) == len(SIZES)
+    assert len(last(scored, RunCircuits).circuits) == len(SIZES)
     curve = scored.shell.user_ns["curve"]
     assert f"CPR: {curve.cpr:.3f}" in said
     assert f"CMD: {curve.cmd:.3f}" in said

@@ -9,6 +9,8 @@ import pytest
 
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.methods.datasets.api import scoring
+from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.wire import replies, requests
 from tests.magics.conftest import Notebook, last
 
@@ -19,7 +21,7 @@ def test_a_variable_of_prompts_is_collected_and_kept(notebook: Notebook, tmp_pat
     said = notebook.cell(
         f"%djinn_collect resid_post.4 z.2[1] --prompts prompts --positions -1 --to {folder} --dtype float16 -o acts"
     )
-    asked = last(notebook, requests.Collect)
+    asked = last(notebook, Collect)
     assert (asked.sites, asked.positions, asked.dtype) == (("resid_post.4", "z.2[1]"), (-1,), "float16")
     assert asked.prompts == ((1, 2, 3), (4, 5))
     assert "resid_post.4  [2, 4] float32" in said
@@ -32,7 +34,7 @@ def test_a_file_has_a_prompt_a_line_and_a_star_is_every_layer(notebook: Notebook
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"tokens": [1, 2]}\n\n[3]\n')
     notebook.cell(f"%djinn_collect mlp_out.*, z.2[1, 3] --prompts {file} --to {tmp_path / 'acts'} --shard-prompts 1")
-    asked = last(notebook, requests.Collect)
+    asked = last(notebook, Collect)
     assert asked.sites == (*(f"mlp_out.{layer}" for layer in range(8)), "z.2[1,3]")
     assert (asked.shard, asked.first, asked.last, asked.prompts) == (1, 1, True, ((3,),))
 
@@ -40,7 +42,7 @@ def test_a_file_has_a_prompt_a_line_and_a_star_is_every_layer(notebook: Notebook
 def test_an_interrupt_says_that_the_same_line_goes_on(
     notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(request: requests.Collect) -> replies.Reply:
+    def interrupted(request: Collect) -> replies.Reply:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(notebook.engine, "_collect", interrupted)
@@ -78,7 +80,7 @@ def test_losses_of_the_first_prompts_are_kept_where_the_measurement_ends(
     ask_for = scoring.ask_for
 
     def break_in(channel: Any, request: Any) -> Any:
-        if isinstance(request, requests.Score) and request.first:
+        if isinstance(request, Score) and request.first:
             raise broken
         return ask_for(channel, request)
 
@@ -90,7 +92,7 @@ def test_losses_of_the_first_prompts_are_kept_where_the_measurement_ends(
 
 def test_the_loss_of_the_line_and_of_prompts_is_said_with_the_rules_that_held(notebook: Notebook) -> None:
     said = notebook.cell("%djinn_loss -o losses")
-    asked = last(notebook, requests.Score)
+    asked = last(notebook, Score)
     assert (asked.prompts, asked.rules_of, asked.what) == (("work/paris.ipynb",), "work/paris.ipynb", "loss")
     assert "Loss 0.5000 a token, perplexity 1.649: 4 tokens of 1 prompt" in said
     assert notebook.shell.user_ns["losses"][0].tolist() == [0.5] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_jupyter.methods.direct.request import Attribute
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 
@@ -10,7 +11,7 @@ METRIC = "--metric \"logit(' Rome') - logit(' Paris')\""
 
 def test_the_parts_are_drawn_and_kept(notebook: Notebook) -> None:
     said = notebook.cell(f"%djinn_direct {METRIC} -o parts The capital of Italy is")
-    asked = last(notebook, requests.Attribute)
+    asked = last(notebook, Attribute)
     assert (asked.tokens, asked.heads) == ((" Rome", " Paris"), True)
     assert last(notebook, requests.Run).text == "The capital of Italy is"
     assert last(notebook, requests.Close).session == asked.session == "attribution 1"
@@ -19,14 +20,14 @@ def test_the_parts_are_drawn_and_kept(notebook: Notebook) -> None:
 
 def test_neurons_are_asked_for_and_the_largest_parts_listed(notebook: Notebook) -> None:
     said = notebook.cell(f"%djinn_direct {METRIC} --over layer,neuron --top 3 The capital of Italy is")
-    assert last(notebook, requests.Attribute).neurons
+    assert last(notebook, Attribute).neurons
     assert "the largest parts" in said
 
 
 def test_token_ids_are_a_line_too(notebook: Notebook) -> None:
     notebook.shell.user_ns["ids"] = [1, 2, 3]
     notebook.cell(f"%djinn_direct {METRIC} --over layer --ids ids")
-    assert not last(notebook, requests.Attribute).heads
+    assert not last(notebook, Attribute).heads
     assert last(notebook, requests.Run).tokens == (1, 2, 3)
 
 

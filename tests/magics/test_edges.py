@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.methods.circuits.card.graph import MIME
+from djinn_jupyter.methods.circuits.request import AttributeEdges
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 
@@ -17,7 +18,7 @@ METRIC = "--metric \"logit(' Rome') - logit(' Paris')\""
 def test_edges_are_scored_from_the_present_line_to_the_clean_one(stopped: Notebook) -> None:
     stopped.shell.user_ns["clean"] = [1, 2, 3]
     said = stopped.cell(f"%djinn_edges --from clean {METRIC} --steps 4 --top 3 -o found")
-    asked = last(stopped, requests.AttributeEdges)
+    asked = last(stopped, AttributeEdges)
     assert (asked.corrupted, asked.clean, asked.steps) == ("work/paris.ipynb", (1, 2, 3), 4)
     assert "the 3 largest are shown" in said
     assert "EAP-IG, 4 steps" in stopped.html()
@@ -40,7 +41,7 @@ def test_an_interrupt_keeps_the_pairs_that_were_scored(stopped: Notebook, monkey
     ask, left = channel.ask, iter([1])
 
     def asked(request: requests.Request) -> Any:
-        if isinstance(request, requests.AttributeEdges) and next(left, None) is None:
+        if isinstance(request, AttributeEdges) and next(left, None) is None:
             raise KeyboardInterrupt
         return ask(request)
 
@@ -54,7 +55,7 @@ def test_an_interrupt_keeps_the_pairs_that_were_scored(stopped: Notebook, monkey
 def test_the_edges_that_are_drawn_are_patched_exactly_where_that_is_asked(stopped: Notebook) -> None:
     stopped.shell.user_ns["clean"] = [1, 2, 3]
     said = stopped.cell(f"%djinn_edges --from clean {METRIC} --steps 4 --top 3 --exact -o found")
-    asked = last(stopped, requests.AttributeEdges)
+    asked = last(stopped, AttributeEdges)
     assert (asked.method, asked.steps, len(asked.chosen)) == ("exact", 1, 3)
     assert "exact" in said.splitlines()[1]
     assert "from 1 on" in stopped.fails(f"%djinn_edges --from clean {METRIC} --top 0 --exact")
@@ -63,7 +64,7 @@ def test_the_edges_that_are_drawn_are_patched_exactly_where_that_is_asked(stoppe
 def test_pairs_are_scored_one_by_one(stopped: Notebook) -> None:
     stopped.shell.user_ns["both"] = [([1, 2], [1, 3]), ([4, 5], [4, 6])]
     said = stopped.cell(f"%djinn_edges --prompts both {METRIC}")
-    asked = [one for one in stopped.engine.channel.requests if isinstance(one, requests.AttributeEdges)]
+    asked = [one for one in stopped.engine.channel.requests if isinstance(one, AttributeEdges)]
     assert [(one.clean, one.corrupted) for one in asked] == [((1, 2), (1, 3)), ((4, 5), (4, 6))]
     assert "2 pairs" in said
     assert stopped.outputs[0].data[MIME]["session"] is None

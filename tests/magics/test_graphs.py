@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from djinn_jupyter.methods.circuits.card.graph import MIME
-from djinn_jupyter.wire import requests
+from djinn_jupyter.methods.graphs.request import MakeGraph
 from tests.magics.conftest import Notebook, last
 
 
 def test_the_graph_of_the_present_line_is_drawn_and_kept(stopped: Notebook) -> None:
     said = stopped.cell("%djinn_graph --metric \"logit(' x') - logit(' y')\" --top 3 --features 50 -o found")
-    asked = last(stopped, requests.MakeGraph)
+    asked = last(stopped, MakeGraph)
     assert (asked.module, asked.metric, asked.features) == ("tc", "logit(' x') - logit(' y')", 50)
     assert isinstance(asked.line, str)
     assert "the 3 edges of most influence are shown" in said
@@ -22,5 +22,5 @@ def test_the_graph_of_the_present_line_is_drawn_and_kept(stopped: Notebook) -> N
 def test_another_line_and_other_transcoders_are_named(stopped: Notebook) -> None:
     stopped.shell.user_ns["line"] = [1, 2]
     stopped.cell("%djinn_graph clt --from line")
-    asked = last(stopped, requests.MakeGraph)
+    asked = last(stopped, MakeGraph)
     assert (asked.module, asked.metric, asked.line, asked.features) == ("clt", None, (1, 2), 1024)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import pytest
 
+from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 
 
 def test_heads_are_scored_on_random_tokens_or_on_prompts(notebook: Notebook) -> None:
     notebook.cell("%djinn_heads --length 6 --samples 2 --seed 1 -o scores")
-    asked = last(notebook, requests.ReadHeads)
+    asked = last(notebook, ReadHeads)
     assert [len(line) for line in asked.lines] == [12, 12]
     assert all(line[:6] == line[6:] for line in asked.lines)
     assert notebook.shell.user_ns["scores"].top(1, "induction") == [(1, 2, 1.0)]
     notebook.shell.user_ns["prompts"] = [[1, 2, 1]]
     notebook.cell("%djinn_heads --prompts prompts")
-    assert last(notebook, requests.ReadHeads).lines == ((1, 2, 1),)
+    assert last(notebook, ReadHeads).lines == ((1, 2, 1),)
     assert list(notebook.engine.sessions) == ["work/paris.ipynb"]
 
 
 def test_all_patterns_are_of_the_present_line_under_its_rules(notebook: Notebook) -> None:
     notebook.cell("%djinn_heads --patterns -o patterns")
-    asked = last(notebook, requests.ReadHeads)
+    asked = last(notebook, ReadHeads)
     assert (asked.lines, asked.rules_of, asked.patterns) == (("work/paris.ipynb",), "work/paris.ipynb", True)
     assert notebook.shell.user_ns["patterns"].values.shape == (2, 3, 4, 4)
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from djinn_jupyter.methods.sweep.api.grid import Grid
-from djinn_jupyter.wire import requests
+from djinn_jupyter.methods.sweep.request import Sweep
 from tests.magics.conftest import Notebook, last
 from tests.widgets.swept import with_values
 
@@ -19,10 +19,10 @@ def test_a_grid_in_a_file_or_a_variable_is_computed_again(notebook: Notebook, tm
     notebook.shell.user_ns["clean"] = [1, 2, 3]
     notebook.cell(f"%djinn_sweep resid_post --from clean {METRIC} --seed 3 -o grid")
     grid = notebook.shell.user_ns["grid"]
-    asked = last(notebook, requests.Sweep)
+    asked = last(notebook, Sweep)
     file = grid.save(tmp_path / "a.grid.djinn")
     assert "The same bits: 40 values of Grid of" in notebook.cell(f"%djinn_reproduce {file} -o found")
-    again = last(notebook, requests.Sweep)
+    again = last(notebook, Sweep)
     assert (again.site, again.seed, again.clean) == (asked.site, 3, (1, 2, 3))
     assert notebook.shell.user_ns["found"].same
     reply = with_values(grid.replies[0], np.where(grid.values == -3, -2.5, grid.values))

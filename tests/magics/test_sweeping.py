@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.errors import UnknownSession
-from djinn_jupyter.methods.sweep.request import Mean, Noise
-from djinn_jupyter.wire import replies, requests
+from djinn_jupyter.methods.sweep.request import Mean, Noise, Sweep, SweepProgressed
+from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Progress
 from tests.magics.conftest import Notebook, last
@@ -20,7 +20,7 @@ METRIC = "--metric \"logit(' Rome') - logit(' Paris')\""
 def test_a_sweep_of_the_present_line_is_drawn_and_kept(notebook: Notebook) -> None:
     notebook.shell.user_ns["clean"] = [1, 2, 3]
     said = notebook.cell(f"%djinn_sweep resid_post --over layer,position --from clean {METRIC} --seed 3 -o grid")
-    asked = last(notebook, requests.Sweep)
+    asked = last(notebook, Sweep)
     assert (asked.site, asked.over, asked.clean) == ("resid_post", ("layer", "position"), (1, 2, 3))
     assert (asked.corrupted, asked.mode, asked.seed) == ("work/paris.ipynb", "fast", 3)
     assert asked.metrics == ("logit(' Rome') - logit(' Paris')",)
@@ -35,7 +35,7 @@ def test_a_sweep_of_the_present_line_is_drawn_and_kept(notebook: Notebook) -> No
 def test_a_session_may_be_the_clean_line_and_a_figure_comes_with_hover(notebook: Notebook) -> None:
     notebook.cell("%djinn_fork other")
     said = notebook.cell(f"%djinn_sweep z --over layer,head --from other {METRIC} --exact --hover")
-    asked = last(notebook, requests.Sweep)
+    asked = last(notebook, Sweep)
     assert (asked.clean, asked.mode) == ("other", "exact")
     assert "each cell computed alone" in said
     assert any("application/vnd.plotly.v1+json" in output.data for output in notebook.outputs)
@@ -43,13 +43,13 @@ def test_a_session_may_be_the_clean_line_and_a_figure_comes_with_hover(notebook:
 
 def test_an_edit_takes_the_place_of_a_clean_line(notebook: Notebook) -> None:
     notebook.cell(f'%djinn_sweep mlp_out.2 --over position --edit "scale 0.5" {METRIC}')
-    asked = last(notebook, requests.Sweep)
+    asked = last(notebook, Sweep)
     assert (asked.edit, asked.clean, asked.over) == (Scale(factor=0.5), None, ("position",))
 
 
 def test_noise_takes_the_place_of_a_clean_line_and_its_samples_are_pairs(notebook: Notebook) -> None:
     said = notebook.cell(f"%djinn_sweep mlp_out --noise 1:3 --noise-scale 2 --samples 2 --seed 5 {METRIC}")
-    asked = last(notebook, requests.Sweep)
+    asked = last(notebook, Sweep)
     assert (asked.clean, asked.corrupted) == ("work/paris.ipynb", "work/paris.ipynb")
     assert (asked.noise, asked.seed) == (Noise(positions=(1, 2), scale=2.0), 6)
     assert "2 pairs" in said
@@ -58,16 +58,16 @@ def test_noise_takes_the_place_of_a_clean_line_and_its_samples_are_pairs(noteboo
 
 def test_edits_by_name_and_coefficients_go_to_the_engine(notebook: Notebook) -> None:
     notebook.cell(f"%djinn_sweep z --over layer,head --edit mean {METRIC}")
-    assert last(notebook, requests.Sweep).edit == Mean()
+    assert last(notebook, Sweep).edit == Mean()
     notebook.cell(f'%djinn_sweep z --over layer,head --edit "scale 1" --coefs 0,0.5 {METRIC}')
-    assert last(notebook, requests.Sweep).coefs == (0.0, 0.5)
+    assert last(notebook, Sweep).coefs == (0.0, 0.5)
     assert "is a list of numbers" in notebook.fails(f"%djinn_sweep z --edit zero --coefs a,b {METRIC}")
 
 
 def test_several_metrics_are_an_axis_and_a_picture_each(notebook: Notebook) -> None:
     other = "prob(' Rome')"
     said = notebook.cell(f'%djinn_sweep resid_post --edit zero {METRIC} --metric "{other}" -o grid')
-    assert last(notebook, requests.Sweep).metrics == ("logit(' Rome') - logit(' Paris')", other)
+    assert last(notebook, Sweep).metrics == ("logit(' Rome') - logit(' Paris')", other)
     grid = notebook.shell.user_ns["grid"]
     assert grid.over == ("metric", "layer", "position")
     assert np.array_equal(grid.values[1], grid.values[0] + 1)
@@ -78,30 +78,30 @@ def test_several_metrics_are_an_axis_and_a_picture_each(notebook: Notebook) -> N
 
 def test_windows_pairs_of_cells_and_stars_go_to_the_engine(notebook: Notebook) -> None:
     notebook.cell(f"%djinn_sweep resid_post --edit zero --window 3 {METRIC}")
-    assert last(notebook, requests.Sweep).windows == (("layer", 3),)
+    assert last(notebook, Sweep).windows == (("layer", 3),)
     notebook.cell(f"%djinn_sweep resid_post --edit zero --window layer=2,position=3 {METRIC}")
-    assert last(notebook, requests.Sweep).windows == (("layer", 2), ("position", 3))
+    assert last(notebook, Sweep).windows == (("layer", 2), ("position", 3))
     said = notebook.cell(f"%djinn_sweep z.*[*] --edit zero --pairs {METRIC}")
-    asked = last(notebook, requests.Sweep)
+    asked = last(notebook, Sweep)
     assert (asked.site, asked.over, asked.in_pairs) == ("z.*[*]", ("layer", "head"), True)
     assert "8 other_layers" in said
     notebook.cell(f"%djinn_sweep mlp_post.2[*] --edit zero {METRIC}")
-    assert last(notebook, requests.Sweep).over == ("neuron",)
+    assert last(notebook, Sweep).over == ("neuron",)
     notebook.cell(f"%djinn_sweep z.*[0,1] --edit zero {METRIC}")
-    assert last(notebook, requests.Sweep).over == ("layer",)
+    assert last(notebook, Sweep).over == ("layer",)
     assert "is a number, or one by axis" in notebook.fails(f"%djinn_sweep z --edit zero --window wide {METRIC}")
 
 
 def test_positions_alignment_and_pairs_go_to_the_engine(notebook: Notebook) -> None:
     notebook.shell.user_ns["two"] = [([1, 2, 3], [1, 2]), ([4, 5, 3], [4, 5, 6])]
     notebook.cell(f"%djinn_sweep resid_post --prompts two --align \"' is', -1, ' Italy'=' France'\" {METRIC}")
-    asked = last(notebook, requests.Sweep)
+    asked = last(notebook, Sweep)
     assert (asked.clean, asked.corrupted) == ((4, 5, 3), (4, 5, 6))
     assert asked.align == ((" is", " is"), (-1, -1), (" Italy", " France"))
     notebook.cell(f'%djinn_sweep resid_post --edit zero --positions " is" {METRIC}')
-    assert last(notebook, requests.Sweep).positions == (" is",)
+    assert last(notebook, Sweep).positions == (" is",)
     notebook.cell(f"%djinn_sweep resid_post --edit zero --positions 1:3,-1 {METRIC}")
-    assert last(notebook, requests.Sweep).positions == (1, 2, -1)
+    assert last(notebook, Sweep).positions == (1, 2, -1)
     assert "leave --from" in notebook.fails(f"%djinn_sweep z --prompts two --from two {METRIC}")
     assert "--align is a list" in notebook.fails(f"%djinn_sweep z --prompts two --align France {METRIC}")
 
@@ -109,7 +109,7 @@ def test_positions_alignment_and_pairs_go_to_the_engine(notebook: Notebook) -> N
 def test_a_sweep_that_ends_early_is_drawn_as_far_as_it_came(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def closed(request: requests.Sweep) -> replies.Reply:
+    def closed(request: Sweep) -> replies.Reply:
         notebook.engine.channel.publish(two_cells(request))
         raise UnknownSession("Its session was closed.")
 
@@ -128,7 +128,7 @@ def test_an_interrupted_sweep_is_drawn_and_kept_and_ends_its_cell_in_an_error(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    def told(request: requests.Sweep) -> replies.Reply:
+    def told(request: Sweep) -> replies.Reply:
         notebook.engine.channel.publish(two_cells(request))
         return replies.Pong()
 
@@ -141,8 +141,8 @@ def test_an_interrupted_sweep_is_drawn_and_kept_and_ends_its_cell_in_an_error(
     assert "2 of 40 finished" in notebook.html()
 
 
-def two_cells(request: requests.Sweep) -> replies.SweepProgressed:
-    return replies.SweepProgressed(
+def two_cells(request: Sweep) -> SweepProgressed:
+    return SweepProgressed(
         session=request.session, places=(tuple(range(8)), tuple(range(5))), unedited=(0.5,),
         done=2, total=40, cells=(0, 1),
         values=((0.25,), (0.75,)),
@@ -166,7 +166,7 @@ def test_a_sweep_goes_on_with_a_grid_in_a_variable(notebook: Notebook) -> None:
     line = f"%djinn_sweep resid_post --edit zero {METRIC}"
     notebook.cell(f"{line} -o grid")
     notebook.cell(f"{line} --continue grid -o grid")
-    kept = last(notebook, requests.Sweep).continued
+    kept = last(notebook, Sweep).continued
     assert (kept.cells, len(kept.values[0])) == (tuple(range(notebook.shell.user_ns["grid"].values.size)), 1)
     assert "so_far" not in notebook.fails(f"{line} --continue METRIC")
     notebook.cell("three = 3")

@@ -11,6 +11,8 @@ from djinn_jupyter.engine.process import large_requests
 from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.large_requests import FREED_AT_ONCE, MOST_WAITING, LargeRequests, Read
 from djinn_jupyter.errors import EngineError, MalformedMessage
+from djinn_jupyter.methods.circuits.request import AttributeEdges
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 
@@ -89,7 +91,7 @@ def test_a_long_list_is_freed_a_few_entries_at_a_turn_once_nobody_has_it(monkeyp
     monkeypatch.setattr(large_requests, "FREED_SECONDS", 0.0)
     requests, read = LargeRequests({}), list[Any]()
     pairs = tuple((number, number) for number in range(1000, 41_000))
-    frames = codec.encode(1, ask.AttributeEdges(session="a", corrupted=(1,), clean=(1,), metric="m", chosen=pairs))
+    frames = codec.encode(1, AttributeEdges(session="a", corrupted=(1,), clean=(1,), metric="m", chosen=pairs))
     requests.read(b"one", LOCAL, frames, lambda done: read.append(done().body))
     turns_of(requests)
     entry, kept = read[0].chosen[0], requests._lists[0][1]
@@ -105,7 +107,7 @@ def test_a_long_list_is_freed_a_few_entries_at_a_turn_once_nobody_has_it(monkeyp
 def test_lists_within_lists_are_freed_too() -> None:
     requests, read = LargeRequests({}), list[Any]()
     lines = (*[tuple(range(1000, 101_000))] * 5, (1, 2, 3))
-    frames = codec.encode(1, ask.Score(session="a", prompts=lines))
+    frames = codec.encode(1, Score(session="a", prompts=lines))
     requests.read(b"one", LOCAL, frames, lambda done: read.append(done().body))
     turns_of(requests)
     assert len(requests._lists) == 6

@@ -21,6 +21,9 @@ import zmq
 import djinn_jupyter as dj
 from djinn_evaluation.devices import computed_on
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
 from tests.engine.requests.test_large_requests import BESIDE, LARGE, LINES
@@ -35,11 +38,11 @@ SECONDS, ECHOES = 0.02, 3
 PAIRS = tuple((number % 300, number % 300) for number in range(2**18))
 EDGES: dict[str, Any] = {"corrupted": (1, 2), "clean": (1, 3), "metric": "logit(1)"}
 OTHERS: dict[str, Callable[[str], ask.Request]] = {
-    "four million edges": lambda name: ask.RunCircuits(session=name, circuits=(PAIRS,) * 16, **EDGES),
-    "64 MiB of prompts": lambda name: ask.Score(session=name, prompts=((1,) * 1000,) * 65_000),
+    "four million edges": lambda name: RunCircuits(session=name, circuits=(PAIRS,) * 16, **EDGES),
+    "64 MiB of prompts": lambda name: Score(session=name, prompts=((1,) * 1000,) * 65_000),
     "a text": lambda name: ask.Tokenize(text="x" * 4_000_000),
 }
-SHORT = {(ask.AttributeEdges, "chosen"), (ask.Sweep, "align"), (ask.Score, "prompts"), (ask.Run, "tokens")}
+SHORT = {(AttributeEdges, "chosen"), (Sweep, "align"), (Score, "prompts"), (ask.Run, "tokens")}
 OF_TYPES = [
     pytest.param(*one, marks=() if one in SHORT else pytest.mark.slow, id=f"{one[0].__name__} {one[1]}")
     for one in LARGE

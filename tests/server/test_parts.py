@@ -18,8 +18,12 @@ from djinn_jupyter import errors
 from djinn_jupyter.described import chosen, part_of
 from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.magics.parsing import read
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
-from djinn_jupyter.methods.sweep.request import CheckSweep
+from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.graphs.request import MakeGraph
+from djinn_jupyter.methods.heads.request import ReadHeads
+from djinn_jupyter.methods.sweep.request import CheckSweep, ReadMetrics, Sweep
 from djinn_jupyter.options import GivenOptions, Identity
 from djinn_jupyter.server import answers, json_codec, reader
 from djinn_jupyter.server.activities import Activities
@@ -245,15 +249,15 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         CheckSweep,
         ask.AddModule,
         ask.AddAdapter,
-        ask.Sweep,
-        ask.AttributeEdges,
-        ask.MakeGraph,
-        ask.RunCircuits,
-        ask.Collect,
-        ask.Score,
-        ask.ReadHeads,
+        Sweep,
+        AttributeEdges,
+        MakeGraph,
+        RunCircuits,
+        Collect,
+        Score,
+        ReadHeads,
         ask.ReadWeight,
-        ask.ReadMetrics,
+        ReadMetrics,
         ask.ReadFigures,
         ask.Compare,
         ask.ResumeWith,

@@ -6,8 +6,8 @@ import numpy as np
 
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.methods.circuits.api.edges import Edges
+from djinn_jupyter.methods.circuits.request import EdgesAttributed
 from djinn_jupyter.wire.nouns import StopIdentity
-from djinn_jupyter.wire.replies import EdgesAttributed
 
 STOP = StopIdentity(session="work/paris.ipynb", number=7, edition=9)
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph
+from djinn_jupyter.methods.graphs.request import GraphMade
 from djinn_jupyter.wire.nouns import StopIdentity
-from djinn_jupyter.wire.replies import GraphMade
 from tests.widgets.edged import STOP
 
 EFFECTS = (  # of tc.0[3] @1 and tc.1[12345] @1, errors of two layers at two positions, embeddings at two

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from djinn_jupyter.methods.sweep.request import Axis, Measured
-from djinn_jupyter.wire import replies
+from djinn_jupyter.methods.sweep.request import Axis, Measured, Swept
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import Mode
 from tests.widgets.samples import HEADS, LAYERS, PROMPT
@@ -20,13 +19,13 @@ def swept(
     over: tuple[Axis, ...] = ("layer", "position"),
     notes: tuple[str, ...] = (),
     in_pairs: bool = False,
-) -> replies.Swept:
+) -> Swept:
     """A sweep of a patch: its values grow from the first cell to the last."""
     places = {"layer": range(LAYERS), "position": range(len(PROMPT)), "head": range(HEADS), "neuron": range(6)}
     over *= 2 if in_pairs else 1
     shape = tuple(len(places[axis]) for axis in over)
     made = np.arange(np.prod(shape), dtype=np.float64).reshape(shape) / 4 - 3
-    return replies.Swept(
+    return Swept(
         site="resid_post",
         over=over,
         places=tuple(tuple(places[axis]) for axis in over),
@@ -56,7 +55,7 @@ def measured(metric: str, values: np.ndarray, *, corrupted: float = -3.0, exact:
     )
 
 
-def with_values(reply: replies.Swept, values: np.ndarray, **changes: float) -> replies.Swept:
+def with_values(reply: Swept, values: np.ndarray, **changes: float) -> Swept:
     """The reply with these values of its metric."""
     one = msgspec.structs.replace(measured(reply.measured[0].metric, values), **changes)
     return msgspec.structs.replace(reply, measured=(one,))

@@ -9,8 +9,8 @@ import numpy as np
 
 from djinn_jupyter.methods.sweep.api.grid import Grid, unfinished
 from djinn_jupyter.methods.sweep.card import COLUMNS, PLAIN_COLUMNS, grid_view
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
-from djinn_jupyter.wire import requests as ask
 from tests.widgets.swept import swept, with_values
 
 
@@ -60,7 +60,7 @@ def test_pairs_are_drawn_as_their_mean() -> None:
 
 def test_cells_without_a_value_are_left_empty_and_the_others_have_their_colours() -> None:
     cells = {0: (-3.0,), 1: (1.5,), 2: (-4.0,)}
-    asked = ask.Sweep(session="s", corrupted=(0,), site="z", over=("layer", "position"), metrics=("logit(5)",))
+    asked = Sweep(session="s", corrupted=(0,), site="z", over=("layer", "position"), metrics=("logit(5)",))
     places = tuple(range(8)), tuple(range(5))
     grid = unfinished(places, cells, asked=asked, unedited=(-3.0,), note="It ended.")
     view = grid_view(grid)

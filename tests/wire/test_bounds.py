@@ -9,8 +9,8 @@ from typing import Any, get_args
 import pytest
 from msgspec import inspect
 
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.wire import kinds
-from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.bounds import BOUNDED_BY, FEW, Noun
 from djinn_jupyter.wire.naming import respelled
@@ -52,8 +52,8 @@ def _unbounded(shape: Any, path: str, noun: str | None = None) -> Iterator[str]:
 
 def test_a_line_of_tokens_is_not_walked_for_names() -> None:
     line = tuple(range(1000))
-    spelled = respelled(ask.Score(session="s", prompts=(line, "b")), lambda name: f"ada@{name}")
+    spelled = respelled(Score(session="s", prompts=(line, "b")), lambda name: f"ada@{name}")
     assert (spelled.session, spelled.prompts) == ("ada@s", (line, "ada@b"))
     assert spelled.prompts[0] is line
     lines = (line, (1, 2), ())
-    assert respelled(ask.Score(session="s", prompts=lines), lambda name: f"ada@{name}").prompts is lines
+    assert respelled(Score(session="s", prompts=lines), lambda name: f"ada@{name}").prompts is lines

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from djinn_jupyter.methods.circuits.request import RunCircuits
+from djinn_jupyter.methods.sweep.request import MetricsRead
 from djinn_jupyter.wire import encoding_in_parts, kinds
 from djinn_jupyter.wire import replies as told
-from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import Envelope
 from djinn_jupyter.wire.encoding_in_parts import RUN, encoded
 from djinn_jupyter.wire.nouns import BreakpointDescription, LensRow, SessionDescription, StopIdentity, TopToken
@@ -42,12 +43,12 @@ SESSION = SessionDescription(
 PAIRS = tuple((number % 300, number % 70_000) for number in range(50_000))
 ROW = LensRow(position=0, token=1, text=" a", top=(TOP,) * 1000)
 LONG: dict[str, Any] = {
-    "pairs": ask.RunCircuits(
+    "pairs": RunCircuits(
         session="a", corrupted=(1, 2), clean=(1, 3), metric="logit(1)", circuits=(PAIRS, ((0, 1),), PAIRS[:9000])
     ),
     "rows of tokens": told.LensRead(stop=STOP, site="resid_post.1", rows=(ROW,) * 40),
     "sessions": told.Sessions(sessions=(SESSION,) * 20),
-    "numbers": told.MetricsRead(values=tuple(map(float, range(70_000)))),
+    "numbers": MetricsRead(values=tuple(map(float, range(70_000)))),
     "texts": told.Tokenized(tokens=(1,) * 9000, texts=("a", "b") * 4500, text="ab"),
     "few of many": told.Sessions(sessions=tuple(msgspec.structs.replace(SESSION, breakpoints=()) for _ in range(9000))),
 }

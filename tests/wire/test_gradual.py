@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, UsageError
+from djinn_jupyter.methods.circuits.request import RunCircuits
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import MOST_ADAPTED, AdaptedModule
@@ -73,7 +74,7 @@ def test_a_large_request_with_arrays_in_a_list_is_the_same_in_parts() -> None:
 
 def test_a_list_of_pairs_is_read_in_many_parts() -> None:
     circuits = (PAIRS, PAIRS[:3], PAIRS)
-    request = ask.RunCircuits(session="a", corrupted=(1,), clean="b", metric="logit(1)", circuits=circuits)
+    request = RunCircuits(session="a", corrupted=(1,), clean="b", metric="logit(1)", circuits=circuits)
     frames = codec.encode(7, request)
     envelope, parts = in_parts(frames)
     assert is_large(frames)

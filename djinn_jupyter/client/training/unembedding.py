@@ -13,7 +13,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Activations
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.datasets.request.scoring import Score
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +80,7 @@ def _examples(engine: RemoteEngine, collection: Activations, last: str) -> tuple
     for number in range(min(PROMPTS, len(collection))):
         with temporary_session(engine.channel, "score") as session:
             tokens = tuple(int(one) for one in collection.tokens[number])
-            reply = ask_for(engine.channel, ask.Score(session=session, prompts=(tokens,), what="logits"))
+            reply = ask_for(engine.channel, Score(session=session, prompts=(tokens,), what="logits"))
         found = to_numpy(reply.values)
         logits.append(found if collection.positions is None else found[list(collection.positions)])
         rows.append(np.asarray(collection[last][number]).reshape(len(logits[-1]), -1))

@@ -14,7 +14,7 @@ from djinn_jupyter.methods.sweep.api.grid_waits import waits_for_grid
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric
 from djinn_jupyter.methods.sweep.api.sweep_arguments import axes_of, edit_of, lines_given, metrics_of
 from djinn_jupyter.methods.sweep.api.sweeping import OnProgress, swept
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire.sites import HEAD_POINTS
 
 _ARROW: Final = re.compile(r"->|\u2192")
@@ -69,7 +69,7 @@ def path(
     if clean is None:
         raise UsageError("A path needs the line that it lies in, as clean=..., or pairs of lines.")
     sender, receivers = _parted(path)
-    request = ask.Sweep(
+    request = Sweep(
         session="sweep",
         corrupted=(0,),
         site=sender,

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.methods.circuits.request import AttributeEdges
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.direct.request import Attribute
 from djinn_jupyter.methods.sweep.engine.continuing import recipe_of
-from djinn_jupyter.methods.sweep.request import Estimate
+from djinn_jupyter.methods.sweep.request import Estimate, Sweep
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero
 from tests import adapters
@@ -75,7 +78,7 @@ def lines(desk: Desk, adapter: str | None) -> dict[str, str]:
 def swept(desk: Desk, adapter: str | None, **fields: Any) -> Any:
     named = lines(desk, adapter)
     known = {"site": "resid_post", "over": ("layer", "position"), "metrics": (METRIC,)}
-    return desk.ask(ask.Sweep(session="sweep", **named, **{**known, **fields}))
+    return desk.ask(Sweep(session="sweep", **named, **{**known, **fields}))
 
 
 def values(reply: Any) -> Tensor:
@@ -106,7 +109,7 @@ def test_lines_of_two_models_are_not_swept_together(desk: Desk) -> None:
     desk.open("clean")
     desk.run(PROMPT, 1, "clean")
     with pytest.raises(UsageError, match="The sessions of the two lines have other adapters"):
-        desk.ask(ask.Sweep(session="sweep", **named, site="resid_post", over=("layer", "position"), metrics=(METRIC,)))
+        desk.ask(Sweep(session="sweep", **named, site="resid_post", over=("layer", "position"), metrics=(METRIC,)))
 
 
 @pytest.mark.parametrize("site", ["resid_post", "attn_out"])
@@ -133,7 +136,7 @@ def test_edges_are_those_of_the_merged_model(desk: Desk, merged: Desk) -> None:
     found = []
     for one, adapter in ((desk, "sql"), (merged, None)):
         named = lines(one, adapter)
-        found.append(to_tensor(one.ask(ask.AttributeEdges(session="sweep", **named, metric=METRIC)).scores))
+        found.append(to_tensor(one.ask(AttributeEdges(session="sweep", **named, metric=METRIC)).scores))
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
@@ -143,7 +146,7 @@ def test_losses_under_a_session_are_those_of_its_adapter(desk: Desk, peft: Desk)
     found = []
     for one in (desk, peft):
         one.open("losses")
-        scored = one.ask(ask.Score(session="losses", prompts=(PROMPT, OTHER), what="loss", rules_of="tuned"))
+        scored = one.ask(Score(session="losses", prompts=(PROMPT, OTHER), what="loss", rules_of="tuned"))
         found.append(to_tensor(scored.values))
     assert torch.equal(*found)
 
@@ -186,7 +189,7 @@ def test_parts_of_a_logit_by_head_are_those_of_the_merged_model_and_sum_to_it(de
     for one in (desk, merged):
         one.stop_at(f"resid_post.{LAYERS - 1}", name="tuned")
         one.run(PROMPT, 1, "tuned")
-        found.append(one.ask(ask.Attribute(session="tuned", tokens=(17,), position=9, heads=True)))
+        found.append(one.ask(Attribute(session="tuned", tokens=(17,), position=9, heads=True)))
     assert abs(found[0].rest) < 1e-4
     assert found[0].notes == ()
     parts, plain = (torch.tensor([part.value for part in one.contributions]) for one in found)
@@ -198,4 +201,4 @@ def test_neurons_behind_a_changed_map_are_not_told_apart(desk: Desk) -> None:
     desk.stop_at(f"resid_post.{LAYERS - 1}", name="tuned")
     desk.run(PROMPT, 1, "tuned")
     with pytest.raises(UnknownSite, match="write through a map that the adapter sql changes"):
-        desk.ask(ask.Attribute(session="tuned", tokens=(17,), position=9, neurons=True))
+        desk.ask(Attribute(session="tuned", tokens=(17,), position=9, neurons=True))

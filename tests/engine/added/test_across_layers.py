@@ -12,6 +12,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Scale, Zero
 from tests import transcoders
@@ -170,7 +171,7 @@ def test_a_sweep_over_features_is_that_of_plain_hooks(
     desk: Desk, family: str, tmp_path: Path, mode: Any, point: str
 ) -> None:
     tensors = saved(desk, tmp_path, point)[LAYER]
-    swept = ask.Sweep(
+    swept = Sweep(
         session="a",
         corrupted=PROMPT,
         site=f"{SITE}[*]",

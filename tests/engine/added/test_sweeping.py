@@ -12,8 +12,8 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.methods.sweep.request import Estimate
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.sweep.request import Estimate, Sweep
 from djinn_jupyter.wire.edits import Zero
 from tests import saes
 from tests.engine.added.adding import add, opened
@@ -41,7 +41,7 @@ def tensors(desk: Desk, tmp_path: Path) -> saes.Tensors:
 
 def swept(desk: Desk, **fields: Any) -> Any:
     asked = {"corrupted": CORRUPTED, "site": "sae.2[*]", "over": ("neuron",), "metrics": (METRIC,)}
-    return desk.ask(ask.Sweep(session="a", **{**asked, **fields}))
+    return desk.ask(Sweep(session="a", **{**asked, **fields}))
 
 
 def by_hand(prompt: tuple[int, ...], change: Any = lambda hidden: hidden) -> tuple[float, Tensor]:
@@ -95,7 +95,7 @@ def test_features_of_many_prompts_are_collected(desk: Desk, tensors: saes.Tensor
     for mode in ("fast", "exact"):
         desk.open()
         reply = desk.ask(
-            ask.Collect(
+            Collect(
                 session="a",
                 folder=str(tmp_path / mode),
                 shard=0,

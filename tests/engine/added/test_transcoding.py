@@ -11,6 +11,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import InvalidEdit, UsageError
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Scale, Zero
 from tests import saes
@@ -83,7 +84,7 @@ def test_without_the_error_term_the_mlp_makes_what_the_features_make(desk: Desk,
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_a_sweep_over_features_is_that_of_plain_hooks(desk: Desk, family: str, tmp_path: Path, mode: Any) -> None:
     tensors = saved(desk, tmp_path)
-    swept = ask.Sweep(
+    swept = Sweep(
         session="a",
         corrupted=PROMPT,
         site=f"{SITE}[*]",

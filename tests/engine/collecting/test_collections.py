@@ -24,6 +24,7 @@ from djinn_jupyter.errors import (
 from djinn_jupyter.methods.datasets.engine import shard_file
 from djinn_jupyter.methods.datasets.engine.collection import Collecting
 from djinn_jupyter.methods.datasets.engine.shard import Shard
+from djinn_jupyter.methods.datasets.request.collecting import Collect, Collected
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
@@ -47,11 +48,11 @@ def desk() -> Iterator[Desk]:
 def collected(desk: Desk, folder: Path, **fields: Any) -> Any:
     asked = {"shard": 0, "first": 0, "last": True, "prompts": PROMPTS, "sites": ("resid_post.1",), "positions": (-1,)}
     asked["mode"] = "exact"
-    return desk.ask(ask.Collect(session="a", folder=str(folder), **{**asked, **fields}))
+    return desk.ask(Collect(session="a", folder=str(folder), **{**asked, **fields}))
 
 
 def values(reply: Any) -> dict[str, torch.Tensor]:
-    assert isinstance(reply, told.Collected), reply
+    assert isinstance(reply, Collected), reply
     return plain_collection.read(Path(reply.path))[0]
 
 
@@ -119,7 +120,7 @@ def test_a_request_that_ends_while_the_shard_is_computed_leaves_whole_shards_and
         collected(desk, tmp_path / "whole", shard=shard, first=4 * shard, last=shard == 1)
     collected(desk, tmp_path / "cut", shard=0, first=0, last=False)
     replies: list[Any] = []
-    cut = ask.Collect(
+    cut = Collect(
         session="a",
         folder=str(tmp_path / "cut"),
         shard=1,
@@ -280,7 +281,7 @@ def test_a_shard_without_room_names_the_remedy_and_holds_nothing(
 def test_others_are_answered_between_two_prompts(desk: Desk, tmp_path: Path) -> None:
     replies: list[Any] = []
     desk.post(
-        ask.Collect(
+        Collect(
             session="a",
             folder=str(tmp_path),
             shard=0,
@@ -299,4 +300,4 @@ def test_others_are_answered_between_two_prompts(desk: Desk, tmp_path: Path) -> 
     assert isinstance(replies[0], told.Opened)
     while len(replies) < 2:
         desk.engine.tick()
-    assert isinstance(replies[1], told.Collected)
+    assert isinstance(replies[1], Collected)

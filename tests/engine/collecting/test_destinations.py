@@ -14,8 +14,7 @@ from djinn_jupyter.methods.datasets.api.shard_files import ShardFile
 from djinn_jupyter.methods.datasets.engine import destinations
 from djinn_jupyter.methods.datasets.engine.collection import Collecting
 from djinn_jupyter.methods.datasets.engine.destinations import MOST_HANDED_OVER, InFolder, WithClient
-from djinn_jupyter.wire import replies as told
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.datasets.request.collecting import Collect, Collected
 from tests.engine.desk import Desk, desk_of, tokens
 
 PROMPTS = tuple(tokens(length, seed=length) for length in (7, 3, 12, 7))
@@ -29,10 +28,10 @@ def desk() -> Iterator[Desk]:
     desk.close_all()
 
 
-def collected(desk: Desk, **fields: Any) -> told.Collected:
+def collected(desk: Desk, **fields: Any) -> Collected:
     asked = {"shard": 0, "first": 0, "last": True, "prompts": PROMPTS, "sites": ("resid_post.1", "z.2[1]")}
-    reply = desk.ask(ask.Collect(session="a", **{**asked, **fields}))
-    assert isinstance(reply, told.Collected), reply
+    reply = desk.ask(Collect(session="a", **{**asked, **fields}))
+    assert isinstance(reply, Collected), reply
     return reply
 
 

@@ -10,7 +10,7 @@ import torch
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import DjinnError, SlabFull
 from djinn_jupyter.methods.heads.engine.heads import HeadReading, targets_of
-from djinn_jupyter.wire import replies as told
+from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero
 from djinn_jupyter.wire.sites import Site
@@ -25,7 +25,7 @@ OTHER = (5, 9, 5, 9, 9)
 
 def read(desk: Desk, *lines: Any, **fields: Any) -> Any:
     desk.open("a")
-    return desk.ask(ask.ReadHeads(session="a", lines=lines, **fields))
+    return desk.ask(ReadHeads(session="a", lines=lines, **fields))
 
 
 def by_hand(family: str, line: tuple[int, ...]) -> torch.Tensor:
@@ -53,7 +53,7 @@ def pairs_of(kind: int, line: tuple[int, ...]) -> dict[int, list[int]]:
 def test_scores_and_patterns_are_those_of_the_models_own_maps(family: str, attention: str | None) -> None:
     desk = desk_of(family, attention=attention, layers=3)
     reply = read(desk, LINE, OTHER, patterns=True)
-    assert isinstance(reply, told.HeadsRead), reply
+    assert isinstance(reply, HeadsRead), reply
     maps = {line: by_hand(family, line) for line in (LINE, OTHER)}
     assert (to_tensor(reply.patterns) - maps[LINE]).abs().max() < 1e-5
     for kind in range(3):

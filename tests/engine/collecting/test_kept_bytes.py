@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.wavefront.sections import SectionedCall
+from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
@@ -31,13 +33,13 @@ def wide_desk() -> Desk:
 def collect(desk: Desk, folder: Path) -> None:
     given = {"sites": (f"resid_post.{LAYERS - 1}",), "positions": (-1,), "folder": str(folder), "mode": "fast"}
     desk.open("c")
-    desk.ask(ask.Collect(session="c", prompts=PROMPTS, shard=0, first=0, last=True, dtype=None, seed=0, **given))
+    desk.ask(Collect(session="c", prompts=PROMPTS, shard=0, first=0, last=True, dtype=None, seed=0, **given))
     desk.close("c")
 
 
 def score(desk: Desk, folder: Path) -> None:
     desk.open("l")
-    assert desk.ask(ask.Score(session="l", prompts=PROMPTS, mode="fast")).mode == "fast"
+    assert desk.ask(Score(session="l", prompts=PROMPTS, mode="fast")).mode == "fast"
     desk.close("l")
 
 

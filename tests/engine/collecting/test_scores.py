@@ -13,7 +13,7 @@ from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, SlabFull, UsageError
 from djinn_jupyter.methods.datasets.engine import scoring
 from djinn_jupyter.methods.datasets.engine.scoring import loss_of
-from djinn_jupyter.wire import replies as told
+from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Zero
 from tests.device import DEVICE
@@ -26,8 +26,8 @@ FAMILIES = ("llama", "gpt2", "gemma2", "bloom", "mixtral", "mamba2", "gemma3_tex
 
 def scored(desk: Desk, **fields: Any) -> Any:
     desk.open("s")
-    reply = desk.ask(ask.Score(session="s", **{"prompts": PROMPTS, **fields}))
-    assert isinstance(reply, told.Scored), reply
+    reply = desk.ask(Score(session="s", **{"prompts": PROMPTS, **fields}))
+    assert isinstance(reply, Scored), reply
     return to_tensor(reply.values)
 
 
@@ -81,7 +81,7 @@ def test_a_line_with_edits_made_at_its_stops_is_refused() -> None:
     with pytest.raises(UsageError, match="edits made at stops"):
         scored(desk, prompts=("a",))
     with pytest.raises(IllegalMove, match="score in an empty one"):
-        desk.ask(ask.Score(session="a", prompts=PROMPTS))
+        desk.ask(Score(session="a", prompts=PROMPTS))
     desk.close_all()
 
 
@@ -139,9 +139,9 @@ def test_logits_of_all_positions_have_their_room_in_the_budget(monkeypatch: pyte
     for slab in desk.engine.slabs:
         slab.shrink()
     monkeypatch.setattr(budget, "limit", budget.taken + 40_000)
-    desk.ask(ask.Score(session="s", prompts=PROMPTS))  # 12 positions of 128 logits: 6 KiB
+    desk.ask(Score(session="s", prompts=PROMPTS))  # 12 positions of 128 logits: 6 KiB
     with pytest.raises(SlabFull):
-        desk.ask(ask.Score(session="s", prompts=(PROMPTS[2] * 8,)))  # 96 positions: 48 KiB
+        desk.ask(Score(session="s", prompts=(PROMPTS[2] * 8,)))  # 96 positions: 48 KiB
     monkeypatch.undo()
     desk.close_all()
 

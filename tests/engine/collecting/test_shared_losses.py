@@ -15,7 +15,7 @@ from djinn_jupyter.engine.wavefront import sections
 from djinn_jupyter.errors import SlabFull, UsageError
 from djinn_jupyter.methods.datasets.engine import scoring, shared_losses
 from djinn_jupyter.methods.datasets.engine.batches import Batches, NotBatched
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.collecting.test_collections import LAYERS
 from tests.engine.collecting.test_scores import plain_loss
@@ -28,7 +28,7 @@ PROMPTS = tuple(tokens(length, seed=length) for length in (5, 12, 12, 3, 30, 9))
 
 def scored(desk: Desk, **fields: Any) -> Any:
     desk.open("s")
-    return desk.ask(ask.Score(session="s", **{"prompts": PROMPTS, "mode": "fast", **fields}))
+    return desk.ask(Score(session="s", **{"prompts": PROMPTS, "mode": "fast", **fields}))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "bloom", "mixtral"])

@@ -15,8 +15,7 @@ from djinn_jupyter.errors import InvalidCondition, SlabFull, UsageError
 from djinn_jupyter.methods.attribution.engine import line
 from djinn_jupyter.methods.attribution.engine.attributing import Attributing
 from djinn_jupyter.methods.attribution.engine.line import GradedLine
-from djinn_jupyter.methods.sweep.request import Estimate
-from djinn_jupyter.wire import replies as told
+from djinn_jupyter.methods.sweep.request import Estimate, Sweep, Swept
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Zero
 from tests.engine.desk import Desk, build_desk, tokens
@@ -50,7 +49,7 @@ def desk() -> Any:
 def asked(desk: Desk, **fields: Any) -> Any:
     desk.open("a")
     known = {"corrupted": CORRUPTED, "site": "resid_post", "over": ("layer", "position"), "metrics": (METRIC,)}
-    return desk.ask(ask.Sweep(session="a", **{**known, **fields}))
+    return desk.ask(Sweep(session="a", **{**known, **fields}))
 
 
 def attributed(desk: Desk, *, steps: int = 1, **fields: Any) -> Any:
@@ -58,7 +57,7 @@ def attributed(desk: Desk, *, steps: int = 1, **fields: Any) -> Any:
 
 
 def values(reply: Any) -> Tensor:
-    assert isinstance(reply, told.Swept), reply
+    assert isinstance(reply, Swept), reply
     return to_tensor(reply.measured[0].values)
 
 
@@ -232,7 +231,7 @@ def test_a_family_without_a_way_back_says_why() -> None:
     recurrent.close_all()
 
 
-ALL_LAYERS = ask.Sweep(
+ALL_LAYERS = Sweep(
     session="a", corrupted=CORRUPTED, clean=CLEAN, site="z", over=("layer", "head"), metrics=(METRIC,),
     estimate=Estimate(),
 )  # fmt: skip
@@ -255,7 +254,7 @@ def test_other_requests_are_answered_between_two_layers(desk: Desk, monkeypatch:
     desk.post(ALL_LAYERS, replies)
     while not replies:
         desk.engine.tick()
-    assert isinstance(replies[0], told.Swept)
+    assert isinstance(replies[0], Swept)
     assert len(answered) > 2 * LAYERS
     assert answered[2:] == list(range(2, len(answered)))  # the first layer's are asked with those before it
     assert desk.describe("a").progress is None

@@ -10,9 +10,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.methods.sweep.request import Estimate
-from djinn_jupyter.wire import replies as told
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Estimate, Sweep, Swept
 from tests.device import DEVICE
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.gradients import plain_corrections
@@ -48,7 +46,7 @@ def desk(model: Any) -> Any:
 def asked(desk: Desk, **fields: Any) -> Any:
     desk.open("a")
     known = {"corrupted": CORRUPTED, "clean": CLEAN, "over": ("layer", "position", "head"), "metrics": (METRIC,)}
-    return desk.ask(ask.Sweep(session="a", **{**known, **fields}))
+    return desk.ask(Sweep(session="a", **{**known, **fields}))
 
 
 def estimated(desk: Desk, *corrections: Any, steps: int = 1, **fields: Any) -> Tensor:
@@ -56,7 +54,7 @@ def estimated(desk: Desk, *corrections: Any, steps: int = 1, **fields: Any) -> T
 
 
 def values(reply: Any) -> Tensor:
-    assert isinstance(reply, told.Swept), reply
+    assert isinstance(reply, Swept), reply
     return to_tensor(reply.measured[0].values)
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.methods.graphs.engine.graphing import influences
+from djinn_jupyter.methods.graphs.request import GraphMade, MakeGraph
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import GraphMade
 from tests import saes, transcoders
 from tests.engine.added.adding import add
 from tests.engine.desk import Desk, desk_of, tokens
@@ -56,7 +56,7 @@ def replaced(layers: dict[int, transcoders.Tensors], kind: str) -> ReplacedLlama
 
 def made(desk: Desk, **fields: Any) -> GraphMade:
     request = {"session": "graph", "line": LINE, "module": "tc", "metric": METRIC} | fields
-    return desk.ask(ask.MakeGraph(**request))
+    return desk.ask(MakeGraph(**request))
 
 
 def place(site: str) -> tuple[int, int]:

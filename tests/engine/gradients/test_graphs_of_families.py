@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import GraphMade
+from djinn_jupyter.methods.graphs.request import GraphMade, MakeGraph
 from tests import transcoders
 from tests.engine.added.adding import add
 from tests.engine.desk import build_desk, tokens
@@ -36,7 +35,7 @@ def graphed(model: Any, folder: Path, point: str, hook: str) -> tuple[GraphMade,
     transcoders.across_saved(folder, layers, point=point, written=hook)
     for layer in layers:
         add(desk, folder, f"{point}.{layer}", "tc", layer=layer)
-    return desk.ask(ask.MakeGraph(session="graph", line=LINE, module="tc", metric=METRIC, features=8192)), layers
+    return desk.ask(MakeGraph(session="graph", line=LINE, module="tc", metric=METRIC, features=8192)), layers
 
 
 def row(found: GraphMade, effects: dict[int, Tensor]) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.sweep.request import Estimate
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
+from djinn_jupyter.methods.sweep.request import Estimate, Sweep
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
 from tests.homes import DEVICES, two_homes
@@ -30,11 +30,11 @@ def desk() -> Iterator[Desk]:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (lambda name: ask.AttributeEdges(session=name, metric="logit(3)", **LINES), "gives no gradients"),
-        (lambda name: ask.AttributeEdges(session=name, metric="logit(3)", method="exact", **LINES), "not patched"),
-        (lambda name: ask.RunCircuits(session=name, metric="logit(3)", circuits=((),), **LINES), "not patched"),
+        (lambda name: AttributeEdges(session=name, metric="logit(3)", **LINES), "gives no gradients"),
+        (lambda name: AttributeEdges(session=name, metric="logit(3)", method="exact", **LINES), "not patched"),
+        (lambda name: RunCircuits(session=name, metric="logit(3)", circuits=((),), **LINES), "not patched"),
         (
-            lambda name: ask.Sweep(
+            lambda name: Sweep(
                 session=name, site="z", over=("layer", "head"), metrics=("logit(3)",), estimate=Estimate(), **LINES
             ),
             "gives no gradients",

@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
-from djinn_jupyter.wire import replies as told
+from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.sweep.request import Sweep, Swept
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Edit, PatchFrom, Scale, Set, Zero
 from djinn_jupyter.wire.nouns import Sampling
@@ -35,11 +37,11 @@ HERE = f"resid_post.{LAYER}"
 # --- sweeps ----------------------------------------------------------------------------------------------------------
 
 
-def swept(subject: Subject, **fields: Any) -> told.Swept:
+def swept(subject: Subject, **fields: Any) -> Swept:
     subject.desk.open("a")
     asked = {"corrupted": CORRUPTED, "clean": CLEAN, "site": "resid_post", "over": GRID, "metrics": METRICS}
-    reply = subject.desk.ask(ask.Sweep(session="a", **{**asked, **fields}))
-    assert isinstance(reply, told.Swept), reply
+    reply = subject.desk.ask(Sweep(session="a", **{**asked, **fields}))
+    assert isinstance(reply, Swept), reply
     return reply
 
 
@@ -48,7 +50,7 @@ def read(row: Tensor) -> list[float]:
     return [float(row[A]) - float(row[B]), float(torch.softmax(row, -1)[A]), 1 + int((row > row[B]).sum())]
 
 
-def values(reply: told.Swept, cells: list[Cell]) -> Tensor:
+def values(reply: Swept, cells: list[Cell]) -> Tensor:
     """Return [cells, metrics]."""
     grids = [to_tensor(measured.values) for measured in reply.measured]
     return torch.stack([torch.stack([grid[cell.index] for grid in grids]) for cell in cells])
@@ -202,7 +204,7 @@ def test_a_collection_has_the_values_of_hooks(subject: Subject, tmp_path: Path) 
     for mode in ("exact", "fast"):
         subject.desk.open("a")
         asked = {"folder": str(tmp_path / mode), "shard": 0, "first": 0, "last": True, "positions": None}
-        reply = subject.desk.ask(ask.Collect(session="a", prompts=PROMPTS, sites=sites, mode=mode, **asked))
+        reply = subject.desk.ask(Collect(session="a", prompts=PROMPTS, sites=sites, mode=mode, **asked))
         assert (reply.mode, reply.notes) == (mode, ())
         found.append(plain_collection.read(Path(reply.path))[0])
     most = 1e-4 if subject.dtype is torch.float32 else 0.25
@@ -221,7 +223,7 @@ def test_a_loss_is_that_of_the_plain_model(subject: Subject) -> None:
     ]
     for mode in ("exact", "fast"):
         subject.desk.open("a")
-        reply = subject.desk.ask(ask.Score(session="a", prompts=PROMPTS, mode=mode))
+        reply = subject.desk.ask(Score(session="a", prompts=PROMPTS, mode=mode))
         difference = (to_tensor(reply.values) - torch.cat(losses)).abs().max()
         assert (reply.mode, reply.notes) == (mode, ())
         assert difference == 0 if mode == "exact" else difference < (1e-4 if subject.dtype is torch.float32 else 0.1)

@@ -20,6 +20,10 @@ from djinn_jupyter.errors import (
     OutOfDeviceMemory,
     UsageError,
 )
+from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.graphs.request import MakeGraph
+from djinn_jupyter.methods.heads.request import ReadHeads
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Zero
@@ -172,7 +176,7 @@ class TestBits:
         read = []
         for one in (desk, whole):
             one.open()
-            read.append(one.ask(ask.ReadHeads(session="a", lines=(PROMPT,), patterns=True)))
+            read.append(one.ask(ReadHeads(session="a", lines=(PROMPT,), patterns=True)))
         torch.testing.assert_close(to_tensor(read[0].scores), to_tensor(read[1].scores), equal_nan=True, **NEAR)
         torch.testing.assert_close(to_tensor(read[0].patterns), to_tensor(read[1].patterns), **NEAR)
 
@@ -303,13 +307,13 @@ class TestLeaving:
 
 REFUSED: dict[str, Callable[[Desk], Any]] = {
     "Sweep": lambda d: d.ask(
-        ask.Sweep(session="a", corrupted=PROMPT, site="resid_post", over=("layer",), metrics=("entropy",))
+        Sweep(session="a", corrupted=PROMPT, site="resid_post", over=("layer",), metrics=("entropy",))
     ),
     "ReadWeight": lambda d: d.ask(ask.ReadWeight(name="q.1")),
     "Collect": lambda d: d.ask(
-        ask.Collect(session="a", folder="/x", shard=0, first=0, last=True, prompts=(PROMPT,), sites=("z.1",))
+        Collect(session="a", folder="/x", shard=0, first=0, last=True, prompts=(PROMPT,), sites=("z.1",))
     ),
-    "MakeGraph": lambda d: d.ask(ask.MakeGraph(session="a", line=PROMPT, module="tc")),
+    "MakeGraph": lambda d: d.ask(MakeGraph(session="a", line=PROMPT, module="tc")),
     "Sleep": lambda d: d.ask(ask.Sleep()),
     "SetAttention": lambda d: d.ask(ask.SetAttention(session="a", attention="eager")),
 }

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.methods.direct.request import Attribute
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, desk_of, tokens
@@ -29,7 +30,7 @@ def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
 
 
 def attribute(desk: Desk, *chosen: int, heads: bool = False, position: int = -1, ahead: bool = False) -> Any:
-    return desk.ask(ask.Attribute(session="a", tokens=chosen, heads=heads, position=position, ahead=ahead))
+    return desk.ask(Attribute(session="a", tokens=chosen, heads=heads, position=position, ahead=ahead))
 
 
 def explained(told: Any) -> float:

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect, Collected
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Collected, Failed, Opened
+from djinn_jupyter.wire.replies import Failed, Opened
 from tests.engine.desk import desk_of, tokens
 from tests.engine.requests.house import House
 
@@ -34,7 +34,7 @@ def house() -> Iterator[House]:
     desk.close_all()
 
 
-def request(kind: type[ask.Collect] = ask.Collect, **fields: Any) -> ask.Collect:
+def request(kind: type[Collect] = Collect, **fields: Any) -> Collect:
     return kind(
         session="c", shard=0, first=0, last=True, prompts=PROMPTS, sites=("resid_post.1",), mode="exact", **fields
     )
@@ -48,9 +48,9 @@ PARTS = st.lists(st.sampled_from(["..", "/", "own", "link", "of bert", "~bert", 
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.one_of(st.text(max_size=30), PARTS), st.sampled_from([ask.Collect, CheckCollect]))
+@given(st.one_of(st.text(max_size=30), PARTS), st.sampled_from([Collect, CheckCollect]))
 def test_no_path_is_read_or_written_for_a_person_however_it_is_spelled(
-    house: House, tmp_path: Path, name: str, kind: type[ask.Collect]
+    house: House, tmp_path: Path, name: str, kind: type[Collect]
 ) -> None:
     """Absolute or not, through a link or above: the sentence is one, and says nothing of what is there."""
     place = tmp_path.joinpath(*"abcdefghijkl")  # deeper than any of these names leads up

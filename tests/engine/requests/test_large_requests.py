@@ -15,9 +15,9 @@ from djinn_jupyter.engine.requests.answer_sizes import require_few_tokens
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.engine.edge_patching import EdgeNames
 from djinn_jupyter.methods.circuits.engine.edges import LayerEnds
-from djinn_jupyter.methods.circuits.request import MOST_EDGES
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
-from djinn_jupyter.methods.sweep.request import CheckSweep
+from djinn_jupyter.methods.circuits.request import MOST_EDGES, AttributeEdges, RunCircuits
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
+from djinn_jupyter.methods.sweep.request import CheckSweep, Sweep
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed
@@ -35,11 +35,11 @@ FLOOR = 0.02  # CPU seconds: steps that do not depend on the entries
 LINES: dict[str, Any] = {"corrupted": tokens(6), "clean": tokens(6, seed=2), "prompts": (tokens(6),)}
 SWEEP: dict[str, Any] = {**LINES, "site": "resid_post", "over": ("layer", "position")}
 BESIDE: dict[type, dict[str, Any]] = {
-    ask.Sweep: SWEEP,
+    Sweep: SWEEP,
     CheckSweep: SWEEP,
-    ask.AttributeEdges: {**LINES, "metric": "logit(3)", "method": "exact"},
-    ask.RunCircuits: {**LINES, "metric": "logit(3)"},
-    ask.Collect: {**LINES, "sites": ("resid_post.1",)},
+    AttributeEdges: {**LINES, "metric": "logit(3)", "method": "exact"},
+    RunCircuits: {**LINES, "metric": "logit(3)"},
+    Collect: {**LINES, "sites": ("resid_post.1",)},
     CheckCollect: {**LINES, "sites": ("resid_post.1",)},
 }
 LARGE = [(kind, path) for kind in KINDS for path in largest.lists_of(kind)]

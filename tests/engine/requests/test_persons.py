@@ -13,6 +13,7 @@ from jupyter_core.paths import jupyter_data_dir
 
 from djinn_jupyter.engine.process.persons import NOT_KEPT, Person
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.methods.datasets.request.collecting import Collect
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.naming import respelled
@@ -164,9 +165,7 @@ def test_what_the_journal_does_not_have_is_told_without_names() -> None:
         ask.Wake(),
         ask.RestoreCheckpoint(session="a", name="/etc/passwd"),
         ask.DropCheckpoint(name="../x"),
-        ask.Collect(
-            session="a", folder="/tmp", shard=0, first=0, last=True, prompts=(PROMPT,), sites=("resid_post.1",)
-        ),
+        Collect(session="a", folder="/tmp", shard=0, first=0, last=True, prompts=(PROMPT,), sites=("resid_post.1",)),
     ],
     ids=lambda request: type(request).__name__,
 )

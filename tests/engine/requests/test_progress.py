@@ -10,6 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
+from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.heads.request import ReadHeads
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Progress
@@ -17,7 +21,7 @@ from tests.engine.desk import ME, Desk, desk_of, tokens
 
 LAYERS = 2
 PROMPTS = tuple(tokens(length, seed=length) for length in (7, 3, 12))
-SWEEP = ask.Sweep(
+SWEEP = Sweep(
     session="a",
     corrupted=tokens(5),
     clean=tokens(5, seed=2),
@@ -26,8 +30,8 @@ SWEEP = ask.Sweep(
     metrics=("logit(17) - logit(42)",),
     mode="exact",
 )
-SCORE = ask.Score(session="a", prompts=PROMPTS, first=4)
-HEADS = ask.ReadHeads(session="a", lines=PROMPTS)
+SCORE = Score(session="a", prompts=PROMPTS, first=4)
+HEADS = ReadHeads(session="a", lines=PROMPTS)
 
 
 @pytest.fixture
@@ -67,7 +71,7 @@ def test_a_sweep_counts_its_cells_and_is_over_afterwards(desk: Desk) -> None:
 
 
 def test_a_collection_counts_the_prompts_of_all_its_shards(desk: Desk, tmp_path: Path) -> None:
-    asked = ask.Collect(
+    asked = Collect(
         session="a",
         folder=str(tmp_path),
         shard=1,

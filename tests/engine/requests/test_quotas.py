@@ -13,10 +13,11 @@ import torch
 from djinn_jupyter.engine.requests import quotas
 from djinn_jupyter.engine.session.holdings import by_person
 from djinn_jupyter.errors import EngineError
+from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.quotas import NO_QUOTA, Quota
-from djinn_jupyter.wire.replies import CheckpointSaved, Failed, Finished, Opened, Paused, Scored, Swapped
+from djinn_jupyter.wire.replies import CheckpointSaved, Failed, Finished, Opened, Paused, Swapped
 from tests import adapters, saes
 from tests.engine.adapters import adapting
 from tests.engine.added import adding
@@ -257,7 +258,7 @@ def test_a_run_is_paused_where_the_running_time_is_used_up_and_goes_on_when_ther
     (paused,) = done
     assert isinstance(paused, Paused)
     assert paused.reason == "quota"
-    for request in (ask.Resume(session="a"), ask.Step(session="a"), ask.Score(session="a", prompts=(SHORT,))):
+    for request in (ask.Resume(session="a"), ask.Step(session="a"), Score(session="a", prompts=(SHORT,))):
         refused(quoted.ask("anna", request), "quota of running time is 0 s a day", "nothing is lost")
     assert isinstance(quoted.run("bert", "a", SHORT), Finished)
     quoted.told.own.clear()
@@ -271,7 +272,7 @@ def test_other_work_that_uses_up_the_time_ends_with_the_sentence(quoted: Quoted)
     quoted.ask("anna", ask.Open(session="a"))
     quotas = quoted.desk.engine.parts.turns._quotas
     quotas._clock = lambda: quotas._looked + 1.0
-    asked = ask.Score(session="a", prompts=tuple(tokens(30, seed=seed) for seed in range(8)), mode="exact")
+    asked = Score(session="a", prompts=tuple(tokens(30, seed=seed) for seed in range(8)), mode="exact")
     quoted.house.clients.receive(b"anna", asked, done.append, "anna")
     while not len(quoted.desk.engine.scheduler):
         quoted.desk.engine.tick()

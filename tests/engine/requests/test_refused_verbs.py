@@ -9,6 +9,7 @@ import torch
 
 from djinn_jupyter import errors
 from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.methods.sweep.request import ReadMetrics
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, NormMatch, PatchFrom, ProjectOut, Scale, Set, Zero
@@ -28,7 +29,7 @@ REFUSED: list[tuple[type[errors.DjinnError], str, ask.Request]] = [
     (errors.InvalidCondition, "surrogate pair", ask.Evaluate(session="a", expression=r"'\ud800'")),
     (errors.InvalidCondition, "surrogate pair", ask.Evaluate(session="a", expression=r"p('\ud800')")),
     (errors.InvalidCondition, "surrogate pair", ask.SetBreakpoint(session="a", site="1", when=r"p('\ud800') > 0")),
-    (errors.InvalidCondition, "surrogate pair", ask.ReadMetrics(session="a", metrics=(r"logit('\udfff')",))),
+    (errors.InvalidCondition, "surrogate pair", ReadMetrics(session="a", metrics=(r"logit('\udfff')",))),
     (errors.InvalidCondition, "not an expression|evaluated", ask.Evaluate(session="a", expression="not " * 480 + "1")),
     (errors.InvalidCondition, "not an expression|evaluated", ask.Evaluate(session="a", expression="not " * 100 + "1")),
     (errors.UsageError, "no token 999", ask.Lens(session="a", tokens=("<999999999999999999999999>",))),

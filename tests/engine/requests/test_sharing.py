@@ -12,7 +12,7 @@ import pytest
 from djinn_jupyter.engine.process.persons import Person, named_by
 from djinn_jupyter.engine.session.shares import MOST_PERSONS, Shares
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
+from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Finished, Inspected, Noted, Opened, Paused, SessionClosed
@@ -27,7 +27,7 @@ SHARED: Final = f"bert@{GUESSED}"  # as anna names it
 PROMPT: Final = tokens(9, seed=4)
 MOVING: Final = {ask.SendAway, ask.TakeIn, ask.SettleMove}  # of a session to another engine
 OF_THE_MODEL: Final = {ask.AddModule, ask.AddAdapter, ask.SetAdapter}  # what was added is each person's own
-COLLECTING: Final = {ask.Collect, CheckCollect}
+COLLECTING: Final = {Collect, CheckCollect}
 OWNERS: Final = {ask.Open, ask.Close, ask.Share, ask.RestoreCheckpoint} | COLLECTING | OF_THE_MODEL | MOVING
 NAMING: Final = [kind for kind in KINDS if issubclass(kind, ask.SessionRequest) or kind in (ask.Listen, ask.Unlisten)]
 READING: Final = {kind for kind in KINDS if kind.terms.shared == "read"}

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from djinn_jupyter.engine.session.given_arrays import arrays_within
-from djinn_jupyter.methods.sweep.request import Estimate
+from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.heads.request import ReadHeads
+from djinn_jupyter.methods.sweep.request import Estimate, Sweep
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Finished, Paused
 from tests import saes
@@ -78,12 +81,12 @@ def test_what_a_closed_session_had_is_waited_for_while_its_copies_are_under_way(
 LINE, OTHER = tokens(30, seed=6), tokens(30, seed=5)
 GRID = {"corrupted": LINE, "clean": OTHER, "site": "resid_post", "over": ("layer", "position")}
 WORK: dict[str, tuple[int, Callable[[str], ask.Request]]] = {  # the fewest pages with which it fits alone
-    "sweep": (15, lambda name: ask.Sweep(session=name, **GRID, metrics=(METRIC,))),
-    "exact": (12, lambda name: ask.Sweep(session=name, **GRID, metrics=(METRIC,), mode="exact", chosen=(1, 2, 3))),
-    "estimate": (12, lambda name: ask.Sweep(session=name, **GRID, metrics=(METRIC,), estimate=Estimate())),
-    "collection": (18, lambda name: ask.Collect(session=name, prompts=PROMPTS, sites=("mlp_out.5",), **SHARD)),
-    "heads": (5, lambda name: ask.ReadHeads(session=name, lines=(LINE, OTHER))),
-    "losses": (24, lambda name: ask.Score(session=name, prompts=(LINE, OTHER, LINE[:20]), mode="fast")),
+    "sweep": (15, lambda name: Sweep(session=name, **GRID, metrics=(METRIC,))),
+    "exact": (12, lambda name: Sweep(session=name, **GRID, metrics=(METRIC,), mode="exact", chosen=(1, 2, 3))),
+    "estimate": (12, lambda name: Sweep(session=name, **GRID, metrics=(METRIC,), estimate=Estimate())),
+    "collection": (18, lambda name: Collect(session=name, prompts=PROMPTS, sites=("mlp_out.5",), **SHARD)),
+    "heads": (5, lambda name: ReadHeads(session=name, lines=(LINE, OTHER))),
+    "losses": (24, lambda name: Score(session=name, prompts=(LINE, OTHER, LINE[:20]), mode="fast")),
 }
 
 

@@ -12,7 +12,9 @@ import torch
 from djinn_jupyter.engine.forward import other_attention
 from djinn_jupyter.engine.model.hooks.attention import SDPA
 from djinn_jupyter.errors import IllegalMove, OutOfDeviceMemory, UnknownSite, UsageError
-from djinn_jupyter.methods.sweep.request import Swept
+from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.direct.request import Attribute
+from djinn_jupyter.methods.sweep.request import Sweep, Swept
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Zero
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
@@ -110,7 +112,7 @@ def test_looks_lens_and_effect_of_its_stop_are_those_of_an_eager_engine(desk: De
         where.stop_at("resid_post.4")
         where.run(PROMPT, NEW)
         below, ahead = where.value("pattern.2"), where.value("attn_scores.6", ahead=True)
-        attributed = where.ask(ask.Attribute(session="a", tokens=(7,), ahead=True))
+        attributed = where.ask(Attribute(session="a", tokens=(7,), ahead=True))
         effect = where.logits_ahead().effect
         return [below, ahead, attributed.logit, attributed.contributions, effect, where.step(by="point").site]
 
@@ -172,7 +174,7 @@ def test_a_sweep_of_its_line_is_eager(desk: Desk) -> None:
     def swept(where: Desk, mode: Any) -> Swept:
         where.run(PROMPT, 0)
         where.open("sweep")
-        request = ask.Sweep(
+        request = Sweep(
             session="sweep",
             corrupted="a",
             site="pattern",
@@ -200,14 +202,14 @@ def test_lines_of_two_attentions_are_not_swept_together(desk: Desk) -> None:
         desk.run(PROMPT, 0, name=name)
     desk.open("sweep")
     with pytest.raises(UsageError, match="in different ways"):
-        desk.ask(ask.Sweep(session="sweep", corrupted="a", clean="b", site="z", over=("layer",), metrics=("logit(9)",)))
+        desk.ask(Sweep(session="sweep", corrupted="a", clean="b", site="z", over=("layer",), metrics=("logit(9)",)))
 
 
 def test_the_loss_of_its_line_is_eager(desk: Desk) -> None:
     eager(desk)
     desk.run(PROMPT, 1)
     desk.open("score")
-    scored = desk.ask(ask.Score(session="score", prompts=("a",), what="logits", rules_of="a"))
+    scored = desk.ask(Score(session="score", prompts=("a",), what="logits", rules_of="a"))
     model = plain_of("llama", attention="eager")
     with torch.inference_mode():
         expected = model(torch.tensor([PROMPT], device=model.device)).logits[0].float().cpu()

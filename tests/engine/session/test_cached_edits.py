@@ -12,6 +12,7 @@ import torch
 from transformers import DynamicCache
 
 from djinn_jupyter.errors import InvalidEdit, UnknownSite, UsageError
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Edit, PatchFrom, Scale, Zero
 from djinn_jupyter.wire.nouns import Sampling
@@ -300,7 +301,7 @@ def test_its_line_is_no_pass_over_its_tokens(desk: Desk) -> None:
     fork(desk, "v.3")
     desk.open("score")
     with pytest.raises(UsageError, match="edited keys or values"):
-        desk.ask(ask.Score(session="score", prompts=("b",), rules_of="b"))
+        desk.ask(Score(session="score", prompts=("b",), rules_of="b"))
 
 
 def test_the_refusal_of_an_edit_at_a_committed_position_names_the_fork(desk: Desk) -> None:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire import replies as told
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Sweep, SweepProgressed, Swept
 from tests.engine.desk import Desk, desk_of, tokens
 
 LAYERS = 3
@@ -30,11 +29,11 @@ def desk() -> Iterator[Desk]:
 def swept(desk: Desk, **fields: Any) -> Any:
     desk.open("a")
     asked = {"corrupted": CORRUPTED, "clean": CLEAN, "site": "resid_post", "over": ("layer", "position")}
-    return desk.ask(ask.Sweep(session="a", metrics=("logit(17)", "logit(42)"), **{"mode": "exact", **asked, **fields}))
+    return desk.ask(Sweep(session="a", metrics=("logit(17)", "logit(42)"), **{"mode": "exact", **asked, **fields}))
 
 
 def values(reply: Any) -> Tensor:
-    assert isinstance(reply, told.Swept), reply
+    assert isinstance(reply, Swept), reply
     return torch.stack([to_tensor(one.values) for one in reply.measured]).reshape(2, -1)
 
 
@@ -54,7 +53,7 @@ def test_chosen_cells_have_the_bits_that_they_have_among_all_and_others_none(
 def test_progress_counts_the_chosen_cells(desk: Desk) -> None:
     desk.events.clear()
     swept(desk, chosen=(5, 12, 0))
-    heard = [event for event in desk.events if isinstance(event, told.SweepProgressed)]
+    heard = [event for event in desk.events if isinstance(event, SweepProgressed)]
     assert {event.total for event in heard} == {3}
     assert heard[-1].done == 3
     assert sorted(cell for event in heard for cell in event.cells) == [0, 5, 12]

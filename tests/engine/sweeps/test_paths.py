@@ -12,6 +12,7 @@ from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.methods.paths.engine import path_sweep
 from djinn_jupyter.methods.paths.engine.path_lines import PathLines
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set, Zero
 from tests.device import DEVICE
@@ -37,7 +38,7 @@ def desk() -> Iterator[Desk]:
 def paths(desk: Desk, *receivers: str, **fields: Any) -> Any:
     desk.open("a")
     asked = {"corrupted": CORRUPTED, "clean": CLEAN, "site": "z", "over": ("layer", "head"), "metrics": (METRIC,)}
-    return desk.ask(ask.Sweep(session="a", receivers=receivers, **{**asked, **fields}))
+    return desk.ask(Sweep(session="a", receivers=receivers, **{**asked, **fields}))
 
 
 def by_hand(family: str, receivers: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -190,7 +191,7 @@ def test_a_sweep_of_paths_yields_though_no_path_is_computed(desk: Desk, monkeypa
     replies: list[Any] = []
     asked = {"corrupted": CORRUPTED, "clean": CORRUPTED, "site": "z", "over": ("layer", "head"), "metrics": (METRIC,)}
     desk.open("a")
-    desk.post(ask.Sweep(session="a", receivers=("logits",), **asked), replies)
+    desk.post(Sweep(session="a", receivers=("logits",), **asked), replies)
     ticks = 0
     while not replies:
         assert desk.engine.tick()

@@ -10,7 +10,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.heads.request import ReadHeads
+from djinn_jupyter.methods.sweep.request import Sweep
 from tests.engine.desk import Desk, build_desk
 from tests.threads import one_thread
 
@@ -68,7 +69,7 @@ def test_head_scores_find_both_heads(desk: Desk) -> None:
     desk.open("a")
     draw = torch.Generator().manual_seed(1)
     line = tuple(torch.randperm(TOKENS, generator=draw)[:10].tolist()) * 2
-    previous, _, induction = to_tensor(desk.ask(ask.ReadHeads(session="a", lines=(line,))).scores)
+    previous, _, induction = to_tensor(desk.ask(ReadHeads(session="a", lines=(line,))).scores)
     assert _place(previous) == HELPER
     assert previous[HELPER] > 0.9 > 3 * torch.cat([previous.flatten()[:1], previous.flatten()[2:]]).max()
     assert _place(induction) == INDUCTION
@@ -91,7 +92,7 @@ def test_one_path_of_all_carries_it_to_the_induction_heads_keys(desk: Desk, mode
 def _change(desk: Desk, mode: Any, receiver: str) -> torch.Tensor:
     desk.open("a")
     reply = desk.ask(
-        ask.Sweep(
+        Sweep(
             session="a",
             clean=LINE,
             corrupted=TWIN,

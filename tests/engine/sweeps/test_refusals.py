@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.errors import DjinnError, IllegalMove, InvalidCondition, InvalidEdit, UnknownSite, UsageError
-from djinn_jupyter.methods.sweep.request import Noise
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Noise, Sweep
 from djinn_jupyter.wire.edits import PatchFrom, Scale
 from tests.engine.desk import Desk, desk_of
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, LAYERS, METRIC, swept
@@ -70,4 +69,4 @@ def test_a_session_with_a_line_of_its_own_is_not_swept_in(desk: Desk) -> None:
     desk.open("a")
     desk.run(CORRUPTED, 0)
     with pytest.raises(IllegalMove, match="sweep in an empty one"):
-        desk.ask(ask.Sweep(session="a", corrupted=CORRUPTED, clean=CLEAN, site="z", over=("layer",), metrics=(METRIC,)))
+        desk.ask(Sweep(session="a", corrupted=CORRUPTED, clean=CLEAN, site="z", over=("layer",), metrics=(METRIC,)))

@@ -10,7 +10,7 @@ import pytest
 
 from djinn_jupyter.engine.wavefront.packing import Packing
 from djinn_jupyter.methods.sweep.engine.together import Together
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Sweep
 from tests.engine.desk import build_desk, desk_of
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, GRID, LAYERS, METRIC, swept, values
 from tests.families import build
@@ -69,7 +69,7 @@ def test_others_are_answered_between_two_layers_of_the_trial_of_a_family(family:
         layer.mlp.register_forward_hook(lambda *_, number=number: count(number))
     desk.open("a")
     asked: Any = {"corrupted": CORRUPTED, "clean": CLEAN, "site": "resid_post", "over": GRID, "metrics": (METRIC,)}
-    desk.post(ask.Sweep(session="a", **asked), replies)
+    desk.post(Sweep(session="a", **asked), replies)
     while not replies:
         desk.engine.tick()
         most = max(most, *runs.values(), 0)

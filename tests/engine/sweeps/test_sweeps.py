@@ -22,7 +22,7 @@ from djinn_jupyter.errors import (
 )
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
 from djinn_jupyter.methods.sweep.engine import sweep as sweeps
-from djinn_jupyter.wire import replies as told
+from djinn_jupyter.methods.sweep.request import Sweep, SweepProgressed, Swept
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Zero
 from tests.engine.desk import ME, Desk, build_desk, desk_of, tokens
@@ -49,11 +49,11 @@ def desk() -> Iterator[Desk]:
 def swept(desk: Desk, **fields: Any) -> Any:
     desk.open("a")
     asked = {"corrupted": CORRUPTED, "clean": CLEAN, "site": "resid_post", "over": GRID, "metrics": (METRIC,)}
-    return desk.ask(ask.Sweep(session="a", **{**asked, **fields}))
+    return desk.ask(Sweep(session="a", **{**asked, **fields}))
 
 
 def values(reply: Any) -> Tensor:
-    assert isinstance(reply, told.Swept), reply
+    assert isinstance(reply, Swept), reply
     return to_tensor(reply.measured[0].values)
 
 
@@ -179,7 +179,7 @@ def begun(desk: Desk, mode: Any = "exact") -> list[Any]:
     desk.ask(ask.Open(session="a", temporary=True))
     desk.events.clear()
     replies: list[Any] = []
-    asked = ask.Sweep(
+    asked = Sweep(
         session="a", corrupted=CORRUPTED, clean=CLEAN, site="resid_post", over=GRID, metrics=(METRIC,), mode=mode
     )
     desk.post(asked, replies)
@@ -189,8 +189,8 @@ def begun(desk: Desk, mode: Any = "exact") -> list[Any]:
     return replies
 
 
-def progress(desk: Desk) -> list[told.SweepProgressed]:
-    return [event for event in desk.events if isinstance(event, told.SweepProgressed)]
+def progress(desk: Desk) -> list[SweepProgressed]:
+    return [event for event in desk.events if isinstance(event, SweepProgressed)]
 
 
 def test_closing_its_session_ends_a_sweep_and_its_finished_cells_are_right(desk: Desk) -> None:
@@ -227,10 +227,10 @@ def test_a_sweep_closed_at_any_tick_gives_its_memory_back(desk: Desk, site: str,
     asked = {"corrupted": CORRUPTED, "clean": CLEAN, "site": site, "over": over, "metrics": (METRIC,), "mode": mode}
     replies: list[Any] = []
     ticks = 0
-    while not any(isinstance(reply, told.Swept) for reply in replies):
+    while not any(isinstance(reply, Swept) for reply in replies):
         replies.clear()
         desk.open("a")
-        desk.post(ask.Sweep(session="a", **asked), replies)
+        desk.post(Sweep(session="a", **asked), replies)
         for _ in range(ticks):
             desk.engine.tick()
         desk.close("a")
@@ -342,7 +342,7 @@ def test_a_sweep_yields_after_some_cells_though_none_is_computed(desk: Desk, mon
     desk.open("a")
     replies: list[Any] = []
     asked = {"corrupted": CORRUPTED, "clean": CORRUPTED, "site": "resid_post", "over": GRID, "metrics": (METRIC,)}
-    desk.post(ask.Sweep(session="a", **asked), replies)
+    desk.post(Sweep(session="a", **asked), replies)
     ticks = 0
     while not replies:
         assert desk.engine.tick()

@@ -10,7 +10,7 @@ from djinn_evaluation.benchmarks import limits
 from djinn_evaluation.benchmarks.patching import CASES, LATE, POSITIONS, Case
 from djinn_evaluation.benchmarks.setting import Shape
 from djinn_jupyter.methods.sweep.engine.sweep import Sweeping
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Sweep
 from tests.engine.desk import desk_of, tokens
 
 LAYERS, HEADS = 4, 4
@@ -31,7 +31,7 @@ def test_a_sweep_runs_the_rows_that_are_counted(case: Case, first: int, monkeypa
     corrupted = (*clean[:first], *tokens(POSITIONS, seed=2)[first:])
     desk.open("a")
     asked: Any = {"site": case.site, "over": case.over, "metrics": ("logit(3)",)}
-    desk.ask(ask.Sweep(session="a", clean=clean, corrupted=corrupted, **asked))
+    desk.ask(Sweep(session="a", clean=clean, corrupted=corrupted, **asked))
     expected = limits.lines(case, first, Shape(layers=LAYERS, heads=HEADS))
     assert ran[-1] == sum(count * (LAYERS - joined) * rows for count, joined, rows in expected)
     desk.close_all()

@@ -16,8 +16,7 @@ from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces
 from djinn_jupyter.methods.sweep.engine.together import Together
 from djinn_jupyter.methods.sweep.engine.ways import SweepWay, way_to_sweep
-from djinn_jupyter.methods.sweep.request import Estimate
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Estimate, Sweep
 
 
 @way_to_sweep
@@ -29,10 +28,10 @@ class ByGradients(SweepWay):
         super().__init__(together)
         self._trials = Trials()
 
-    def takes(self, request: ask.Sweep) -> bool:
+    def takes(self, request: Sweep) -> bool:
         return request.estimate is not None
 
-    def check_lines(self, request: ask.Sweep, metrics: Metrics, line: int, source: int | None) -> None:
+    def check_lines(self, request: Sweep, metrics: Metrics, line: int, source: int | None) -> None:
         """Raise InvalidCondition and UsageError for a sweep that gradients cannot estimate."""
         for metric in metrics.each:
             require_slopes(metric)
@@ -45,7 +44,7 @@ class ByGradients(SweepWay):
                 "a line, or one step."
             )
 
-    def check_places(self, request: ask.Sweep, places: SweptPlaces) -> None:
+    def check_places(self, request: Sweep, places: SweptPlaces) -> None:
         """Raise UsageError for added modules, and for corrections that say nothing of these places."""
         super().check_places(request, places)
         if "attention" not in _estimate(request).corrections:
@@ -59,11 +58,11 @@ class ByGradients(SweepWay):
             raise UsageError("The correction of attention is of one step: leave it out, or the steps.")
 
     def steps(
-        self, request: ask.Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
+        self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
     ) -> Steps:
         return Attributing(runtime, session, asked, _estimate(request), self._trials).steps(workspace)
 
 
-def _estimate(request: ask.Sweep) -> Estimate:
+def _estimate(request: Sweep) -> Estimate:
     assert request.estimate is not None
     return request.estimate

@@ -23,11 +23,9 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeResult
 from djinn_jupyter.methods.circuits.api.edges import Edges, name_of
 from djinn_jupyter.methods.circuits.api.faithfulness import Interval, faithfulness_of
-from djinn_jupyter.methods.circuits.request import EdgeRecipe
+from djinn_jupyter.methods.circuits.request import CircuitsRun, EdgeRecipe, RunCircuits
 from djinn_jupyter.methods.sweep.api.pair_statistics import NO_INTERVAL
-from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import StopIdentity
-from djinn_jupyter.wire.replies import CircuitsRun
 
 if TYPE_CHECKING:
     import numpy as np
@@ -249,7 +247,7 @@ class CircuitRuns:
         for part in _in_parts(circuits):
             requests = tuple(self._requests(part))
 
-            def asked(one: ask.RunCircuits, first: ask.RunCircuits = requests[0]) -> CircuitsRun:
+            def asked(one: RunCircuits, first: RunCircuits = requests[0]) -> CircuitsRun:
                 return self._asked(one, lambda run: left([run]) if one is first else None)
 
             done += self._circuits(part, in_parts(WORK, "pairs", requests, asked, left), how)
@@ -275,15 +273,15 @@ class CircuitRuns:
         """Return the runs of all circuits on each pair."""
         return [self._asked(one) for one in self._requests(circuits)]
 
-    def _asked(self, request: ask.RunCircuits, kept: Callable[[CircuitsRun], object] = lambda run: None) -> CircuitsRun:
+    def _asked(self, request: RunCircuits, kept: Callable[[CircuitsRun], object] = lambda run: None) -> CircuitsRun:
         return replied_in_parts(self.engine.channel, request, WORK, kept)
 
-    def _requests(self, circuits: Sequence[Numbers]) -> Iterator[ask.RunCircuits]:
+    def _requests(self, circuits: Sequence[Numbers]) -> Iterator[RunCircuits]:
         for reply in self.found.replies:
             if reply.made is None:
                 raise UsageError("These edges do not say of which lines they are; score them anew with dj.edges.")
             asked = reply.made.asked
-            yield ask.RunCircuits(
+            yield RunCircuits(
                 session=self._session(reply.made),
                 corrupted=asked.corrupted,
                 clean=asked.clean,

@@ -19,13 +19,11 @@ from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waits import waits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeResult
-from djinn_jupyter.methods.circuits.request import EdgeMethod, EdgeRecipe
+from djinn_jupyter.methods.circuits.request import AttributeEdges, EdgeMethod, EdgeRecipe, EdgesAttributed
 from djinn_jupyter.methods.common.api.line_sources import line_source
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair
 from djinn_jupyter.methods.sweep.api.sweep_arguments import are_lines, lines_given, metrics_of, pairs_of, require_texts
 from djinn_jupyter.methods.sweep.request import MOST_STEPS
-from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import EdgesAttributed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -171,7 +169,7 @@ def edges(
     def edges_of(replies: list[EdgesAttributed]) -> Edges | None:
         return Edges(replies, paired=paired, engine=name_of(engine)) if replies else None
 
-    def first_scored(one: ask.AttributeEdges) -> EdgesAttributed:
+    def first_scored(one: AttributeEdges) -> EdgesAttributed:
         with temporary_session(engine.channel, "edges", adapter) as name:
             request = msgspec.structs.replace(one, session=name)
             first = one is asked[0]  # of a later pair the pairs before are kept
@@ -210,8 +208,8 @@ def _metric_of_each(metric: GivenMetric, pairs: int) -> tuple[str, ...]:
 
 def _asked(
     engine: RemoteEngine, corrupted: object, clean: object, metric: str, steps: int, method: EdgeMethod
-) -> ask.AttributeEdges:
-    return ask.AttributeEdges(
+) -> AttributeEdges:
+    return AttributeEdges(
         session=ANY_SESSION,
         corrupted=line_source(engine, corrupted),
         clean=line_source(engine, clean),
@@ -221,7 +219,7 @@ def _asked(
     )
 
 
-def _patching(found: Edges, top: int) -> Iterator[tuple[ask.AttributeEdges, EdgeRecipe]]:
+def _patching(found: Edges, top: int) -> Iterator[tuple[AttributeEdges, EdgeRecipe]]:
     """Yield the requests that patch the edges with the largest mean scores exactly, in every pair, and the recipes of
     their scores."""
     edges = tuple(found.numbers((writer, reader) for writer, reader, _ in found.top(top)))
@@ -232,7 +230,7 @@ def _patching(found: Edges, top: int) -> Iterator[tuple[ask.AttributeEdges, Edge
 
 def scored(
     channel: Channel,
-    request: ask.AttributeEdges,
+    request: AttributeEdges,
     made: EdgeRecipe,
     kept: Callable[[EdgesAttributed], object] = lambda reply: None,
 ) -> EdgesAttributed:

@@ -30,6 +30,8 @@ from djinn_jupyter.methods.datasets.api import handed_over
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.methods.datasets.request.collecting import (
     MOST_PROMPTS,
+    CheckCollect,
+    Collect,
     Collected,
     CollectionProgressed,
     StoredDtype,
@@ -48,7 +50,7 @@ _COMMA: Final = re.compile(r",(?![^\[]*\])")  # outside of a selector
 
 OnCollected = Callable[[int], None]
 Prompts = tuple[tuple[int, ...], ...]
-RequestIn = Callable[[str], ask.Collect]
+RequestIn = Callable[[str], Collect]
 Result = TypeVar("Result")
 
 
@@ -207,11 +209,9 @@ def _spread(engines: Sequence[CheckedEngine], work: CollectionWork, requests: Se
         raise outcome.error
 
 
-def shard_request(
-    asked: Collection, session: str, prompts: Prompts, *, shard: int, first: int, last: bool
-) -> ask.Collect:
+def shard_request(asked: Collection, session: str, prompts: Prompts, *, shard: int, first: int, last: bool) -> Collect:
     """Return the request for one shard."""
-    return ask.Collect(
+    return Collect(
         session=session,
         folder=str(asked.folder),
         shard=shard,
@@ -235,7 +235,7 @@ class CollectionWork:
     of: str = ""
     done: dict[int, int] = field(default_factory=dict)
 
-    def collect(self, channel: Channel, request: ask.Collect, tell: Tell = lambda show: show()) -> Path:
+    def collect(self, channel: Channel, request: Collect, tell: Tell = lambda show: show()) -> Path:
         """Have one shard computed and written, or found to be there, and return its file."""
         request = self.asked_of(channel, request)
         with followed(channel, request.session, request) as shard:
@@ -249,16 +249,16 @@ class CollectionWork:
         self._note(request.shard, len(request.prompts), tell)
         return path
 
-    def asked_of(self, channel: Channel, request: ask.Collect) -> ask.Collect:
+    def asked_of(self, channel: Channel, request: Collect) -> Collect:
         """Return the request as this engine is asked it: over a line without the folder."""
         return handed_over.handing_over(request, self._path(request)) if channel.is_afar else request
 
-    def question(self, channel: Channel, request: ask.Collect) -> Question:
+    def question(self, channel: Channel, request: Collect) -> Question:
         """Return the question whether this engine would begin with the request."""
         asked = self.asked_of(channel, request)
-        return Question(request=asked, check=ask.CheckCollect, adapter=self.asked.adapter)
+        return Question(request=asked, check=CheckCollect, adapter=self.asked.adapter)
 
-    def _path(self, request: ask.Collect) -> Path:
+    def _path(self, request: Collect) -> Path:
         return self.asked.folder / shard_name(request.shard)
 
     def _note(self, shard: int, done: int, tell: Tell) -> None:

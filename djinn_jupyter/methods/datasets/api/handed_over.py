@@ -18,9 +18,8 @@ import msgspec
 from djinn_jupyter.errors import StorageFailed, UsageError, WireError
 from djinn_jupyter.fsync import force, force_names, make_folder
 from djinn_jupyter.methods.datasets.api.shard_files import ShardFile
-from djinn_jupyter.methods.datasets.request.collecting import Collected
+from djinn_jupyter.methods.datasets.request.collecting import Collect, Collected
 from djinn_jupyter.shard_digests import WRITTEN
-from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.written_aside import PART, require_writable, written_aside
 
@@ -28,7 +27,7 @@ NOT_ASKED_FOR: Final = "The engine did not hand over the shard that was asked fo
 STAYS: Final = "Shards that are whole stay, and collecting again goes on after them."
 
 
-def handing_over(request: ask.Collect, path: Path) -> ask.Collect:
+def handing_over(request: Collect, path: Path) -> Collect:
     """Return the request without a path, with the note of the shard that is at `path` already. Raises UsageError where
     that has other prompts, StorageFailed where it cannot be read or is not whole, or none can be written."""
     with _sentence(f"{path} could not be written"):
@@ -36,7 +35,7 @@ def handing_over(request: ask.Collect, path: Path) -> ask.Collect:
     return msgspec.structs.replace(request, folder=None, there=_note_at(path, request))
 
 
-def _note_at(path: Path, request: ask.Collect) -> str | None:
+def _note_at(path: Path, request: Collect) -> str | None:
     with _sentence(f"{path} could not be read"):
         if not path.exists():
             return None
@@ -48,7 +47,7 @@ def _note_at(path: Path, request: ask.Collect) -> str | None:
     return json.dumps({name: value for name, value in there.note.items() if name not in ("computed", WRITTEN)})
 
 
-def keep(collected: Collected, path: Path, request: ask.Collect) -> None:
+def keep(collected: Collected, path: Path, request: Collect) -> None:
     """Write the file of a shard, whole, forced and then renamed, unless it is there. Raises WireError where it is not
     the shard that was asked for, StorageFailed; either leaves nothing behind."""
     if collected.existed and request.there is not None:
@@ -58,7 +57,7 @@ def keep(collected: Collected, path: Path, request: ask.Collect) -> None:
     _write(collected.content, path, request)
 
 
-def _write(content: Array, path: Path, request: ask.Collect) -> None:
+def _write(content: Array, path: Path, request: Collect) -> None:
     with _sentence(f"{path} could not be written"):
         make_folder(path.parent)
         for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a kernel that was killed
@@ -72,7 +71,7 @@ def _write(content: Array, path: Path, request: ask.Collect) -> None:
         force_names(path.parent)
 
 
-def _require_asked(aside: Path, request: ask.Collect) -> None:
+def _require_asked(aside: Path, request: Collect) -> None:
     try:
         found = ShardFile.at(aside)
         same = _has_prompts(found, request)
@@ -83,7 +82,7 @@ def _require_asked(aside: Path, request: ask.Collect) -> None:
         raise WireError(NOT_ASKED_FOR)
 
 
-def _has_prompts(shard: ShardFile, request: ask.Collect) -> bool:
+def _has_prompts(shard: ShardFile, request: Collect) -> bool:
     tokens, starts = shard.tensor("tokens").tolist(), shard.tensor("starts").tolist()
     begins = [0, *accumulate(map(len, request.prompts))]
     return bool(tokens == list(chain.from_iterable(request.prompts)) and starts == begins)

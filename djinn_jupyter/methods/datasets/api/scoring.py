@@ -21,9 +21,8 @@ from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.client.waiting import far
 from djinn_jupyter.errors import DjinnError, MeasurementEnded, UsageError
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
 from djinn_jupyter.wire.nouns import Mode
-from djinn_jupyter.wire.replies import Scored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,8 +69,8 @@ class Losses(Result):
         """All that the losses follow from: as of every measurement, and the mode and the seed."""
         return {**super().recipe, "mode": self.mode, "seed": self.replies[0].seed}
 
-    def _request_of(self, reply: Scored) -> ask.Score:
-        return ask.Score(session=ANY_SESSION, prompts=reply.tokens, mode=reply.mode, seed=reply.seed)
+    def _request_of(self, reply: Scored) -> Score:
+        return Score(session=ANY_SESSION, prompts=reply.tokens, mode=reply.mode, seed=reply.seed)
 
     def notes_on(self, same: bool) -> Sequence[str]:
         """Return that others shared a pass, where any did."""
@@ -144,7 +143,7 @@ def loss_of(
     """Return the losses of prompts, each in a pass of its own or sharing passes, under the rules of the session
     `rules_of`."""
     found: list[Scored] = []
-    request_of = partial(ask.Score, rules_of=rules_of, mode=mode, seed=checked_seed(seed))
+    request_of = partial(Score, rules_of=rules_of, mode=mode, seed=checked_seed(seed))
     with interruptible("The measurement", lambda: _kept(found)):
         try:
             _score(channel, prompts, request_of, found, adapter)
@@ -159,7 +158,7 @@ def loss_of(
 def _score(
     channel: Channel,
     prompts: object,
-    request_of: Callable[..., ask.Score],
+    request_of: Callable[..., Score],
     found: list[Scored],
     adapter: str | None,
 ) -> None:

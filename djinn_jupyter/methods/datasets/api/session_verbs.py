@@ -12,9 +12,8 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.scoring import Losses, loss_of, require_two
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
 from djinn_jupyter.wire.nouns import Mode
-from djinn_jupyter.wire.replies import Scored
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,4 +50,4 @@ def all_logits(session: RemoteSession, /) -> np.ndarray[Any, Any]:
 
 def _scored_line(channel: Channel, line: str, what: Any) -> Scored:
     with interruptible("The measurement"), temporary_session(channel, "score") as session:
-        return ask_for(channel, ask.Score(session=session, prompts=(line,), what=what, rules_of=line))
+        return ask_for(channel, Score(session=session, prompts=(line,), what=what, rules_of=line))

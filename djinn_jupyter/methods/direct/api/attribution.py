@@ -14,10 +14,8 @@ from djinn_jupyter.client.positions import Positions
 from djinn_jupyter.client.result import STRONGEST, Result
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.direct.request import AttributionRecipe
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.direct.request import Attribute, Attributed, AttributionRecipe
 from djinn_jupyter.wire.readings import Contribution
-from djinn_jupyter.wire.replies import Attributed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,9 +162,7 @@ def attribute(
     at = session.spelled(position)
     if at is None or len(at) != 1 or not 1 <= len(tokens) <= 2:
         raise UsageError("An attribution is of one token or of two, at one position; by default at the last.")
-    request = ask.Attribute(
-        session=session.name, tokens=tokens, heads=heads, neurons=neurons, position=at[0], ahead=ahead
-    )
+    request = Attribute(session=session.name, tokens=tokens, heads=heads, neurons=neurons, position=at[0], ahead=ahead)
     return Attribution(ask_for(session.channel, request))
 
 
@@ -178,7 +174,7 @@ def _told_again(channel: Channel, made: AttributionRecipe) -> Attributed:
     require_modules(channel, made.made.modules)
     site = f"resid_post.{made.layer - 1}"
     with stopped_again(channel, "attribution", made.made, made.line, made.passes, site) as (name, _):
-        asked = ask.Attribute(
+        asked = Attribute(
             session=name,
             tokens=(made.tokens[0], *made.tokens[1:]),
             heads=made.heads,

@@ -22,9 +22,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.api.edges import name_of
 from djinn_jupyter.methods.common.api.line_sources import line_source
 from djinn_jupyter.methods.graphs.api.graph_influence import influence, pruned, shares
-from djinn_jupyter.methods.graphs.request import MOST_FEATURES, MOST_LOGITS
-from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import GraphMade
+from djinn_jupyter.methods.graphs.request import MOST_FEATURES, MOST_LOGITS, GraphMade, MakeGraph
 
 if TYPE_CHECKING:
     import numpy as np
@@ -274,7 +272,7 @@ def attribution_graph(
             f"A graph has 1 to {MOST_FEATURES:,} features, and 1 to {MOST_LOGITS} logits of a probability above 0 and "
             "up to 1."
         )
-    asked = ask.MakeGraph(
+    asked = MakeGraph(
         session="graph",
         line=line_source(engine, line),
         module=module,

@@ -11,18 +11,18 @@ from djinn_jupyter.methods.paths.engine.path_sweep import PathSweeping
 from djinn_jupyter.methods.paths.engine.receivers import Receivers
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.ways import SweepWay, way_to_sweep
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Sweep
 
 
 @way_to_sweep
 class ByPaths(SweepWay):
     in_modules = "Paths lead from"
 
-    def takes(self, request: ask.Sweep) -> bool:
+    def takes(self, request: Sweep) -> bool:
         return bool(request.receivers) and request.estimate is None
 
     def steps(
-        self, request: ask.Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
+        self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
     ) -> Steps:
         if request.windows or request.in_pairs:
             raise UsageError("A path has one sender a cell; leave windows and pairs of cells out.")

@@ -11,7 +11,7 @@ import msgspec
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.sweep.api.grid import Grid
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Sweep
 
 OnProgress = Callable[[Grid, int, int], None]
 
@@ -21,7 +21,7 @@ class AskedSweep:
     """A `request` without its lines, whether metrics are an axis, the grid to go on from (`so_far`), the `adapter` of
     lines that are no session's, and the metrics that belong to one pair each (`own`)."""
 
-    request: ask.Sweep
+    request: Sweep
     several: bool
     on_progress: OnProgress | None
     so_far: Grid | None
@@ -29,7 +29,7 @@ class AskedSweep:
     own: PerPair | None = None
 
     @classmethod
-    def of(cls, request: ask.Sweep, metric: GivenMetric, **rest: Any) -> AskedSweep:
+    def of(cls, request: Sweep, metric: GivenMetric, **rest: Any) -> AskedSweep:
         """Return the sweep of a request whose metrics were given so."""
         own = metric if isinstance(metric, PerPair) else None
         return cls(request=request, several=own is None and not isinstance(metric, str), own=own, **rest)

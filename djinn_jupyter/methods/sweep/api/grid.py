@@ -20,9 +20,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.sweep.api.grid_files import KeptGrid
 from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, spelled
 from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics, statistics_of
-from djinn_jupyter.methods.sweep.request import Continued, Measured, Recipe
-from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Swept
+from djinn_jupyter.methods.sweep.request import Continued, Measured, Recipe, Sweep, Swept
 
 if TYPE_CHECKING:
     import numpy as np
@@ -351,7 +349,7 @@ def unfinished(
     places: tuple[tuple[Any, ...], ...],
     cells: Mapping[int, tuple[float, ...]],
     *,
-    asked: ask.Sweep,
+    asked: Sweep,
     unedited: Sequence[float],
     note: str,
     several: bool = False,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from djinn_jupyter.client.result_files import FileContent, Tensors
-from djinn_jupyter.wire.replies import Swept
+from djinn_jupyter.methods.sweep.request import Swept
 
 
 class KeptGrid(FileContent, kw_only=True):

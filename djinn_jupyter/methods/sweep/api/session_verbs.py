@@ -6,7 +6,7 @@ from djinn_jupyter.client.arguments import shown
 from djinn_jupyter.client.connection.channel import ask_for
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import ReadMetrics
 
 
 def metrics(session: RemoteSession, /, *texts: str) -> tuple[float, ...]:
@@ -21,4 +21,4 @@ def metrics(session: RemoteSession, /, *texts: str) -> tuple[float, ...]:
     if strange or not texts:
         given = f"{shown(strange[0])} is none" if strange else "none was given"
         raise UsageError(f"A metric is a text such as \"logit(' Paris')\"; {given}.")
-    return ask_for(session.channel, ask.ReadMetrics(session=session.name, metrics=texts)).values
+    return ask_for(session.channel, ReadMetrics(session=session.name, metrics=texts)).values

@@ -14,8 +14,16 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.sweep.api.given_pairs import given_pairs
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair
-from djinn_jupyter.methods.sweep.request import MOST_METRICS, Axis, Mean, NamedPosition, Noise, Resample, SweptEdit
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import (
+    MOST_METRICS,
+    Axis,
+    Mean,
+    NamedPosition,
+    Noise,
+    Resample,
+    Sweep,
+    SweptEdit,
+)
 from djinn_jupyter.wire.sites import HEAD_POINTS
 
 AXES: Final = get_args(Axis)
@@ -43,10 +51,10 @@ def cells_asked(
     in_pairs: bool,
     seed: int,
     **rest: Any,
-) -> ask.Sweep:
+) -> Sweep:
     """Return the request for the cells of a sweep, with the `rest` of its fields; its lines are put in later."""
     axes = axes_of(over, site)
-    return ask.Sweep(
+    return Sweep(
         session="sweep",
         corrupted=(0,),
         site=site,

@@ -43,10 +43,10 @@ from djinn_jupyter.methods.sweep.api.swept_replies import (
     require_shape,
     without_end,
 )
-from djinn_jupyter.methods.sweep.request import Noise, Recipe
+from djinn_jupyter.methods.sweep.request import CheckSweep, Noise, Recipe, Sweep, SweepProgressed, Swept
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
-from djinn_jupyter.wire.replies import Event, SweepProgressed, Swept
+from djinn_jupyter.wire.replies import Event
 
 Pair = tuple[object, object]
 MOST_SAMPLES: Final = 10_000
@@ -149,7 +149,7 @@ def sweep(
 
 def swept(
     engine: RemoteEngine,
-    request: ask.Sweep,
+    request: Sweep,
     corrupted: object,
     clean: object,
     *,
@@ -327,14 +327,14 @@ class _Sweep:
     def question(self, corrupted: object, clean: object) -> Question:
         """Return the question to the engine whether it would begin this sweep."""
         request = self._continued(self._of_lines(corrupted, clean))
-        return Question(request=request, check=ask.CheckSweep, adapter=self.asked.adapter)
+        return Question(request=request, check=CheckSweep, adapter=self.asked.adapter)
 
-    def _of_lines(self, corrupted: object, clean: object) -> ask.Sweep:
+    def _of_lines(self, corrupted: object, clean: object) -> Sweep:
         source = None if clean is None else line_source(self.engine, clean)
         lines: dict[str, Any] = {"corrupted": line_source(self.engine, corrupted), "clean": source}
         return msgspec.structs.replace(self.asked.request, pair=self.pair, **lines)
 
-    def _continued(self, request: ask.Sweep) -> ask.Sweep:
+    def _continued(self, request: Sweep) -> Sweep:
         """Return the request with the cells that are finished already, which this grid has from its beginning on."""
         before = self.asked.so_far
         if before is None or self.pair >= len(before.replies):
@@ -350,7 +350,7 @@ class _Sweep:
         self.done = len(kept.cells)
         return msgspec.structs.replace(request, continued=kept)
 
-    def _run(self, session: str, request: ask.Sweep) -> Grid:
+    def _run(self, session: str, request: Sweep) -> Grid:
         with followed(self.engine.channel, session, request) as under_way:
             try:
                 self._note(under_way.events())

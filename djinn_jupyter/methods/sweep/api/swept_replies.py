@@ -10,8 +10,8 @@ import msgspec
 from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.methods.common.api.spreading import SpreadResults
 from djinn_jupyter.methods.sweep.api.grid import Grid
+from djinn_jupyter.methods.sweep.request import Swept
 from djinn_jupyter.wire.fingerprints import differences
-from djinn_jupyter.wire.replies import Swept
 
 ANY_SESSION: Final = "sweep"
 AT_ITS_END: Final = "The sweep is whole; it was interrupted at its end."

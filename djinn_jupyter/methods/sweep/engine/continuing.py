@@ -12,8 +12,7 @@ import msgspec
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.common.engine.metric import Values
-from djinn_jupyter.methods.sweep.request import Continued
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Continued, Sweep
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.module_form import ModuleIdentity
@@ -23,7 +22,7 @@ ANY_SESSION = "sweep"
 
 
 def recipe_of(
-    meant: ask.Sweep,
+    meant: Sweep,
     model: ModelDescription,
     identity: ModelIdentity,
     attention: str | None,

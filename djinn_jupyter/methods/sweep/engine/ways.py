@@ -15,7 +15,7 @@ from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.pair_sweep import PairSweeping
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces
 from djinn_jupyter.methods.sweep.engine.together import Together
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.methods.sweep.request import Sweep
 
 _OTHERS: Final[list[type[SweepWay]]] = []
 
@@ -30,14 +30,14 @@ class SweepWay:
     def __init__(self, together: Together) -> None:
         self.together = together
 
-    def takes(self, request: ask.Sweep) -> bool:
+    def takes(self, request: Sweep) -> bool:
         """Return whether it computes this sweep: one way alone takes a request."""
         raise NotImplementedError
 
-    def check_lines(self, request: ask.Sweep, metrics: Metrics, line: int, source: int | None) -> None:
+    def check_lines(self, request: Sweep, metrics: Metrics, line: int, source: int | None) -> None:
         """Refuse a sweep of lines of so many tokens, before its places are known. Raises errors of the domain."""
 
-    def check_places(self, request: ask.Sweep, places: SweptPlaces) -> None:
+    def check_places(self, request: Sweep, places: SweptPlaces) -> None:
         """Refuse places that it cannot compute. Raises UsageError."""
         for tap in places.taps.values():
             if self.in_modules is not None and isinstance(tap.layout, FeatureLayout):
@@ -46,7 +46,7 @@ class SweepWay:
                 )
 
     def steps(
-        self, request: ask.Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
+        self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
     ) -> Steps:
         """Begin the sweep. What it refuses it refuses here, not in its first step."""
         raise NotImplementedError
@@ -55,16 +55,16 @@ class SweepWay:
 class ByEditedLines(SweepWay):
     """The sweep's own way, which takes what no other does."""
 
-    def takes(self, request: ask.Sweep) -> bool:
+    def takes(self, request: Sweep) -> bool:
         return True
 
-    def check_places(self, request: ask.Sweep, places: SweptPlaces) -> None:
+    def check_places(self, request: Sweep, places: SweptPlaces) -> None:
         """Raise UsageError where no axis is named."""
         if not request.over:
             raise UsageError("A sweep goes over one axis at least, such as layer.")
 
     def steps(
-        self, request: ask.Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
+        self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
     ) -> Steps:
         return PairSweeping(runtime, session, asked, self.together).steps(workspace)
 

@@ -11,14 +11,16 @@ from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
+from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.wire import requests as ask
 
 PAIRS: Final = tuple((number % 300, number % 300) for number in range(2**18))
 LINES: Final[dict[str, Any]] = {"corrupted": (1, 2), "clean": (1, 3), "metric": "logit(1)"}
 ASKED: Final[dict[str, Callable[[], ask.Request]]] = {
-    "a million chosen edges": lambda: ask.AttributeEdges(session="heavy", method="exact", chosen=PAIRS * 4, **LINES),
-    "four million edges of circuits": lambda: ask.RunCircuits(session="heavy", circuits=(PAIRS,) * 16, **LINES),
-    "8,000 prompts of 1,000 tokens": lambda: ask.Score(session="none", prompts=((1,) * 1000,) * 8_000),
+    "a million chosen edges": lambda: AttributeEdges(session="heavy", method="exact", chosen=PAIRS * 4, **LINES),
+    "four million edges of circuits": lambda: RunCircuits(session="heavy", circuits=(PAIRS,) * 16, **LINES),
+    "8,000 prompts of 1,000 tokens": lambda: Score(session="none", prompts=((1,) * 1000,) * 8_000),
 }
 
 
