@@ -107,14 +107,6 @@ export interface SessionChanged {
   readonly session: string;
 }
 
-/** `done` of the `total` prompts of a shard are computed. */
-export interface CollectionProgressed {
-  readonly event: 'CollectionProgressed';
-  readonly session: string;
-  readonly done: number;
-  readonly total: number;
-}
-
 /**
  * These cells (numbered row by row of `places`) of a sweep of `total` now have `values`, one for each metric;
  * `unedited` are those of the line without an edit. `recipe` as in Swept.
@@ -131,6 +123,14 @@ export interface SweepProgressed {
   readonly recipe: string;
 }
 
+/** `done` of the `total` prompts of a shard are computed. */
+export interface CollectionProgressed {
+  readonly event: 'CollectionProgressed';
+  readonly session: string;
+  readonly done: number;
+  readonly total: number;
+}
+
 export type WireEvent =
   | EventsMissed
   | WorkProgressed
@@ -145,5 +145,5 @@ export type WireEvent =
   | RuleRefused
   | SessionSwapped
   | SessionChanged
-  | CollectionProgressed
-  | SweepProgressed;
+  | SweepProgressed
+  | CollectionProgressed;

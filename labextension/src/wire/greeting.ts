@@ -6,7 +6,8 @@ import {
 
 /**
  * `engine` is this process's own name, drawn when it began, and `events` the number of its latest event. `anew` is
- * why an earlier engine of the client ended, where a signal ended it.
+ * why an earlier engine of the client ended, where a signal ended it. `methods` are those of the engine, `left_out` a
+ * sentence for each that it has and cannot use.
  */
 export interface Welcome {
   readonly reply: 'Welcome';
@@ -16,6 +17,8 @@ export interface Welcome {
   readonly engine: string;
   readonly events: number;
   readonly anew: string | null;
+  readonly methods: readonly (readonly string[])[];
+  readonly left_out: readonly string[];
   readonly not_kept: string | null;
 }
 

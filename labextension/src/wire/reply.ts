@@ -215,13 +215,13 @@ export type WireReply =
   | Watching
   | WatchRead
   | WeightRead
-  | EdgesAttributed
-  | CircuitsRun
-  | Collected
-  | Checked
-  | Scored
-  | Attributed
-  | GraphMade
   | HeadsRead
   | MetricsRead
-  | Swept;
+  | Swept
+  | Checked
+  | Attributed
+  | EdgesAttributed
+  | CircuitsRun
+  | GraphMade
+  | Collected
+  | Scored;
