@@ -53,7 +53,7 @@ def request_handlers(
 ) -> RequestHandlers:
     """Return one handler for each kind of request."""
     execution = ExecutionRequests(sessions, runtime, residency)
-    inspection = InspectionRequests(sessions, runtime, Workspace(budget, "lenses"), persistence)
+    inspection = InspectionRequests(sessions, runtime, Workspace(budget, runtime.space, "lenses"), persistence)
     breakpoints = BreakpointRequests(sessions, runtime)
     images = WholeImages(runtime, residency, storage_table, options)
     methods = MethodParts(

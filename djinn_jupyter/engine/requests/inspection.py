@@ -153,7 +153,7 @@ class InspectionRequests:
         value = tap.lens_value(seen.raw, site.selector)[rows]
         off = ~value.any(-1) if site.selector is not None and tap.added is not None else value.new_zeros(len(value))
         found: list[LensRow] = []
-        with self._workspace.opened(self._runtime.space, session) as room:
+        with self._workspace.opened(session) as room:
             if value.device.type == "cpu":  # where tokens take of the same memory as sessions
                 yield from room.take(len(rows) * each * TOKEN_BYTES)
             for start in range(0, len(rows), LENS_ROWS):

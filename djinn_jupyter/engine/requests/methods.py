@@ -55,7 +55,7 @@ class MethodParts:
 
     def workspace(self, name: str) -> Workspace:
         """Return a part of the budget for the jobs of a method, under the name that statistics have for it."""
-        return Workspace(self.budget, name)
+        return Workspace(self.budget, self.runtime.space, name)
 
     def origin(self) -> Provenance:
         """Return the provenance of what this engine computes."""

@@ -1,4 +1,4 @@
-"""The rows that one call of a layer may have: learned from how long calls take, or those of an earlier sweep."""
+"""The rows that one call of a layer may have: learned from how long calls take, or from earlier work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST_ROWS: Final = 256  # of the first call, before any was measured
 
 
 class CallPlan:
-    """The most rows of each call of a sweep, in turn, as pairs (rows, calls): those `given`, and behind them what is
+    """The most rows of each call, in turn, as pairs (rows, calls): those `given`, and behind them what is
     learned. By the same plan the same rows share each call, and so have the same bits."""
 
     def __init__(self, given: Sequence[tuple[int, int]] = ()) -> None:

@@ -15,7 +15,7 @@ NEAR: Final = 0.8
 def batches_of(lengths: Sequence[int], most: int, alike: Callable[[int], Hashable]) -> Iterator[list[int]]:
     """Yield the numbers of prompts that run together: sorted by length, of at most `most` tokens with those that fill
     up, and where there are ENOUGH, of lengths that are near each other. Only lengths for which `alike` is the same are
-    together. What was asked alone decides, so that a collection that goes on has the same bits."""
+    together. What was asked alone decides, so that work that goes on later has the same bits."""
     here: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda number: lengths[number], reverse=True):
         longest = lengths[here[0]] if here else 0

@@ -58,10 +58,7 @@ class Attributing:
         """Compute every cell. Raises SlabFull and OutOfDeviceMemory where memory does not suffice; UsageError where the
         model gives no gradients."""
         self._count(0)
-        with (
-            device_memory_for("the way back of this attribution", ADVICE),
-            workspace.opened(self.runtime.space, self.session) as room,
-        ):
+        with device_memory_for("the way back of this attribution", ADVICE), workspace.opened(self.session) as room:
             return (yield from self._steps(room))
 
     def _steps(self, room: Reservation) -> Steps:

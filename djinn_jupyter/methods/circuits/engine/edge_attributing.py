@@ -56,7 +56,7 @@ class EdgeAttributing:
         gradients; UnknownSite where its edges are not told apart."""
         with (
             device_memory_for("the way back of this attribution", "Close sessions, or give shorter lines."),
-            workspace.opened(self.runtime.space, self.session) as room,
+            workspace.opened(self.session) as room,
         ):
             return (yield from self._steps(room, trials))
 

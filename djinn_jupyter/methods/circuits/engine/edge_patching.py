@@ -116,7 +116,7 @@ class EdgePatching:
         self.chosen = tuple(chosen)
         edges = list((yield from self.names.checked(chosen))) or list(self.names.all())
         scores = torch.full((len(self.names.writers), len(self.names.readers)), torch.nan, dtype=torch.float64)
-        with self._memory(), workspace.opened(self.runtime.space, self.session) as room:
+        with self._memory(), workspace.opened(self.session) as room:
             own, clean = yield from self._recorded(room)
             values = self._values(own, clean)
             line = PatchedLine(self.runtime.forward, self.layers, own, clean)
@@ -146,7 +146,7 @@ class EdgePatching:
         for circuit in circuits:
             kept.append((yield from self.names.checked(circuit)))
         with self._memory():
-            recording = yield from recordings.of(self.runtime.space, self.session, self._computed_from, self._recorded)
+            recording = yield from recordings.of(self.session, self._computed_from, self._recorded)
             with recording.in_use() as (corrupted, clean):
                 values = self._values(corrupted, clean)
                 line = PatchedLine(self.runtime.forward, self.layers, clean, corrupted)

@@ -46,7 +46,7 @@ def handlers(parts: MethodParts) -> tuple[EdgeRequests, ...]:
 
 class EdgeRequests:
     def __init__(self, parts: MethodParts) -> None:
-        self._parts, self._recordings = parts, Recordings(parts.budget)
+        self._parts, self._recordings = parts, Recordings(parts.budget, parts.runtime.space)
         self._lines, self._trials = LineSources(parts), Trials()
         parts.sessions.on_removal(self._recordings.let_go)
 

@@ -38,17 +38,17 @@ class RecordedPair:
 class Recordings:
     """Recordings by session, and by what each was computed from."""
 
-    def __init__(self, budget: Budget) -> None:
-        self.workspace = Workspace(budget, "edges", idle=self._idle, release=self._release)
+    def __init__(self, budget: Budget, space: Space) -> None:
+        self.workspace = Workspace(budget, space, "edges", idle=self._idle, release=self._release)
         self._kept: dict[str, dict[Hashable, RecordedPair]] = {}
 
     def of(
-        self, space: Space, session: Session, computed_from: Hashable, record: Record
+        self, session: Session, computed_from: Hashable, record: Record
     ) -> Generator[Blocked | None, None, RecordedPair]:
         """Return the recording of a pair of lines, made by `record` where there is none. Raises as that does."""
         own = self._kept.setdefault(session.name, {})
         if computed_from not in own:
-            room = Reservation(self.workspace, space, session)
+            room = Reservation(self.workspace, session)
             try:
                 pair = yield from record(room)
             except BaseException:

@@ -83,7 +83,7 @@ class Collecting:
         there = yield from self._done(lambda _: asked.destination.found(tokens, asked.note))
         if there is not None:
             return self._reply(there, existed=True)
-        with workspace.opened(self.runtime.space, self.session) as room:
+        with workspace.opened(self.session) as room:
             with device_memory_for("a batch of this collection", NO_MEMORY):
                 shard = yield from self._computed(room)
             tensors = shard.whole()

@@ -182,6 +182,6 @@ class ScoreRequests:
         session.progress.note(Progress(doing="computing losses", done=request.first, total=None))
         with (
             device_memory_for("a batch of these prompts", "Close sessions, or run each prompt alone."),
-            self._workspace.opened(self._runtime.space, session) as room,
+            self._workspace.opened(session) as room,
         ):
             yield from shared.compute(room, prompts, request.seed)

@@ -65,7 +65,7 @@ class GraphMaking:
         not affine; UnknownSite where its layers have no such points."""
         with (
             device_memory_for("the way back of this graph", "Close sessions, or give a shorter line."),
-            workspace.opened(self.runtime.space, self.session) as room,
+            workspace.opened(self.session) as room,
         ):
             return (yield from self._steps(room, trials))
 

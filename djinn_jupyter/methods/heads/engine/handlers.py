@@ -43,7 +43,7 @@ class HeadRequests:
     def _steps(self, session: Session, lines: Lines, heads: HeadReading, made: Circumstances) -> Steps:
         with (
             device_memory_for("the attention patterns of a line", "Close sessions, or give shorter lines."),
-            self._workspace.opened(self._runtime.space, session) as room,
+            self._workspace.opened(session) as room,
         ):
             for index, tokens in enumerate(lines):
                 tell(self._runtime, session, "reading heads", index, len(lines), "lines")

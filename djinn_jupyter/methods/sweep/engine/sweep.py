@@ -67,10 +67,7 @@ class Sweeping:
         """Compute every cell. Raises OutOfDeviceMemory where a pass of many lines finds none."""
         self._note_progress()
         advice = "Close sessions, or compute each cell alone (--exact)."
-        with (
-            device_memory_for("a pass of this sweep's lines", advice),
-            workspace.opened(self.runtime.space, self.session) as room,
-        ):
+        with device_memory_for("a pass of this sweep's lines", advice), workspace.opened(self.session) as room:
             return (yield from self._steps(room))
 
     def _steps(self, room: Reservation) -> Steps:
