@@ -88,7 +88,7 @@ def part(method: Method, name: Part) -> ModuleType | None:
     except (Exception, SystemExit) as error:  # a stranger's module may raise what it likes
         if method.is_ours:
             raise
-        leave_out(method, f"its {name!r} cannot be imported ({_in_short(error)}): mend or uninstall it")
+        leave_out(method, f"its {name!r} cannot be imported ({in_short(error)}): mend or uninstall it")
         return None
 
 
@@ -135,6 +135,7 @@ def _method_of(point: EntryPoint) -> Method:
     return Method(name=point.name, package=point.value, distribution=distribution)
 
 
-def _in_short(error: BaseException) -> str:
+def in_short(error: BaseException) -> str:
+    """Return kind and first line of an error."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

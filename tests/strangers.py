@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 from djinn_jupyter import extensions
 
@@ -25,6 +28,24 @@ def add_stranger(
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     points = f"[{extensions.METHODS}]\n{method or name} = {package}\n[{extensions.MAGICS}]\n{magics}\n"
     (about / "entry_points.txt").write_text(points)
+
+
+def added_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Yield what adds a distribution, as `add_stranger` does, to those that are installed here; then forget them."""
+    monkeypatch.syspath_prepend(folder)
+    loaded = set(sys.modules)
+    forget()
+
+    def added(*given: Any, **named: Any) -> None:
+        add_stranger(folder, *given, **named)
+        forget()
+
+    yield added
+    for name in set(sys.modules) - loaded:
+        if name.partition(".")[0] in {path.name for path in folder.iterdir()}:
+            del sys.modules[name]
+    monkeypatch.undo()
+    forget()
 
 
 def forget() -> None:

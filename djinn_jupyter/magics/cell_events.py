@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from djinn_jupyter.wire.swapping import Note
-
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -70,6 +68,8 @@ class CellEvents:
 
     def _tell(self, session: str, activity: Any) -> None:
         """Send a note without waiting for the answer; a refusal (the session was closed meanwhile) is ignored."""
+        from djinn_jupyter.wire.swapping import Note
+
         self._state.engine.channel.ask(Note(session=session, activity=activity))
 
 

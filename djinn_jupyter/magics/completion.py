@@ -86,7 +86,8 @@ class Matcher:
     def _options(self, name: str) -> list[str]:
         magics = self.state.shell.magics_manager.magics
         magic: Any = magics["line"].get(name) or magics["cell"].get(name)
-        return sorted(option_strings(magic.parser))
+        parser = getattr(magic, "parser", None)  # none of a magic that is the user's own, or cannot be imported
+        return [] if parser is None else sorted(option_strings(parser))
 
     def _sites(self, word: str) -> list[str]:
         if self.state.loaded is None:

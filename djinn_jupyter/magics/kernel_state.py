@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.client.engines import naming
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
-from djinn_jupyter.magics.receiving import ReceivingBar
 from djinn_jupyter.magics.screen import Screen
-from djinn_jupyter.wire.swapping import Note
 from djinn_jupyter.wire.texts import few_of, in_quotes
 
 if TYPE_CHECKING:
@@ -97,6 +95,8 @@ class KernelState:
         """Work with this engine from now on, and detach the sessions held of another one."""
         if self._engine is not None and self._engine.channel is not engine.channel:
             self.leave()
+        from djinn_jupyter.magics.receiving import ReceivingBar
+
         self._engine = engine
         engine.channel.show_receiving(ReceivingBar(self.screen))
         self.use(self.hold(session))
@@ -134,6 +134,8 @@ class KernelState:
 
     def use(self, session: RemoteSession) -> None:
         """Make the session the present one, and tell the sidebar through the engine without waiting for the answer."""
+        from djinn_jupyter.wire.swapping import Note
+
         self._present = session.name
         self.engine.channel.ask(Note(session=session.name, activity="in_use"))
 

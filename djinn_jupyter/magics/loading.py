@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.client.engines import logs, naming, spelling, versions
+from djinn_jupyter.client.engines import naming, spelling
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import KEEP, Group, option, refuse_others, verb
@@ -101,12 +101,13 @@ class LoadingMagics(Group):
     @verb(KEEP)
     def djinn_status(self, args: Namespace) -> None:
         """The engine's statistics: model, self-test, sessions, work done, memory."""
-        from djinn_jupyter.widgets import views
-
         engine = self.state.engine
         statistics = engine.statistics()
         session = self.state.session().describe() if self.state.present is not None else None
         self.state.keep(args.keep, statistics)
+        from djinn_jupyter.client.engines import versions
+        from djinn_jupyter.widgets import views
+
         methods = versions.method_lines(engine.channel.welcome)
         self.state.screen.show(
             views.status_view(engine.description, statistics, session, engine.added_modules(), methods)
@@ -118,6 +119,8 @@ class LoadingMagics(Group):
     )
     def djinn_log(self, args: Namespace) -> None:
         """The last lines of the engine's log, or those of a request."""
+        from djinn_jupyter.client.engines import logs
+
         entry = self.state.engine.entry
         if entry is not None and entry.is_afar:
             raise UsageError(f"The log of this engine is on {entry.place}: its user reads it there, with `djinn log`.")

@@ -7,7 +7,8 @@ the magic wants its line: a call, `?`, completion. So each finds the magic itsel
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from IPython.core.completer import CompletionContext, context_matcher
 
+from djinn_jupyter import extensions
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.table import CELL_MAGICS, MODULES
 
 if TYPE_CHECKING:
@@ -34,7 +37,6 @@ class StandIn:
 
     table: MagicTable
     name: str
-    module: str
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
@@ -55,20 +57,27 @@ class MagicTable(dict[str, Any]):
         self.owner = owner
 
     def get(self, name: str, default: Any = None) -> Any:
-        held = super().get(name, default)
-        if not isinstance(held, StandIn):
-            return held
-        self.owner.load(held.module)
+        try:
+            if self.is_open(name):
+                self.owner.bring(name)
+        except UsageError as error:
+            return _refusing(str(error))
         return super().get(name, default)
 
     def __getitem__(self, name: str) -> Any:
-        self.get(name)
-        return super().__getitem__(name)
+        held = self.get(name)
+        return super().__getitem__(name) if held is None else held
 
-    def takes(self, name: str, module: str) -> bool:
-        """Return whether a magic of a module may stand here: the user's own is not replaced."""
+    def is_open(self, name: str) -> bool:
+        """Return whether nothing has this name, or a stand-in."""
         held = super().get(name)
-        return held is None or (isinstance(held, StandIn) and held.module == module)
+        return held is None or isinstance(held, StandIn)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Take away those of these names that still have a stand-in: their module has no such magic."""
+        for name in names:
+            if name in self and self.is_open(name):
+                del self[name]
 
     def without(self, names: Container[str]) -> dict[str, Any]:
         """Return what the table holds besides these names, as a plain table."""
@@ -76,14 +85,16 @@ class MagicTable(dict[str, Any]):
 
 
 class StandIns:
-    """The magics of one kernel: the module of each, and the state that the first that is used makes for all."""
+    """The magics of one kernel: the module of each, and the state that the first that is used makes for all. `waiting`
+    are the modules that are not imported."""
 
     def __init__(self, shell: InteractiveShell, client: Any = None) -> None:
         self._shell: Any = shell
         self._client = client
         self._state: KernelState | None = None
         self._matcher: Matcher | None = None
-        self._modules = dict(MODULES)
+        self._modules = {**MODULES, **extensions.magics(MODULES)}
+        self._waiting = set(self._modules.values())
 
     @property
     def state(self) -> KernelState:
@@ -104,11 +115,11 @@ class StandIns:
         return self._matcher
 
     def enter(self) -> None:
-        """Put a stand-in for each magic into the shell's tables."""
+        """Put a stand-in for each magic into the shell's tables. Cell magics of strangers are listed once imported."""
         tables = self._shell.magics_manager.magics
-        for kind, names in (("line", MODULES), ("cell", CELL_MAGICS)):
+        for kind, names in (("line", self._modules), ("cell", CELL_MAGICS)):
             tables[kind] = table = MagicTable(tables[kind], self)
-            table.update({name: StandIn(table, name, MODULES[name]) for name in names})
+            table.update({name: StandIn(table, name) for name in names})
 
     def leave(self) -> None:
         """Take the magics away again, and the hooks of their state."""
@@ -121,21 +132,36 @@ class StandIns:
             unregister(self._shell)
             self._state.end_chart()
 
-    def load(self, module: str) -> None:
-        """Import a module, and put its magics where something stands for them or nothing is."""
-        from djinn_jupyter.magics.parsing import OneLine
-
-        tables = self._shell.magics_manager.magics
+    def bring(self, name: str) -> None:
+        """Import the module of a magic, if that is ours or a stranger's and not imported yet, and put its magics in the
+        place of their stand-ins. Raises UsageError where a stranger's cannot be imported."""
+        module = self._modules.get(name, "")
+        if module not in self._waiting:
+            return
         try:
             groups = [kind(self.state) for kind in groups_in(import_module(module))]
         except KeyboardInterrupt:
-            raise OneLine("Interrupted. Nothing was asked of the engine yet.") from None
+            raise UsageError("Interrupted. Nothing was asked of the engine yet.") from None
+        except (Exception, SystemExit) as error:  # a stranger's module may raise what it likes
+            if module in MODULES.values():
+                raise
+            why = extensions.in_short(error)
+            raise UsageError(
+                f"%{name} is in {module}, which cannot be imported ({why}): mend or uninstall it."
+            ) from None
+        self._waiting.remove(module)
         for group in groups:
-            for kind, magics in group.magics.items():
-                taken = {name: magic for name, magic in magics.items() if tables[kind].takes(name, module)}
-                group.magics[kind] = taken
-                self._modules.update(dict.fromkeys(taken, module))
-            self._shell.register_magics(group)
+            self._put(group, module)
+        for table in self._shell.magics_manager.magics.values():
+            table.drop(name for name, home in self._modules.items() if home == module)
+
+    def _put(self, group: Group, module: str) -> None:
+        """Register a group without those of its magics that another module or the user has a magic of that name for."""
+        tables = self._shell.magics_manager.magics
+        for kind, magics in group.magics.items():
+            mine = {name for name in magics if self._modules.setdefault(name, module) == module}
+            group.magics[kind] = {name: magics[name] for name in mine if tables[kind].is_open(name)}
+        self._shell.register_magics(group)
 
 
 def groups_in(module: ModuleType) -> Iterator[type[Group]]:
@@ -147,11 +173,23 @@ def groups_in(module: ModuleType) -> Iterator[type[Group]]:
     yield from (one for one in groups if one is not Group and f"{one.__module__}.".startswith(within))
 
 
+def _refusing(sentence: str) -> Callable[..., None]:
+    """Return a magic that says why the one of its name cannot be had, in a call and in its help."""
+    from djinn_jupyter.magics.parsing import OneLine
+
+    def refuse(*given: str) -> None:
+        raise OneLine(sentence)
+
+    refuse.__doc__ = sentence
+    return refuse
+
+
 def register(shell: InteractiveShell, client: Any = None) -> None:
     """Let names stand for all magics, and one matcher complete their lines; others pass through untouched."""
     unregister(shell)
     made = StandIns(shell, client)
     made.enter()
+    sys.stdout.writelines(f"{said}\n" for said in extensions.troubles().values())
 
     @context_matcher(identifier=_IDENTIFIER)  # type: ignore[untyped-decorator]
     def djinn_matcher(context: CompletionContext) -> Any:

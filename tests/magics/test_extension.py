@@ -67,6 +67,23 @@ print([name for name in {HEAVY!r} if name in new])
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
+def test_a_load_has_imported_nothing_heavy_when_it_shows_its_line() -> None:
+    """Cards and messages take long under a debugger."""
+    code = f"""
+import sys
+from types import SimpleNamespace
+from IPython.core.interactiveshell import InteractiveShell
+from djinn_jupyter.magics import load_ipython_extension
+def load(*given, **named):
+    print([name for name in {HEAVY!r} if name in sys.modules])
+shell = InteractiveShell.instance()
+load_ipython_extension(shell, SimpleNamespace(load=load))
+shell.run_cell("%djinn_load demo")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip().splitlines()[0] == "[]"
+
+
 def test_views_and_magics_leave_torch_and_plotly_out() -> None:
     code = """
 import sys

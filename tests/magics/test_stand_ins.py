@@ -7,12 +7,12 @@ import sys
 from typing import Any
 
 import pytest
-from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 
 from djinn_jupyter.magics import load_ipython_extension, stand_ins, table, unload_ipython_extension
 from djinn_jupyter.wire.requests import Run
 from tests.magics.conftest import Notebook, last
+from tests.magics.test_completion import complete
 
 NOTHING = "No model is loaded in this notebook; load one first, for example: %djinn_load demo"
 
@@ -80,10 +80,7 @@ def test_a_question_about_one_is_answered_by_the_magic(bare: Notebook, name: str
 
 
 def test_a_completion_imports_the_magic_of_its_line_and_no_other(bare: Notebook) -> None:
-    line = "%djinn_where --eff"
-    with provisionalcompleter():
-        found = [each.text for each in bare.shell.Completer.completions(line, len(line))]
-    assert found == ["--effect"]
+    assert complete(bare, "%djinn_where --eff") == ["--effect"]
     assert "djinn_where" not in waiting(bare)
     assert "djinn_load" in waiting(bare)
 

@@ -13,7 +13,7 @@ import pytest
 
 from djinn_jupyter import extensions
 from djinn_jupyter.client.engines import doctor
-from tests.strangers import add_stranger, forget
+from tests.strangers import added_to
 
 Add = Callable[..., None]
 
@@ -21,19 +21,7 @@ Add = Callable[..., None]
 @pytest.fixture
 def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
     """Yield what adds a distribution to those that are installed here."""
-    monkeypatch.syspath_prepend(tmp_path)
-    loaded = set(sys.modules)
-    forget()
-
-    def added(*given: Any, **named: Any) -> None:
-        add_stranger(tmp_path, *given, **named)
-        forget()
-
-    yield added
-    for name in set(sys.modules) - loaded:
-        del sys.modules[name]
-    monkeypatch.undo()
-    forget()
+    yield from added_to(tmp_path, monkeypatch)
 
 
 def named(name: str) -> extensions.Method:
