@@ -108,7 +108,7 @@ def waits_in_one_wrapper(public: object) -> bool:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no part be larger by a faster machine."""
-    monkeypatch.setattr("djinn_jupyter.engine.session.telling.TOLD_SECONDS", -1.0)
+    monkeypatch.setattr("djinn_jupyter.engine.session.progress.SECONDS_BETWEEN", -1.0)
     monkeypatch.setattr("djinn_jupyter.methods.attribution.engine.line.SLICE_SECONDS", -1.0)
     monkeypatch.setattr("djinn_jupyter.methods.datasets.api.scoring.ASKED_TOKENS", 5)
     monkeypatch.setattr(graphing, "TOGETHER", 4)

@@ -30,7 +30,7 @@ LINES: Final = [(5, 6, 5, 6, seed) for seed in range(7, 13)]
 
 @pytest.fixture(autouse=True)
 def _told_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djinn_jupyter.engine.session.telling.TOLD_SECONDS", -1.0)
+    monkeypatch.setattr("djinn_jupyter.engine.session.progress.SECONDS_BETWEEN", -1.0)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import Completed, Halted, Yielded
-from djinn_jupyter.engine.forward.plan import Observer, Plan, Target
+from djinn_jupyter.engine.forward.plan import Observer, PassRule, Plan, Target, make_plan
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.entering import entered
 from djinn_jupyter.engine.session.plans import side_plan_of
@@ -62,6 +62,25 @@ def passed(
             return outcome
         frame = outcome.frame
         yield None
+
+
+def run_line(
+    runtime: Runtime,
+    session: Session,
+    tokens: tuple[int, ...],
+    *,
+    rules: Iterable[PassRule] = (),
+    observers: Iterable[Observer] = (),
+    all_logits: bool = False,
+) -> Generator[Blocked | None, None, Completed]:
+    """Run tokens in a pass of their own, under the rules, in an empty session, which is empty afterwards. Observers see
+    the values at their taps. Nothing is counted, and other jobs run between layers."""
+    yields = runtime.giving_way.asked
+    plan = make_plan(rules=rules, observers=observers, counted=False, yields=yields, all_logits=all_logits)
+    with isolated(session):
+        outcome = yield from passed(runtime, session, Frame(tokens=tokens, committed=0, step=0), plan)
+    assert isinstance(outcome, Completed)
+    return outcome
 
 
 @contextmanager

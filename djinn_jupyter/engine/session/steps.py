@@ -9,7 +9,7 @@ from djinn_jupyter.wire.replies import Reply
 
 Blocked = Callable[[], bool]  # True while there is still something to wait for
 Pieces = Generator[Blocked | None, None, None]  # steps that return nothing
-Steps = Generator[Blocked | None, None, Reply]
+Steps = Generator[Blocked | None, None, Reply]  # those of a request, which return its reply
 JobKind = Literal["run", "look"]
 
 

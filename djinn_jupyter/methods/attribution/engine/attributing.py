@@ -12,10 +12,10 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
+from djinn_jupyter.engine.session.progress import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
-from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.methods.attribution.engine.carried import KEYS, QUERIES, carry, z_of
@@ -177,7 +177,7 @@ class Attributing:
         ways = 2 * self.estimate.steps + (self.asked.source is not None) + (self.estimate.steps > 1)
         total = max(self.done, ways * self.runtime.forward.layers + self.estimate.steps + CARRYING * len(self._carried))
         self.runtime.counters.count_layers(layers)
-        tell(self.runtime, self.session, "attributing", self.done, total, "layers")
+        publish_progress(self.runtime, self.session, "attributing", self.done, total, "layers")
 
     def _reply(self, unchanged_V: Tensor, clean_V: Tensor | None, keep: bool) -> Swept:
         asked, places = self.asked, self.asked.places

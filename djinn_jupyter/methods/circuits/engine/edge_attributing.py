@@ -11,10 +11,10 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
+from djinn_jupyter.engine.session.progress import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.methods.attribution.engine.line import LayerArguments, counted, recording
 from djinn_jupyter.methods.attribution.engine.slopes import metric_gradient
@@ -115,4 +115,4 @@ class EdgeAttributing:
         layers = self.runtime.forward.layers
         total = max(self.done, 2 * layers + self.count * (2 * layers + 1))
         self.runtime.counters.count_layers(1)
-        tell(self.runtime, self.session, "attributing", self.done, total, "layers")
+        publish_progress(self.runtime, self.session, "attributing", self.done, total, "layers")

@@ -14,10 +14,10 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
+from djinn_jupyter.engine.session.progress import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.rounding import equal_but_for_rounding
 from djinn_jupyter.errors import UsageError
@@ -198,7 +198,7 @@ class EdgePatching:
         it is ended early."""
         found: list[float] = []
         for number, patched in enumerate(sets):
-            tell(self.runtime, self.session, "patching edges", number, total, "passes")
+            publish_progress(self.runtime, self.session, "patching edges", number, total, "passes")
             if found and self.session.progress.can_end():
                 break
             before = line.calls

@@ -9,9 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.pass_controller import Completed
-from djinn_jupyter.engine.forward.plan import make_plan
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -25,10 +22,7 @@ def logits_of(
     runtime: Runtime, session: Session, tokens: tuple[int, ...], rules: tuple[Rule, ...]
 ) -> Generator[Blocked | None, None, Tensor]:
     """Return the logits [T, V] of all positions, in the model's dtype, where `rules` hold."""
-    plan = make_plan(rules=rules, counted=False, yields=runtime.giving_way.asked, all_logits=True)
-    with queries.isolated(session):
-        outcome = yield from queries.passed(runtime, session, Frame(tokens=tokens, committed=0, step=0), plan)
-    assert isinstance(outcome, Completed)
+    outcome = yield from queries.run_line(runtime, session, tokens, rules=rules, all_logits=True)
     return outcome.logits_1TV[0]
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.added_modules import AddedModule, write_site
+from djinn_jupyter.engine.session.progress import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.methods.attribution.engine.line import LayerArguments, recording
 from djinn_jupyter.methods.attribution.engine.slopes import metric_gradient
@@ -169,7 +169,7 @@ class GraphMaking:
     def _count(self) -> None:
         self.done += 1
         self.runtime.counters.count_layers(1)
-        tell(self.runtime, self.session, "attributing", self.done, self.total, "layers")
+        publish_progress(self.runtime, self.session, "attributing", self.done, self.total, "layers")
 
     # --- the reply -------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ from djinn_jupyter.engine.requests.lines import fed_tokens, prompts_of, require_
 from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.influences import has_edits
+from djinn_jupyter.engine.session.progress import publish_progress
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
-from djinn_jupyter.engine.session.telling import tell
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.methods.heads.engine.heads import HeadReading, block_of
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
@@ -46,7 +46,7 @@ class HeadRequests:
             self._workspace.opened(session) as room,
         ):
             for index, tokens in enumerate(lines):
-                tell(self._runtime, session, "reading heads", index, len(lines), "lines")
+                publish_progress(self._runtime, session, "reading heads", index, len(lines), "lines")
                 if index and session.progress.can_end():
                     lines = lines[:index]
                     break

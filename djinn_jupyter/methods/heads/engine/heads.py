@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.plan import PassRule, make_plan
+from djinn_jupyter.engine.forward.plan import PassRule
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session import queries
@@ -102,10 +101,7 @@ class HeadReading:
         targets = targets_of(tokens)
         for layer in self.layers:
             layer.targets = targets
-        asked = self._runtime.giving_way.asked
-        plan = make_plan(rules=self._rules, observers=self.layers, counted=False, yields=asked)
-        with queries.isolated(self._session):
-            yield from queries.passed(self._runtime, self._session, Frame(tokens=tokens, committed=0, step=0), plan)
+        yield from queries.run_line(self._runtime, self._session, tokens, rules=self._rules, observers=self.layers)
         for kind, mask_TK in enumerate(targets):
             self.counted[kind] += int(mask_TK.any(1).sum())
 
