@@ -95,8 +95,10 @@ def kinds() -> dict[str, type[Reproducible]]:
         api = part(method, "api")
         for inner in iter_modules(getattr(api, "__path__", ())) if method.is_ours else ():
             import_module(f"{method.package}.api.{inner.name}")
-    found = sorted(_below(Reproducible), key=lambda kind: not kind.__module__.startswith("djinn_jupyter."))
-    return {kind.ending: kind for kind in reversed(found)}
+    below = _below(Reproducible)
+    ours = [kind for kind in below if kind.__module__.startswith("djinn_jupyter.")]
+    strangers = [kind for kind in below if any(method.has(kind.__module__) for method in methods())]
+    return {kind.ending: kind for kind in (*strangers, *ours)}
 
 
 def _below(kind: type[Reproducible]) -> list[type[Reproducible]]:

@@ -126,6 +126,8 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
             one.require_fit()
         if len(self.made) != len(self._replies):
             raise ValueError("it has no recipe")
+        if getattr(self, "engine", None) is not None:
+            raise ValueError("it names an engine, which is another by now")
         self.check()
         if self._values is not msgspec.UNSET and self._values != from_numpy(self.values):
             raise ValueError("its values are not those of its reply")

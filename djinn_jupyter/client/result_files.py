@@ -39,6 +39,9 @@ NAMES: Final = {
     "float32": "F32",
     "float64": "F64",
 }
+FAULTS: Final = (  # of a text that tells no content
+    *(LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, MemoryError, WireError),
+)
 DTYPES: Final = {written: name for name, written in NAMES.items()}
 Head = dict[str, Any]
 
@@ -130,10 +133,18 @@ def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
             raise UsageError(f"{name} is truncated: its end is missing.")
         if digest != _digest(text, body):
             raise UsageError(f"{name} is damaged: its bytes are not those that were written.")
-        kept = msgspec.convert(told, kind, dec_hook=_Arrays(head, body))
-        kept.require_fit()
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, WireError) as error:
+        return _converted(told, kind, _Arrays(head, body))
+    except FAULTS as error:
         raise UsageError(f"{name} is no {kind.named} that Djinn {__version__} wrote: {_said(error)}.") from None
+
+
+def _converted(told: Any, kind: type[KeptHere], arrays: _Arrays) -> KeptHere:
+    """Return the content that a text tells. Raises ValueError and others where it tells none."""
+    try:
+        kept = msgspec.convert(told, kind, dec_hook=arrays)
+        kept.require_fit()
+    except UsageError as error:
+        raise ValueError(str(error)) from None
     return kept
 
 

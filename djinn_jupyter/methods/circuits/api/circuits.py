@@ -62,7 +62,8 @@ class Circuit(EdgeResult):
 
         super().__post_init__()
         replies, first = self.replies, self.replies[0]
-        assert first.made is not None
+        if first.made is None:
+            raise ValueError("its runs have no recipe")
         self.edges = [(self.writers[writer], self.readers[at]) for writer, at in first.made.asked.circuits[0]]
         self.values: np.ndarray[Any, Any] = np.array([one.values[0] for one in replies])
         self.corrupted: np.ndarray[Any, Any] = np.array([one.corrupted for one in replies])

@@ -1,0 +1,80 @@
+"""Files of results with another entry somewhere in their text: each is read, or refused in one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from djinn_jupyter.client.reproducing import kinds
+from djinn_jupyter.errors import UsageError
+
+FOLDER: Final = Path(__file__).parent / "fixtures" / "79ba2cba"
+FILES: Final = {path.name: path for path in sorted(FOLDER.glob("*.djinn"))}
+OTHERS: Final[tuple[Any, ...]] = (None, [], {}, "x", -1, 0, 3, 2**62, 1e308, True, [[]], [-1], ["embed"])
+TRIES: Final = 250  # of each file, drawn by a seed; all of its fields are among them by their last names
+
+
+def places(told: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where the entries of a text are."""
+    if isinstance(told, dict | list):
+        for at, one in told.items() if isinstance(told, dict) else enumerate(told):
+            yield (*path, at)
+            yield from places(one, (*path, at))
+
+
+def changed(told: Any, path: tuple[Any, ...], other: Any) -> Any:
+    """Return the text with another entry at a place; without one where it is `...`."""
+    made = json.loads(json.dumps(told))
+    inner = made
+    for at in path[:-1]:
+        inner = inner[at]
+    if other is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = other
+    return made
+
+
+def drawn(told: Any, name: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield changes of a text: each field by its name once, then places by a seed."""
+    draw, each = random.Random(name), [*places(told)]
+    by_name = {path[-1]: path for path in each if isinstance(path[-1], str)}
+    for path in by_name.values():
+        yield path, ...
+        yield path, draw.choice(OTHERS)
+    for _ in range(TRIES):
+        yield draw.choice(each), draw.choice((..., *OTHERS))
+
+
+def refusal(name: str, file: Path, head: dict[str, Any], body: bytes, told: Any) -> str | None:
+    """Return what is said to a file with this text; None where it is read."""
+    text = json.dumps(told)
+    digest = hashlib.sha256(text.encode() + body).hexdigest()
+    written = json.dumps({**head, "__metadata__": {"djinn": text, "digest": digest}}).encode()
+    file.write_bytes(len(written).to_bytes(8, "little") + written + body)
+    kind: Any = next(kind for ending, kind in kinds().items() if name.endswith(ending))
+    try:
+        kind.read(file)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_crafted_result_is_read_or_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
+    data = FILES[name].read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    head, body = json.loads(data[8:end]), data[end:]
+    told = json.loads(head["__metadata__"]["djinn"])
+    assert refusal(name, tmp_path / name, head, body, told) is None
+    assert "engine" in str(refusal(name, tmp_path / name, head, body, {**told, "engine": "demo-1"}))
+    each = [(place, refusal(name, tmp_path / name, head, body, changed(told, *place))) for place in drawn(told, name)]
+    refused = [(place, said) for place, said in each if said is not None]
+    assert [(place, said) for place, said in refused if not said.startswith(name) or "\n" in said] == []
+    assert len(refused) > TRIES / 4

@@ -1,0 +1,74 @@
+"""A new kind of result says what its numbers are and of which request: its file, table, recipe, display and the same
+computed again are those of every result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.client.connection.channel import ask_for
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.result import Result
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
+
+LINE = (9, 8, 7, 21, 9)
+
+
+class Seen(Result):
+    """The scores of all heads, as any method might read them."""
+
+    ending = ".seen.djinn"
+    named = "file of what was seen"
+    reply: HeadsRead
+    request: ReadHeads
+
+    def __post_init__(self) -> None:
+        self.values = to_numpy(self.reply.scores)
+
+    def _request_of(self, reply: HeadsRead) -> ReadHeads:
+        return self.request
+
+
+def seen(engine: RemoteEngine) -> Seen:
+    with temporary_session(engine.channel, "seen") as name:
+        request = ReadHeads(session=name, lines=(LINE,))
+        return Seen(ask_for(engine.channel, request), request)
+
+
+def test_it_is_kept_and_computed_again(engine: RemoteEngine, tmp_path: Path) -> None:
+    found = seen(engine)
+    file = found.save(tmp_path / "a.seen.djinn")
+    read = Seen.read(file)
+    assert read.values.tobytes() == found.values.tobytes() == load_file(file)["scores"].tobytes()
+    assert read.recipe == found.recipe
+    assert read.recipe["by"]["model"] == "tiny"
+    again = dj.reproduce(engine, read)
+    assert (again.same, again.count) == (True, found.values.size)
+    read.values[1, 0, 2] += 1
+    assert dj.reproduce(engine, read).place == {"axis 0": 1, "axis 1": 0, "axis 2": 2}
+    assert engine.sessions() == ()
+
+
+def test_it_is_a_table_and_shows_itself(engine: RemoteEngine) -> None:
+    found = seen(engine)
+    table = found.columns()
+    assert list(table) == ["axis 0", "axis 1", "axis 2", "value"]
+    assert table["value"] == found.values.reshape(-1).tolist()
+    *place, largest = found.top(1)[0]
+    assert found.values[tuple(place)] == largest == found.values.max()
+    assert "axis 0" in found._repr_mimebundle_()["text/html"]
+
+
+def test_a_damaged_file_of_it_is_a_sentence(engine: RemoteEngine, tmp_path: Path) -> None:
+    file = seen(engine).save(tmp_path / "a.seen.djinn")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UsageError, match=r"^a\.seen\.djinn is truncated: its end is missing\.$"):
+        Seen.read(file)
+    with pytest.raises(UsageError, match=r"^A file of what was seen is kept in a file that ends in \.seen\.djinn"):
+        seen(engine).save(tmp_path / "a.grid.djinn")
