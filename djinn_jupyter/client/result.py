@@ -52,8 +52,8 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
     """Its fields are the content of its file. The first field is the reply, or several replies, each with all that
     makes its numbers again as `made`. What follows from the fields is set in `__post_init__`: at least `values`.
 
-    A kind of result says how its files end and what they are called (`ending`, `named`), and where a reply does not
-    have its request in `made`, which it is (`_request_of`). `_words` are names of tensors by the field that has them;
+    A kind of result says how its files end and what they are called (`ending`, `named`), and has its request as the
+    field `request`, where a reply does not have it in `made`. `_words` are names of tensors by the field that has them;
     `_tabled` is true where the replies have no tensor of all numbers, so that the file gets one; `_parts` is what
     several replies are of."""
 
@@ -160,8 +160,9 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
         return asked_again(channel, self._request_of(reply), circumstances(reply.made), self.ending.split(".")[1])
 
     def _request_of(self, reply: Any) -> SessionRequest[Any]:
-        """Return the request that a reply answers; its session may be any."""
-        request: SessionRequest[Any] = reply.made.asked
+        """Return the request that a reply answers, of any session: the field `request`, or a part of the recipe."""
+        given = "request" in self.__struct_fields__
+        request: SessionRequest[Any] = getattr(self, "request") if given else reply.made.asked  # noqa: B009
         return request
 
     def notes_on(self, same: bool) -> Sequence[str]:

@@ -31,9 +31,6 @@ class Seen(Result):
     def __post_init__(self) -> None:
         self.values = to_numpy(self.reply.scores)
 
-    def _request_of(self, reply: HeadsRead) -> ReadHeads:
-        return self.request
-
 
 def seen(engine: RemoteEngine) -> Seen:
     with temporary_session(engine.channel, "seen") as name:
