@@ -32,21 +32,21 @@ class SweptLine:
             return (named % length,)
         found = self._at_text.get(named) or self._at_bare_text.get(named.strip())
         if found is None:
-            there = ", ".join(map(repr, self._texts[-TOLD:]))
+            there = ", ".join(map(repr, self.texts[-TOLD:]))
             raise UsageError(f"No token of the {self.name} reads {named!r}. Its tokens are: {there}.")
         return found
 
     @cached_property
-    def _texts(self) -> tuple[str, ...]:
+    def texts(self) -> tuple[str, ...]:
         return tuple(self.tokenizer.text_of(token) for token in self.tokens)
 
     @cached_property
     def _at_text(self) -> dict[str, tuple[int, ...]]:
-        return _positions_by(self._texts)
+        return _positions_by(self.texts)
 
     @cached_property
     def _at_bare_text(self) -> dict[str, tuple[int, ...]]:
-        return _positions_by(text.strip() for text in self._texts)
+        return _positions_by(text.strip() for text in self.texts)
 
 
 def _positions_by(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
