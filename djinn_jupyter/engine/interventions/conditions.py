@@ -24,6 +24,7 @@ from djinn_jupyter.engine.interventions.condition_kinds import (
     ValueKind,
     of_constant,
 )
+from djinn_jupyter.engine.interventions.token_readings import READINGS
 from djinn_jupyter.errors import InvalidCondition
 from djinn_jupyter.wire.texts import sendable
 
@@ -37,7 +38,7 @@ class Scope(Protocol):
 
 
 DEEPEST: Final = 100  # levels; each takes at most three of the thousand frames of a thread's stack
-TOKEN_FUNCTIONS: Final = ("p", "prob", "logit", "rank")
+TOKEN_FUNCTIONS: Final = tuple(READINGS)
 LENS_NAMES: Final = frozenset({"top1", *TOKEN_FUNCTIONS})
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {"abs": abs, "min": min, "max": max, "len": len}
 _COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {

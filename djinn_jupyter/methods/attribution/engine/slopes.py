@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.interventions.token_readings import of_token
+from djinn_jupyter.engine.interventions.token_readings import READINGS, TokenReading, of_token
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.errors import InvalidCondition
 from djinn_jupyter.methods.common.engine.metric import Metric
 
-Reading = tuple[str, int]  # logit or prob, of a token
+Reading = tuple[TokenReading, int]  # of a token
 
 
 class Slope(float):
@@ -86,11 +86,12 @@ def _quotient(one: float, other: float) -> Slope:
 
 def require_slopes(metric: Metric) -> None:
     """Raise InvalidCondition for a metric that has no gradient."""
-    if "rank" in metric.condition.names:
-        raise InvalidCondition(
-            f"The metric {metric.condition.text!r} has no gradient, because a rank moves in whole numbers; attribute "
-            "logit() or prob(), or sweep."
-        )
+    for name in sorted(metric.condition.names):
+        if READINGS[name].add_slope is None:
+            raise InvalidCondition(
+                f"The metric {metric.condition.text!r} has no gradient, because {READINGS[name].why_none}; attribute "
+                "logit() or prob(), or sweep."
+            )
 
 
 def metric_gradient(metric: Metric, logits_V: Tensor) -> Tensor:
@@ -98,13 +99,9 @@ def metric_gradient(metric: Metric, logits_V: Tensor) -> Tensor:
     value: Any = metric.condition.value(_SlopedRow(logits_V, metric.tokenizer))
     row_V = logits_V.to(torch.float32)
     found_V = torch.zeros_like(row_V)
-    for (name, token), slope in value.by.items() if isinstance(value, Slope) else ():
-        if name == "logit":
-            found_V[token] += slope
-        else:
-            probabilities_V = torch.softmax(row_V, dim=-1)
-            found_V -= slope * probabilities_V[token] * probabilities_V
-            found_V[token] += slope * probabilities_V[token]
+    for (reading, token), slope in value.by.items() if isinstance(value, Slope) else ():
+        assert reading.add_slope is not None
+        reading.add_slope(found_V, slope, row_V, token)
     return found_V
 
 
@@ -120,5 +117,4 @@ class _SlopedRow:
 
     def of_token(self, name: str, token: str | int) -> float:
         number = self.tokenizer.token_id(token) if isinstance(token, str) else token
-        reading = "logit" if name == "logit" else "prob"
-        return Slope.read(of_token(reading, self.logits_V, number), (reading, number))
+        return Slope.read(of_token(name, self.logits_V, number), (READINGS[name], number))
