@@ -21,9 +21,10 @@ import msgspec
 
 import djinn_jupyter as dj
 from djinn_jupyter import errors
-from djinn_jupyter.client import edits
+from djinn_jupyter.client import edits, stops
 from djinn_jupyter.methods.datasets.api import activations
 from djinn_jupyter.verbs import Verb
+from djinn_jupyter.wire import replies
 
 LEAST_WIDTH = 110
 SUPPORTS = {
@@ -120,10 +121,12 @@ def public_members(kind: type) -> list[Member]:
 
 
 def attributes(kind: type) -> list[str]:
-    """Return the names of an instance's values: the fields of a dataclass, else those that its constructor sets."""
+    """Return the names of an instance's values: the fields of a dataclass, else those that its constructor sets;
+    of a run's result also those of its reply."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
-    found: dict[str, None] = dict.fromkeys(getattr(kind, "__struct_fields__", ()))
+    of = getattr(replies, kind.__name__) if issubclass(kind, stops.Generated) else kind
+    found: dict[str, None] = dict.fromkeys(getattr(of, "__struct_fields__", ()))
     each = [vars(base).get(name) for base in kind.__mro__ if _of_ours(base) for name in MAKING]
     for making in filter(inspect.isfunction, each):
         for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(making)))):

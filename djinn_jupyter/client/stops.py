@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
+import msgspec
+
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import ask_for
 from djinn_jupyter.client.copies import ReadsSession
@@ -83,15 +85,17 @@ class Generated(ReadsSession, Displayed):
 
 
 class Paused(Generated):
-    """A stopped forward pass, of which `layer` layers have run. `reply` is the wire's own value. `site` is as it was
-    named, and `shape`, `norms` and `values` are of its selected heads or features: `norms` are L2 norms by position,
-    `values` the numbers by position where each has one alone, as one feature does, else None."""
+    """A stopped forward pass, of which `layer` layers have run. `reply` is the wire's own value, whose fields are
+    attributes here. `site` is as it was named, and `shape`, `norms` and `values` are of its selected heads or features:
+    `norms` are L2 norms by position, `values` the numbers by position where each has one alone, as one feature does,
+    else None."""
 
     _view = "stop_view"
 
     reply: replies.Paused
 
     def __init__(self, session: StoppedSession, reply: replies.Paused, move: int) -> None:
+        vars(self).update(msgspec.structs.asdict(reply))  # every field; the lines below say types
         self.session, self.reply = session, reply
         self._move = move
         self._hidden: tuple[int, np.ndarray[Any, Any]] | None = None
@@ -165,6 +169,7 @@ class Finished(Generated):
     def __init__(
         self, session: StoppedSession, reply: replies.Finished, move: int, logits: Literal["last", "all"] = "last"
     ) -> None:
+        vars(self).update(msgspec.structs.asdict(reply))
         self.session, self.reply = session, reply
         self._move, self._wanted = move, logits
         self._logits: np.ndarray[Any, Any] | None = None
