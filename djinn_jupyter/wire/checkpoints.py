@@ -9,7 +9,9 @@ from djinn_jupyter.wire.reply_base import Cleared, ReplyBase
 from djinn_jupyter.wire.request_base import OwnerRequest, RequestBase, SessionRequest
 
 
-class RestoreCheckpoint(OwnerRequest[Opened], browser="opens", opens=True, while_away=True, without_rows=True):
+class RestoreCheckpoint(
+    OwnerRequest[Opened], browser="opens", makes="session", fills=True, while_away=True, without_rows=True
+):
     """Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
     is replaced only with `replace`, one of another notebook only with `force` besides."""
 
@@ -32,7 +34,7 @@ class CheckpointSaved(ReplyBase):
     path: str
 
 
-class SaveCheckpoint(SessionRequest[CheckpointSaved], shared="write", browser="asks", changes=False):
+class SaveCheckpoint(SessionRequest[CheckpointSaved], shared="write", browser="asks", saves="name", changes=False):
     """Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`."""
 
     name: OwnName

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.limits import OwnName, Positions, Spelling
+from djinn_jupyter.wire.limits import Positions, SessionName, Spelling
 from djinn_jupyter.wire.nouns import Noun, StopIdentity, ValueExactness
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
@@ -91,5 +91,5 @@ class Compare(SessionRequest[Compared], shared="read", changes=False, without_ro
     """The stopped value of `session` (a) against that of `other` (b), which stands at the same site. The distances of
     the `last` shared positions are sent."""
 
-    other: OwnName
+    other: SessionName
     last: Annotated[int, Meta(ge=1, le=1024)] = 12

@@ -68,7 +68,7 @@ class Goodbye(RequestBase[Departed], small=True):
 class Pong(ReplyBase): ...
 
 
-class Ping(RequestBase[Pong], browser="asks", small=True):
+class Ping(RequestBase[Pong], unasked="line", browser="asks", small=True):
     """Ask for a sign of life. The client has the replies to all requests up to number `answered`."""
 
     answered: int = 0

@@ -51,7 +51,7 @@ class Steered(ReplyBase):
     existed: bool
 
 
-class ApplyEdit(StopRequest[Edited], shared="write", browser="asks"):
+class ApplyEdit(StopRequest[Edited], shared="write", browser="asks", keeps_arrays=True):
     """Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
     negative from the end of the pass, None for all of the pass. `words` say what an edit was made of."""
 
@@ -68,7 +68,7 @@ class EnableRule(SessionRequest[Steered], shared="write", browser="asks", while_
     enabled: bool
 
 
-class Steer(SessionRequest[Steered], shared="write", browser="asks", while_running=True):
+class Steer(SessionRequest[Steered], shared="write", browser="asks", keeps_arrays=True, while_running=True):
     """Apply `edit` at every pass that meets `site`, which may be a point of every layer (`resid_post.*`): at these
     `positions` (negative from the end of each pass) and all from `onward` on, or all of the pass; in passes over the
     prompt or over new tokens (`on`), or both; where the condition `when` holds at the position. An array with a row

@@ -11,12 +11,13 @@ from djinn_jupyter.wire.bounds import MOST_TOKENS as MOST_TOKENS
 from djinn_jupyter.wire.bounds import Positions as Positions
 from djinn_jupyter.wire.bounds import SomeTokens as SomeTokens
 from djinn_jupyter.wire.bounds import Tokens as Tokens
-from djinn_jupyter.wire.naming import PERSONAL, person_of
+from djinn_jupyter.wire.naming import PERSONAL, SHARED, person_of
 from djinn_jupyter.wire.nouns import Sampling
 
 LONGEST_NAME = 512
 Name = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
 OwnName = Annotated[Name, PERSONAL]
+SessionName = Annotated[OwnName, SHARED]
 NotebookPath = Annotated[str, Meta(min_length=1, max_length=4096), PERSONAL]
 Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
 ConditionText = Annotated[str, Meta(min_length=1, max_length=2000)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.wire.event_base import EventBase
-from djinn_jupyter.wire.limits import OwnName
+from djinn_jupyter.wire.limits import SessionName
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
@@ -14,16 +14,16 @@ class Listening(ReplyBase):
     events: int = 0
 
 
-class Unlisten(RequestBase[Listening], shared="read", small=True):
+class Unlisten(RequestBase[Listening], shared="read", unasked="view", small=True):
     """Send no more events of what a Listen has named."""
 
-    session: OwnName | None = None
+    session: SessionName | None = None
 
 
-class Listen(RequestBase[Listening], shared="read"):
+class Listen(RequestBase[Listening], shared="read", unasked="view"):
     """Send this client the events of a session, None for those of all sessions. Asked twice it is as asked once."""
 
-    session: OwnName | None = None
+    session: SessionName | None = None
 
 
 class EventsMissed(EventBase):

@@ -23,7 +23,7 @@ class Sessions(ReplyBase):
     total: int = 0
 
 
-class ListSessions(RequestBase[Sessions], browser="asks", resent="anew"):
+class ListSessions(RequestBase[Sessions], unasked="view", browser="asks", resent="anew"):
     """List the sessions in the order of their opening, from the `first` on."""
 
     first: Annotated[int, Meta(ge=0)] = 0
@@ -52,4 +52,4 @@ class Statistics(ReplyBase):
     statistics: EngineStatistics
 
 
-class ReadStatistics(RequestBase[Statistics], browser="asks", resent="anew"): ...
+class ReadStatistics(RequestBase[Statistics], unasked="view", browser="asks", resent="anew"): ...

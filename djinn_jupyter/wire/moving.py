@@ -22,7 +22,7 @@ MovePlace = Annotated[str, Meta(max_length=1024)] | None
 """The address of a store that both engines were given, or None for the folder that both have."""
 
 
-class TakeIn(SessionRequest[Opened], opens=True, while_away=True, without_rows=True):
+class TakeIn(SessionRequest[Opened], makes="session", fills=True, while_away=True, without_rows=True):
     """Open `session` as another engine has written it for this move. From the reply on it is here, and not there."""
 
     move: MoveId

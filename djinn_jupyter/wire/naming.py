@@ -1,6 +1,7 @@
 """The names that belong to a person: of sessions, checkpoints, kernels and notebooks, wherever a message has one.
 
-A field whose type is marked `PERSONAL` holds such names, alone or in a tuple; numbers beside them are left alone.
+A field whose type is marked `PERSONAL` holds such names, alone or in a tuple; numbers beside them are left alone. One
+that is marked `SHARED` besides names a session, which may be another's where that is shared.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 PERSONAL: Final = "a name that a person gave"
+SHARED: Final = "a session's, also of another who shares it"
 OwnName = Annotated[str, msgspec.Meta(max_length=1024), PERSONAL]
 Message = TypeVar("Message", bound=msgspec.Struct)
 MOST_CHARACTERS: Final = 64  # of a person's name
@@ -49,6 +51,18 @@ def respelled(message: Message, spell: Spell) -> Message:
         if after is not before:
             changes[field] = after
     return msgspec.structs.replace(message, **changes) if changes else message
+
+
+def sessions_in(message: msgspec.Struct) -> dict[str, str]:
+    """Return the sessions that a message is about, by field: those that may be another's where they are shared."""
+    named = {field: getattr(message, field) for field in _session_fields(type(message))}
+    return {field: name for field, name in named.items() if name is not None}
+
+
+@functools.cache
+def _session_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple(field for field, hint in hints.items() if any(part is SHARED for part in _parts(hint)))
 
 
 def _respelled(value: Any, spell: Spell, is_name: bool) -> Any:

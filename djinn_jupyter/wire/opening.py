@@ -17,7 +17,7 @@ class Opened(ReplyBase):
     note: str | None = None
 
 
-class Open(OwnerRequest[Opened], browser="opens", opens=True, while_running=True, at_once=True):
+class Open(OwnerRequest[Opened], browser="opens", makes="session", while_running=True, at_once=True):
     """Open or attach. A live session of another holder needs `join`.
 
     `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
@@ -62,13 +62,13 @@ class Closed(ReplyBase):
     pages_freed: int
 
 
-class Close(OwnerRequest[Closed], browser="asks", while_running=True, at_once=True):
+class Close(OwnerRequest[Closed], browser="asks", while_running=True, while_looking=True, at_once=True):
     @property
     def deed(self) -> str | None:
         return "close it"
 
 
-class Fork(StopRequest[Opened], shared="read", browser="opens"):
+class Fork(StopRequest[Opened], shared="read", browser="opens", makes="name", fills=True):
     """Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
     `seed` it draws from here on as a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
     (`v.N`) at committed `positions` are edited, None for all of them; `words` say what the edit was made of. With a

@@ -42,7 +42,7 @@ class PieceRead(ReplyBase):
     seconds: float = 0.0
 
 
-class ReadPiece(RequestBase[PieceRead], resent="anew"):
+class ReadPiece(RequestBase[PieceRead], unasked="line", resent="anew"):
     """Read `count` bytes of the reply to request number `of`, from `start` on. `packed`: compressed without loss where
     that makes them fewer."""
 
@@ -55,7 +55,7 @@ class ReadPiece(RequestBase[PieceRead], resent="anew"):
 class Dropped(ReplyBase): ...
 
 
-class DropPieces(RequestBase[Dropped], resent="anew", small=True):
+class DropPieces(RequestBase[Dropped], unasked="line", resent="anew", small=True):
     """Let go of the reply to request number `of`, and of the pieces of that request itself."""
 
     of: int
@@ -67,7 +67,7 @@ class PieceTaken(ReplyBase):
     seconds: float = 0.0
 
 
-class PutPiece(RequestBase[PieceTaken], resent="anew"):
+class PutPiece(RequestBase[PieceTaken], unasked="line", resent="anew"):
     """Take `count` bytes of request number `of`, from `start` on: as they are, or packed with a `stride`. The first one
     has the `sizes` of its frames, the envelope first."""
 
@@ -79,7 +79,7 @@ class PutPiece(RequestBase[PieceTaken], resent="anew"):
     sizes: Sizes = ()
 
 
-class Assemble(RequestBase[ReplyBase]):
+class Assemble(RequestBase[ReplyBase], unasked="line"):
     """Do the request whose pieces were put under this number."""
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import typing
 from dataclasses import dataclass, fields
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeGuard, TypeVar
 
 import msgspec
 
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.limits import NotebookPath, OwnName
+from djinn_jupyter.wire.limits import NotebookPath, OwnName, SessionName
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.reply_base import ReplyBase
 
@@ -25,8 +25,14 @@ class Terms:
     browser: Literal["asks", "moves", "opens"] | None = None  # None: not for a browser to ask
     resent: Literal["anew", "refused"] | None = None  # where it comes again; None: its session knows if it was done
     changes: bool = True  # after it the session may differ from its image in the journal
+    unasked: Literal["view", "line"] | None = None  # a notebook, a panel or the line asks it by itself, often
+    makes: str | None = None  # the field that names the session it makes where there is none of that name
+    saves: str | None = None  # the field that names the checkpoint it writes, once, of its session
+    fills: bool = False  # its session gets tokens by it, for which its person needs room on host and disk
+    keeps_arrays: bool = False  # its arrays stay with its session
     opens: bool = False  # its session need not exist yet; for every other request it has to
     while_running: bool = False  # it is answered also while a run of its session is under way
+    while_looking: bool = False  # it is answered also while its session is looked at or measured
     while_away: bool = False  # it touches no session data that can be off the device
     without_rows: bool = False  # it reads no keys, values or recurrent states of the session
     at_once: bool = False  # it does not queue behind other requests of its session
@@ -57,6 +63,8 @@ class RequestMeta(msgspec.StructMeta):
             return super().__new__(mcls, name, bases, namespace, **said)
         if not all(issubclass(one, ReplyBase) for one in typing.get_args(reply) or (reply,)):
             raise TypeError(f"{name} is answered by {reply}, which is no reply.")
+        if terms.get("makes") == "session":
+            terms["opens"] = True
         if terms.get("while_running"):
             terms |= {"while_away": True, "without_rows": True}
         if terms.get("resent") == "anew":
@@ -76,11 +84,41 @@ def _reply_in(bases: tuple[Any, ...]) -> Any:
 class RequestBase(Frozen, Generic[R], metaclass=RequestMeta, tag_field="request"):
     """An order to the engine, answered by R."""
 
+    def is_answered_by(self, reply: object) -> TypeGuard[R]:
+        """Tell whether a reply is one that its class line declares."""
+        return isinstance(reply, type(self).answered_by)
+
+    @property
+    def made(self) -> str | None:
+        """Name the session that it makes where there is none of that name."""
+        return _at(self, type(self).terms.makes)
+
+    @property
+    def saved(self) -> str | None:
+        """Name the checkpoint that it writes."""
+        return _at(self, type(self).terms.saves)
+
+    @property
+    def forgets(self) -> bool:
+        """Tell whether its session begins anew by it, so that nothing is needed of what that holds."""
+        return False
+
+    @property
+    def reserved(self) -> str | None:
+        """Say why it is for the user whose engine it is alone; None where a person with a key may ask it."""
+        if type(self).terms.of_the_engine:
+            return "This is for the user whose engine it is, on its machine: it concerns the sessions of all."
+        return None
+
+
+def _at(request: RequestBase[Any], field: str | None) -> str | None:
+    return None if field is None else getattr(request, field)
+
 
 class SessionRequest(RequestBase[R], Generic[R]):
     """An order that concerns one session."""
 
-    session: OwnName
+    session: SessionName
 
 
 class OwnerRequest(SessionRequest[R], Generic[R], kw_only=True):

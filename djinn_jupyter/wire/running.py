@@ -100,7 +100,7 @@ class Finished(ReplyBase):
     largest_difference: float | None = None
 
 
-class Run(SessionRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):
+class Run(SessionRequest[Paused | Finished], shared="write", browser="moves", fills=True, wakes_weights=True):
     """Run a prompt (text or token ids) until a stop or the end.
 
     A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
@@ -118,6 +118,10 @@ class Run(SessionRequest[Paused | Finished], shared="write", browser="moves", wa
     extend: bool = False
     free: bool = False
     mode: Mode = "exact"
+
+    @property
+    def forgets(self) -> bool:
+        return not self.extend
 
     def __post_init__(self) -> None:
         """Refuse sampling settings that cannot be computed: kept sessions may have them, a new run may not."""
@@ -150,7 +154,9 @@ class Pausing(ReplyBase):
     was_running: bool
 
 
-class Pause(SessionRequest[Pausing], shared="write", browser="asks", changes=False, while_running=True):
+class Pause(
+    SessionRequest[Pausing], shared="write", browser="asks", changes=False, while_running=True, while_looking=True
+):
     """Have a run stop at its next layer boundary; have edges that are patched, an attribution graph or a reading of
     heads reply with the parts that are done."""
 

@@ -46,7 +46,15 @@ class Rest(
 class Noted(ReplyBase): ...
 
 
-class Note(SessionRequest[Noted], shared="read", changes=False, while_running=True, at_once=True):
+class Note(
+    SessionRequest[Noted],
+    shared="read",
+    unasked="view",
+    changes=False,
+    while_running=True,
+    while_looking=True,
+    at_once=True,
+):
     """Report the activity of its notebook, which says how soon the session will be wanted: a cell of its kernel runs or
     has ended, it has the focus or lost it, a cell that uses it is about to run, its magics act on this session from now
     on, its kernel is gone."""

@@ -23,15 +23,12 @@ from djinn_jupyter.engine.process.persons import named_by
 from djinn_jupyter.wire.codec import Envelope
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.naming import of_person, person_of
-from djinn_jupyter.wire.pieces import PieceRequest
 from djinn_jupyter.wire.replies import Edited, Failed, Paused, Reply
-from djinn_jupyter.wire.requests import Listen, ListSessions, Note, Ping, ReadStatistics, Request, Unlisten
+from djinn_jupyter.wire.requests import Request
 
 log = logging.getLogger(__name__)
 
 Key = tuple[bytes, int]
-BY_THEMSELVES: Final = Ping | Listen | Unlisten | Note | ReadStatistics | ListSessions | PieceRequest
-"""Requests that notebooks and sidebars make again and again unasked: lines of the level debug."""
 MOST_OF_PERSON: Final = 1000
 """Requests that one person with a key may have at the engine; others' wait behind them."""
 GONE: Final = "Gone"  # the outcome for a client whose connection is another's now: it hears none
@@ -70,7 +67,7 @@ class PendingRequests:
         return key in self._given_up
 
     def begin(self, key: Key, logged: LoggedRequest, request: Request) -> None:
-        level = logging.DEBUG if isinstance(request, BY_THEMSELVES) else logging.INFO
+        level = logging.DEBUG if type(request).terms.unasked else logging.INFO
         self._begun[key] = Begun(logged, level, self._clock())
         self._of_person[logged.person] += 1
         if log.isEnabledFor(level):

@@ -8,20 +8,18 @@ What concerns the whole engine, or a path on its machine, is its own user's alon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from djinn_jupyter.engine.process.own_folders import Folders, without
-from djinn_jupyter.engine.requests.owners import not_shared
-from djinn_jupyter.engine.requests.sharing import require_granted
+from djinn_jupyter.engine.requests.sharing import not_shared, require_granted
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.datasets.request.collecting import CollectFields
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
-from djinn_jupyter.wire.naming import of_person, person_of, respelled
+from djinn_jupyter.wire.naming import of_person, person_of, respelled, sessions_in
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.people import PersonDescription
 from djinn_jupyter.wire.readings import Branch
@@ -54,7 +52,7 @@ def as_own_user(request: Request, answer: Callable[[Reply], None]) -> tuple[Requ
     """Return a request of the engine's own user, and the callback of its answer. That user enters a person's session as
     a guest does: it goes on being held by its person's kernel. Raises UsageError where a session or a checkpoint would
     be made under a name that may be a person's, here or in an engine that listens later."""
-    made = _made_by(request)
+    made = request.made or request.saved
     if made is None or person_of(made) is None:
         return request, answer
     refusal = UsageError(
@@ -74,16 +72,6 @@ def _as_opened(reply: Reply, none_there: UsageError) -> Reply:
         case Failed(code="UnknownSession"):
             return Failed.of(none_there)
     return reply
-
-
-def _made_by(request: Request) -> str | None:
-    """Return the name that a request gives to a session or a checkpoint."""
-    match request:
-        case ask.Fork() | ask.SaveCheckpoint():
-            return request.name
-        case ask.Open() | ask.RestoreCheckpoint() | ask.TakeIn():
-            return request.session
-    return None
 
 
 def no_shares(session: str, person: str) -> None:
@@ -114,30 +102,26 @@ class Person:
         by which it is. UsageError for what is the engine's own user's alone, or not granted; UnknownSession for
         another's that is not shared."""
         self._require_allowed(request)
-        full, named = respelled(request, self._in_full), named_by(request)
-        if named is not None and isinstance(request, ask.Unlisten) and self._is_of_another(named):
-            return _of_another(full, named)  # also when it is not shared any more
-        for name in (named, compared_with(request), _made_by(request)):
+        full = respelled(request, self._in_full)
+        others = {field: name for field, name in sessions_in(request).items() if self._is_of_another(name)}
+        if isinstance(request, ask.Unlisten):
+            return _of_others(full, others)  # also when it is not shared any more
+        for name in (*others.values(), request.made or request.saved):
             if name is not None and self._is_of_another(name) and self.access(name) is None:
                 raise not_shared(name)
-        if isinstance(request, ask.Compare) and self._is_of_another(request.other):
-            full = msgspec.structs.replace(full, other=request.other)
-        access = None if named is None else self.access(named)
-        if named is None or access is None:
-            return full
-        if isinstance(request, ask.Open):
-            request = _entered(request)
-            full = request
-        require_granted(request, named, access)
-        return _of_another(full, named)
+        if others and isinstance(request, ask.Open):
+            full = request = _entered(request)
+        for name in others.values():
+            require_granted(request, name, self.access(name))
+        return _of_others(full, others)
 
     def answered_by(self, answer: Callable[[Reply], None]) -> Callable[[Reply], None]:
         return lambda reply: answer(self.hears(reply))
 
     def told(self, answer: Callable[[Reply], None], request: Request, asked: Request) -> Callable[[Reply], None]:
         """Return the callback of a request, which has been `asked` under the engine's names."""
-        for session in (named_by(asked), compared_with(asked)):
-            if session is not None and not self.owns(session):
+        for session in sessions_in(asked).values():
+            if not self.owns(session):
                 answer = self.told_as_guest(answer, session, request)
         return answer
 
@@ -186,15 +170,8 @@ class Person:
         return respelled(event, self._in_short)
 
     def _require_allowed(self, request: Request) -> None:
-        if type(request).terms.of_the_engine:
-            raise UsageError(
-                "This is for the user whose engine it is, on its machine: it concerns the sessions of all."
-            )
-        if isinstance(request, CollectFields) and request.folder is not None:
-            raise UsageError(
-                "A folder on the engine's machine is for its user alone: without one the shards of a collection are "
-                "handed over, and written where the client is."
-            )
+        if request.reserved is not None:
+            raise UsageError(request.reserved)
         if isinstance(request, ask.SaveCheckpoint | ask.RestoreCheckpoint | ask.DropCheckpoint) and "/" in request.name:
             raise UsageError("A path on the engine's machine is for its user alone: give the checkpoint's name.")
 
@@ -236,14 +213,7 @@ class Person:
 
 def named_by(request: Request) -> str | None:
     """Return the session that a request is about."""
-    if isinstance(request, ask.SessionRequest | ask.Listen | ask.Unlisten):
-        return request.session
-    return None
-
-
-def compared_with(request: Request) -> str | None:
-    """Return the second session that a request reads."""
-    return request.other if isinstance(request, ask.Compare) else None
+    return next(iter(sessions_in(request).values()), None)
 
 
 def _entered(request: ask.Open) -> ask.Describe:
@@ -254,11 +224,11 @@ def _entered(request: ask.Open) -> ask.Describe:
     return ask.Describe(session=request.session)
 
 
-def _of_another(request: Request, session: str) -> Request:
-    """Return the request about another's session, all other names in it being the person's own."""
-    changes: dict[str, object] = {"session": session}
-    if isinstance(request, ask.StopRequest) and request.stop is not None:
-        changes["stop"] = msgspec.structs.replace(request.stop, session=session)
+def _of_others(request: Request, sessions: Mapping[str, str]) -> Request:
+    """Return the request about sessions of others, all other names in it being the person's own."""
+    changes: dict[str, object] = {**sessions}
+    if isinstance(request, ask.StopRequest) and request.stop is not None and "session" in sessions:
+        changes["stop"] = msgspec.structs.replace(request.stop, session=sessions["session"])
     return msgspec.structs.replace(request, **changes)
 
 

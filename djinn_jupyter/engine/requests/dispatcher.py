@@ -113,7 +113,7 @@ class Dispatcher:
             self._answers.add(queued, failure)
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
-        looked_at = _looked_at(session) and not isinstance(request, ask.Close | ask.Note | ask.Pause)
+        looked_at = _looked_at(session) and not type(request).terms.while_looking
         behind = session in self._waiting and not type(request).terms.at_once
         return looked_at or behind or lacks_bytes(session, request) or lacks_rows(session, request)
 
@@ -135,7 +135,8 @@ class Dispatcher:
         if session not in self._waiting or not session.residence.waits_for_room:
             return False
         queued = self._waiting.first(session)
-        if not isinstance(queued.request, ask.Run | ask.Resume | ask.ResumeWith | ask.Step):
+        terms = type(queued.request).terms
+        if not (terms.wakes_weights and terms.changes):
             return False
         session.residence.note_room()
         begins = isinstance(queued.request, ask.Run)

@@ -10,13 +10,16 @@ def changed_by(request: ask.Request) -> tuple[str, ...]:
     """Return the names of the sessions that a request may have changed."""
     if not isinstance(request, ask.SessionRequest) or not type(request).terms.changes:
         return ()
-    return (request.session, request.name) if isinstance(request, ask.Fork) else (request.session,)
+    made = request.made
+    return (request.session,) if made in (None, request.session) else (request.session, made)
 
 
 def kept_with(request: ask.Request) -> tuple[str, ...]:
     """Return the names of the sessions that keep the reply to a request, because it may not be done twice: those that
     it changes, and the one that it writes to a checkpoint."""
-    return (request.session,) if isinstance(request, ask.SaveCheckpoint) else changed_by(request)
+    if isinstance(request, ask.SessionRequest) and request.saved is not None:
+        return (request.session,)
+    return changed_by(request)
 
 
 def lacks_bytes(session: Session, request: ask.Request) -> bool:
@@ -24,10 +27,9 @@ def lacks_bytes(session: Session, request: ask.Request) -> bool:
     here = session.residence
     if here.present or type(request).terms.while_away:
         return False
-    return not (isinstance(request, ask.Run) and not request.extend and here.state in ("host", "disk"))
+    return not (request.forgets and here.state in ("host", "disk"))
 
 
 def lacks_rows(session: Session, request: ask.Request) -> bool:
     """True where the request reads or continues from rows and states lost with an earlier process."""
-    begins_anew = isinstance(request, ask.Run) and not request.extend
-    return session.needs_recompute and not type(request).terms.without_rows and not begins_anew
+    return session.needs_recompute and not type(request).terms.without_rows and not request.forgets

@@ -15,11 +15,10 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.ownership import is_anothers, refusal
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.errors import SessionsWouldSuffer, UnknownSession
+from djinn_jupyter.errors import SessionsWouldSuffer
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import told_apart
-from djinn_jupyter.wire.naming import person_of
-from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.naming import person_of, sessions_in
 
 
 class Owners:
@@ -28,20 +27,15 @@ class Owners:
 
     def require_shared(self, request: ask.Request, sender: Holder) -> None:
         """Raise UsageError or UnknownSession where the request is about another person's session and not granted."""
-        if sender.person is None or not isinstance(request, ask.SessionRequest):
-            return
-        self._require_granted(request, request.session, sender.person)
-        if isinstance(request, ask.Compare):
-            self._require_granted(request, request.other, sender.person)
+        if sender.person is not None:
+            for name in sessions_in(request).values():
+                self._require_granted(request, name, sender.person)
 
     def _require_granted(self, request: ask.Request, name: str, person: str) -> None:
         if person_of(name) == person:
             return
         session = self._sessions.get(name)
-        access = session.shares.access(person) if session is not None else None
-        if access is None:
-            raise not_shared(name)
-        require_granted(request, name, access)
+        require_granted(request, name, session.shares.access(person) if session is not None else None)
 
     def require_own(self, request: ask.Request, sender: Holder) -> None:
         """Raise SessionsWouldSuffer where the request would end what belongs to another notebook, without `force`."""
@@ -54,11 +48,6 @@ class Owners:
         if is_anothers(session, asker.name, asker.notebook):
             shown = told_apart(self._sessions)[session.name]
             raise SessionsWouldSuffer(refusal(session, shown, deed))
-
-
-def not_shared(session: str) -> UnknownSession:
-    """Return the error of one who asks for another's session that is not, or not any more, shared with them."""
-    return UnknownSession(f"No session {in_quotes(session)} is shared with you.")
 
 
 def asker_of(request: ask.OwnerRequest[Any], sender: Holder, session: Session) -> Holder:

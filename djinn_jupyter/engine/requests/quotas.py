@@ -41,22 +41,20 @@ class RequestQuotas:
         """Raise OverQuota where the person who asks may have no more sessions, memory or running time, as this needs.
         The engine's own user may always, but for more than MOST_SESSIONS (UsageError, for others too) and arrays beyond
         those that all sessions may have."""
-        if session is not None and isinstance(request, ask.Steer | ask.ApplyEdit):
-            self._require_given(session, sum(array.nbytes for array in arrays_within(request.edit)))
+        terms = type(request).terms
+        if session is not None and terms.keeps_arrays:
+            self._require_given(session, sum(array.nbytes for array in arrays_within(request)))
         if holder.person is not None:
             self._memory.require_reader(holder.person)
         if self._makes_one(request):
             self._require_a_session(holder.person)
         if holder.person is None:
             return
-        if type(request).terms.wakes_weights:
+        if terms.wakes_weights:
             self._require_time(holder.person)
-        match request:
-            case ask.Run() if session is not None:
-                anew = None if request.extend else session
-                self._require_less(person_of(session.name) or holder.person, anew)
-            case ask.Fork() | ask.RestoreCheckpoint() | ask.TakeIn():
-                self._require_less(holder.person)
+        if terms.fills and isinstance(request, ask.SessionRequest):
+            filled = request.made or request.session
+            self._require_less(person_of(filled) or holder.person, session if request.forgets else None)
 
     def _require_given(self, session: Session, need: int) -> None:
         """Raise UsageError and OverQuota where rules and edits may not have so many more bytes of arrays, AwaitedRoom
@@ -72,7 +70,7 @@ class RequestQuotas:
         can."""
         if session is None or not isinstance(request, ask.Run):
             return
-        if not self._residency.in_quota(session, wanted, instead=not request.extend):
+        if not self._residency.in_quota(session, wanted, instead=request.forgets):
             raise AwaitedRoom("Other sessions of this person are leaving the device.")
 
     def heed(self, job: Job) -> None:
@@ -116,8 +114,7 @@ class RequestQuotas:
 
     def _makes_one(self, request: ask.Request) -> bool:
         """True where a session of a new name joins the others when the request is done."""
-        made = _made_by(request)
-        return made is not None and made not in self._sessions
+        return request.made is not None and request.made not in self._sessions
 
     def _require_time(self, person: str) -> None:
         if self._left(person) <= 0:
@@ -130,13 +127,3 @@ class RequestQuotas:
     def _left(self, person: str) -> float:
         most = self._memory.of(person).running
         return float("inf") if most is None else most - self._running_time.seconds(person)
-
-
-def _made_by(request: ask.Request) -> str | None:
-    """Return the name of the session that a request makes, where there is none of that name."""
-    match request:
-        case ask.Open() | ask.RestoreCheckpoint() | ask.TakeIn():
-            return request.session
-        case ask.Fork():
-            return request.name
-    return None

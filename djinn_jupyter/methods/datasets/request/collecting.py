@@ -60,6 +60,15 @@ class CollectFields(SessionRequest[R], Generic[R]):
     folder: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     there: Text | None = None
 
+    @property
+    def reserved(self) -> str | None:
+        if self.folder is None:
+            return None
+        return (
+            "A folder on the engine's machine is for its user alone: without one the shards of a collection are "
+            "handed over, and written where the client is."
+        )
+
 
 class Collect(CollectFields[Collected], changes=False, wakes_weights=True, whole_layers=True):
     """Compute the values at `sites` of some prompts, for shard `shard` of a collection. It is written into `folder`, a
