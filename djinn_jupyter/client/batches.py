@@ -29,7 +29,7 @@ from djinn_jupyter.wire.codec import as_read
 from djinn_jupyter.wire.names import label, spelled_with, told_apart
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.running import OnToken
+    from djinn_jupyter.client.running import OnToken, RunReply, RunRequest
     from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
 
 MOST_ROWS: Final = 4096
@@ -50,9 +50,9 @@ class Forked(Protocol):
 
     def row(self, name: str) -> Forked: ...
 
-    def depart(self, request: ask.Request) -> Future[replies.Reply]: ...
+    def depart(self, request: RunRequest) -> Future[RunReply]: ...
 
-    def arrived(self, reply: replies.Reply) -> Stop: ...
+    def arrived(self, reply: RunReply) -> Stop: ...
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class Batch:
     def _close_of(self, row: SessionDescription) -> ask.Close:
         return ask.Close(session=row.name, force=self.force)
 
-    def _closed(self, reply: Future[replies.Reply]) -> None:
+    def _closed(self, reply: Future[replies.Closed]) -> None:
         with suppress(UnknownSession):
             reply.result()
 
@@ -306,13 +306,13 @@ def _require_some(rows: int) -> None:
         raise UsageError(f"A batch has 1 to {MOST_ROWS} rows, not {rows}{parts}.")
 
 
-def _put_end(feed: SimpleQueue[Any], number: int, done: Future[replies.Reply]) -> None:
+def _put_end(feed: SimpleQueue[Any], number: int, done: Future[RunReply]) -> None:
     """Tell of a row's end. A reply may outlive the batch: it does not keep the row, whose logits would be fetched when
     its session ends, as those of a run are that is still referenced."""
     feed.put((number, done))
 
 
-def _end_of(row: Row, done: Future[replies.Reply]) -> Stop | DjinnError:
+def _end_of(row: Row, done: Future[RunReply]) -> Stop | DjinnError:
     try:
         return row.session.arrived(done.result())
     except DjinnError as error:

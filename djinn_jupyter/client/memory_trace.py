@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from djinn_jupyter.client.connection.arrivals import Answer
 from djinn_jupyter.client.connection.awaiting import awaited
-from djinn_jupyter.client.connection.channel import Channel, expect, sessions_of
+from djinn_jupyter.client.connection.channel import Channel, sessions_of
 from djinn_jupyter.client.copies import NoEngine
 from djinn_jupyter.client.frames import Tabular
 from djinn_jupyter.errors import DjinnError, UsageError
@@ -244,13 +245,13 @@ class MemoryTrace(Tabular):
         return self._seconds is not None and time.monotonic() - self._began >= self._seconds
 
     def _read(self) -> None:
-        statistics = expect(self._answer(ask.ReadStatistics()), replies.Statistics).statistics
+        statistics = self._answer(ask.ReadStatistics()).statistics
         sessions = sessions_of(self._answer)
         self.readings.append(reading_of(time.monotonic() - self._began, statistics, sessions))
         if len(self.readings) > LONGEST:
             self.readings[: LONGEST // 2] = self.readings[: LONGEST // 2 : 2]
 
-    def _answer(self, request: ask.Request) -> replies.Reply:
+    def _answer(self, request: ask.RequestBase[Answer]) -> Answer:
         return awaited(self._channel.ask(request), self._look)
 
     def _look(self) -> None:

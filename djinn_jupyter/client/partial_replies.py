@@ -6,13 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from djinn_jupyter.client.connection.channel import Answer, Channel, ask_for, expect
+from djinn_jupyter.client.connection.arrivals import Answer
+from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.client.waiting import far_within
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.progress import WorkProgressed
-from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Pause, SessionRequest
 
 ITS_PARTS: Final = "`kept` of this error has the parts that were done."
@@ -25,25 +25,23 @@ def replied_in_parts(
     where the session is paused from elsewhere, the engine replies with those that were done, of which WorkInterrupted
     has what is `kept`. A second interrupt, and one where there are no parts yet or nothing is kept, is a
     KeyboardInterrupt."""
-    kind = type(request).answered_by
-    reply: Answer
     with followed(channel, request.session, request) as under_way:
         try:
             for event in under_way.events():
                 if isinstance(event, WorkProgressed):
                     far_within(str(event.progress))
-            reply = expect(under_way.reply.result(), kind)
+            reply = under_way.reply.result()
             if reply.is_whole_for(request):
                 return reply
         except KeyboardInterrupt:
-            reply = expect(_ended(channel, request.session, under_way.reply), kind)
+            reply = _ended(channel, request.session, under_way.reply)
     parts = kept(reply)
     if parts is None:
         raise KeyboardInterrupt
     raise WorkInterrupted(f"{work} was interrupted, and the engine told to end it. {ITS_PARTS}", parts)
 
 
-def _ended(channel: Channel, session: str, reply: Future[Reply]) -> Reply:
+def _ended(channel: Channel, session: str, reply: Future[Answer]) -> Answer:
     """Have the work of a session end with the parts that are done, and return its reply."""
     if channel.take_back(reply) or channel.down_since is not None:
         raise KeyboardInterrupt

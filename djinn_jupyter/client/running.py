@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from djinn_jupyter.client.connection.arrivals import Answer
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.waiting import waited
-from djinn_jupyter.wire.replies import Reply, TokenSampled
-from djinn_jupyter.wire.requests import Pause, Request
+from djinn_jupyter.wire.replies import Finished, Paused, TokenSampled
+from djinn_jupyter.wire.requests import Pause, RequestBase
 
 OnToken = Callable[[TokenSampled], None]
+RunReply = Paused | Finished
+RunRequest = RequestBase[RunReply]
 
 
-def run_until_stop(channel: Channel, session: str, request: Request, on_token: OnToken | None) -> tuple[Reply, bool]:
+def run_until_stop(
+    channel: Channel, session: str, request: RequestBase[Answer], on_token: OnToken | None
+) -> tuple[Answer, bool]:
     """Return the reply of a run, and True if it was interrupted; `on_token` is called in the caller's thread.
 
     On a KeyboardInterrupt, ask the engine to pause and wait for the reply: the session is then intact, and the caller
@@ -34,14 +39,14 @@ def run_until_stop(channel: Channel, session: str, request: Request, on_token: O
         return run.reply.result(), False
 
 
-def _wait(channel: Channel, session: str, reply: Future[Reply]) -> tuple[Reply, bool]:
+def _wait(channel: Channel, session: str, reply: Future[Answer]) -> tuple[Answer, bool]:
     try:
         return reply.result(), False
     except KeyboardInterrupt:
         return _pause(channel, session, reply), True
 
 
-def _pause(channel: Channel, session: str, reply: Future[Reply]) -> Reply:
+def _pause(channel: Channel, session: str, reply: Future[Answer]) -> Answer:
     if channel.take_back(reply):
         raise KeyboardInterrupt
     channel.ask(Pause(session=session))

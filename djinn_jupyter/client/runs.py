@@ -13,7 +13,7 @@ from djinn_jupyter.client.batches import Batch, OnRow, are_prompts
 from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.prompts import of_prompt
 from djinn_jupyter.client.rules import SteeringRule
-from djinn_jupyter.client.running import OnToken
+from djinn_jupyter.client.running import OnToken, RunRequest
 from djinn_jupyter.client.stops import Stop
 from djinn_jupyter.described import given_by_name, refuses, takes
 from djinn_jupyter.errors import UsageError
@@ -32,7 +32,7 @@ class Runs:
     _channel: Channel
     _logits: Literal["last", "all"]
 
-    def _move(self, request: ask.Request, on_token: OnToken | None = None) -> Stop:
+    def _move(self, request: RunRequest, on_token: OnToken | None = None) -> Stop:
         raise NotImplementedError
 
     def rules(self) -> tuple[SteeringRule, ...]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from djinn_jupyter.client.adapters import AdaptedSession
 from djinn_jupyter.client.arguments import chosen_tokens, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.batches import Batch
 from djinn_jupyter.client.breakpoints import Breakpoints
-from djinn_jupyter.client.connection.channel import Answer, Channel, ask_for, expect
+from djinn_jupyter.client.connection.arrivals import Answer
+from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.forking import Forks
 from djinn_jupyter.client.history import StopHistory
@@ -21,13 +22,13 @@ from djinn_jupyter.client.passes import PassReader
 from djinn_jupyter.client.patches import at_stop
 from djinn_jupyter.client.positions import Positions, positions_of_text, spell_positions
 from djinn_jupyter.client.rules import SteeringRule, SteeringRules, steering
-from djinn_jupyter.client.running import OnToken, run_until_stop
+from djinn_jupyter.client.running import OnToken, RunReply, RunRequest, run_until_stop
 from djinn_jupyter.client.runs import Runs
 from djinn_jupyter.client.snapshots import Snapshot
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.tiers import TieredSession
 from djinn_jupyter.client.watching import WatchingSession
-from djinn_jupyter.errors import DjinnError, WireError
+from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.verbs import SessionVerbs
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
@@ -37,6 +38,8 @@ from djinn_jupyter.wire.nouns import AttentionName, PassesMeant, SessionDescript
 
 if TYPE_CHECKING:
     import numpy as np
+
+AtStop = TypeVar("AtStop", bound=Stop)
 
 
 class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, WatchingSession, AdaptedSession, SessionVerbs):
@@ -92,7 +95,7 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, Watchin
         >>> session.back().site == stop.site
         True
         """
-        return expect(self._move(ask.Back(session=self.name, count=count, by=by, stop=stop)), Paused)
+        return self._moved(ask.Back(session=self.name, count=count, by=by, stop=stop), self._paused)
 
     def pause(self) -> bool:
         """Ask a run, started by another thread or notebook, to stop; return False when nothing was running."""
@@ -297,21 +300,22 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, Watchin
     def _ask(self, request: ask.RequestBase[Answer]) -> Answer:
         return ask_for(self._channel, request)
 
-    def _move(self, request: ask.Request, on_token: OnToken | None = None) -> Stop:
+    def _move(self, request: RunRequest, on_token: OnToken | None = None) -> Stop:
+        return self._moved(request, self.arrived, on_token)
+
+    def _moved(
+        self, request: ask.RequestBase[Answer], seen: Callable[[Answer], AtStop], on_token: OnToken | None = None
+    ) -> AtStop:
         self._complete_finished()
         self.moves += 1
         self._last = None
         reply, broken_in = run_until_stop(self._channel, self.name, request, on_token)
-        stop = self._seen(reply)
+        stop = seen(reply)
         if broken_in:
             raise Interrupted(stop)
         return stop
 
-    def arrived(self, reply: replies.Reply) -> Stop:
-        """Return the stop of a move that was begun by `depart`."""
-        return self._seen(reply)
-
-    def depart(self, request: ask.Request) -> Future[replies.Reply]:
+    def depart(self, request: RunRequest) -> Future[RunReply]:
         """Send a request that moves the session, and wait for nothing."""
         self._complete_finished()
         self.moves += 1
@@ -331,18 +335,15 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, Watchin
         self._rows.append(RemoteSession(self._channel, name))
         return self._rows[-1]
 
-    def _seen(self, reply: replies.Reply) -> Stop:
-        match reply:
-            case replies.Paused():
-                return self._paused(reply)
-            case replies.Finished():
-                finished = Finished(self, reply, self.moves, self._logits)
-                self._finished = weakref.ref(finished)
-                if self._logits == "all":  # now, while the rules are those of the run
-                    self._complete_finished()
-                return finished
-            case _:
-                raise WireError(f"The engine answered a run with {type(reply).__name__}.")
+    def arrived(self, reply: RunReply) -> Stop:
+        """Return the stop of a move, also of one that was begun by `depart`."""
+        if isinstance(reply, replies.Paused):
+            return self._paused(reply)
+        finished = Finished(self, reply, self.moves, self._logits)
+        self._finished = weakref.ref(finished)
+        if self._logits == "all":  # now, while the rules are those of the run
+            self._complete_finished()
+        return finished
 
     def _complete_finished(self) -> None:
         """Fetch the logits of the last run before the session moves on, if its Finished is still referenced. They are

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from djinn_jupyter.client.arrays import from_numpy, shared_numpy
-from djinn_jupyter.client.connection.channel import Channel, Expected, ask_for, expect
+from djinn_jupyter.client.connection.arrivals import Answer
+from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
@@ -21,7 +22,7 @@ from djinn_jupyter.wire.nouns import Snapshot
 from djinn_jupyter.wire.sites import Site, parse_site
 
 Values = np.ndarray[Any, Any]
-Asked = Callable[[str, tuple[int, ...]], ask.Request]  # what to ask of a line, by its session and tokens
+Asked = Callable[[str, tuple[int, ...]], ask.RequestBase[Answer]]  # what to ask of a line, by its session and tokens
 Change = Callable[[Values], Values]
 """Is given the values at a site of all lines, [lines, positions, ...], and returns those to go on with."""
 Put = tuple[Array, tuple[int, ...] | None]  # values in the place of a line's own, and their positions, None for all
@@ -123,8 +124,9 @@ class HookedLines:
         if self._first is None or self._first[0] != order:
             self._first = None
             self._arm(order)
-            self._each(order, lambda name, line: ask.Run(session=name, tokens=line, max_new_tokens=0), replies.Paused)
-            here = self._each(order, lambda name, line: ask.Inspect(session=name), replies.Inspected)
+            for reply in self._each(order, lambda name, line: ask.Run(session=name, tokens=line, max_new_tokens=0)):
+                expect(reply, replies.Paused)
+            here = self._each(order, lambda name, line: ask.Inspect(session=name))
             self._first = (order, *self._reached(order, here))
         return self._first[1], self._first[2]
 
@@ -134,17 +136,15 @@ class HookedLines:
             self._names.append(self._opened(len(self._names)))
         if self._armed == (len(order.lines), order.halts):
             return
-        self._each(order, lambda name, line: ask.ClearBreakpoints(session=name), replies.Cleared)
+        self._each(order, lambda name, line: ask.ClearBreakpoints(session=name))
         for place in order.halts:
-            self._each(order, partial(_breakpoint, place), replies.BreakpointSet)
+            self._each(order, partial(_breakpoint, place))
         self._armed = (len(order.lines), order.halts)
 
     def _resumed(self, order: Order, puts: Puts) -> list[replies.Reached]:
         """Resume all lines with what was put in the place of their values. Return those at the next stop."""
-        return self._answers(
-            [ask.ResumeWith(session=name, **given(put)) for name, put in zip(self._of(order), puts, strict=True)],
-            replies.Reached,
-        )
+        asked = [ask.ResumeWith(session=name, **given(put)) for name, put in zip(self._of(order), puts, strict=True)]
+        return [expect(reply, replies.Reached) for reply in self._answers(asked)]
 
     def _reached(self, order: Order, here: Sequence[replies.Inspected | replies.Reached]) -> tuple[str, Values]:
         """Return the place of a stop and the values there of all lines."""
@@ -164,8 +164,7 @@ class HookedLines:
             [
                 ask.ReadPass(session=name, sites=sites, ahead=ahead, logits=whole, **given(put))
                 for name, put in zip(self._of(order), puts, strict=True)
-            ],
-            replies.PassRead,
+            ]
         )
         found = {site: _stacked([one.values[n] for one in read]) for n, site in enumerate(read[0].sites)}
         return found | ({LOGITS: _stacked([one.logits for one in read])} if whole else {})
@@ -173,14 +172,14 @@ class HookedLines:
     def _of(self, order: Order) -> list[str]:
         return self._names[: len(order.lines)]
 
-    def _each(self, order: Order, request: Asked, kind: type[Expected]) -> list[Expected]:
+    def _each(self, order: Order, request: Asked[Answer]) -> list[Answer]:
         """Send a request for every line at once, and return the replies."""
         pairs = zip(self._of(order), order.lines, strict=True)
-        return self._answers([request(name, line) for name, line in pairs], kind)
+        return self._answers([request(name, line) for name, line in pairs])
 
-    def _answers(self, requests: Iterable[ask.Request], kind: type[Expected]) -> list[Expected]:
+    def _answers(self, requests: Iterable[ask.RequestBase[Answer]]) -> list[Answer]:
         asked = [self._channel.ask(request) for request in requests]
-        return [expect(reply.result(), kind) for reply in asked]
+        return [reply.result() for reply in asked]
 
 
 def _breakpoint(place: str, name: str, line: tuple[int, ...]) -> ask.SetBreakpoint:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from djinn_jupyter.client.arrays import shared_numpy
-from djinn_jupyter.client.connection.channel import Channel, expect
+from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.errors import DjinnError, EngineError, UnknownSite, UsageError
 from djinn_jupyter.integrations.hooked_lines import LOGITS, Put, given, put_of
 from djinn_jupyter.wire import replies
@@ -23,6 +23,7 @@ from djinn_jupyter.wire.nouns import Sampling
 
 Values = np.ndarray[Any, Any]
 GREEDY: Final = Sampling()
+Move = ask.RequestBase[replies.Paused | replies.Reached | replies.Finished]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class SteppedLines:
         self._armed: list[frozenset[str]] = []
         self._known: set[str] = set()  # sites at which passes of this model stop
         self._next: frozenset[str] | None = None  # the sites to stop at from here on, where others are armed
-        self._closing: list[Future[replies.Reply]] = []
+        self._closing: list[Future[replies.Closed]] = []
         self._given: tuple[tuple[int, ...], ...] = ()
         self._at: dict[int, _Stop] = {}
         self._puts: dict[int, Put] = {}  # what the lines that stand go on with in the place of their values
@@ -86,7 +87,7 @@ class SteppedLines:
         cleared = [self._clear(number, wanted) for number in range(count) if self._armed[number] - wanted]
         refused = {site: error for number, site, reply in asked if (error := self._set(number, site, reply))}
         for reply in cleared:
-            expect(reply.result(), replies.Cleared)
+            reply.result()
         return refused
 
     def run(
@@ -128,7 +129,7 @@ class SteppedLines:
             if stop.value is None
         }
         for number, reply in asked.items():
-            value = shared_numpy(expect(reply.result(), replies.Inspected).snapshot.value)
+            value = shared_numpy(reply.result().snapshot.value)
             self._at[number] = replace(self._at[number], value=value)
         return [stop.value for stop in self._at.values() if stop.value is not None]
 
@@ -143,7 +144,7 @@ class SteppedLines:
             )
             for number in self._at
         ]
-        read = [expect(reply.result(), replies.PassRead).logits for reply in asked]
+        read = [reply.result().logits for reply in asked]
         return [shared_numpy(one) for one in read if one is not None]
 
     def edit(self, here: Sequence[Values], changed: Sequence[Values]) -> None:
@@ -170,31 +171,29 @@ class SteppedLines:
             self._names.append(self._opened(len(self._names)))
             self._armed.append(frozenset())
 
-    def _clear(self, number: int, wanted: frozenset[str]) -> Future[replies.Reply]:
+    def _clear(self, number: int, wanted: frozenset[str]) -> Future[replies.Cleared]:
         old = self._armed[number] - wanted
         self._armed[number] -= old
         return self._channel.ask(ask.ClearBreakpoints(session=self._names[number], sites=tuple(sorted(old))))
 
-    def _set(self, number: int, site: str, reply: Future[replies.Reply]) -> UnknownSite | None:
+    def _set(self, number: int, site: str, reply: Future[replies.BreakpointSet]) -> UnknownSite | None:
         try:
-            expect(reply.result(), replies.BreakpointSet)
+            reply.result()
         except UnknownSite as error:
             return error
         self._armed[number] |= {site}
         self._known.add(site)
         return None
 
-    def _moved(self, requests: Mapping[int, ask.Request]) -> Standing | None:
+    def _moved(self, requests: Mapping[int, Move]) -> Standing | None:
         asked = {number: self._channel.ask(request) for number, request in requests.items()}
         came = {number: reply.result() for number, reply in asked.items()}
-        self._at = {
-            number: _Stop.told(reply, self._given[number])
-            for number, reply in came.items()
-            if isinstance(reply, replies.Paused | replies.Reached)
-        }
+        self._at = {}
         for number, reply in came.items():
-            if number not in self._at:
-                self.ended[number] = expect(reply, replies.Finished)
+            if isinstance(reply, replies.Finished):
+                self.ended[number] = reply
+            else:
+                self._at[number] = _Stop.told(reply, self._given[number])
         for number, stop in self._at.items():
             _require_whole(stop, self._given[number])
         return self._standing()

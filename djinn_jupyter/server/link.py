@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines.naming import holder_name, user_name
 from djinn_jupyter.client.engines.registry import is_alive
@@ -27,7 +26,7 @@ from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.listing import listed
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.replies import Event, Reply, SessionRunning, Sessions, Statistics, TokenSampled
+from djinn_jupyter.wire.replies import Event, Noted, SessionRunning, TokenSampled
 from djinn_jupyter.wire.requests import Note, ReadStatistics
 
 log = logging.getLogger(__name__)
@@ -170,7 +169,7 @@ class EngineLink:
         connection = await self.connection()
         found, read = await asyncio.gather(_sessions(connection), connection.ask(ReadStatistics()))
         self.sessions, self.read_at = found, time.time()
-        self.statistics = expect(read, Statistics).statistics
+        self.statistics = read.statistics
 
     def _have_read(self, reading: asyncio.Task[None]) -> None:
         self._reading = None
@@ -189,7 +188,7 @@ class EngineLink:
                     start.set_result(None)
         self._heard(self, event)
 
-    def _noted(self, outcome: Reply | DjinnError) -> None:
+    def _noted(self, outcome: Noted | DjinnError) -> None:
         if isinstance(outcome, DjinnError):
             log.debug("%s refused a note, its session may be closed: %s", self.id, outcome)
 
@@ -200,7 +199,7 @@ async def _sessions(connection: Connection) -> tuple[SessionDescription, ...]:
     try:
         request = next(pages)
         while True:
-            request = pages.send(expect(await connection.ask(request), Sessions))
+            request = pages.send(await connection.ask(request))
     except StopIteration as end:
         sessions: tuple[SessionDescription, ...] = end.value
         return sessions

@@ -33,7 +33,7 @@ class Proxy:
                 connection = await link.connection()
                 if browser == "moves" and isinstance(request, SessionRequest):
                     return await self._move(link, connection, request)
-                reply = await connection.ask(request)
+                reply: Reply = await connection.ask(request)
         except TimeoutError:
             raise TookTooLong(
                 f"The engine has not answered {type(request).__name__} within {self._seconds:g} s. It may still do it."

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from djinn_jupyter.client.connection.arrivals import Answer, Answered, checked
 from djinn_jupyter.client.connection.awaiting import Show
 from djinn_jupyter.client.connection.channel import Unkept
 from djinn_jupyter.client.connection.io_thread import settled
@@ -21,20 +22,20 @@ from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.replies import Event, Failed, Reply, Welcome
-from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire.requests import Request, RequestBase
 
 Item = TypeVar("Item")
 Send = Callable[[Request, Callable[[Reply], None]], None]
 
 
-class _Pumped(Future[Reply]):
+class _Pumped(Future[Answer]):
     """A future whose `result` calls `pump` until the future is done."""
 
     def __init__(self, pump: Callable[[], object]) -> None:
         super().__init__()
         self._pump = pump
 
-    def result(self, timeout: float | None = None) -> Reply:
+    def result(self, timeout: float | None = None) -> Answer:
         while not self.done():
             self._pump()
         return super().result(timeout)
@@ -56,20 +57,21 @@ class DirectChannel:
         self._listeners: list[tuple[str, Heard]] = []
         self.line_watchers: list[LineHeard] = []
 
-    def ask(self, request: Request) -> Future[Reply]:
-        future: Future[Reply] = _Pumped(self._pump) if self._pump is not None else Future()
+    def ask(self, request: RequestBase[Answer]) -> Future[Answer]:
+        future: Future[Answer] = _Pumped(self._pump) if self._pump is not None else Future()
         try:
             sent = codec.decode_request(codec.encode_checked(len(self.requests), request)).body
         except DjinnError as error:
             settled(future, error)
             return future
         self.requests.append(sent)
-        self._send(sent, lambda reply: self._answer(future, reply))
+        answered = checked(request, lambda outcome: settled(future, outcome))
+        self._send(sent, lambda reply: self._answer(answered, reply))
         return future
 
     def show_receiving(self, show: Show) -> None: ...
 
-    def take_back(self, reply: Future[Reply]) -> bool:
+    def take_back(self, reply: Future[Any]) -> bool:
         return False
 
     def watch_line(self, heard: LineHeard) -> Callable[[], None]:
@@ -87,7 +89,9 @@ class DirectChannel:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def follow(self, session: str, request: Request, heard: Heard) -> tuple[Future[Reply], Callable[[], None]]:
+    def follow(
+        self, session: str, request: RequestBase[Answer], heard: Heard
+    ) -> tuple[Future[Answer], Callable[[], None]]:
         forget = self.listen(session, heard)
         return self.ask(request), forget
 
@@ -100,7 +104,7 @@ class DirectChannel:
     def close(self) -> None:
         self._listeners.clear()
 
-    def _answer(self, future: Future[Reply], reply: Reply) -> None:
+    def _answer(self, answered: Answered, reply: Reply) -> None:
         received = codec.decode_reply(codec.encode(0, reply)).body
         self.unkept.heed(received)
-        settled(future, from_code(received.code, received.message) if isinstance(received, Failed) else received)
+        answered(from_code(received.code, received.message) if isinstance(received, Failed) else received)

@@ -12,8 +12,8 @@ from djinn_jupyter.client.connection import awaiting
 from djinn_jupyter.client.connection.awaiting import AwaitedReply, LineNotice, ReceivingNotice, awaited
 from djinn_jupyter.client.connection.so_far import SoFar
 from djinn_jupyter.client.running import run_until_stop
-from djinn_jupyter.errors import UnknownSession
-from djinn_jupyter.wire.replies import Pong, Welcome
+from djinn_jupyter.errors import UnknownSession, WireError
+from djinn_jupyter.wire.replies import Departed, Pong, Welcome
 from djinn_jupyter.wire.requests import Pause, Run
 from tests.client.direct import DirectChannel
 from tests.process.fake_engine import DESCRIPTION
@@ -166,3 +166,9 @@ def test_the_first_interrupt_of_a_run_is_raised_while_the_line_is_down() -> None
     with pytest.raises(KeyboardInterrupt):
         run_until_stop(channel, "paris", Run(session="paris", tokens=(1,)), None)
     assert isinstance(channel.requests[-1], Pause), "the engine hears of it when the line is back"
+
+
+def test_a_reply_that_the_request_does_not_declare_is_an_error_that_names_both() -> None:
+    channel = DirectChannel(WELCOME, lambda request, answer: answer(Departed()))
+    with pytest.raises(WireError, match="The engine answered Pause with Departed"):
+        channel.ask(Pause(session="paris")).result()

@@ -13,9 +13,8 @@ from djinn_jupyter.errors import DjinnError, MalformedMessage, MessageTooLarge, 
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.packing import unpack
 from djinn_jupyter.wire.pieces import InPieces, PieceRead, ReadPiece
-from djinn_jupyter.wire.replies import Reply
 
-Post = Callable[[ReadPiece, Callable[["Reply | DjinnError"], None]], object]
+Post = Callable[[ReadPiece, Callable[["PieceRead | DjinnError"], None]], object]
 Ended = Callable[["list[codec.WireFrame] | DjinnError"], None]
 
 
@@ -70,13 +69,13 @@ class Arrival:
         self._under_way += 1
         self._post(request, lambda outcome: self._take(request, outcome))
 
-    def _take(self, request: ReadPiece, outcome: Reply | DjinnError) -> None:
+    def _take(self, request: ReadPiece, outcome: PieceRead | DjinnError) -> None:
         if self._over:
             return
         self._under_way -= 1
         try:
-            if not isinstance(outcome, PieceRead):
-                raise outcome if isinstance(outcome, DjinnError) else WireError(f"A {type(outcome).__name__} came.")
+            if isinstance(outcome, DjinnError):
+                raise outcome
             self._put(request, outcome)
         except DjinnError as error:
             self._end(error)

@@ -6,23 +6,25 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from djinn_jupyter.client.connection.arrival import Arrival
 from djinn_jupyter.client.connection.line_rate import LineRate
 from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable
+from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.pieces import DropPieces, InPieces
-from djinn_jupyter.wire.replies import Reply
-from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import RequestBase
 
-Answered = Callable[["Reply | DjinnError"], None]
+Answer = TypeVar("Answer", bound=ReplyBase)
+Answered = Callable[[ReplyBase | DjinnError], None]
+AnsweredBy = Callable[[Answer | DjinnError], None]
 GIVEN_UP = "The reply was given up on its way; ask for it again."
 
 
 class Post(Protocol):
-    def __call__(self, request: Request, answered: Answered, /) -> int: ...
+    def __call__(self, request: RequestBase[Answer], answered: AnsweredBy[Answer], /) -> int: ...
 
 
 @dataclass(slots=True)
@@ -35,7 +37,19 @@ class Sent:
     in_pieces: bool = False  # it leaves in pieces
 
 
-def settle(answer: asyncio.Future[Reply], outcome: Reply | DjinnError) -> None:
+def checked(request: RequestBase[Answer], answered: AnsweredBy[Answer]) -> Answered:
+    """Return the callback of a request for whatever comes: a reply that does not answer it is a WireError."""
+
+    def told(outcome: ReplyBase | DjinnError) -> None:
+        if isinstance(outcome, DjinnError) or request.is_answered_by(outcome):
+            answered(outcome)
+        else:
+            answered(WireError(f"The engine answered {type(request).__name__} with {type(outcome).__name__}."))
+
+    return told
+
+
+def settle(answer: asyncio.Future[Answer], outcome: Answer | DjinnError) -> None:
     """Set the result or the error of a future, unless its asker has stopped waiting."""
     if answer.done():
         return

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
 from djinn_jupyter.client import waiting
+from djinn_jupyter.client.connection.arrivals import Answer
 from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.wire.replies import Reply
 
 Result = TypeVar("Result")
 LOOK_SECONDS: Final = 0.5
@@ -97,7 +97,7 @@ class ReceivingNotice:
             self.show(latest, over=True)
 
 
-class AwaitedReply(Future[Reply]):
+class AwaitedReply(Future[Answer]):
     """The future of a reply. The thread that waits for it without a limit is told of a line that is down, and how far a
     large reply is. `given_up` is called where an interrupt ends its waiting."""
 
@@ -106,7 +106,7 @@ class AwaitedReply(Future[Reply]):
         self.number: int | None = None  # once it is sent
         self._look, self._given_up = look, given_up
 
-    def result(self, timeout: float | None = None) -> Reply:
+    def result(self, timeout: float | None = None) -> Answer:
         if timeout is not None:
             return super().result(timeout)
         try:

@@ -12,9 +12,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
 from queue import Empty, SimpleQueue
-from typing import NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from djinn_jupyter.client import waiting
+from djinn_jupyter.client.connection.arrivals import Answer as Answer
 from djinn_jupyter.client.connection.awaiting import LOOK_SECONDS, AwaitedReply, LineNotice, ReceivingNotice, Show
 from djinn_jupyter.client.connection.io_thread import IoThread, settled
 from djinn_jupyter.client.connection.line_watch import LineHeard
@@ -26,13 +27,11 @@ from djinn_jupyter.errors import KeyRefused, UsageError, WireError
 from djinn_jupyter.wire.listing import ListSessions, listed
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.replies import Reply, ReplyBase, Sessions, Welcome
-from djinn_jupyter.wire.requests import Request, RequestBase, Resume, Run, Step
+from djinn_jupyter.wire.replies import ReplyBase, Sessions, Welcome
+from djinn_jupyter.wire.request_base import RequestBase
 
 Expected = TypeVar("Expected")
-Answer = TypeVar("Answer", bound=ReplyBase)
 Item = TypeVar("Item")
-MOVES = Run | Resume | Step
 
 
 class Channel(Protocol):
@@ -62,19 +61,21 @@ class Channel(Protocol):
         """Have this called with how far a large reply or request is, now and then in the thread that waits for it."""
         ...
 
-    def ask(self, request: Request) -> Future[Reply]: ...
+    def ask(self, request: RequestBase[Answer]) -> Future[Answer]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
     def watch_line(self, heard: LineHeard) -> Callable[[], None]:
         """Have `heard` called, in the thread that receives messages, when the line to the engine is down for a while
         and when it is back, until the returned function is called."""
         ...
 
-    def follow(self, session: str, request: Request, heard: Heard) -> tuple[Future[Reply], Callable[[], None]]:
+    def follow(
+        self, session: str, request: RequestBase[Answer], heard: Heard
+    ) -> tuple[Future[Answer], Callable[[], None]]:
         """Send a request whose session's events are heard from its beginning on. Return its reply, and what ends the
         listening."""
         ...
 
-    def take_back(self, reply: Future[Reply]) -> bool:
+    def take_back(self, reply: Future[Any]) -> bool:
         """Take a large request back that is still on its way: nothing of it is done. False where the engine has it."""
         ...
 
@@ -102,17 +103,16 @@ class Unkept:
 
 def ask_for(channel: Channel, request: RequestBase[Answer]) -> Answer:
     """Send a request, wait, and return the reply; WireError where it is none that answers it."""
-    reply: Answer = expect(channel.ask(request).result(), type(request).answered_by)
-    return reply
+    return channel.ask(request).result()
 
 
-def sessions_of(answer: Callable[[ListSessions], Reply]) -> tuple[SessionDescription, ...]:
+def sessions_of(answer: Callable[[ListSessions], Sessions]) -> tuple[SessionDescription, ...]:
     """Return all sessions, of which `answer` gives the pages."""
     pages = listed()
     try:
         request = next(pages)
         while True:
-            request = pages.send(expect(answer(request), Sessions))
+            request = pages.send(answer(request))
     except StopIteration as end:
         sessions: tuple[SessionDescription, ...] = end.value
         return sessions
@@ -124,6 +124,7 @@ def all_sessions(channel: Channel) -> tuple[SessionDescription, ...]:
 
 
 def expect(reply: object, kind: type[Expected]) -> Expected:
+    """Return a reply that has to be of one kind, of those that the request may get; WireError for another."""
     if not isinstance(reply, kind):
         raise WireError(f"The engine answered with {type(reply).__name__}.")
     return reply
@@ -183,12 +184,14 @@ class SocketChannel:
         for notice in self._on_its_way:
             notice.show = show
 
-    def ask(self, request: Request) -> Future[Reply]:
+    def ask(self, request: RequestBase[Answer]) -> Future[Answer]:
         future = self._awaited(request)
         self._thread.call(lambda: self._post(request, future))
         return future
 
-    def follow(self, session: str, request: Request, heard: Heard) -> tuple[Future[Reply], Callable[[], None]]:
+    def follow(
+        self, session: str, request: RequestBase[Answer], heard: Heard
+    ) -> tuple[Future[Answer], Callable[[], None]]:
         future, forgets = self._awaited(request), list[Callable[[], None]]()
 
         def send() -> None:
@@ -202,23 +205,23 @@ class SocketChannel:
         self._thread.call(send)
         return future, lambda: self._thread.call(forget)
 
-    def _awaited(self, request: Request) -> AwaitedReply:
+    def _awaited(self, request: RequestBase[Answer]) -> AwaitedReply[Answer]:
         def given_up() -> None:
-            if not isinstance(request, MOVES):  # which is paused, and waited for once more
+            if type(request).terms.browser != "moves":  # which is paused, and waited for once more
                 self._thread.call(lambda: self._give_up(future))
 
-        future = AwaitedReply(self._look, given_up)
+        future = AwaitedReply[Answer](self._look, given_up)
         future.set_running_or_notify_cancel()  # a request that was sent cannot be taken back
         return future
 
-    def _post(self, request: Request, future: AwaitedReply) -> None:
+    def _post(self, request: RequestBase[Answer], future: AwaitedReply[Answer]) -> None:
         future.number = self._connection.post(request, lambda outcome: self._settle(future, outcome))
 
-    def _give_up(self, future: AwaitedReply) -> None:
+    def _give_up(self, future: AwaitedReply[Any]) -> None:
         if future.number is not None and not future.done():
             self._connection.give_up(future.number)
 
-    def take_back(self, reply: Future[Reply]) -> bool:
+    def take_back(self, reply: Future[Any]) -> bool:
         async def taken_back() -> bool:
             number = reply.number if isinstance(reply, AwaitedReply) else None
             return number is not None and not reply.done() and self._connection.take_back(number)
@@ -230,7 +233,7 @@ class SocketChannel:
         for notice in self._on_its_way:
             notice.look()
 
-    def _settle(self, future: Future[Reply], outcome: Reply | BaseException) -> None:
+    def _settle(self, future: Future[Answer], outcome: Answer | BaseException) -> None:
         self.unkept.heed(outcome)
         self._refused |= isinstance(outcome, KeyRefused)
         settled(future, outcome)

@@ -9,20 +9,21 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Final, Literal
+from typing import Final, Generic, Literal
 
+from djinn_jupyter.client.connection.arrivals import Answer
 from djinn_jupyter.client.connection.channel import Channel
-from djinn_jupyter.wire.replies import Event, Reply
-from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire.replies import Event
+from djinn_jupyter.wire.request_base import RequestBase
 
 REPLIED: Final = "replied"
 Feed = SimpleQueue[Event | Literal["replied"]]
 
 
-class Following:
+class Following(Generic[Answer]):
     """A request that was sent. `reply` is its future."""
 
-    def __init__(self, channel: Channel, feed: Feed, reply: Future[Reply]) -> None:
+    def __init__(self, channel: Channel, feed: Feed, reply: Future[Answer]) -> None:
         self._channel, self._feed, self.reply = channel, feed, reply
 
     def events(self) -> Iterator[Event]:
@@ -32,7 +33,7 @@ class Following:
 
 
 @contextmanager
-def followed(channel: Channel, session: str, request: Request) -> Iterator[Following]:
+def followed(channel: Channel, session: str, request: RequestBase[Answer]) -> Iterator[Following[Answer]]:
     """Send a request, and hear the events of its session from its beginning on."""
     feed: Feed = SimpleQueue()
     reply, forget = channel.follow(session, request, feed.put)

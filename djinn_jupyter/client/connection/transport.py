@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 import zmq
 
-from djinn_jupyter.client.connection.arrivals import Answered, Arrivals, Sent, settle
+from djinn_jupyter.client.connection.arrivals import Answer, AnsweredBy, Arrivals, Sent, checked, settle
 from djinn_jupyter.client.connection.end import SEE_LOG, ended_sentence, sentence_of_end
 from djinn_jupyter.client.connection.handshake import Unmet, met
 from djinn_jupyter.client.connection.line import Context, SocketLine
@@ -35,7 +35,7 @@ from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.pieces import InPieces
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import EventsMissed, Failed, Listening, Reply, Welcome
-from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, Request, Unlisten
+from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, RequestBase, Unlisten
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +103,6 @@ class Connection:
         except BaseException:
             await self.close()
             raise
-        if not isinstance(welcome, Welcome):
-            await self.close()
-            raise WireError(f"The engine answered Hello with {type(welcome).__name__}.")
         self.welcome = welcome
         self.entry = as_told(self.entry, welcome.model)
         self._latest_event = welcome.events
@@ -121,13 +118,13 @@ class Connection:
         assert self._lost is not None
         return self._lost
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: RequestBase[Answer]) -> Answer:
         """Send a request and return the reply; a Failed reply is raised as the error that it stands for."""
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.post(request, partial(settle, answer))
         return await answer
 
-    def post(self, request: Request, answered: Answered) -> int:
+    def post(self, request: RequestBase[Answer], answered: AnsweredBy[Answer]) -> int:
         """Send a request; `answered` is called exactly once, in the loop, with the reply or the error to raise. Return
         the request's number."""
         number = self._number = self._number + 1
@@ -142,7 +139,7 @@ class Connection:
             answered(error)
             return number
         in_pieces = self._outlives_lines and goes_in_pieces(request, frames)
-        sent = self._pending[number] = Sent(frames, naming(trace, answered), in_pieces=in_pieces)
+        sent = self._pending[number] = Sent(frames, checked(request, naming(trace, answered)), in_pieces=in_pieces)
         if self.down_since is None:
             self._send_pending(number, sent)
         return number
@@ -182,7 +179,7 @@ class Connection:
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         """Call `heard` in the loop for each event of a session ("" for all sessions), from the return of this call
         until the returned function is called."""
-        listening: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        listening: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
         forget = self.hear(session, heard, partial(settle, listening))
         try:
             await listening
@@ -191,13 +188,13 @@ class Connection:
             raise
         return forget
 
-    def hear(self, session: str, heard: Heard, answered: Answered) -> Callable[[], None]:
+    def hear(self, session: str, heard: Heard, answered: AnsweredBy[Listening]) -> Callable[[], None]:
         """Call `heard` likewise, and do not wait: what is sent behind it is heard from its beginning. `answered` is
         called as by `post`."""
         named = session or None
         self._subscriptions.add(named, heard)
 
-        def listening(outcome: Reply | DjinnError) -> None:
+        def listening(outcome: Listening | DjinnError) -> None:
             if isinstance(outcome, Listening):
                 self._latest_event = max(self._latest_event, outcome.events)
             answered(outcome)
@@ -339,20 +336,18 @@ class Connection:
         self._meet(answer.result())
         return True
 
-    def _greet(self) -> tuple[asyncio.Future[Reply | DjinnError], int]:
+    def _greet(self) -> tuple[asyncio.Future[Welcome | DjinnError], int]:
         self._number += 1
-        answer: asyncio.Future[Reply | DjinnError] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Welcome | DjinnError] = asyncio.get_running_loop().create_future()
         hello = msgspec.structs.replace(self._hello, heard=self._latest_event, engine=self.welcome.engine)
-        self._pending[self._number] = Sent([], answer.set_result)
+        self._pending[self._number] = Sent([], checked(hello, answer.set_result))
         self._send(codec.encode_checked(self._number, hello))
         return answer, self._number
 
-    def _meet(self, welcome: Reply | DjinnError) -> None:
+    def _meet(self, welcome: Welcome | DjinnError) -> None:
         """Go on with the engine that answered Hello, or with the next one of its model, which has its sessions."""
         if isinstance(welcome, DjinnError):
             raise welcome
-        if not isinstance(welcome, Welcome):
-            raise WireError(f"The engine answered Hello with {type(welcome).__name__}.")
         earlier, self.welcome = self.welcome, welcome
         if welcome.engine == earlier.engine:
             return

@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 from djinn_jupyter.client.connection.line_rate import LineRate, PackedRate
 from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.errors import DjinnError, WireError
+from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.packing import pack_where_fewer
 from djinn_jupyter.wire.pieces import PieceTaken, PutPiece, part_of
-from djinn_jupyter.wire.replies import Reply
 
-Post = Callable[[PutPiece, Callable[["Reply | DjinnError"], None]], object]
+Post = Callable[[PutPiece, Callable[["PieceTaken | DjinnError"], None]], object]
 Ended = Callable[["DjinnError | None"], None]
 
 
@@ -69,14 +68,13 @@ class Upload:
         self._under_way += 1
         self._post(piece, lambda outcome: self._take(piece, seconds if packs else None, outcome))
 
-    def _take(self, piece: PutPiece, packing: float | None, outcome: Reply | DjinnError) -> None:
+    def _take(self, piece: PutPiece, packing: float | None, outcome: PieceTaken | DjinnError) -> None:
         """Take the reply to a piece, whose packing took so many seconds, None where it was not tried."""
         if self._over:
             return
         self._under_way -= 1
-        if not isinstance(outcome, PieceTaken):
-            named = type(outcome).__name__
-            return self._end(outcome if isinstance(outcome, DjinnError) else WireError(f"A {named} came."))
+        if isinstance(outcome, DjinnError):
+            return self._end(outcome)
         carried = piece.content.nbytes
         self._rate.note(time.monotonic(), carried)
         if packing is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.connection.channel import Channel, expect
+from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.given_paths import given_path
@@ -32,7 +32,6 @@ from djinn_jupyter.methods.datasets.request.collecting import (
     MOST_PROMPTS,
     CheckCollect,
     Collect,
-    Collected,
     CollectionProgressed,
     StoredDtype,
     shard_name,
@@ -242,7 +241,7 @@ class CollectionWork:
             for event in shard.events():
                 if isinstance(event, CollectionProgressed):
                     self._note(request.shard, event.done, tell)
-            collected = expect(shard.reply.result(), Collected)
+            collected = shard.reply.result()
         path = self._path(request)
         if channel.is_afar:
             handed_over.keep(collected, path, request)

@@ -11,7 +11,6 @@ import msgspec
 
 from djinn_jupyter.client.adapters import same_adapter
 from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.following import followed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.likeness import require_modules
@@ -354,7 +353,7 @@ class _Sweep:
         with followed(self.engine.channel, session, request) as under_way:
             try:
                 self._note(under_way.events())
-                return Grid([nameless(expect(under_way.reply.result(), Swept))], several=self.asked.several)
+                return Grid([nameless(under_way.reply.result())], several=self.asked.several)
             except KeyboardInterrupt:
                 if not self.places:
                     raise
