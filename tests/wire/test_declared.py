@@ -43,7 +43,12 @@ def test_what_is_answered_during_a_run_touches_no_rows_and_what_is_done_anew_cha
 
 
 def test_what_a_request_makes_or_saves_is_a_field_of_its_own() -> None:
-    named = [(kind, field) for kind in kinds.known().requests for field in (kind.terms.makes, kind.terms.saves) if field is not None]
+    named = [
+        (kind, field)
+        for kind in kinds.known().requests
+        for field in (kind.terms.makes, kind.terms.saves)
+        if field is not None
+    ]
     assert all(field in kind.__struct_fields__ for kind, field in named)
     assert ask.Fork(session="a", name="b").made == ask.Open(session="b").made == "b"
 

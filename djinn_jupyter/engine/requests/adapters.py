@@ -29,8 +29,8 @@ class AdapterRequests:
         self._sessions, self._runtime, self._adapters = sessions, runtime, runtime.modules.adapters
 
     @handles(ask.AddAdapter)
-    def add_adapter(self, request: ask.AddAdapter, holder: Holder) -> Steps | AdapterAdded:
-        session = require_empty(self._sessions.find(request.session), "add an adapter", "engine.add_adapter")
+    def add_adapter(self, request: ask.AddAdapter, session: Session, holder: Holder) -> Steps | AdapterAdded:
+        require_empty(session, "add an adapter", "engine.add_adapter")
         require_name(request.name)
         parts = fitted(self._runtime.forward, request.modules)
         identity = AdapterIdentity(name=request.name, folder=request.folder, digest=request.digest)
@@ -71,9 +71,8 @@ class AdapterRequests:
         return Cleared(count=1)
 
     @handles(ask.SetAdapter)
-    def set_adapter(self, request: ask.SetAdapter, holder: Holder) -> Described:
+    def set_adapter(self, request: ask.SetAdapter, session: Session, holder: Holder) -> Described:
         """Choose the adapter of a session that holds no line yet."""
-        session = self._sessions.find(request.session)
         person = person_of(session.name)
         wanted = None if request.adapter is None else self._adapters.find(person, request.adapter)
         if wanted is not session.adapter:

@@ -34,8 +34,8 @@ class AddedModuleRequests:
         self._added, self._anatomy = runtime.modules.table, runtime.forward.anatomy
 
     @handles(ask.AddModule)
-    def add_module(self, request: ask.AddModule, holder: Holder) -> Steps | ModuleAdded:
-        session = require_empty(self._sessions.find(request.session), "add a module", "engine.add_module")
+    def add_module(self, request: ask.AddModule, session: Session, holder: Holder) -> Steps | ModuleAdded:
+        require_empty(session, "add a module", "engine.add_module")
         if request.form.kind in TRANSCODERS and self._runtime.forward.split:
             raise UsageError(
                 "A model that --tensor-parallel splits takes no transcoder, which reads and writes an MLP at once; "

@@ -52,8 +52,7 @@ class CheckpointRequests:
         self._storage_table, self._until_done = storage_table, until_done
 
     @handles(ask.SaveCheckpoint)
-    def save_checkpoint(self, request: ask.SaveCheckpoint, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def save_checkpoint(self, request: ask.SaveCheckpoint, session: Session, holder: Holder) -> Steps:
         folder = self._persistence.checkpoints
         folder.file_of(request.name)
         if not request.replace:
@@ -132,8 +131,7 @@ class CheckpointRequests:
             raise IllegalMove(f"Session {in_quotes(there.name)} is running; pause it before it is replaced.")
 
     @handles(ask.AcceptRecomputed)
-    def accept_recomputed(self, request: ask.AcceptRecomputed, holder: Holder) -> Described:
-        session = self._sessions.find(request.session)
+    def accept_recomputed(self, request: ask.AcceptRecomputed, session: Session, holder: Holder) -> Described:
         if session.exactness == "recomputed":
             session.count_as("exact")
         return Described(session=reports.describe(session))

@@ -34,11 +34,11 @@ class ComparisonRequests:
         self._sessions, self._residency = sessions, residency
 
     @handles(ask.Compare)
-    def compare(self, request: ask.Compare, holder: Holder) -> Steps:
+    def compare(self, request: ask.Compare, session: Session, holder: Holder) -> Steps:
         other = self._sessions.find(request.other)
         queries.stopped_frame(other)
         yield from brought(other, self._sessions, self._residency)
-        return compared((self._sessions.find(request.session), other), request.last)
+        return compared((session, other), request.last)
 
 
 def compared(both: tuple[Session, Session], last: int) -> Compared:

@@ -23,7 +23,6 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sampling import Sampler, make_sampler
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove, NoTokenizer, PromptTooLong, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused, Pausing, SessionPaused, SessionRunning
@@ -32,13 +31,12 @@ from djinn_jupyter.wire.texts import in_quotes
 
 
 class ExecutionRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
-        self._sessions, self._runtime, self._residency = sessions, runtime, residency
+    def __init__(self, runtime: Runtime, residency: Residency) -> None:
+        self._runtime, self._residency = runtime, residency
         self._forward, self._description = runtime.forward, runtime.description
 
     @handles(ask.Run)
-    def run(self, request: ask.Run, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def run(self, request: ask.Run, session: Session, holder: Holder) -> Steps:
         session.check_move("run")
         if request.extend and session.state == "paused":
             raise IllegalMove(
@@ -128,16 +126,14 @@ class ExecutionRequests:
         )
 
     @handles(ask.Resume)
-    def resume(self, request: ask.Resume, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def resume(self, request: ask.Resume, session: Session, holder: Holder) -> Steps:
         self._go_on(session)
         if request.mode is not None and session.generation is not None:
             session.generation.share(request.mode)
         return run_line(self._runtime.of(session), session, free=request.free)
 
     @handles(ask.Step)
-    def step(self, request: ask.Step, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def step(self, request: ask.Step, session: Session, holder: Holder) -> Steps:
         session.check_move("go_on")
         frame, runtime = queries.stopped_frame(session), self._runtime.of(session)
         assert frame.tap is not None
@@ -167,13 +163,11 @@ class ExecutionRequests:
         self._runtime.publish(SessionRunning(session=session.name))
 
     @handles(ask.Pause)
-    def pause(self, request: ask.Pause, holder: Holder) -> Pausing:
-        session = self._sessions.find(request.session)
+    def pause(self, request: ask.Pause, session: Session, holder: Holder) -> Pausing:
         return Pausing(was_running=session.request_pause())
 
     @handles(ask.Back)
-    def back(self, request: ask.Back, holder: Holder) -> Paused | Steps:
-        session = self._sessions.find(request.session)
+    def back(self, request: ask.Back, session: Session, holder: Holder) -> Paused | Steps:
         session.check_move("go_back")
         match request.by:
             case "layer":

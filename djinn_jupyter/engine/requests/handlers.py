@@ -52,9 +52,9 @@ def request_handlers(
     extents: dict[str, int],
 ) -> RequestHandlers:
     """Return one handler for each kind of request."""
-    execution = ExecutionRequests(sessions, runtime, residency)
-    inspection = InspectionRequests(sessions, runtime, Workspace(budget, runtime.space, "lenses"), persistence)
-    breakpoints = BreakpointRequests(sessions, runtime)
+    execution = ExecutionRequests(runtime, residency)
+    inspection = InspectionRequests(runtime, Workspace(budget, runtime.space, "lenses"), persistence)
+    breakpoints = BreakpointRequests(runtime)
     images = WholeImages(runtime, residency, storage_table, options)
     methods = MethodParts(
         sessions=sessions,
@@ -66,16 +66,17 @@ def request_handlers(
         extents=extents,
     )
     return RequestHandlers(
+        sessions,
         SessionRequests(sessions, lifecycle, runtime, residency, options, persistence),
         execution,
-        ResumingRequests(sessions, residency, runtime, execution, inspection, breakpoints),
+        ResumingRequests(residency, runtime, execution, inspection, breakpoints),
         breakpoints,
         EditRequests(sessions, runtime, residency),
-        RuleRequests(sessions, runtime),
-        SwitchingRequests(sessions, runtime, residency),
+        RuleRequests(runtime),
+        SwitchingRequests(runtime, residency),
         inspection,
         ComparisonRequests(sessions, residency),
-        PassRequests(sessions, runtime),
+        PassRequests(runtime),
         TreeRequests(sessions, runtime),
         PeopleRequests(sessions, storage_table, persistence, residency, running_time),
         SwapRequests(sessions, residency),

@@ -1,4 +1,5 @@
-"""The handler of each request: a method marked by `@handles`."""
+"""The handler of each request: a method marked by `@handles`. It is called with the request, with its session where it
+concerns one that is there, and with the holder who asks."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any, Final, TypeVar
 from djinn_jupyter.engine.scheduling.jobs import Underway
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
@@ -31,8 +33,9 @@ class RequestHandlers:
     """The handlers of all `parts`: objects with methods that are marked. Those of a `split` model refuse what needs
     whole layers."""
 
-    def __init__(self, *parts: object, split: bool = False) -> None:
-        self._found: dict[type[ask.Request], Callable[[Any, Holder], Answered]] = {}
+    def __init__(self, sessions: SessionTable, *parts: object, split: bool = False) -> None:
+        self._sessions = sessions
+        self._found: dict[type[ask.Request], Callable[..., Answered]] = {}
         for part in parts:
             for name, request in marked(type(part)):
                 if request in self._found:
@@ -45,14 +48,17 @@ class RequestHandlers:
         return frozenset(self._found)
 
     def answer(self, request: ask.Request, holder: Holder) -> Answered:
-        """Call the request's handler. Raises UsageError where there is none."""
+        """Call the request's handler. Raises UsageError where there is none, UnknownSession where its session is not
+        there."""
         handler = self._found.get(type(request))
         if handler is None:
             raise UsageError(f"The engine has no verb {type(request).__name__}.")
+        if isinstance(request, ask.SessionRequest) and not type(request).terms.opens:
+            return handler(request, self._sessions.find(request.session), holder)
         return handler(request, holder)
 
 
-def _refused(request: ask.Request, holder: Holder) -> Answered:
+def _refused(request: ask.Request, *_: object) -> Answered:
     raise UsageError(
         f"A model that --tensor-parallel splits answers no {type(request).__name__}, which needs whole layers on one "
         "device: load the model without it."

@@ -28,7 +28,6 @@ from djinn_jupyter.engine.session.influences import influences
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import Unspaced
 from djinn_jupyter.engine.system.arrays import dtype_name, to_array
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
@@ -54,16 +53,13 @@ LENS_TOKENS = 8192  # that are spelled before others are answered
 
 
 class InspectionRequests:
-    def __init__(
-        self, sessions: SessionTable, runtime: Runtime, workspace: Workspace, persistence: Persistence
-    ) -> None:
-        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+    def __init__(self, runtime: Runtime, workspace: Workspace, persistence: Persistence) -> None:
+        self._runtime, self._workspace = runtime, workspace
         self._persistence = persistence
         self._forward, self._tokenizer = runtime.forward, runtime.tokenizer
 
     @handles(ask.MeasureEffect)
-    def measure_effect(self, request: ask.MeasureEffect, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def measure_effect(self, request: ask.MeasureEffect, session: Session, holder: Holder) -> Steps:
         frame = queries.stopped_frame(session)
         stop = session.history.here
         assert stop is not None
@@ -86,9 +82,9 @@ class InspectionRequests:
         )
 
     @handles(ask.Inspect)
-    def inspect(self, request: ask.Inspect, holder: Holder) -> Steps:
-        part = yield from self._part(request)
-        session, _, site, tap = self._looked_at(request)
+    def inspect(self, request: ask.Inspect, session: Session, holder: Holder) -> Steps:
+        part = yield from self._part(request, session)
+        _, site, tap = self._looked_at(request, session)
         made, unmade = self._recipe(session, msgspec.structs.replace(request, site=str(site)), tap)
         return Inspected(
             made=made,
@@ -105,20 +101,20 @@ class InspectionRequests:
         )
 
     @handles(ask.ReadPooled)
-    def read_pooled(self, request: ask.ReadPooled, holder: Holder) -> Steps:
-        part = yield from self._part(request)
+    def read_pooled(self, request: ask.ReadPooled, session: Session, holder: Holder) -> Steps:
+        part = yield from self._part(request, session)
         return PooledRead(pooled=pooled_for(request, part))
 
     @handles(ask.ReadFigures)
-    def read_figures(self, request: ask.ReadFigures, holder: Holder) -> Steps:
-        part = yield from self._part(request)
+    def read_figures(self, request: ask.ReadFigures, session: Session, holder: Holder) -> Steps:
+        part = yield from self._part(request, session)
         return figures_for(part, each=request.each)
 
     def _part(
-        self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures
+        self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures, session: Session
     ) -> Generator[Blocked | None, None, PartOfPass]:
         """Return the values that are asked for, of the stopped pass or ahead of it."""
-        session, frame, site, tap = self._looked_at(request)
+        frame, site, tap = self._looked_at(request, session)
         ahead = not isinstance(request, ask.ReadFigures) and request.ahead
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead)
         value = tap.read(seen.raw)
@@ -134,8 +130,8 @@ class InspectionRequests:
         )
 
     @handles(ask.Lens)
-    def lens(self, request: ask.Lens, holder: Holder) -> Steps:
-        session, frame, site, tap = self._looked_at(request)
+    def lens(self, request: ask.Lens, session: Session, holder: Holder) -> Steps:
+        frame, site, tap = self._looked_at(request, session)
         if site.point == "logits":
             raise UnknownSite("The logits are the end of the network already; ask for their top with the run's result.")
         if tap.lens_width != self._forward.anatomy.hidden_size:
@@ -186,8 +182,8 @@ class InspectionRequests:
         return look_recipe(self._persistence.identity, self._runtime.description, session, asked, tap)
 
     @handles(ask.Evaluate)
-    def evaluate(self, request: ask.Evaluate, holder: Holder) -> Steps:
-        session, frame, site, tap = self._looked_at(request)
+    def evaluate(self, request: ask.Evaluate, session: Session, holder: Holder) -> Steps:
+        frame, site, tap = self._looked_at(request, session)
         condition = checked_condition(self._runtime, request.expression, tap, site)
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
         site_value = SiteValue(
@@ -206,17 +202,15 @@ class InspectionRequests:
         return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
 
     def _looked_at(
-        self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures | ask.Lens | ask.Evaluate
-    ) -> tuple[Session, Frame, Site, Tap]:
-        """Return the session, the frame that it is stopped in, the site that is asked for, and its tap."""
-        session = self._sessions.find(request.session)
+        self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures | ask.Lens | ask.Evaluate, session: Session
+    ) -> tuple[Frame, Site, Tap]:
+        """Return the frame that the session is stopped in, the site that is asked for, and its tap."""
         frame = queries.stopped_frame(session)
         site = reports.site_of(session) if request.site is None else self._runtime.site(request.site)
-        return session, frame, site, self._runtime.of(session).resolve(site)
+        return frame, site, self._runtime.of(session).resolve(site)
 
     @handles(ask.ReadWatch)
-    def read_watch(self, request: ask.ReadWatch, holder: Holder) -> WatchRead:
-        session = self._sessions.find(request.session)
+    def read_watch(self, request: ask.ReadWatch, session: Session, holder: Holder) -> WatchRead:
         watch = interventions.watch_of(session, self._runtime.site(request.site), request.direction)
         require_few_passes(request.site, len(watch.values), watch.bytes_held)
         made, unmade = watch_recipe(self._persistence.identity, self._runtime.description, session, watch)
@@ -231,19 +225,17 @@ class InspectionRequests:
         )
 
     @handles(ask.ReadStop)
-    def read_stop(self, request: ask.ReadStop, holder: Holder) -> Paused:
-        session = self._sessions.find(request.session)
+    def read_stop(self, request: ask.ReadStop, session: Session, holder: Holder) -> Paused:
         queries.stopped_frame(session)
         return reports.paused(self._runtime, session)
 
     @handles(ask.ReadLogits)
-    def read_logits(self, request: ask.ReadLogits, holder: Holder) -> Logits:
-        session = self._sessions.find(request.session)
+    def read_logits(self, request: ask.ReadLogits, session: Session, holder: Holder) -> Logits:
         return Logits(logits=to_array(last_logits(session)), stop=reports.standing(session))
 
     @handles(ask.ReadHistory)
-    def read_history(self, request: ask.ReadHistory, holder: Holder) -> History:
-        history = self._sessions.find(request.session).history
+    def read_history(self, request: ask.ReadHistory, session: Session, holder: Holder) -> History:
+        history = session.history
         return History(stops=history.describe(), present=history.present)
 
 

@@ -39,14 +39,13 @@ from djinn_jupyter.wire.watches import spell_watch
 
 
 class BreakpointRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
-        self._sessions, self._runtime = sessions, runtime
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._tokenizer = runtime.tokenizer
 
     @handles(ask.SetBreakpoint)
-    def set_breakpoint(self, request: ask.SetBreakpoint, holder: Holder) -> BreakpointSet:
+    def set_breakpoint(self, request: ask.SetBreakpoint, session: Session, holder: Holder) -> BreakpointSet:
         """Set a breakpoint. The same site and condition twice is one; setting it again enables it."""
-        session = self._sessions.find(request.session)
         site = self._runtime.site(request.site)
         tap = self._runtime.of(session).resolve(site)
         condition = None if request.when is None else checked_condition(self._runtime, request.when, tap, site)
@@ -76,8 +75,7 @@ class BreakpointRequests:
         return made
 
     @handles(ask.EnableBreakpoint)
-    def enable_breakpoint(self, request: ask.EnableBreakpoint, holder: Holder) -> BreakpointSet:
-        session = self._sessions.find(request.session)
+    def enable_breakpoint(self, request: ask.EnableBreakpoint, session: Session, holder: Holder) -> BreakpointSet:
         found = session.breakpoints.get(request.number)
         if found is None:
             raise UnknownBreakpoint(f"There is no breakpoint {request.number}; there are {_numbers(session)}.")
@@ -85,8 +83,7 @@ class BreakpointRequests:
         return BreakpointSet(breakpoint=found.describe(), existed=True)
 
     @handles(ask.ClearBreakpoints)
-    def clear_breakpoints(self, request: ask.ClearBreakpoints, holder: Holder) -> Cleared:
-        session = self._sessions.find(request.session)
+    def clear_breakpoints(self, request: ask.ClearBreakpoints, session: Session, holder: Holder) -> Cleared:
         if request.sites is None:
             doomed = set(session.breakpoints)
         else:
@@ -113,8 +110,7 @@ class EditRequests:
         self._sessions, self._runtime, self._residency = sessions, runtime, residency
 
     @handles(ask.ApplyEdit)
-    def apply_edit(self, request: ask.ApplyEdit, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def apply_edit(self, request: ask.ApplyEdit, session: Session, holder: Holder) -> Steps:
         frame = queries.stopped_frame(session)
         assert frame.tap is not None and frame.raw is not None
         site = edited_site(self._runtime, session, request.site)
@@ -175,9 +171,8 @@ class EditRequests:
         return edits.take(value, edits.rows_of(wanted, available), selector)
 
     @handles(ask.RevertEdits)
-    def revert_edits(self, request: ask.RevertEdits, holder: Holder) -> Paused:
+    def revert_edits(self, request: ask.RevertEdits, session: Session, holder: Holder) -> Paused:
         """Restore the stopped value as the pass computed it."""
-        session = self._sessions.find(request.session)
         queries.stopped_frame(session)
         stop = session.history.here
         assert stop is not None
@@ -189,13 +184,12 @@ class EditRequests:
 class RuleRequests:
     """Steering rules and watches."""
 
-    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
-        self._sessions, self._runtime = sessions, runtime
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     @handles(ask.Steer)
-    def steer(self, request: ask.Steer, holder: Holder) -> Steered:
+    def steer(self, request: ask.Steer, session: Session, holder: Holder) -> Steered:
         """Set a rule. The same rule twice is one; setting it again turns it on."""
-        session = self._sessions.find(request.session)
         made = made_rule(self._runtime.of(session), request, session.rule_numbers_given + 1)
         for rule in session.rules.values():
             if rule.says(made):
@@ -208,15 +202,13 @@ class RuleRequests:
         return Steered(rule=made.describe(), existed=False)
 
     @handles(ask.Unsteer)
-    def unsteer(self, request: ask.Unsteer, holder: Holder) -> Cleared:
-        session = self._sessions.find(request.session)
+    def unsteer(self, request: ask.Unsteer, session: Session, holder: Holder) -> Cleared:
         doomed = list(session.rules) if request.number is None else [rule_of(session, request.number).number]
         session.unsteer(doomed)
         return Cleared(count=len(doomed))
 
     @handles(ask.Watch)
-    def watch(self, request: ask.Watch, holder: Holder) -> Watching:
-        session = self._sessions.find(request.session)
+    def watch(self, request: ask.Watch, session: Session, holder: Holder) -> Watching:
         site = self._runtime.site(request.site)
         tap = self._runtime.of(session).resolve(site)
         made = _watch(request, site, tap, session)
@@ -229,8 +221,7 @@ class RuleRequests:
         return Watching(watch=made.describe())
 
     @handles(ask.Unwatch)
-    def unwatch(self, request: ask.Unwatch, holder: Holder) -> Cleared:
-        session = self._sessions.find(request.session)
+    def unwatch(self, request: ask.Unwatch, session: Session, holder: Holder) -> Cleared:
         if request.site is None:
             doomed = list(session.watches)
         else:

@@ -35,14 +35,13 @@ def require_prompt(model: ModelDescription, tokens: Sequence[int], number: int) 
     require_fit(model, tokens, f"Prompt {number} (counted from 0)", or_else=", or leave it out")
 
 
-def require_empty(session: Session, verb: str, opener: str) -> Session:
-    """Return the session. Raises IllegalMove where it has a line of its own, which the request's passes would
+def require_empty(session: Session, verb: str, opener: str) -> None:
+    """Raise IllegalMove where the session has a line of its own, which the request's passes would
     overwrite; `verb` says what is done, and `opener` is the Python function that opens an empty one for them."""
     if session.state != "idle" or session.tokens or session.rules or session.watches:
         raise IllegalMove(
             f"Session {in_quotes(session.name)} has a line of its own; {verb} in an empty one, as {opener} opens."
         )
-    return session
 
 
 def under_rules_of(sessions: SessionTable, ruling_name: str | None, session: Session) -> tuple[Rule, ...]:

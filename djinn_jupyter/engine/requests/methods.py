@@ -28,8 +28,9 @@ Outcome = TypeVar("Outcome")
 class MethodParts:
     """The parts of the engine that a method works with, one value for the life of the engine. The engine calls
     `handlers(parts)` of the method's `engine` once, when it begins; where that is a folder, of the module `handlers` in
-    it. It returns objects whose methods are marked by `@handles` with the method's own requests. All is used on the
-    engine's thread."""
+    it. It returns objects whose methods are marked by `@handles` with the method's own requests; each is called with
+    the request, with its session where it concerns one, and with the holder who asks. All is used on the engine's
+    thread."""
 
     sessions: SessionTable
     """The sessions by name: `find` returns one or raises UnknownSession; `on_removal` calls back with each that has
@@ -88,7 +89,7 @@ def _handlers_of(method: Method, parts: MethodParts) -> tuple[object, ...]:
     if module is not None and hasattr(module, "__path__"):
         module = part(method, "engine.handlers")
     found = () if module is None else tuple(module.handlers(parts))
-    for request in RequestHandlers(*found).requests:
+    for request in RequestHandlers(parts.sessions, *found).requests:
         if not method.has(request.__module__):
             raise TypeError(f"{request.__name__} is no request of its own")
     return found

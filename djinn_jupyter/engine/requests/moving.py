@@ -163,8 +163,7 @@ class MoveRequests:
         )
 
     @handles(ask.SendAway)
-    def send_away(self, request: ask.SendAway, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def send_away(self, request: ask.SendAway, session: Session, holder: Holder) -> Steps:
         self._persistence.moves.require(request.store)
         require_equal(self._here, request.to)
         if session.temporary:

@@ -18,7 +18,6 @@ from djinn_jupyter.engine.session import queries, reports, stop_edits
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.arrays import handed_over
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
@@ -47,12 +46,11 @@ class Seen:
 
 
 class PassRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
-        self._sessions, self._runtime = sessions, runtime
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     @handles(ask.ReadPass)
-    def read_pass(self, request: ask.ReadPass, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def read_pass(self, request: ask.ReadPass, session: Session, holder: Holder) -> Steps:
         frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()
         places = {text: runtime.site(text) for text in dict.fromkeys(request.sites)}
         seen = {text: Seen(site=site, tap=runtime.resolve(site), room=room) for text, site in places.items()}

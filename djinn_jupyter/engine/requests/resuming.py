@@ -12,7 +12,6 @@ from djinn_jupyter.engine.session import queries, reports, stop_edits
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.replies import Inspected, Paused, Reached
@@ -22,26 +21,24 @@ from djinn_jupyter.wire.sites import Site
 class ResumingRequests:
     def __init__(
         self,
-        sessions: SessionTable,
         residency: Residency,
         runtime: Runtime,
         execution: ExecutionRequests,
         inspection: InspectionRequests,
         breakpoints: BreakpointRequests,
     ) -> None:
-        self._sessions, self._residency, self._runtime = sessions, residency, runtime
+        self._residency, self._runtime = residency, runtime
         self._execution, self._inspection, self._breakpoints = execution, inspection, breakpoints
 
     @handles(ask.ResumeWith)
-    def resume_with(self, request: ask.ResumeWith, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def resume_with(self, request: ask.ResumeWith, session: Session, holder: Holder) -> Steps:
         session.check_move("go_on")
         halts = self._sites(session, request.halts)
         if request.value is not None:
             self._put(session, Set(value=request.value), request.positions)
         if halts is not None:
             self._arm(session, halts)
-        steps = self._execution.resume(ask.Resume(session=session.name), holder)
+        steps = self._execution.resume(ask.Resume(session=session.name), session, holder)
         return self._looked(session, steps, holder)
 
     def _sites(self, session: Session, halts: tuple[str, ...] | None) -> list[Site] | None:
@@ -78,7 +75,7 @@ class ResumingRequests:
         stop = yield from steps
         if not isinstance(stop, Paused):
             return stop
-        seen = yield from self._inspection.inspect(ask.Inspect(session=session.name), holder)
+        seen = yield from self._inspection.inspect(ask.Inspect(session=session.name), session, holder)
         assert isinstance(seen, Inspected)
         drawn = stop.tokens[stop.prompt_tokens :]
         return Reached(snapshot=seen.snapshot, step=stop.step, positions=stop.positions, drawn=drawn)

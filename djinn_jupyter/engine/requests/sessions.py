@@ -100,13 +100,13 @@ class SessionRequests:
         return self._life.begin(fresh)
 
     @handles(ask.Describe)
-    def describe(self, request: ask.Describe, holder: Holder) -> Described:
-        return Described(session=reports.describe(self._sessions.find(request.session)))
+    def describe(self, request: ask.Describe, session: Session, holder: Holder) -> Described:
+        return Described(session=reports.describe(session))
 
     @handles(ask.SetAttention)
-    def set_attention(self, request: ask.SetAttention, holder: Holder) -> Described:
+    def set_attention(self, request: ask.SetAttention, session: Session, holder: Holder) -> Described:
         """Choose how a session that holds nothing yet computes attention; its points are those of that attention."""
-        session, own = self._sessions.find(request.session), self._runtime.forward.attention
+        session, own = session, self._runtime.forward.attention
         if request.attention != (session.attention or own):
             if session.tokens or session.breakpoints or session.rules or session.watches:
                 raise IllegalMove(
@@ -123,9 +123,8 @@ class SessionRequests:
         return Described(session=reports.describe(session))
 
     @handles(ask.Share)
-    def share(self, request: ask.Share, holder: Holder) -> Described:
+    def share(self, request: ask.Share, session: Session, holder: Holder) -> Described:
         """Let another person read or change a person's session from now on, or no more."""
-        session = self._sessions.find(request.session)
         owner = person_of(session.name)
         if owner is None:
             raise UsageError(
@@ -138,19 +137,18 @@ class SessionRequests:
         return Described(session=reports.describe(session))
 
     @handles(ask.Detach)
-    def detach(self, request: ask.Detach, holder: Holder) -> Detached:
-        session = self._sessions.find(request.session)
+    def detach(self, request: ask.Detach, session: Session, holder: Holder) -> Detached:
         if session.holder == holder.name:
             session.detach()
         return Detached()
 
     @handles(ask.Close)
-    def close(self, request: ask.Close, holder: Holder) -> Closed:
-        return Closed(pages_freed=self._life.close(self._sessions.find(request.session)))
+    def close(self, request: ask.Close, session: Session, holder: Holder) -> Closed:
+        return Closed(pages_freed=self._life.close(session))
 
     @handles(ask.Fork)
-    def fork(self, request: ask.Fork, holder: Holder) -> Opened:
-        parent = self._sessions.find(request.session)
+    def fork(self, request: ask.Fork, session: Session, holder: Holder) -> Opened:
+        parent = session
         require_showable(request.name, "The name of a session")
         require_free(request.name, self._sessions)
         if request.seed is not None:

@@ -21,8 +21,7 @@ class SwapRequests:
         self._sessions, self._residency = sessions, residency
 
     @handles(ask.SwapOut)
-    def swap_out(self, request: ask.SwapOut, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def swap_out(self, request: ask.SwapOut, session: Session, holder: Holder) -> Steps:
         self._residency.require_tier(request.tier)
         self._residency.quotas.require_place(session, request.tier)
         if session.state == "running":
@@ -34,8 +33,7 @@ class SwapRequests:
         return _swapped(session, before)
 
     @handles(ask.SwapIn)
-    def swap_in(self, request: ask.SwapIn, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
+    def swap_in(self, request: ask.SwapIn, session: Session, holder: Holder) -> Steps:
         before = session.residence.last_transfer
         if session.residence.present:
             return Swapped(session=reports.describe(session), transfer=None)
@@ -44,15 +42,13 @@ class SwapRequests:
         return _swapped(session, before)
 
     @handles(ask.Rest)
-    def rest(self, request: ask.Rest, holder: Holder) -> Described:
-        session = self._sessions.find(request.session)
+    def rest(self, request: ask.Rest, session: Session, holder: Holder) -> Described:
         self._residency.announce_rest(session, request.expected_seconds)
         return Described(session=reports.describe(session))
 
     @handles(ask.Note)
-    def note(self, request: ask.Note, holder: Holder) -> Noted:
+    def note(self, request: ask.Note, session: Session, holder: Holder) -> Noted:
         """Note what a notebook does. Any client may say so: its kernel, or the server that its window belongs to."""
-        session = self._sessions.find(request.session)
         if request.activity == "in_use":
             self._use(session, holder)
         self._residency.note(session, request.activity)

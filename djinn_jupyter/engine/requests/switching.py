@@ -10,27 +10,25 @@ from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports, stop_edits
 from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused, Steered
 
 
 class SwitchingRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
-        self._sessions, self._runtime, self._residency = sessions, runtime, residency
+    def __init__(self, runtime: Runtime, residency: Residency) -> None:
+        self._runtime, self._residency = runtime, residency
 
     @handles(ask.EnableRule)
-    def enable_rule(self, request: ask.EnableRule, holder: Holder) -> Steered:
-        session = self._sessions.find(request.session)
+    def enable_rule(self, request: ask.EnableRule, session: Session, holder: Holder) -> Steered:
         rule = rule_of(session, request.number)
         session.enable_rule(rule, request.enabled)
         return Steered(rule=rule.describe(), existed=True)
 
     @handles(ask.EnableEdit)
-    def enable_edit(self, request: ask.EnableEdit, holder: Holder) -> Paused:
+    def enable_edit(self, request: ask.EnableEdit, session: Session, holder: Holder) -> Paused:
         """Make the edits of the stop again, from the value that the pass computed."""
-        session = self._sessions.find(request.session)
         standing = queries.stopped_frame(session)
         stop = session.history.here
         assert stop is not None and standing.raw is not None

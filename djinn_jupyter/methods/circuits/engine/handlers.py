@@ -51,8 +51,8 @@ class EdgeRequests:
         parts.sessions.on_removal(self._recordings.let_go)
 
     @handles(AttributeEdges)
-    def attribute_edges(self, request: AttributeEdges, holder: Holder) -> Steps:
-        given = self._given(request, "attribution of edges", "dj.edges")
+    def attribute_edges(self, request: AttributeEdges, session: Session, holder: Holder) -> Steps:
+        given = self._given(request, session, "attribution of edges", "dj.edges")
         meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
         recipe = EdgeRecipe(asked=meant, by=self._parts.origin(), **given.computed)
         stop = self._standing(request.corrupted)
@@ -76,8 +76,8 @@ class EdgeRequests:
         return under_way.steps(self._recordings.workspace, self._trials)
 
     @handles(RunCircuits)
-    def run_circuits(self, request: RunCircuits, holder: Holder) -> Steps:
-        given = self._given(request, "run of circuits", "dj.circuit")
+    def run_circuits(self, request: RunCircuits, session: Session, holder: Holder) -> Steps:
+        given = self._given(request, session, "run of circuits", "dj.circuit")
         meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
         recipe = CircuitRecipe(asked=meant, by=self._parts.origin(), **given.computed)
         patching = EdgePatching(given.runtime, given.session, given.lines, given.metric)
@@ -88,9 +88,9 @@ class EdgeRequests:
         steps = patching.circuits(self._recordings, request.circuits)
         return completed(steps, notes=given.notes, made=made)
 
-    def _given(self, request: AttributeEdges | RunCircuits, verb: str, opener: str) -> _Given:
+    def _given(self, request: AttributeEdges | RunCircuits, session: Session, verb: str, opener: str) -> _Given:
         """Return what the request is about, checked."""
-        session = require_empty(self._parts.sessions.find(request.session), verb, opener)
+        require_empty(session, verb, opener)
         self._lines.compute_like(request, session)
         (corrupted, notes), (clean, more) = (self._lines.tokens(line) for line in (request.corrupted, request.clean))
         require_alike(clean, corrupted)

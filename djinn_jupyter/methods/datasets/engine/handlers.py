@@ -51,14 +51,14 @@ class CollectionRequests:
         self._batches = Batches(parts.runtime)
 
     @handles(Collect)
-    def collect(self, request: Collect, holder: Holder) -> Steps:
-        session = require_empty(self._parts.sessions.find(request.session), "collect", "engine.collect")
+    def collect(self, request: Collect, session: Session, holder: Holder) -> Steps:
+        require_empty(session, "collect", "engine.collect")
         asked = self._checked(request, session)
         return Collecting(self._parts, session, asked, self._batches).steps(self._workspace)
 
     @handles(CheckCollect)
-    def check(self, request: CheckCollect, holder: Holder) -> Steps:
-        session = require_empty(self._parts.sessions.find(request.session), "collect", "engine.collect")
+    def check(self, request: CheckCollect, session: Session, holder: Holder) -> Steps:
+        require_empty(session, "collect", "engine.collect")
         asked = self._checked(request, session)
         return self._checked_place(asked)
 
@@ -125,9 +125,9 @@ class ScoreRequests:
         self._batches = Batches(parts.runtime)
 
     @handles(Score)
-    def score(self, request: Score, holder: Holder) -> Steps:
+    def score(self, request: Score, session: Session, holder: Holder) -> Steps:
         sessions, model = self._parts.sessions, self._runtime.description
-        session = require_empty(sessions.find(request.session), "score", "engine.loss")
+        require_empty(session, "score", "engine.loss")
         prompts = prompts_of(sessions, model, request.prompts, first=request.first)
         if request.what == "logits":
             require_answerable(sum(map(len, prompts)), model.vocab_size)

@@ -10,6 +10,7 @@ from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.added_modules import AddedModule
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
@@ -34,8 +35,8 @@ class GraphRequests:
         self._lines, self._trials = LineSources(parts), Trials()
 
     @handles(MakeGraph)
-    def make_graph(self, request: MakeGraph, holder: Holder) -> Steps:
-        session = require_empty(self._parts.sessions.find(request.session), "attribution graph", "dj.attribution_graph")
+    def make_graph(self, request: MakeGraph, session: Session, holder: Holder) -> Steps:
+        require_empty(session, "attribution graph", "dj.attribution_graph")
         if not 0 < request.probability <= 1:
             raise UsageError(f"A probability is above 0 and up to 1, not {request.probability}.")
         stop = None

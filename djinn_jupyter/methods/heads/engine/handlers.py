@@ -32,9 +32,9 @@ class HeadRequests:
         self._parts, self._runtime, self._workspace = parts, parts.runtime, parts.workspace("heads")
 
     @handles(ReadHeads)
-    def read_heads(self, request: ReadHeads, holder: Holder) -> Steps:
+    def read_heads(self, request: ReadHeads, session: Session, holder: Holder) -> Steps:
         sessions, model = self._parts.sessions, self._runtime.description
-        session = require_empty(sessions.find(request.session), "read heads", "engine.head_scores")
+        require_empty(session, "read heads", "engine.head_scores")
         lines = prompts_of(sessions, model, request.lines, tokens_of=_tokens_of)
         rules = under_rules_of(sessions, request.rules_of, session)
         heads = HeadReading(self._runtime, session, rules, patterns=request.patterns)

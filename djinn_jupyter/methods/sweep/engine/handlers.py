@@ -47,22 +47,22 @@ class SweepRequests:
         return every_way(Together(self._runtime))
 
     @handles(Sweep)
-    def sweep(self, request: Sweep, holder: Holder) -> Steps:
-        session = require_empty(self._parts.sessions.find(request.session), "sweep", "dj.sweep")
+    def sweep(self, request: Sweep, session: Session, holder: Holder) -> Steps:
+        require_empty(session, "sweep", "dj.sweep")
         self._lines.compute_like(request, session)
         runtime = self._runtime.of(session)
         way = next(way for way in self._ways if way.takes(request))
         return way.steps(request, runtime, session, self._checked(request, way, runtime, session), self._workspace)
 
     @handles(CheckSweep)
-    def check(self, request: CheckSweep, holder: Holder) -> Checked:
-        self.sweep(request.asked, holder).close()
+    def check(self, request: CheckSweep, session: Session, holder: Holder) -> Checked:
+        self.sweep(request.asked, session, holder).close()
         return Checked()
 
     @handles(ReadMetrics)
-    def read_metrics(self, request: ReadMetrics, holder: Holder) -> MetricsRead:
+    def read_metrics(self, request: ReadMetrics, session: Session, holder: Holder) -> MetricsRead:
         metrics = self._lines.metrics(request.metrics)
-        return MetricsRead(values=metrics.of(last_logits(self._parts.sessions.find(request.session))))
+        return MetricsRead(values=metrics.of(last_logits(session)))
 
     def _checked(self, request: Sweep, way: SweepWay, runtime: Runtime, session: Session) -> CheckedSweep:
         corrupted, notes = self._lines.tokens(request.corrupted)
