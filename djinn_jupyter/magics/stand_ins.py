@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -91,28 +92,23 @@ class StandIns:
     def __init__(self, shell: InteractiveShell, client: Any = None) -> None:
         self._shell: Any = shell
         self._client = client
-        self._state: KernelState | None = None
-        self._matcher: Matcher | None = None
         self._modules = {**MODULES, **extensions.magics(MODULES)}
         self._waiting = set(self._modules.values())
 
-    @property
+    @cached_property
     def state(self) -> KernelState:
-        if self._state is None:
-            from djinn_jupyter.magics.cell_events import CellEvents, register
-            from djinn_jupyter.magics.kernel_state import KernelState
+        from djinn_jupyter.magics.cell_events import CellEvents, register
+        from djinn_jupyter.magics.kernel_state import KernelState
 
-            self._state = KernelState(self._shell, self._client)
-            register(self._shell, CellEvents(self._state))
-        return self._state
+        state = KernelState(self._shell, self._client)
+        register(self._shell, CellEvents(state))
+        return state
 
-    @property
+    @cached_property
     def matcher(self) -> Matcher:
-        if self._matcher is None:
-            from djinn_jupyter.magics.completion import Matcher
+        from djinn_jupyter.magics.completion import Matcher
 
-            self._matcher = Matcher(self.state)
-        return self._matcher
+        return Matcher(self.state)
 
     def enter(self) -> None:
         """Put a stand-in for each magic into the shell's tables. Cell magics of strangers are listed once imported."""
@@ -126,11 +122,11 @@ class StandIns:
         tables = self._shell.magics_manager.magics
         for kind in ("line", "cell"):
             tables[kind] = tables[kind].without(self._modules)
-        if self._state is not None:
+        if "state" in vars(self):
             from djinn_jupyter.magics.cell_events import unregister
 
             unregister(self._shell)
-            self._state.end_chart()
+            self.state.end_chart()
 
     def bring(self, name: str) -> None:
         """Import the module of a magic, if that is ours or a stranger's and not imported yet, and put its magics in the
@@ -156,11 +152,12 @@ class StandIns:
             table.drop(name for name, home in self._modules.items() if home == module)
 
     def _put(self, group: Group, module: str) -> None:
-        """Register a group without those of its magics that another module or the user has a magic of that name for."""
+        """Register a group, without those of its magics whose names another module, the user or IPython has."""
         tables = self._shell.magics_manager.magics
         for kind, magics in group.magics.items():
-            mine = {name for name in magics if self._modules.setdefault(name, module) == module}
-            group.magics[kind] = {name: magics[name] for name in mine if tables[kind].is_open(name)}
+            free = [name for name in magics if tables[kind].is_open(name)]
+            mine = [name for name in free if self._modules.setdefault(name, module) == module]
+            group.magics[kind] = {name: magics[name] for name in mine}
         self._shell.register_magics(group)
 
 

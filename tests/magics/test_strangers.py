@@ -33,6 +33,10 @@ class ZetaMagics(Group):
     @verb()
     def djinn_load(self, args):
         '''Take what is ours.'''
+
+    @verb()
+    def who(self, args):
+        '''Take what is IPython's.'''
 """
 ZETA = "djinn_zeta = djinn_zeta.magic"
 
@@ -58,9 +62,10 @@ def test_a_stranger_s_magic_is_called_as_ours_are(bare: Notebook, add: Callable[
     assert bare.fails("%djinn_zeta_where") == NOTHING
     bare.cell("%djinn_load demo")
     assert bare.cell("%djinn_zeta_where").strip().endswith("paris.ipynb")
+    assert "Interactive namespace is empty" not in bare.cell("%who")
     unload_ipython_extension(bare.shell)
-    assert "djinn_zeta" not in bare.shell.magics_manager.magics["line"]
-    assert "djinn_zeta_where" not in bare.shell.magics_manager.magics["line"]
+    there = set(bare.shell.magics_manager.magics["line"])
+    assert (there & {"djinn_zeta", "djinn_zeta_where", "who"}) == {"who"}
 
 
 def test_a_first_use_may_be_its_cell_form_its_help_or_a_completion(bare: Notebook, add: Callable[..., None]) -> None:
