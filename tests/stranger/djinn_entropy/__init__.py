@@ -1,0 +1,1 @@
+"""The entropy of every head's attention at a stop."""
