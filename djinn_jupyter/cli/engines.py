@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
+from djinn_jupyter import extensions
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.client.engines import interpreter
@@ -27,6 +28,7 @@ from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.client.engines.versions import difference, method_lines
 from djinn_jupyter.described import add_flags, chosen, flags_of
 from djinn_jupyter.errors import DjinnError, EngineError, EngineStartFailed, EngineUnavailable, UsageError, WireError
+from djinn_jupyter.magics.table import MODULES
 from djinn_jupyter.options import GivenOptions, short_name
 from djinn_jupyter.wire.log_files import ENDED, reason_of_end
 from djinn_jupyter.wire.names import notebook_shown, told_apart
@@ -314,6 +316,7 @@ def _logs_of(model: str | None) -> list[Path]:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    extensions.magics(MODULES)  # those that clash are left out, as `%load_ext` leaves them out
     found = findings()
     for finding in found:
         print(finding)

@@ -277,7 +277,7 @@ class ClientTable:
             anew=told_of_end(self._end_before, person is None) if comes_from_another else None,
             events=self.listeners.events.last,
             methods=tuple(protocol.method_digests().items()),
-            left_out=tuple(extensions.troubles().values()),
+            left_out=tuple(extensions.troubles().values()) if person is None else (),
         )
 
     def _make_room(self, person: Person) -> None:
