@@ -78,7 +78,7 @@ def handlers_of_methods(parts: MethodParts) -> Iterator[object]:
     for method in methods():
         try:
             yield from _handlers_of(method, parts)
-        except Exception as error:  # a stranger's module may raise what it likes
+        except (Exception, SystemExit) as error:  # a stranger's module may raise what it likes
             if method.is_ours:
                 raise
             leave_out(method, f"its engine fails ({type(error).__name__}: {error}): mend or uninstall it")
