@@ -77,6 +77,17 @@ except dj.DjinnError as error:
 """
 
 
+AGAIN: Final = """
+import sys
+import djinn_jupyter as dj
+engine = dj.load("demo", dtype="float32", attention="eager")
+try:
+    print(dj.reproduce(engine, sys.argv[1]))
+except dj.DjinnError as error:
+    print(error.code, error)
+"""
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A PYTHONPATH on which the wheel is installed."""
@@ -112,9 +123,15 @@ def said(path: str, *words: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def printed(path: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the files that are kept."""
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def printed(path: str, kept: Path) -> list[str]:
     """The lines that a kernel's side prints, whose last one is what it found."""
-    return said(path, "-c", KERNEL, tmp_path_factory.mktemp("kept")).splitlines()
+    return said(path, "-c", KERNEL, kept).splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +176,12 @@ def test_behind_a_cache_they_are_the_plain_models_but_for_rounding(told: Any) ->
 def test_they_are_kept_and_made_again_with_the_same_bits(told: Any, stop: str) -> None:
     assert told[stop]["kept"] is True
     assert told[stop]["again"].startswith("The same bits")
+
+
+def test_a_kernel_that_has_not_imported_it_reads_its_files(told: Any, path: str, kept: Path) -> None:
+    assert said(path, "-c", AGAIN, kept / "prompt.entropy.djinn").startswith("The same bits")
+    without = said(str(ROOT), "-c", AGAIN, kept / "prompt.entropy.djinn")
+    assert without.startswith("UsageError 'prompt.entropy.djinn' ")
 
 
 def test_a_stop_that_no_recipe_comes_to_is_not_kept(told: Any) -> None:
