@@ -60,6 +60,15 @@ def test_what_it_cannot_is_refused(fields: dict[str, Any], said: str, engine: Re
         dj.sweep(engine, site="resid_post", **GIVEN, **fields)
 
 
+def test_an_axis_that_changes_do_not_add_up_over_is_not_estimated(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halves = axes.DeclaredAxis(part="coef", places=lambda of: (0.5, 1.0))
+    monkeypatch.setitem(axes.AXES, "neuron", halves)
+    with pytest.raises(UsageError, match="Gradients do not estimate what a cell of the axis neuron changes"):
+        dj.attribute(engine, site="resid_post.1", over="neuron", **GIVEN)
+
+
 def _all_at_once(engine: RemoteEngine, rows: list[int]) -> dj.Grid:
     """Return a sweep whose first cell patches these positions together."""
     over: dict[str, Any] = {"over": "position", "positions": rows, "window": len(rows)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Final
 
 from IPython.core.magic import magics_class
 
@@ -10,14 +11,17 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, HOVER, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.methods.attribution.api import attributing
 from djinn_jupyter.methods.common.magic import engines_beside
+from djinn_jupyter.methods.sweep.api.sweep_arguments import AXES
 from djinn_jupyter.methods.sweep.magic import CELLS, SITE, cells_of, draw_swept, named_line, pairs_of
+
+ESTIMATED: Final = [axis for axis in AXES if axis != "coef"]
 
 
 @magics_class
 class AttributingMagics(Group):
     @verb(
         SITE,
-        option("--over", help="of point, layer, position, head, neuron; default the site's stars, else layer,position"),
+        option("--over", help=f"of {', '.join(ESTIMATED)}; default the site's stars, else layer,position"),
         option(
             "--from",
             dest="clean",

@@ -75,7 +75,7 @@ class SweepingMagics(Group):
         SITE,
         option(
             "--over",
-            help="of point, layer, position, head, neuron, coef; default the site's stars, else layer,position",
+            help=f"of {', '.join(sweep_arguments.AXES)}; default the site's stars, else layer,position",
         ),
         option(
             "--from",

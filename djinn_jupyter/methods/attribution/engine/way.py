@@ -9,6 +9,7 @@ from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.attribution.engine.attributing import Attributing
 from djinn_jupyter.methods.attribution.engine.carried import KEYS, QUERIES
+from djinn_jupyter.methods.attribution.engine.estimates import SUMMED
 from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
 from djinn_jupyter.methods.attribution.engine.trial import Trials
 from djinn_jupyter.methods.common.engine.metric import Metrics
@@ -45,8 +46,12 @@ class ByGradients(SweepWay):
             )
 
     def check_places(self, request: Sweep, places: SweptPlaces) -> None:
-        """Raise UsageError for added modules, and for corrections that say nothing of these places."""
+        """Raise UsageError for added modules, for an axis that changes do not add up over, and for corrections that say
+        nothing of these places."""
         super().check_places(request, places)
+        strange = next((axis for part, axis in places.parts.items() if part not in SUMMED), None)
+        if strange is not None:
+            raise UsageError(f"Gradients do not estimate what a cell of the axis {strange} changes: sweep instead.")
         if "attention" not in _estimate(request).corrections:
             return
         if not any(point in (*QUERIES, *KEYS) for point, _ in places.taps):
