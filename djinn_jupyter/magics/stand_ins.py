@@ -145,7 +145,7 @@ class StandIns:
             raise UsageError(
                 f"%{name} is in {module}, which cannot be imported ({why}): mend or uninstall it."
             ) from None
-        self._waiting.remove(module)
+        self._waiting.discard(module)
         for group in groups:
             self._put(group, module)
         for table in self._shell.magics_manager.magics.values():

@@ -120,6 +120,14 @@ def test_one_that_was_taken_out_of_the_table_is_the_magic_too(bare: Notebook) ->
         taken("")
 
 
+def test_the_extension_is_loaded_anew_by_ipython_too(bare: Notebook) -> None:
+    bare.cell("%load_ext djinn_jupyter")
+    for _ in range(2):
+        assert bare.fails("%djinn_where") == NOTHING
+        bare.cell("%reload_ext djinn_jupyter")
+        assert waiting(bare) == set(table.MODULES)
+
+
 def test_unloading_leaves_plain_tables_before_and_after_a_first_call(bare: Notebook) -> None:
     tables = bare.shell.magics_manager.magics
     for cell in (None, "%djinn_where"):
