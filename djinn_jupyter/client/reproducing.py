@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, Final
 
 from djinn_jupyter.client.arguments import shown, typed
 from djinn_jupyter.client.engine import RemoteEngine
@@ -18,8 +18,8 @@ from djinn_jupyter.client.training.again import trained_again, trained_in
 from djinn_jupyter.client.training.trained import PROVENANCE, TrainedModule
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.extensions import methods, part
-from djinn_jupyter.wire.texts import in_quotes
 
+WITHOUT_ENDING: Final = ".grid.djinn"  # what a file of another name is read as
 OnRepeated = Callable[[Any, int, int], None]
 
 
@@ -82,11 +82,8 @@ def _read(path: Path) -> Reproducible | TrainedModule:
     """Return the result in a file, whose ending says what it is, or the collection or trained module in a folder."""
     if (path / PROVENANCE).is_file():
         return trained_in(path)
-    name = FOLDER if path.is_dir() else path.name
-    kind = next((kind for ending, kind in kinds().items() if name.endswith(ending)), None)
-    if kind is None:
-        raise UsageError(f"{in_quotes(name)} has no ending of a result's file, as .losses.djinn or .grid.djinn.")
-    return kind.found_at(path)
+    name, there = FOLDER if path.is_dir() else path.name, kinds()
+    return there[next((ending for ending in there if name.endswith(ending)), WITHOUT_ENDING)].found_at(path)
 
 
 def kinds() -> dict[str, type[Reproducible]]:

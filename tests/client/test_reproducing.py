@@ -188,6 +188,11 @@ def test_other_programs_read_the_values_of_a_file(engine: RemoteEngine, tmp_path
     assert np.array_equal(tensors["values"], grid.values)
 
 
+def test_a_grid_is_computed_again_from_a_file_of_any_name(engine: RemoteEngine, tmp_path: Path) -> None:
+    file = swept(engine).save(tmp_path / "a.grid.djinn").rename(tmp_path / "b.safetensors")
+    assert dj.reproduce(engine, file).same
+
+
 def test_a_grid_that_was_made_again_takes_the_place_of_its_file(engine: RemoteEngine, tmp_path: Path) -> None:
     """A notebook that is run again writes the same file again, though last bits of fast cells may be others."""
     file = tmp_path / "a.grid.djinn"
