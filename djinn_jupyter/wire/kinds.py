@@ -59,7 +59,8 @@ def of_methods() -> Mapping[Method, Kinds]:
     }
     for what in WHAT:
         refuse_clashes("message", _claims(what, found), [_tag(kind) for kind in getattr(core(), what)])
-    return {method: kinds for method, kinds in found.items() if method in methods() and _is_readable(method, kinds)}
+    unmistaken = {method: kinds for method, kinds in found.items() if method in methods()}
+    return {method: kinds for method, kinds in unmistaken.items() if method.is_ours or _is_readable(method, kinds)}
 
 
 @cache
@@ -121,11 +122,11 @@ def _tag(kind: type[msgspec.Struct]) -> str:
 
 
 def _is_readable(method: Method, kinds: Kinds) -> bool:
-    """Return whether the messages of a method can be decoded beside the core's. A stranger's is left out where not."""
+    """Return whether the messages of a stranger can be decoded beside the core's; else the method is left out."""
     try:
-        for what in () if method.is_ours else WHAT:
+        for what in WHAT:
             msgspec.msgpack.Decoder(reduce(or_, getattr(core() + kinds, what)))
-        msgspec.inspect.multi_type_info(kinds.all if not method.is_ours else ())
+        msgspec.inspect.multi_type_info(kinds.all)
     except Exception as error:  # noqa: BLE001  a stranger's types may be anything
         leave_out(method, f"its messages cannot be read ({type(error).__name__}: {error}): mend or uninstall it")
         return False
