@@ -37,6 +37,5 @@ class SessionVerbs:
 
     attribute = Verb("direct.api.attribution")
     loss = Verb("datasets.api.session_verbs")
-    metrics = Verb("sweep.api.session_verbs")
     all_logits = Verb("datasets.api.session_verbs")
     patterns = Verb("heads.api")

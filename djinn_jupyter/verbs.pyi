@@ -4,7 +4,6 @@ from djinn_jupyter.methods.datasets.api import collecting, scoring
 from djinn_jupyter.methods.datasets.api import session_verbs as of_datasets
 from djinn_jupyter.methods.direct.api import attribution
 from djinn_jupyter.methods.heads import api as heads
-from djinn_jupyter.methods.sweep.api import session_verbs as of_sweeps
 
 class Verb:
     module: str
@@ -19,6 +18,5 @@ class EngineVerbs:
 class SessionVerbs:
     attribute = attribution.attribute
     loss = of_datasets.loss
-    metrics = of_sweeps.metrics
     all_logits = of_datasets.all_logits
     patterns = heads.patterns

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from djinn_jupyter.client.adapters import AdaptedSession
-from djinn_jupyter.client.arguments import chosen_tokens, typed
+from djinn_jupyter.client.arguments import chosen_tokens, shown, typed
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.batches import Batch
 from djinn_jupyter.client.breakpoints import Breakpoints
@@ -28,7 +28,7 @@ from djinn_jupyter.client.snapshots import Snapshot
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.tiers import TieredSession
 from djinn_jupyter.client.watching import WatchingSession
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.verbs import SessionVerbs
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
@@ -118,6 +118,20 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, Watchin
     def logits(self) -> np.ndarray[Any, Any]:
         """Return the logits, fp32 [vocabulary], at the last position of the last finished pass."""
         return to_numpy(self._ask(ask.ReadLogits(session=self.name)).logits)
+
+    def metrics(self, *texts: str) -> tuple[float, ...]:
+        """Return metrics, as those of `dj.sweep`, of the logits in which the last finished pass ended. UsageError
+        where none has; IllegalMove where a pass is stopped; InvalidCondition.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=0)
+        >>> session.metrics("rank(' Paris')", "rank(' Paris') + 1")
+        (1.0, 2.0)
+        """
+        strange = [text for text in texts if not isinstance(text, str)]
+        if strange or not texts:
+            given = f"{shown(strange[0])} is none" if strange else "none was given"
+            raise UsageError(f"A metric is a text such as \"logit(' Paris')\"; {given}.")
+        return self._ask(ask.ReadMetrics(session=self.name, metrics=texts)).values
 
     # ------------------------------------------------------------------------------------------- intervention
 

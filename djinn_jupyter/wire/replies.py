@@ -27,7 +27,7 @@ from djinn_jupyter.wire.pieces import Dropped, InPieces, PieceRead, PieceTaken
 from djinn_jupyter.wire.pooling import PooledRead
 from djinn_jupyter.wire.progress import WorkProgressed
 from djinn_jupyter.wire.reply_base import Cleared, ReplyBase
-from djinn_jupyter.wire.running import Finished, Logits, Paused, Pausing
+from djinn_jupyter.wire.running import Finished, Logits, MetricsRead, Paused, Pausing
 from djinn_jupyter.wire.swapping import Noted, Swapped, WeightsMoved
 from djinn_jupyter.wire.watches import Watching, WatchRead
 from djinn_jupyter.wire.weights import Copies, WeightRead

@@ -23,7 +23,7 @@ from djinn_jupyter.wire.people import ReadPeople
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PutPiece, ReadPiece
 from djinn_jupyter.wire.pooling import ReadPooled
 from djinn_jupyter.wire.request_base import OwnerRequest, RequestBase, RequestMeta, SessionRequest, StopRequest
-from djinn_jupyter.wire.running import Back, Pause, ReadLogits, ReadStop, Resume, Run, Step
+from djinn_jupyter.wire.running import Back, Pause, ReadLogits, ReadMetrics, ReadStop, Resume, Run, Step
 from djinn_jupyter.wire.sharing import Share
 from djinn_jupyter.wire.swapping import Note, ReadCopies, Rest, Sleep, SwapIn, SwapOut, Wake
 from djinn_jupyter.wire.watches import ReadWatch, Unwatch, Watch

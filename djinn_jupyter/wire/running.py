@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.bounds import Tokens
-from djinn_jupyter.wire.limits import Count, StopStrings, Text, require_computable
+from djinn_jupyter.wire.limits import Count, Spelling, StopStrings, Text, require_computable
 from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
@@ -23,6 +23,8 @@ from djinn_jupyter.wire.readings import Influences
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest, StopRequest
 from djinn_jupyter.wire.rules import RuleDescription
+
+MOST_METRICS: Final = 64
 
 
 class Paused(ReplyBase):
@@ -172,3 +174,15 @@ class Logits(ReplyBase):
 
 class ReadLogits(SessionRequest[Logits], shared="read", browser="asks", resent="anew", without_rows=True):
     """fp32 logits of the last position of the last finished pass."""
+
+
+class MetricsRead(ReplyBase):
+    """A value for each metric, in the order asked."""
+
+    values: tuple[float, ...]
+
+
+class ReadMetrics(SessionRequest[MetricsRead], shared="read", resent="anew", without_rows=True):
+    """These metrics of the logits in which the last finished pass ended."""
+
+    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]

@@ -25,7 +25,7 @@ from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.methods.direct.request import Attribute
 from djinn_jupyter.methods.graphs.request import MakeGraph
 from djinn_jupyter.methods.heads.request import ReadHeads
-from djinn_jupyter.methods.sweep.request import CheckSweep, Estimate, ReadMetrics, Sweep
+from djinn_jupyter.methods.sweep.request import CheckSweep, Estimate, Sweep
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.adapters import AdaptedModule
@@ -34,6 +34,7 @@ from djinn_jupyter.wire.edits import Add, Scale, Zero
 from djinn_jupyter.wire.module_form import ModuleForm, NamedTensor
 from djinn_jupyter.wire.pieces import Assemble, PutPiece
 from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.running import ReadMetrics
 from djinn_jupyter.wire.watches import Direction
 from tests.census.recorded import CONVERSATION, Recorded, of_no_machine, write
 from tests.process.peers import Peer

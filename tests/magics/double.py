@@ -25,8 +25,8 @@ from djinn_jupyter.errors import (
     UnknownSite,
     UsageError,
 )
-from djinn_jupyter.methods.sweep.request import MetricsRead, ReadMetrics
 from djinn_jupyter.wire import nouns, protocol, replies, requests
+from djinn_jupyter.wire.running import MetricsRead, ReadMetrics
 from djinn_jupyter.wire.sites import parse_site
 from tests.client.direct import DirectChannel
 from tests.magics.adapted import Adapted

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from djinn_jupyter.errors import SlabFull
-from djinn_jupyter.methods.sweep.request import MetricsRead, ReadMetrics
 from djinn_jupyter.wire import replies, requests
+from djinn_jupyter.wire.running import MetricsRead, ReadMetrics
 from tests.magics.conftest import Notebook, last
 
 

@@ -23,7 +23,7 @@ from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Coll
 from djinn_jupyter.methods.datasets.request.scoring import Score
 from djinn_jupyter.methods.graphs.request import MakeGraph
 from djinn_jupyter.methods.heads.request import ReadHeads
-from djinn_jupyter.methods.sweep.request import CheckSweep, ReadMetrics, Sweep
+from djinn_jupyter.methods.sweep.request import CheckSweep, Sweep
 from djinn_jupyter.options import GivenOptions, Identity
 from djinn_jupyter.server import answers, json_codec, reader
 from djinn_jupyter.server.activities import Activities
@@ -39,6 +39,7 @@ from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import SessionDescription, Snapshot, StopIdentity, TopToken
 from djinn_jupyter.wire.pieces import PieceRequest
 from djinn_jupyter.wire.replies import Inspected
+from djinn_jupyter.wire.running import ReadMetrics
 from tests.process.fake_engine import FakeEngine, FakeSession
 from tests.server.jupyter import Window
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.methods.circuits.request import RunCircuits
-from djinn_jupyter.methods.sweep.request import MetricsRead
 from djinn_jupyter.wire import encoding_in_parts, kinds
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire.codec import Envelope
 from djinn_jupyter.wire.encoding_in_parts import RUN, encoded
 from djinn_jupyter.wire.nouns import BreakpointDescription, LensRow, SessionDescription, StopIdentity, TopToken
+from djinn_jupyter.wire.running import MetricsRead
 from tests.wire import strategies
 
 EACH = settings(max_examples=15, deadline=None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.interventions.metric import Metrics
 from djinn_jupyter.engine.interventions.site_scope import evaluate
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -18,7 +19,7 @@ from djinn_jupyter.engine.requests.answer_sizes import TOKEN_BYTES, require_few_
 from djinn_jupyter.engine.requests.figures import figures_for
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.look_recipes import look_recipe
-from djinn_jupyter.engine.requests.making_rules import checked_condition
+from djinn_jupyter.engine.requests.making_rules import checked_condition, require_known_tokens
 from djinn_jupyter.engine.requests.pooling import PartOfPass, pooled_for
 from djinn_jupyter.engine.requests.watch_recipes import watch_recipe
 from djinn_jupyter.engine.requests.workspace import Workspace
@@ -41,6 +42,7 @@ from djinn_jupyter.wire.replies import (
     Inspected,
     LensRead,
     Logits,
+    MetricsRead,
     Paused,
     PooledRead,
     WatchRead,
@@ -233,6 +235,11 @@ class InspectionRequests:
     def read_logits(self, request: ask.ReadLogits, session: Session, holder: Holder) -> Logits:
         return Logits(logits=to_array(last_logits(session)), stop=reports.standing(session))
 
+    @handles(ask.ReadMetrics)
+    def read_metrics(self, request: ask.ReadMetrics, session: Session, holder: Holder) -> MetricsRead:
+        metrics = metrics_in(self._runtime, request.metrics)
+        return MetricsRead(values=metrics.of(last_logits(session)))
+
     @handles(ask.ReadHistory)
     def read_history(self, request: ask.ReadHistory, session: Session, holder: Holder) -> History:
         history = session.history
@@ -253,6 +260,14 @@ def token_id(runtime: Runtime, token: int | str) -> int:
     if token >= runtime.description.vocab_size:
         raise UsageError(f"There is no token {token}: this model has {runtime.description.vocab_size:,}.")
     return token
+
+
+def metrics_in(runtime: Runtime, texts: Sequence[str]) -> Metrics:
+    """Return the metrics in these texts. Raises InvalidCondition."""
+    metrics = Metrics.parse(texts, runtime.tokenizer)
+    for metric in metrics.each:
+        require_known_tokens(runtime, metric.condition)
+    return metrics
 
 
 def last_logits(session: Session) -> Tensor:

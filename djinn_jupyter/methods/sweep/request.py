@@ -20,8 +20,8 @@ from djinn_jupyter.wire.nouns import AttentionName, Mode
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import R, SessionRequest
+from djinn_jupyter.wire.running import MOST_METRICS
 
-MOST_METRICS: Final = 64
 MOST_STEPS: Final = 1000  # of integrated gradients
 MOST_PLANNED: Final = 65_536  # pairs of a plan of calls
 MOST_CHOSEN: Final = 65_536  # cells of a sweep of some
@@ -91,18 +91,6 @@ class Recipe(Frozen, frozen=True):
     adapter: AdapterIdentity | None = None
     kept: int = 0
     modules: tuple[ModuleIdentity, ...] = ()
-
-
-class MetricsRead(ReplyBase):
-    """A value for each metric, in the order asked."""
-
-    values: tuple[float, ...]
-
-
-class ReadMetrics(SessionRequest[MetricsRead], shared="read", resent="anew", without_rows=True):
-    """These metrics of the logits in which the last finished pass ended."""
-
-    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
 
 
 class Measured(Frozen, frozen=True):

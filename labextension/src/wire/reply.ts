@@ -26,7 +26,6 @@ import {
 } from './heads';
 
 import {
-  MetricsRead,
   Swept,
 } from './sweep';
 
@@ -140,6 +139,7 @@ import {
 import {
   Finished,
   Logits,
+  MetricsRead,
   Paused,
   Pausing,
 } from './running';
@@ -208,6 +208,7 @@ export type WireReply =
   | PooledRead
   | Pausing
   | Logits
+  | MetricsRead
   | Swapped
   | Noted
   | WeightsMoved
@@ -216,7 +217,6 @@ export type WireReply =
   | WatchRead
   | WeightRead
   | HeadsRead
-  | MetricsRead
   | Swept
   | Checked
   | Attributed

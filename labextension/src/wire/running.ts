@@ -187,3 +187,10 @@ export interface ReadLogits {
   readonly request: 'ReadLogits';
   readonly session: string;
 }
+
+/** A value for each metric, in the order asked. */
+export interface MetricsRead {
+  readonly reply: 'MetricsRead';
+  readonly values: readonly Float[];
+  readonly not_kept: string | null;
+}

@@ -87,13 +87,6 @@ export interface Recipe {
   readonly modules: readonly ModuleIdentity[];
 }
 
-/** A value for each metric, in the order asked. */
-export interface MetricsRead {
-  readonly reply: 'MetricsRead';
-  readonly values: readonly Float[];
-  readonly not_kept: string | null;
-}
-
 /**
  * One metric of a sweep's cells. `values` is float64, with an axis for each of `over`; `corrupted` is that of the
  * corrupted line without an edit, `clean` that of the clean line. `largest_difference` is what cells computed together

@@ -9,11 +9,11 @@ import torch
 
 from djinn_jupyter import errors
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.methods.sweep.request import ReadMetrics
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, NormMatch, PatchFrom, ProjectOut, Scale, Set, Zero
 from djinn_jupyter.wire.replies import RuleRefused, Welcome
+from djinn_jupyter.wire.running import ReadMetrics
 from tests.engine.desk import Desk, array, build_desk, tokens
 from tests.engine.plain import generate, plain_of
 from tests.engine.session.test_states import reading, same

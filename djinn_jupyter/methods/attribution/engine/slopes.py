@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.interventions.metric import Metric
 from djinn_jupyter.engine.interventions.token_readings import READINGS, TokenReading, of_token
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.errors import InvalidCondition
-from djinn_jupyter.methods.common.engine.metric import Metric
 
 Reading = tuple[TokenReading, int]  # of a token
 

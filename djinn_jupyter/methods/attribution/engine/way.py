@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_jupyter.engine.interventions.metric import Metrics
 from djinn_jupyter.engine.requests.workspace import Workspace
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -12,7 +13,6 @@ from djinn_jupyter.methods.attribution.engine.carried import KEYS, QUERIES
 from djinn_jupyter.methods.attribution.engine.estimates import SUMMED
 from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
 from djinn_jupyter.methods.attribution.engine.trial import Trials
-from djinn_jupyter.methods.common.engine.metric import Metrics
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces
 from djinn_jupyter.methods.sweep.engine.together import Together

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
+from djinn_jupyter.engine.interventions.metric import Metric
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.progress import publish_progress
@@ -30,7 +31,6 @@ from djinn_jupyter.methods.circuits.engine.edges import (
 )
 from djinn_jupyter.methods.circuits.request import EdgesAttributed
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
-from djinn_jupyter.methods.common.engine.metric import Metric
 from djinn_jupyter.wire.sites import Site
 
 GRAPHS: Final = 2  # of one layer: its own while it is gone through, and as much of gradients beside it

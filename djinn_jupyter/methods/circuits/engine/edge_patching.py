@@ -13,6 +13,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.interventions.metric import Metric
 from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.progress import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -29,7 +30,6 @@ from djinn_jupyter.methods.circuits.engine.patched_line import Patched, PatchedL
 from djinn_jupyter.methods.circuits.engine.recordings import Recordings
 from djinn_jupyter.methods.circuits.request import MOST_EDGES, CircuitsRun, Edge, EdgesAttributed
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
-from djinn_jupyter.methods.common.engine.metric import Metric
 
 AT_ONCE: Final = 4096  # edges that are checked before others have their turn
 ADVICE: Final = "Close sessions, or give shorter lines."

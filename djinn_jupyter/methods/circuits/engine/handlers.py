@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from djinn_jupyter.engine.interventions.metric import Metric
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.requests.methods import MethodParts
@@ -33,7 +34,6 @@ from djinn_jupyter.methods.circuits.request import (
 )
 from djinn_jupyter.methods.common.engine.completed import completed
 from djinn_jupyter.methods.common.engine.line_sources import LineSources
-from djinn_jupyter.methods.common.engine.metric import Metric
 from djinn_jupyter.methods.sweep.request import LineSource
 from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
 

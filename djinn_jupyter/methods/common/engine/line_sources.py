@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from djinn_jupyter.engine.interventions.metric import Metrics
+from djinn_jupyter.engine.requests.inspection import metrics_in
 from djinn_jupyter.engine.requests.lines import require_fit
-from djinn_jupyter.engine.requests.making_rules import require_known_tokens
 from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.session.influences import has_edits
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.common.engine.metric import Metrics
 from djinn_jupyter.methods.sweep.request import LineSource
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.texts import in_quotes
@@ -44,10 +44,7 @@ class LineSources:
 
     def metrics(self, texts: Sequence[str]) -> Metrics:
         """Return the metrics in these texts. Raises InvalidCondition."""
-        metrics = Metrics.parse(texts, self._runtime.tokenizer)
-        for metric in metrics.each:
-            require_known_tokens(self._runtime, metric.condition)
-        return metrics
+        return metrics_in(self._runtime, texts)
 
     def compute_like(self, request: TwoLines, session: Session) -> None:
         """Have the session of a request compute as the sessions do whose lines it is about. Raises UsageError where

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
+from djinn_jupyter.engine.interventions.metric import Metric
 from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.added_modules import AddedModule, write_site
 from djinn_jupyter.engine.session.progress import publish_progress
@@ -22,7 +23,6 @@ from djinn_jupyter.methods.attribution.engine.line import LayerArguments, record
 from djinn_jupyter.methods.attribution.engine.slopes import metric_gradient
 from djinn_jupyter.methods.attribution.engine.trial import Trials
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
-from djinn_jupyter.methods.common.engine.metric import Metric
 from djinn_jupyter.methods.graphs.engine.active_features import dictionary_of
 from djinn_jupyter.methods.graphs.engine.frozen_line import FrozenLine, LayerTaps
 from djinn_jupyter.methods.graphs.engine.graph_effects import GraphEffects, GraphTarget

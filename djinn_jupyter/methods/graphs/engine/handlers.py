@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
+from djinn_jupyter.engine.interventions.metric import Metric
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.requests.methods import MethodParts
@@ -17,7 +18,6 @@ from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
 from djinn_jupyter.methods.attribution.engine.trial import Trials
 from djinn_jupyter.methods.common.engine.completed import completed
 from djinn_jupyter.methods.common.engine.line_sources import LineSources
-from djinn_jupyter.methods.common.engine.metric import Metric
 from djinn_jupyter.methods.graphs.engine.active_features import dictionary_of
 from djinn_jupyter.methods.graphs.engine.graphing import GraphMaking
 from djinn_jupyter.methods.graphs.request import GraphMade, GraphRecipe, MakeGraph

@@ -15,7 +15,6 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.sweep.api.given_pairs import given_pairs
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair
 from djinn_jupyter.methods.sweep.request import (
-    MOST_METRICS,
     Axis,
     Mean,
     NamedPosition,
@@ -24,6 +23,7 @@ from djinn_jupyter.methods.sweep.request import (
     Sweep,
     SweptEdit,
 )
+from djinn_jupyter.wire.running import MOST_METRICS
 from djinn_jupyter.wire.sites import HEAD_POINTS
 
 AXES: Final = get_args(Axis)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from djinn_jupyter.methods.common.engine.metric import Metrics, Values
+from djinn_jupyter.engine.interventions.metric import Metrics, Values
 from djinn_jupyter.methods.sweep.engine.places import Cell, SweptPlaces
 from djinn_jupyter.methods.sweep.request import EditedLine, Noise, Recipe, SweptEdit
 from djinn_jupyter.wire.nouns import Mode

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from djinn_jupyter.engine.interventions.metric import Values
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.common.engine.metric import Values
 from djinn_jupyter.methods.sweep.request import Continued, Sweep
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from djinn_jupyter.engine.interventions.metric import Values
 from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.methods.common.engine.metric import Values
 from djinn_jupyter.methods.sweep.request import EditedLine, Measured
 
 

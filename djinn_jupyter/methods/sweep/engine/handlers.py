@@ -9,7 +9,6 @@ from functools import cached_property
 import msgspec
 
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.inspection import last_logits
 from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.requests.methods import MethodParts
 from djinn_jupyter.engine.requests.origin import modules_at
@@ -26,7 +25,7 @@ from djinn_jupyter.methods.sweep.engine.continuing import finished_before, recip
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces, places_of
 from djinn_jupyter.methods.sweep.engine.together import Together
 from djinn_jupyter.methods.sweep.engine.ways import SweepWay, every_way
-from djinn_jupyter.methods.sweep.request import CheckSweep, MetricsRead, ReadMetrics, Recipe, Sweep, source_of
+from djinn_jupyter.methods.sweep.request import CheckSweep, Recipe, Sweep, source_of
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.nouns import AttentionName
@@ -58,11 +57,6 @@ class SweepRequests:
     def check(self, request: CheckSweep, session: Session, holder: Holder) -> Checked:
         self.sweep(request.asked, session, holder).close()
         return Checked()
-
-    @handles(ReadMetrics)
-    def read_metrics(self, request: ReadMetrics, session: Session, holder: Holder) -> MetricsRead:
-        metrics = self._lines.metrics(request.metrics)
-        return MetricsRead(values=metrics.of(last_logits(session)))
 
     def _checked(self, request: Sweep, way: SweepWay, runtime: Runtime, session: Session) -> CheckedSweep:
         corrupted, notes = self._lines.tokens(request.corrupted)

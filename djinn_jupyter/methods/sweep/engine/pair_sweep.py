@@ -6,6 +6,7 @@ import random
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
+from djinn_jupyter.engine.interventions.metric import Values
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.workspace import Reservation
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -13,7 +14,6 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.methods.common.engine.lines import RunLine
-from djinn_jupyter.methods.common.engine.metric import Values
 from djinn_jupyter.methods.sweep.engine.cell_edits import CellEdits
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.found import Found

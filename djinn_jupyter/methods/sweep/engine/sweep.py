@@ -12,6 +12,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.device_memory import device_memory_for
 from djinn_jupyter.engine.forward.frame import Override
+from djinn_jupyter.engine.interventions.metric import Values
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -22,7 +23,6 @@ from djinn_jupyter.engine.wavefront.rounding import rounding_of
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.methods.common.engine.lines import LinesAlone, RunLine
-from djinn_jupyter.methods.common.engine.metric import Values
 from djinn_jupyter.methods.sweep.engine import swept_edits
 from djinn_jupyter.methods.sweep.engine.cell_edits import CellEdit, CellEdits
 from djinn_jupyter.methods.sweep.engine.cell_lines import CellLines, same_end

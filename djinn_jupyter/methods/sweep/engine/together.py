@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.interventions.metric import Metrics, Values
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
@@ -21,7 +22,6 @@ from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_roun
 from djinn_jupyter.engine.wavefront.shared_cache import why_not_joined
 from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
 from djinn_jupyter.methods.common.engine.lines import LinesAlone, RunLine
-from djinn_jupyter.methods.common.engine.metric import Metrics, Values
 from djinn_jupyter.methods.sweep.engine.few_logits import FewLogits
 
 LENGTH: Final = 9

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from djinn_jupyter.engine.interventions.metric import Metrics
 from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.requests.workspace import Workspace
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.common.engine.metric import Metrics
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.pair_sweep import PairSweeping
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces

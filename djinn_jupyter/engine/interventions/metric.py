@@ -1,4 +1,4 @@
-"""The metrics of a sweep: numbers in the language of conditions, read from a row of logits."""
+"""Metrics: numbers in the language of conditions, read from a row of logits."""
 
 from __future__ import annotations
 
