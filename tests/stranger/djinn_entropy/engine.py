@@ -8,9 +8,10 @@ import torch
 from djinn_entropy.request import EntropyRead, ReadEntropy
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.requests import look_recipes, methods
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.session import feeding, queries
+from djinn_jupyter.engine.requests.look_recipes import way_to_stop
+from djinn_jupyter.engine.requests.methods import MethodParts
+from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.system.arrays import to_array
@@ -31,30 +32,28 @@ class SeenAttention:
 
 @dataclass(slots=True)
 class EntropyRequests:
-    parts: methods.MethodParts
+    parts: MethodParts
 
     @handles(ReadEntropy)
     def read_entropy(self, request: ReadEntropy, session: Session, holder: object) -> Steps:
-        runtime, frame, stop = self.parts.runtime.of(session), queries.stopped_frame(session), session.history.here
-        assert stop is not None
+        runtime, frame = self.parts.runtime.of(session), queries.stopped_frame(session)
         taps = [runtime.forward.anatomy.taps["pattern", layer] for layer in range(runtime.forward.layers)]
         seen = [SeenAttention(tap) for tap in taps if isinstance(tap, Tap) and queries.may_be_reached(tap, frame)]
         yield from queries.as_it_went(runtime, session, frame, seen)
         found = {one.tap.stage: one.entropy_H for one in seen if one.entropy_H is not None}
         if not found:
             raise UnknownSite("No layer with attention patterns has run at this stop: step behind one.")
-        line = look_recipes.line_before(session, stop)
-        unmade = feeding.why_not_plain(frame, session.rules_in_force) or line.unmade
+        way = way_to_stop(session)
         return EntropyRead(
             layers=tuple(found),
             entropy=to_array(torch.nn.utils.rnn.pad_sequence([*found.values()], True, torch.nan)),
-            line=(*line.tokens, *frame.tokens),
-            passes=look_recipes.fed_tokens(line),
-            site=str(stop.site),
-            made=None if unmade else self.parts.circumstances(session),
-            unmade=unmade,
+            line=way.line,
+            passes=way.passes,
+            site=str(way.tap.site),
+            made=None if way.unmade else self.parts.circumstances(session, taps=(way.tap, *way.taps)),
+            unmade=way.unmade,
         )
 
 
-def handlers(parts: methods.MethodParts) -> tuple[EntropyRequests]:
+def handlers(parts: MethodParts) -> tuple[EntropyRequests]:
     return (EntropyRequests(parts),)

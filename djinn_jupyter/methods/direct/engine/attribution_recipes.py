@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from djinn_jupyter.engine.requests.look_recipes import fed_tokens, line_before
+from djinn_jupyter.engine.requests.look_recipes import way_to_stop
 from djinn_jupyter.engine.requests.methods import MethodParts
-from djinn_jupyter.engine.session.feeding import why_not_plain
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.methods.direct.request import Attribute, AttributionRecipe
-
-EDITED_HERE: Final = "the value of its stop is edited"
 
 
 def attribution_recipe(
@@ -18,22 +13,18 @@ def attribution_recipe(
 ) -> tuple[AttributionRecipe | None, str]:
     """Return what tells the parts again at the present stop, of these `tokens`; None, with the reason, where the tokens
     of the line alone do not come to it."""
-    stop = session.history.here
-    assert stop is not None
-    line, frame = line_before(session, stop), stop.frame
-    edited = EDITED_HERE if session.edits_in_force else ""
-    if unmade := why_not_plain(frame, session.rules_in_force) or line.unmade or edited:
-        return None, unmade
-    taps = [tap for one in line.passes for rule in one.rules for tap in rule.taps]
+    way = way_to_stop(session)
+    if way.unmade:
+        return None, way.unmade
     recipe = AttributionRecipe(
-        line=(*line.tokens, *frame.tokens),
-        layer=frame.boundary,
+        line=way.line,
+        layer=way.boundary,
         tokens=tokens,
         heads=asked.heads,
         neurons=asked.neurons,
         position=position,
         ahead=asked.ahead,
-        made=parts.circumstances(session, taps=taps),
-        passes=fed_tokens(line),
+        made=parts.circumstances(session, taps=way.taps),
+        passes=way.passes,
     )
     return recipe, ""
