@@ -15,6 +15,7 @@ from djinn_jupyter.client.interrupts import interruptible
 from djinn_jupyter.client.reproduction import FOLDER, Reproducible, Reproduction, compared
 from djinn_jupyter.client.result import Result, origin_of
 from djinn_jupyter.client.training.again import trained_again, trained_in
+from djinn_jupyter.client.training.given import GivenCollection
 from djinn_jupyter.client.training.trained import PROVENANCE, TrainedModule
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.extensions import methods, part
@@ -28,7 +29,7 @@ def reproduce(
     engine: RemoteEngine,
     result: object,
     *,
-    collection: Any = None,
+    collection: GivenCollection | None = None,
     on_progress: OnRepeated | None = None,
 ) -> Reproduction:
     """Compute a result again, by its recipe alone, and compare the two bit for bit: a grid (of `dj.sweep`, `dj.path` or

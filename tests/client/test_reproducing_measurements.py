@@ -140,3 +140,5 @@ def test_a_file_that_is_none_of_ours_is_one_sentence(engine: RemoteEngine, tmp_p
         dj.HeadPatterns.read(scores)
     with pytest.raises(UsageError, match=r"^Grids, losses, .* are computed again; 5 is none of these"):
         dj.reproduce(engine, 5)
+    with pytest.raises(UsageError, match=r"^collection is .*Activations or a text or .*, not 5\.$"):
+        dj.reproduce(engine, losses, collection=5)

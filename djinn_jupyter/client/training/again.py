@@ -18,7 +18,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.interrupts import WorkInterrupted
 from djinn_jupyter.client.reproduction import Reproduction, most_different
 from djinn_jupyter.client.training import means
-from djinn_jupyter.client.training.given import collection_of
+from djinn_jupyter.client.training.given import GivenCollection, collection_of
 from djinn_jupyter.client.training.jobs import AnyJob, SteeringJob
 from djinn_jupyter.client.training.process import OnTrained, train
 from djinn_jupyter.client.training.trained import PROVENANCE, VECTOR, TrainedModule, module_in
@@ -45,7 +45,7 @@ def trained_in(folder: Path) -> TrainedModule:
 
 
 def trained_again(
-    engine: RemoteEngine, before: TrainedModule, given: Activations | str | Path | None, on_progress: OnTrained
+    engine: RemoteEngine, before: TrainedModule, given: GivenCollection | None, on_progress: OnTrained
 ) -> Reproduction:
     """Train again, on the collection that is given or on the same prompts collected anew, and compare. UsageError where
     there are neither; errors as of the training."""
@@ -60,7 +60,7 @@ def trained_again(
 def _trained(
     engine: RemoteEngine,
     before: TrainedModule,
-    given: Activations | str | Path | None,
+    given: GivenCollection | None,
     place: Path,
     on_progress: OnTrained,
 ) -> TrainedModule:

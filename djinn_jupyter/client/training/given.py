@@ -11,6 +11,8 @@ from djinn_jupyter.client.arguments import shown
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Activations
 
+GivenCollection = Activations | str | Path
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
@@ -58,5 +60,5 @@ def _kind(label: Any) -> str | None:
     return "number" if finite else None
 
 
-def collection_of(given: Activations | str | Path) -> Activations:
+def collection_of(given: GivenCollection) -> Activations:
     return given if isinstance(given, Activations) else Activations(given)
