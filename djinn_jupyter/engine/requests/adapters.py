@@ -29,7 +29,9 @@ class AdapterRequests:
         self._sessions, self._runtime, self._adapters = sessions, runtime, runtime.modules.adapters
 
     @handles(ask.AddAdapter)
-    def add_adapter(self, request: ask.AddAdapter, session: Session, holder: Holder) -> Steps | AdapterAdded:
+    def add_adapter(
+        self, request: ask.AddAdapter, session: Session, holder: Holder
+    ) -> Steps[AdapterAdded] | AdapterAdded:
         require_empty(session, "add an adapter", "engine.add_adapter")
         require_name(request.name)
         parts = fitted(self._runtime.forward, request.modules)
@@ -39,7 +41,9 @@ class AdapterRequests:
             return AdapterAdded(adapter=self._described(there), existed=True)
         return self._adding(session, there or HeldAdapter(identity=identity), parts, holder)
 
-    def _adding(self, session: Session, adapter: HeldAdapter, parts: list[Fitted], holder: Holder) -> Steps:
+    def _adding(
+        self, session: Session, adapter: HeldAdapter, parts: list[Fitted], holder: Holder
+    ) -> Steps[AdapterAdded]:
         """Put the matrices on the devices of their layers, a module a step, and then the adapter among the others."""
         size = sum(part.nbytes for part in parts)
         yield from draw_for(self._adapters, size, self._runtime, session)

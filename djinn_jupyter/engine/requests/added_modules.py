@@ -34,7 +34,7 @@ class AddedModuleRequests:
         self._added, self._anatomy = runtime.modules.table, runtime.forward.anatomy
 
     @handles(ask.AddModule)
-    def add_module(self, request: ask.AddModule, session: Session, holder: Holder) -> Steps | ModuleAdded:
+    def add_module(self, request: ask.AddModule, session: Session, holder: Holder) -> Steps[ModuleAdded] | ModuleAdded:
         require_empty(session, "add a module", "engine.add_module")
         if request.form.kind in TRANSCODERS and self._runtime.forward.split:
             raise UsageError(
@@ -87,7 +87,7 @@ class AddedModuleRequests:
         arrays: dict[str, Array],
         processed: Processed | None,
         holder: Holder,
-    ) -> Steps:
+    ) -> Steps[ModuleAdded]:
         """Put the tensors on the device of the point, one a step, and then the module among the others."""
         own = module.identity
         yield from draw_for(self._added, own.bytes_held, self._runtime, session)

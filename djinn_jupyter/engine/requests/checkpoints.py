@@ -52,7 +52,7 @@ class CheckpointRequests:
         self._storage_table, self._until_done = storage_table, until_done
 
     @handles(ask.SaveCheckpoint)
-    def save_checkpoint(self, request: ask.SaveCheckpoint, session: Session, holder: Holder) -> Steps:
+    def save_checkpoint(self, request: ask.SaveCheckpoint, session: Session, holder: Holder) -> Steps[CheckpointSaved]:
         folder = self._persistence.checkpoints
         folder.file_of(request.name)
         if not request.replace:
@@ -94,7 +94,7 @@ class CheckpointRequests:
         empty = self._images.empty(request.session, holder)
         return Underway(session=empty, steps=self._restore(request, holder, empty))
 
-    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, waits: Session) -> Steps:
+    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, waits: Session) -> Steps[Opened]:
         folder, worker = self._persistence.checkpoints, self._persistence.file_worker
         found: FoundCheckpoint = yield from self._until_done(worker.start(lambda: folder.found(request.name)))
         kept = yield from self._until_done(worker.start(found.read))

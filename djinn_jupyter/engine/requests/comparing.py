@@ -34,7 +34,7 @@ class ComparisonRequests:
         self._sessions, self._residency = sessions, residency
 
     @handles(ask.Compare)
-    def compare(self, request: ask.Compare, session: Session, holder: Holder) -> Steps:
+    def compare(self, request: ask.Compare, session: Session, holder: Holder) -> Steps[Compared]:
         other = self._sessions.find(request.other)
         queries.stopped_frame(other)
         yield from brought(other, self._sessions, self._residency)

@@ -236,7 +236,7 @@ class Dispatcher:
             steps = self._to_the_end(steps, queued, session)
         self._scheduler.add(Job(kind=kind, session=session, steps=steps, for_request=queued))
 
-    def _to_the_end(self, steps: Steps, queued: QueuedRequest, session: Session) -> Steps:
+    def _to_the_end(self, steps: Steps[Reply], queued: QueuedRequest, session: Session) -> Steps[Reply]:
         """Run the steps of a look. Where it gave way, wait for the work that was begun earlier and begin it anew."""
         while True:
             try:

@@ -22,7 +22,7 @@ from djinn_jupyter.engine.session.run import run as run_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sampling import Sampler, make_sampler
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.steps import RunSteps, Steps
 from djinn_jupyter.errors import IllegalMove, NoTokenizer, PromptTooLong, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused, Pausing, SessionPaused, SessionRunning
@@ -36,7 +36,7 @@ class ExecutionRequests:
         self._forward, self._description = runtime.forward, runtime.description
 
     @handles(ask.Run)
-    def run(self, request: ask.Run, session: Session, holder: Holder) -> Steps:
+    def run(self, request: ask.Run, session: Session, holder: Holder) -> RunSteps:
         session.check_move("run")
         if request.extend and session.state == "paused":
             raise IllegalMove(
@@ -68,7 +68,7 @@ class ExecutionRequests:
         self._set_off(session, "run")
         return run_line(self._runtime.of(session), session, free=request.free)
 
-    def _draw_on(self, session: Session, generation: Generation, *, free: bool) -> Steps:
+    def _draw_on(self, session: Session, generation: Generation, *, free: bool) -> RunSteps:
         """Go on from the logits in which a prompt ended that was run for no new token: nothing is fed before a draw."""
         logits_1V = session.logits_1V
         assert logits_1V is not None
@@ -126,14 +126,14 @@ class ExecutionRequests:
         )
 
     @handles(ask.Resume)
-    def resume(self, request: ask.Resume, session: Session, holder: Holder) -> Steps:
+    def resume(self, request: ask.Resume, session: Session, holder: Holder) -> RunSteps:
         self._go_on(session)
         if request.mode is not None and session.generation is not None:
             session.generation.share(request.mode)
         return run_line(self._runtime.of(session), session, free=request.free)
 
     @handles(ask.Step)
-    def step(self, request: ask.Step, session: Session, holder: Holder) -> Steps:
+    def step(self, request: ask.Step, session: Session, holder: Holder) -> RunSteps:
         session.check_move("go_on")
         frame, runtime = queries.stopped_frame(session), self._runtime.of(session)
         assert frame.tap is not None
@@ -167,7 +167,7 @@ class ExecutionRequests:
         return Pausing(was_running=session.request_pause())
 
     @handles(ask.Back)
-    def back(self, request: ask.Back, session: Session, holder: Holder) -> Paused | Steps:
+    def back(self, request: ask.Back, session: Session, holder: Holder) -> Paused | Steps[Paused]:
         session.check_move("go_back")
         match request.by:
             case "layer":
@@ -178,7 +178,7 @@ class ExecutionRequests:
             return self._fetch_and_stand(session, request.count)
         return self._stand_back(session, request.count)
 
-    def _fetch_and_stand(self, session: Session, count: int) -> Steps:
+    def _fetch_and_stand(self, session: Session, count: int) -> Steps[Paused]:
         """Fetch a stop that has left the device while its session stayed, and go back to it."""
         with self._residency.pinned(tensors_of_stop(session.history.before(count))) as storages:
             yield from self._residency.fetched(session, storages)
@@ -192,10 +192,9 @@ class ExecutionRequests:
         self._publish(reply)
         return reply
 
-    def _told(self, steps: Steps) -> Steps:
+    def _told(self, steps: Steps[Paused]) -> Steps[Paused]:
         """Run the same steps, then tell the clients that follow the session where it stands."""
         reply = yield from steps
-        assert isinstance(reply, Paused)
         self._publish(reply)
         return reply
 

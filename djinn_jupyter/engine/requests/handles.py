@@ -4,25 +4,36 @@ concerns one that is there, and with the holder who asks."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, overload
 
 from djinn_jupyter.engine.scheduling.jobs import Underway
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.steps import Answer, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-Answered = Reply | Steps | Underway
+Given = ParamSpec("Given")
+Answered = Reply | Steps[Reply] | Underway
 MARK: Final = "handles"
 
 
-def handles(request: type[ask.Request]) -> Callable[[Method], Method]:
-    """Mark a method as the handler of `request`."""
+class HandlerMark(Protocol[Answer]):
+    """Takes a method that returns this reply, or the steps to it."""
 
-    def mark(method: Method) -> Method:
+    @overload
+    def __call__(self, method: Callable[Given, Steps[Answer]], /) -> Callable[Given, Steps[Answer]]: ...
+    @overload
+    def __call__(
+        self, method: Callable[Given, Answer | Steps[Answer] | Underway], /
+    ) -> Callable[Given, Answer | Steps[Answer] | Underway]: ...
+
+
+def handles(request: type[ask.RequestBase[Answer]]) -> HandlerMark[Answer]:
+    """Mark a method as the handler of `request`, which returns a reply that its class line declares."""
+
+    def mark(method: Callable[Given, Any]) -> Callable[Given, Any]:
         setattr(method, MARK, request)
         return method
 

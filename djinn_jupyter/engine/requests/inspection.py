@@ -38,6 +38,7 @@ from djinn_jupyter.wire.nouns import LensRow, Snapshot
 from djinn_jupyter.wire.replies import (
     Effect,
     Evaluated,
+    FiguresRead,
     History,
     Inspected,
     LensRead,
@@ -61,7 +62,7 @@ class InspectionRequests:
         self._forward, self._tokenizer = runtime.forward, runtime.tokenizer
 
     @handles(ask.MeasureEffect)
-    def measure_effect(self, request: ask.MeasureEffect, session: Session, holder: Holder) -> Steps:
+    def measure_effect(self, request: ask.MeasureEffect, session: Session, holder: Holder) -> Steps[Effect]:
         frame = queries.stopped_frame(session)
         stop = session.history.here
         assert stop is not None
@@ -84,7 +85,7 @@ class InspectionRequests:
         )
 
     @handles(ask.Inspect)
-    def inspect(self, request: ask.Inspect, session: Session, holder: Holder) -> Steps:
+    def inspect(self, request: ask.Inspect, session: Session, holder: Holder) -> Steps[Inspected]:
         part = yield from self._part(request, session)
         _, site, tap = self._looked_at(request, session)
         made, unmade = self._recipe(session, msgspec.structs.replace(request, site=str(site)), tap)
@@ -103,12 +104,12 @@ class InspectionRequests:
         )
 
     @handles(ask.ReadPooled)
-    def read_pooled(self, request: ask.ReadPooled, session: Session, holder: Holder) -> Steps:
+    def read_pooled(self, request: ask.ReadPooled, session: Session, holder: Holder) -> Steps[PooledRead]:
         part = yield from self._part(request, session)
         return PooledRead(pooled=pooled_for(request, part))
 
     @handles(ask.ReadFigures)
-    def read_figures(self, request: ask.ReadFigures, session: Session, holder: Holder) -> Steps:
+    def read_figures(self, request: ask.ReadFigures, session: Session, holder: Holder) -> Steps[FiguresRead]:
         part = yield from self._part(request, session)
         return figures_for(part, each=request.each)
 
@@ -132,7 +133,7 @@ class InspectionRequests:
         )
 
     @handles(ask.Lens)
-    def lens(self, request: ask.Lens, session: Session, holder: Holder) -> Steps:
+    def lens(self, request: ask.Lens, session: Session, holder: Holder) -> Steps[LensRead]:
         frame, site, tap = self._looked_at(request, session)
         if site.point == "logits":
             raise UnknownSite("The logits are the end of the network already; ask for their top with the run's result.")
@@ -184,7 +185,7 @@ class InspectionRequests:
         return look_recipe(self._persistence.identity, self._runtime.description, session, asked, tap)
 
     @handles(ask.Evaluate)
-    def evaluate(self, request: ask.Evaluate, session: Session, holder: Holder) -> Steps:
+    def evaluate(self, request: ask.Evaluate, session: Session, holder: Holder) -> Steps[Evaluated]:
         frame, site, tap = self._looked_at(request, session)
         condition = checked_condition(self._runtime, request.expression, tap, site)
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)

@@ -110,7 +110,7 @@ class EditRequests:
         self._sessions, self._runtime, self._residency = sessions, runtime, residency
 
     @handles(ask.ApplyEdit)
-    def apply_edit(self, request: ask.ApplyEdit, session: Session, holder: Holder) -> Steps:
+    def apply_edit(self, request: ask.ApplyEdit, session: Session, holder: Holder) -> Steps[Edited]:
         frame = queries.stopped_frame(session)
         assert frame.tap is not None and frame.raw is not None
         site = edited_site(self._runtime, session, request.site)

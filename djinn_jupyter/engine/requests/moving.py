@@ -163,7 +163,7 @@ class MoveRequests:
         )
 
     @handles(ask.SendAway)
-    def send_away(self, request: ask.SendAway, session: Session, holder: Holder) -> Steps:
+    def send_away(self, request: ask.SendAway, session: Session, holder: Holder) -> Steps[SentAway]:
         self._persistence.moves.require(request.store)
         require_equal(self._here, request.to)
         if session.temporary:
@@ -197,7 +197,7 @@ class MoveRequests:
         empty = self._images.empty(request.session, holder)
         return Underway(session=empty, steps=self._take_in(request, holder, empty))
 
-    def _take_in(self, request: ask.TakeIn, holder: Holder, waits: Session) -> Steps:
+    def _take_in(self, request: ask.TakeIn, holder: Holder, waits: Session) -> Steps[Opened]:
         moves, files = self._persistence.moves, self._persistence.file_worker
         reading = files.start(lambda: moves.at(request.store).read(request.move))
         image: SessionImage = yield from self._until_done(reading)
@@ -244,7 +244,7 @@ class MoveRequests:
             return Underway(session=beside, steps=self._settled(session, moving))
         return MoveSettled(stayed=True)
 
-    def _settled(self, session: Session, moving: Moving) -> Steps:
+    def _settled(self, session: Session, moving: Moving) -> Steps[MoveSettled]:
         return MoveSettled(stayed=(yield from self._moves.settle(session, moving, self._until_done)))
 
     def _check_place(self, name: str) -> None:

@@ -50,7 +50,7 @@ class PassRequests:
         self._runtime = runtime
 
     @handles(ask.ReadPass)
-    def read_pass(self, request: ask.ReadPass, session: Session, holder: Holder) -> Steps:
+    def read_pass(self, request: ask.ReadPass, session: Session, holder: Holder) -> Steps[PassRead]:
         frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()
         places = {text: runtime.site(text) for text in dict.fromkeys(request.sites)}
         seen = {text: Seen(site=site, tap=runtime.resolve(site), room=room) for text, site in places.items()}

@@ -11,10 +11,10 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports, stop_edits
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.steps import RunSteps, Steps
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
-from djinn_jupyter.wire.replies import Inspected, Paused, Reached
+from djinn_jupyter.wire.replies import Finished, Paused, Reached
 from djinn_jupyter.wire.sites import Site
 
 
@@ -31,7 +31,7 @@ class ResumingRequests:
         self._execution, self._inspection, self._breakpoints = execution, inspection, breakpoints
 
     @handles(ask.ResumeWith)
-    def resume_with(self, request: ask.ResumeWith, session: Session, holder: Holder) -> Steps:
+    def resume_with(self, request: ask.ResumeWith, session: Session, holder: Holder) -> Steps[Reached | Finished]:
         session.check_move("go_on")
         halts = self._sites(session, request.halts)
         if request.value is not None:
@@ -70,12 +70,11 @@ class ResumingRequests:
         session.set_edits(made.frame, [*session.edits, made.noted])
         self._residency.accounted(session)
 
-    def _looked(self, session: Session, steps: Steps, holder: Holder) -> Steps:
+    def _looked(self, session: Session, steps: RunSteps, holder: Holder) -> Steps[Reached | Finished]:
         """Run the steps to the next stop. Return the value there; the end where there is none."""
         stop = yield from steps
         if not isinstance(stop, Paused):
             return stop
         seen = yield from self._inspection.inspect(ask.Inspect(session=session.name), session, holder)
-        assert isinstance(seen, Inspected)
         drawn = stop.tokens[stop.prompt_tokens :]
         return Reached(snapshot=seen.snapshot, step=stop.step, positions=stop.positions, drawn=drawn)

@@ -21,7 +21,7 @@ class SwapRequests:
         self._sessions, self._residency = sessions, residency
 
     @handles(ask.SwapOut)
-    def swap_out(self, request: ask.SwapOut, session: Session, holder: Holder) -> Steps:
+    def swap_out(self, request: ask.SwapOut, session: Session, holder: Holder) -> Steps[Swapped]:
         self._residency.require_tier(request.tier)
         self._residency.quotas.require_place(session, request.tier)
         if session.state == "running":
@@ -33,7 +33,7 @@ class SwapRequests:
         return _swapped(session, before)
 
     @handles(ask.SwapIn)
-    def swap_in(self, request: ask.SwapIn, session: Session, holder: Holder) -> Steps:
+    def swap_in(self, request: ask.SwapIn, session: Session, holder: Holder) -> Steps[Swapped]:
         before = session.residence.last_transfer
         if session.residence.present:
             return Swapped(session=reports.describe(session), transfer=None)

@@ -14,6 +14,7 @@ from djinn_jupyter.engine.session.steps import (
     Steps,
 )
 from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.wire.reply_base import ReplyBase
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -24,7 +25,7 @@ class Job:
 
     kind: JobKind
     session: Session
-    steps: Steps | Pieces
+    steps: Steps[ReplyBase] | Pieces
     for_request: QueuedRequest | None
     blocked: Blocked | None = None
 
@@ -57,4 +58,4 @@ class Underway:
     """The result of a verb whose steps are for a session that is not, or not yet, in the engine's table."""
 
     session: Session
-    steps: Steps
+    steps: Steps[ReplyBase]

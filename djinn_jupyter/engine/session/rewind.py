@@ -24,7 +24,7 @@ from djinn_jupyter.wire.replies import Paused
 from djinn_jupyter.wire.sites import Site
 
 
-def to_layer(runtime: Runtime, session: Session, count: int) -> Steps:
+def to_layer(runtime: Runtime, session: Session, count: int) -> Steps[Paused]:
     """Stand `count` layer boundaries before the present stop, in the same pass."""
     frame = queries.stopped_frame(session)
     boundary = frame.boundary - (count - 1 if frame.inside else count)
@@ -50,7 +50,7 @@ def _before(tap: Tap, boundary: int) -> bool:
     return tap.boundary <= boundary if tap.boundary is not None else tap.stage < boundary
 
 
-def to_token(runtime: Runtime, session: Session, count: int) -> Steps:
+def to_token(runtime: Runtime, session: Session, count: int) -> Steps[Paused]:
     """Stand in the pass `count` tokens earlier, at the site of the present stop (of the last one, when the run is over;
     before the first layer where there was none)."""
     generation = session.generation
@@ -69,7 +69,7 @@ def to_token(runtime: Runtime, session: Session, count: int) -> Steps:
 
 def _fetch_and_rerun(
     runtime: Runtime, session: Session, tap: Tap, start: int, states: States | None, place: tuple[int, int]
-) -> Steps:
+) -> Steps[Paused]:
     """Fetch the states, which may have been evicted, then run again; until they are there the line is unchanged."""
     committed, end = place
     with runtime.space.pinned(tensors_of_states(states or {})) as storages:
@@ -80,7 +80,9 @@ def _fetch_and_rerun(
         return (yield from _rerun(runtime, session, tap, start, states, committed))
 
 
-def _rerun(runtime: Runtime, session: Session, tap: Tap, start: int, states: States | None, committed: int) -> Steps:
+def _rerun(
+    runtime: Runtime, session: Session, tap: Tap, start: int, states: States | None, committed: int
+) -> Steps[Paused]:
     """Run the passes from `start` again, then the one at `committed` up to the tap."""
     for first, end in _passes(runtime, session, start, committed):
         frame = _pass(session, first, end, states)

@@ -31,10 +31,10 @@ from djinn_jupyter.engine.session.plans import plan_of
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.seats import Seat
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Steps
+from djinn_jupyter.engine.session.steps import Blocked, RunSteps
 from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason
-from djinn_jupyter.wire.replies import Reply, RuleRefused, SessionFinished, SessionPaused, TokenSampled
+from djinn_jupyter.wire.replies import Finished, Paused, RuleRefused, SessionFinished, SessionPaused, TokenSampled
 from djinn_jupyter.wire.sites import Site
 
 PAUSED: Final = "It was paused while it waited for room on the device."
@@ -48,7 +48,7 @@ def run(
     targets: Iterable[Target] = (),
     reason: PauseReason = "step",
     stream: Stream | None = None,
-) -> Steps:
+) -> RunSteps:
     """Go on from `session.frame`. `reason` is the reported reason of a halt at one of `targets`; `stream` has the text
     so far."""
     seat = Seat(session)
@@ -79,7 +79,7 @@ def _run(
     free: bool,
     targets: tuple[Target, ...],
     reason: PauseReason,
-) -> Steps:
+) -> RunSteps:
     version, plan = -1, make_plan()
     rules: tuple[Rule, ...] = ()
     begun_under: tuple[Rule, ...] | None = None
@@ -188,7 +188,7 @@ def _may_be_shared(frame: Frame) -> bool:
     return not begun and (not frame.committed or (len(frame.tokens) == 1 and frame.step > 0))
 
 
-def draw_and_run(runtime: Runtime, session: Session, *, free: bool = False) -> Steps:
+def draw_and_run(runtime: Runtime, session: Session, *, free: bool = False) -> RunSteps:
     """Draw the next token from the kept logits of the last pass, and go on from there."""
     stream = _stream_of(runtime, session)
     ended = _draw(runtime, session, stream)
@@ -203,7 +203,7 @@ def _announce_refusals(runtime: Runtime, session: Session, rules: tuple[Rule, ..
             runtime.publish(RuleRefused(session=session.name, number=rule.number, message=message))
 
 
-def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: Stream) -> Reply | None:
+def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: Stream) -> Finished | None:
     """Sample after a committed pass that reached the last token. Return the final reply where the run ended."""
     generation = session.generation
     assert generation is not None
@@ -218,7 +218,7 @@ def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: 
     return _draw(runtime, session, stream)
 
 
-def _draw(runtime: Runtime, session: Session, stream: Stream) -> Reply | None:
+def _draw(runtime: Runtime, session: Session, stream: Stream) -> Finished | None:
     """Sample, and stand before the next pass. Return the final reply where the run ended."""
     generation = session.generation
     assert generation is not None
@@ -289,7 +289,7 @@ def _ending(runtime: Runtime, session: Session, stream: Stream) -> tuple[FinishR
     return None
 
 
-def _paused_between(runtime: Runtime, session: Session, reason: PauseReason) -> Steps:
+def _paused_between(runtime: Runtime, session: Session, reason: PauseReason) -> RunSteps:
     """Stop where the pass yielded; the stop needs copies of the states."""
     yield from runtime.space.set_aside(session, GENERATOR_BYTES + session.cache.recurrent_bytes)
     return pause(runtime, session, _halted_between(runtime, session), reason)
@@ -311,7 +311,7 @@ def _halted_between(runtime: Runtime, session: Session) -> Halted:
     return Halted(frame=stopped, hits=(), layers_run=0)
 
 
-def pause(runtime: Runtime, session: Session, halted: Halted, reason: PauseReason) -> Reply:
+def pause(runtime: Runtime, session: Session, halted: Halted, reason: PauseReason) -> Paused:
     """Stop the session at the halt. Breakpoints met there are counted; those for once are removed."""
     met = [hit for hit in halted.hits if isinstance(hit.halt, Breakpoint)]
     for hit in met:
@@ -346,7 +346,7 @@ def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseRea
     session.arrive(frame)
 
 
-def finish(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Reply:
+def finish(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Finished:
     """End the run; the session is idle, and its line can be extended or rewound."""
     assert session.generation is not None
     session.finish()

@@ -35,7 +35,7 @@ class EntropyRequests:
     parts: MethodParts
 
     @handles(ReadEntropy)
-    def read_entropy(self, request: ReadEntropy, session: Session, holder: object) -> Steps:
+    def read_entropy(self, request: ReadEntropy, session: Session, holder: object) -> Steps[EntropyRead]:
         runtime, frame = self.parts.runtime.of(session), queries.stopped_frame(session)
         taps = [runtime.forward.anatomy.taps["pattern", layer] for layer in range(runtime.forward.layers)]
         seen = [SeenAttention(tap) for tap in taps if isinstance(tap, Tap) and queries.may_be_reached(tap, frame)]

@@ -54,14 +54,14 @@ class Attributing:
         self.done = 0
         self._clean: dict[Site, Tensor] = {}
 
-    def steps(self, workspace: Workspace) -> Steps:
+    def steps(self, workspace: Workspace) -> Steps[Swept]:
         """Compute every cell. Raises SlabFull and OutOfDeviceMemory where memory does not suffice; UsageError where the
         model gives no gradients."""
         self._count(0)
         with device_memory_for("the way back of this attribution", ADVICE), workspace.opened(self.session) as room:
             return (yield from self._steps(room))
 
-    def _steps(self, room: Reservation) -> Steps:
+    def _steps(self, room: Reservation) -> Steps[Swept]:
         asked, forward = self.asked, self.runtime.forward
         size = yield from self.trials.size(self.runtime, LinesAlone(self.runtime, self.session))
         keep = yield from self._reserved(room, size)

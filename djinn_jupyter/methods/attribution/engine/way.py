@@ -17,7 +17,7 @@ from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces
 from djinn_jupyter.methods.sweep.engine.together import Together
 from djinn_jupyter.methods.sweep.engine.ways import SweepWay, way_to_sweep
-from djinn_jupyter.methods.sweep.request import Estimate, Sweep
+from djinn_jupyter.methods.sweep.request import Estimate, Sweep, Swept
 
 
 @way_to_sweep
@@ -64,7 +64,7 @@ class ByGradients(SweepWay):
 
     def steps(
         self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
-    ) -> Steps:
+    ) -> Steps[Swept]:
         return Attributing(runtime, session, asked, _estimate(request), self._trials).steps(workspace)
 
 

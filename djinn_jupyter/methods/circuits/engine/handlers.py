@@ -51,7 +51,7 @@ class EdgeRequests:
         parts.sessions.on_removal(self._recordings.let_go)
 
     @handles(AttributeEdges)
-    def attribute_edges(self, request: AttributeEdges, session: Session, holder: Holder) -> Steps:
+    def attribute_edges(self, request: AttributeEdges, session: Session, holder: Holder) -> Steps[EdgesAttributed]:
         given = self._given(request, session, "attribution of edges", "dj.edges")
         meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
         recipe = EdgeRecipe(asked=meant, by=self._parts.origin(), **given.computed)
@@ -76,7 +76,7 @@ class EdgeRequests:
         return under_way.steps(self._recordings.workspace, self._trials)
 
     @handles(RunCircuits)
-    def run_circuits(self, request: RunCircuits, session: Session, holder: Holder) -> Steps:
+    def run_circuits(self, request: RunCircuits, session: Session, holder: Holder) -> Steps[CircuitsRun]:
         given = self._given(request, session, "run of circuits", "dj.circuit")
         meant = replace(request, session="edges", corrupted=given.corrupted, clean=given.clean)
         recipe = CircuitRecipe(asked=meant, by=self._parts.origin(), **given.computed)

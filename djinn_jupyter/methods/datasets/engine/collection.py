@@ -75,7 +75,7 @@ class Collecting:
         self._file_work = parts.file_work
         self._told = time.monotonic()
 
-    def steps(self, workspace: Workspace) -> Steps:
+    def steps(self, workspace: Workspace) -> Steps[Collected]:
         """Compute the shard and put it where it goes, unless it is there. Raises OutOfDeviceMemory where a batch finds
         none."""
         self._note_progress(0)

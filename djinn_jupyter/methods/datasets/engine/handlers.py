@@ -29,7 +29,13 @@ from djinn_jupyter.methods.datasets.engine.scoring import logits_of, loss_of
 from djinn_jupyter.methods.datasets.engine.shard import tokens_of
 from djinn_jupyter.methods.datasets.engine.shard_file import Note, shard_path
 from djinn_jupyter.methods.datasets.engine.shared_losses import SharedLosses
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect, CollectFields, shard_name
+from djinn_jupyter.methods.datasets.request.collecting import (
+    CheckCollect,
+    Collect,
+    Collected,
+    CollectFields,
+    shard_name,
+)
 from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.circumstances import Circumstances
@@ -51,18 +57,18 @@ class CollectionRequests:
         self._batches = Batches(parts.runtime)
 
     @handles(Collect)
-    def collect(self, request: Collect, session: Session, holder: Holder) -> Steps:
+    def collect(self, request: Collect, session: Session, holder: Holder) -> Steps[Collected]:
         require_empty(session, "collect", "engine.collect")
         asked = self._checked(request, session)
         return Collecting(self._parts, session, asked, self._batches).steps(self._workspace)
 
     @handles(CheckCollect)
-    def check(self, request: CheckCollect, session: Session, holder: Holder) -> Steps:
+    def check(self, request: CheckCollect, session: Session, holder: Holder) -> Steps[Checked]:
         require_empty(session, "collect", "engine.collect")
         asked = self._checked(request, session)
         return self._checked_place(asked)
 
-    def _checked_place(self, asked: CheckedCollection) -> Steps:
+    def _checked_place(self, asked: CheckedCollection) -> Steps[Checked]:
         tokens = tokens_of(asked.prompts)
         yield from self._parts.file_work(lambda: asked.destination.check(tokens, asked.note))
         return Checked(alike=tuple((name, json.dumps(asked.note[name], sort_keys=True)) for name in ALIKE))
@@ -125,7 +131,7 @@ class ScoreRequests:
         self._batches = Batches(parts.runtime)
 
     @handles(Score)
-    def score(self, request: Score, session: Session, holder: Holder) -> Steps:
+    def score(self, request: Score, session: Session, holder: Holder) -> Steps[Scored]:
         sessions, model = self._parts.sessions, self._runtime.description
         require_empty(session, "score", "engine.loss")
         prompts = prompts_of(sessions, model, request.prompts, first=request.first)
@@ -141,7 +147,7 @@ class ScoreRequests:
         rules: tuple[Rule, ...],
         request: Score,
         made: Circumstances,
-    ) -> Steps:
+    ) -> Steps[Scored]:
         shared = SharedLosses(self._runtime, session, self._batches, first=request.first)
         if request.mode == "fast":
             yield from self._together(shared, session, prompts, rules, request)

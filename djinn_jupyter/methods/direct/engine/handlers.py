@@ -48,7 +48,7 @@ class AttributionRequests:
         self._parts, self._weights = parts, WeightReader(parts.runtime.forward)
 
     @handles(Attribute)
-    def attribute(self, request: Attribute, session: Session, holder: Holder) -> Steps:
+    def attribute(self, request: Attribute, session: Session, holder: Holder) -> Steps[Attributed]:
         runtime = self._parts.runtime.of(session)
         frame = queries.stopped_frame(session)
         if frame.hidden is None or frame.boundary == 0:

@@ -35,7 +35,7 @@ class GraphRequests:
         self._lines, self._trials = LineSources(parts), Trials()
 
     @handles(MakeGraph)
-    def make_graph(self, request: MakeGraph, session: Session, holder: Holder) -> Steps:
+    def make_graph(self, request: MakeGraph, session: Session, holder: Holder) -> Steps[GraphMade]:
         require_empty(session, "attribution graph", "dj.attribution_graph")
         if not 0 < request.probability <= 1:
             raise UsageError(f"A probability is above 0 and up to 1, not {request.probability}.")

@@ -32,7 +32,7 @@ class HeadRequests:
         self._parts, self._runtime, self._workspace = parts, parts.runtime, parts.workspace("heads")
 
     @handles(ReadHeads)
-    def read_heads(self, request: ReadHeads, session: Session, holder: Holder) -> Steps:
+    def read_heads(self, request: ReadHeads, session: Session, holder: Holder) -> Steps[HeadsRead]:
         sessions, model = self._parts.sessions, self._runtime.description
         require_empty(session, "read heads", "engine.head_scores")
         lines = prompts_of(sessions, model, request.lines, tokens_of=_tokens_of)
@@ -40,7 +40,7 @@ class HeadRequests:
         heads = HeadReading(self._runtime, session, rules, patterns=request.patterns)
         return self._steps(session, lines, heads, self._parts.circumstances(session, rules))
 
-    def _steps(self, session: Session, lines: Lines, heads: HeadReading, made: Circumstances) -> Steps:
+    def _steps(self, session: Session, lines: Lines, heads: HeadReading, made: Circumstances) -> Steps[HeadsRead]:
         with (
             device_memory_for("the attention patterns of a line", "Close sessions, or give shorter lines."),
             self._workspace.opened(session) as room,

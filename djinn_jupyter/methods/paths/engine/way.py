@@ -11,7 +11,7 @@ from djinn_jupyter.methods.paths.engine.path_sweep import PathSweeping
 from djinn_jupyter.methods.paths.engine.receivers import Receivers
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.ways import SweepWay, way_to_sweep
-from djinn_jupyter.methods.sweep.request import Sweep
+from djinn_jupyter.methods.sweep.request import Sweep, Swept
 
 
 @way_to_sweep
@@ -23,7 +23,7 @@ class ByPaths(SweepWay):
 
     def steps(
         self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
-    ) -> Steps:
+    ) -> Steps[Swept]:
         if request.windows or request.in_pairs:
             raise UsageError("A path has one sender a cell; leave windows and pairs of cells out.")
         receivers = Receivers.of(runtime, request.receivers, asked.places.taps.values())

@@ -25,7 +25,7 @@ from djinn_jupyter.methods.sweep.engine.continuing import finished_before, recip
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces, places_of
 from djinn_jupyter.methods.sweep.engine.together import Together
 from djinn_jupyter.methods.sweep.engine.ways import SweepWay, every_way
-from djinn_jupyter.methods.sweep.request import CheckSweep, Recipe, Sweep, source_of
+from djinn_jupyter.methods.sweep.request import CheckSweep, Recipe, Sweep, Swept, source_of
 from djinn_jupyter.wire.checking import Checked
 from djinn_jupyter.wire.limits import LARGEST_SINGLE
 from djinn_jupyter.wire.nouns import AttentionName
@@ -46,7 +46,7 @@ class SweepRequests:
         return every_way(Together(self._runtime))
 
     @handles(Sweep)
-    def sweep(self, request: Sweep, session: Session, holder: Holder) -> Steps:
+    def sweep(self, request: Sweep, session: Session, holder: Holder) -> Steps[Swept]:
         require_empty(session, "sweep", "dj.sweep")
         self._lines.compute_like(request, session)
         runtime = self._runtime.of(session)

@@ -63,14 +63,14 @@ class Sweeping:
     def cells(self) -> list[Cell]:
         return self.asked.cells()
 
-    def steps(self, workspace: Workspace) -> Steps:
+    def steps(self, workspace: Workspace) -> Steps[Swept]:
         """Compute every cell. Raises OutOfDeviceMemory where a pass of many lines finds none."""
         self._note_progress()
         advice = "Close sessions, or compute each cell alone (--exact)."
         with device_memory_for("a pass of this sweep's lines", advice), workspace.opened(self.session) as room:
             return (yield from self._steps(room))
 
-    def _steps(self, room: Reservation) -> Steps:
+    def _steps(self, room: Reservation) -> Steps[Swept]:
         asked, taps = self.asked, tuple(self.asked.places.taps.values())
         first, source = self.alone.borders()[0], None
         notes = list(asked.notes)

@@ -15,7 +15,7 @@ from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.pair_sweep import PairSweeping
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces
 from djinn_jupyter.methods.sweep.engine.together import Together
-from djinn_jupyter.methods.sweep.request import Sweep
+from djinn_jupyter.methods.sweep.request import Sweep, Swept
 
 _OTHERS: Final[list[type[SweepWay]]] = []
 
@@ -47,7 +47,7 @@ class SweepWay:
 
     def steps(
         self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
-    ) -> Steps:
+    ) -> Steps[Swept]:
         """Begin the sweep. What it refuses it refuses here, not in its first step."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class ByEditedLines(SweepWay):
 
     def steps(
         self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
-    ) -> Steps:
+    ) -> Steps[Swept]:
         return PairSweeping(runtime, session, asked, self.together).steps(workspace)
 
 
