@@ -21,6 +21,7 @@ from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.extensions import methods, part
 
 WITHOUT_ENDING: Final = ".grid.djinn"  # what a file of another name is read as
+OF_OTHERS: Final = "a file of another distribution's method is read where that is installed."
 OnRepeated = Callable[[Any, int, int], None]
 
 
@@ -84,7 +85,13 @@ def _read(path: Path) -> Reproducible | TrainedModule:
     if (path / PROVENANCE).is_file():
         return trained_in(path)
     name, there = FOLDER if path.is_dir() else path.name, kinds()
-    return there[next((ending for ending in there if name.endswith(ending)), WITHOUT_ENDING)].found_at(path)
+    found = next((ending for ending in there if name.endswith(ending)), None)
+    try:
+        return there[found or WITHOUT_ENDING].found_at(path)
+    except UsageError as error:
+        if found is None and name.endswith(".djinn"):
+            raise UsageError(f"{str(error).removesuffix('.')}; {OF_OTHERS}") from None
+        raise
 
 
 def kinds() -> dict[str, type[Reproducible]]:
