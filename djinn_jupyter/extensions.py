@@ -23,6 +23,7 @@ HERE: Final = "djinn_jupyter.methods"  # the package of ours
 METHODS: Final = "djinn_jupyter.methods"  # entry points, a method's name and its package
 MAGICS: Final = "djinn_jupyter.magics"  # entry points, a magic's name and its module
 MOST_CHARACTERS: Final = 64  # of a method's name
+MOST_SAID: Final = 300  # characters of an error in a sentence
 Part = Literal["request", "engine", "engine.handlers", "api", "magic", "card"]
 
 
@@ -136,6 +137,6 @@ def _method_of(point: EntryPoint) -> Method:
 
 
 def in_short(error: BaseException) -> str:
-    """Return kind and first line of an error."""
+    """Return kind and first line of an error, of a long one the beginning."""
     said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    return f"{type(error).__name__}: {said[0][:MOST_SAID]}" if said else type(error).__name__

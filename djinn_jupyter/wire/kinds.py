@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from djinn_jupyter.extensions import Method, installed, leave_out, methods, part, refuse_clashes
+from djinn_jupyter.extensions import Method, in_short, installed, leave_out, methods, part, refuse_clashes
 from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.failed import Failed
 from djinn_jupyter.wire.pieces import InPieces
@@ -128,6 +128,6 @@ def _is_readable(method: Method, kinds: Kinds) -> bool:
             msgspec.msgpack.Decoder(reduce(or_, getattr(core() + kinds, what)))
         msgspec.inspect.multi_type_info(kinds.all)
     except Exception as error:  # noqa: BLE001  a stranger's types may be anything
-        leave_out(method, f"its messages cannot be read ({type(error).__name__}: {error}): mend or uninstall it")
+        leave_out(method, f"its messages cannot be read ({in_short(error)}): mend or uninstall it")
         return False
     return True

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import inspect
 
-from djinn_jupyter.wire.replies import Reply
+from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire.reply_base import ReplyBase
 
 BY: Final[dict[str, str]] = {
@@ -66,6 +66,7 @@ BY: Final[dict[str, str]] = {
     "KEPT copies": "Copies.copies",
     "MOST_LISTED": "Checkpoints.checkpoints",
     "options": "ProvenanceRead.stores",
+    "installed methods": "Welcome.methods Welcome.left_out",
 }
 
 
@@ -110,17 +111,18 @@ TEXTS: Final[dict[str, str]] = {
         CheckpointDescription.model CheckpointDescription.dtype CheckpointDescription.stopped_at
         CheckpointDescription.version""",
     "options": "ProvenanceRead.stores",
+    "MOST_SAID of an installed method": "Welcome.left_out",
 }
 
 
 def lists() -> tuple[str, ...]:
     """Return the lists, maps and arrays of all replies, as `Struct.field`."""
-    return tuple(dict.fromkeys(_of(inspect.type_info(Reply), set(), _grows)))
+    return tuple(dict.fromkeys(_of(inspect.type_info(kinds.any_of("replies")), set(), _grows)))
 
 
 def texts() -> tuple[str, ...]:
     """Return the texts and bytes of all replies whose type does not say how long they may be, as `Struct.field`."""
-    return tuple(dict.fromkeys(_of(inspect.type_info(Reply), set(), _is_text)))
+    return tuple(dict.fromkeys(_of(inspect.type_info(kinds.any_of("replies")), set(), _is_text)))
 
 
 def what_bounds(table: dict[str, str] = BY) -> dict[str, str]:

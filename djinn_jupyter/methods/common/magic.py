@@ -1,4 +1,4 @@
-"""What the magics of several methods take: prompts, and engines beside this one."""
+"""Arguments that the magics of several methods take: prompts, and engines beside this one."""
 
 from __future__ import annotations
 

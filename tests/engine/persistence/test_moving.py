@@ -248,7 +248,7 @@ def test_what_cannot_be_moved_is_refused_and_stays(pair: tuple[Desk, Desk]) -> N
     with pytest.raises(UnknownSession):
         sent(one, other, "nobody")
     one.ask(ask.Open(session="sweep", temporary=True))
-    with pytest.raises(UsageError, match="a sweep's own"):
+    with pytest.raises(UsageError, match="that of a measurement"):
         sent(one, other, "sweep")
     moves_below(other, other.engine.persistence.moves.folder.folder / "elsewhere")
     sent(one, other, move=MOVE[::-1])

@@ -19,7 +19,7 @@ Elements = tuple[Any, ...]  # of a part: names of points, numbers of layers, row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptSite:
-    """What there is to divide: the taps of a site, by point and layer, the rows of a line, and coefficients."""
+    """Values that an axis divides: the taps of a site, by point and layer, the rows of a line, and coefficients."""
 
     pattern: SitePattern
     taps: Mapping[tuple[str, int], Tap]
