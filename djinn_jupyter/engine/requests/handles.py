@@ -3,7 +3,8 @@ concerns one that is there, and with the holder who asks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, Protocol, overload
 
 from djinn_jupyter.engine.scheduling.jobs import Underway
@@ -11,6 +12,8 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.steps import Answer, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.extensions import in_short
+from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
@@ -51,7 +54,10 @@ class RequestHandlers:
             for name, request in marked(type(part)):
                 if request in self._found:
                     raise TypeError(f"{request.__name__} has two handlers.")
-                self._found[request] = _refused if split and request.terms.whole_layers else getattr(part, name)
+                method = kinds.method_of(request)
+                own = getattr(part, name)
+                handler = own if method is None or method.is_ours else _of_a_stranger(own)
+                self._found[request] = _refused if split and request.terms.whole_layers else handler
 
     @property
     def requests(self) -> frozenset[type[ask.Request]]:
@@ -74,6 +80,42 @@ def _refused(request: ask.Request, *_: object) -> Answered:
         f"A model that --tensor-parallel splits answers no {type(request).__name__}, which needs whole layers on one "
         "device: load the model without it."
     )
+
+
+def _of_a_stranger(handler: Callable[..., Answered]) -> Callable[..., Answered]:
+    """Return a handler of which an exit, or a reply that its request does not declare, ends this request alone."""
+
+    def answer(request: ask.Request, *given: Any) -> Answered:
+        with _going_on():
+            found = handler(request, *given)
+        if isinstance(found, Underway):
+            return Underway(session=found.session, steps=_steps_of(request, found.steps))
+        return _steps_of(request, found) if isinstance(found, Generator) else _declared(request, found)
+
+    return answer
+
+
+def _steps_of(request: ask.Request, steps: Steps[Reply]) -> Steps[Reply]:
+    with _going_on():
+        reply = yield from steps
+    return _declared(request, reply)
+
+
+def _declared(request: ask.Request, reply: Reply) -> Reply:
+    if not request.is_answered_by(reply):
+        raise TypeError(f"the handler of {type(request).__name__} returned {type(reply).__name__}")
+    return reply
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Raise RuntimeError in place of what would end the engine."""
+    try:
+        yield
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(in_short(error)) from error
 
 
 def marked(part: type) -> Iterator[tuple[str, type[ask.Request]]]:

@@ -78,8 +78,8 @@ def handlers_of_methods(parts: MethodParts) -> Iterator[object]:
     for method in methods():
         try:
             yield from _handlers_of(method, parts)
-        except (Exception, SystemExit) as error:  # a stranger's module may raise what it likes
-            if method.is_ours:
+        except BaseException as error:  # a stranger's module may raise what it likes
+            if method.is_ours or isinstance(error, KeyboardInterrupt):
                 raise
             leave_out(method, f"its engine fails ({type(error).__name__}: {error}): mend or uninstall it")
 

@@ -12,8 +12,9 @@ import pytest
 from djinn_jupyter import extensions
 from djinn_jupyter.engine.requests import methods
 from djinn_jupyter.engine.requests.extents import extents
+from djinn_jupyter.engine.requests.handles import RequestHandlers
 from djinn_jupyter.engine.requests.methods import MethodParts, handlers_of_methods
-from tests.engine.desk import Desk
+from tests.engine.desk import ME, Desk
 from tests.strangers import add_stranger, forget
 
 REQUEST: Final = """
@@ -71,6 +72,40 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
     monkeypatch.undo()
     forget()
+
+
+STEPS: Final = """
+    def read(self, request, *_):
+        yield
+        """
+AT_ONCE: Final = """
+    def read(self, request, *_):
+        """
+RETURNED: Final = "return ZetaRead(number=request.layer + self.parts.runtime.forward.layers)"
+
+
+@pytest.mark.parametrize("form", [AT_ONCE, STEPS], ids=["at once", "steps"])
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("raise SystemExit('enough')", "SystemExit: enough"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("return None", "the handler of ReadZeta returned NoneType"),
+        ("return Pong()", "the handler of ReadZeta returned Pong"),
+    ],
+)
+def test_a_handler_that_ends_otherwise_ends_its_request_alone(
+    llama: Desk, parts: MethodParts, package: Path, form: str, end: str, said: str
+) -> None:
+    text = ENGINE.replace(AT_ONCE + RETURNED, form + end)
+    assert text != ENGINE
+    (package / "engine.py").write_text(f"from djinn_jupyter.wire.greeting import Pong\n{text}")
+    llama.open("main")
+    handlers = RequestHandlers(parts.sessions, *handlers_of_methods(parts))
+    request = sys.modules["djinn_zeta.request"].ReadZeta(session="main")
+    with pytest.raises((RuntimeError, TypeError), match=said):
+        for _ in handlers.answer(request, ME):  # type: ignore[union-attr]
+            pass
 
 
 @pytest.mark.parametrize("module", ["engine.py", "engine/handlers.py"])
