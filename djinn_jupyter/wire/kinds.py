@@ -99,8 +99,10 @@ def _kinds_in(package: str) -> Kinds:
 
 
 def _those_in(package: str, kinds: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the kinds within a package: of those of one name the last, whose import was not cut short."""
     inside = (one for one in kinds if f"{one.__module__}.".startswith(f"{package}."))
-    return tuple(sorted(inside, key=lambda one: one.__module__))
+    by_name = {(one.__module__, one.__qualname__): one for one in inside}
+    return tuple(sorted(by_name.values(), key=lambda one: one.__module__))
 
 
 def _once(kinds: Iterable[Any]) -> tuple[Any, ...]:

@@ -60,6 +60,8 @@ class RequestMeta(msgspec.StructMeta):
         terms = {term: said.pop(term) for term in _TERMS & said.keys()}
         reply = _reply_in(namespace.get("__orig_bases__", ()))
         if reply is None:
+            if terms:
+                raise TypeError(f"{name} has terms and no reply: say it as {name}(SessionRequest[YourReply], ...).")
             return super().__new__(mcls, name, bases, namespace, **said)
         if not all(issubclass(one, ReplyBase) for one in typing.get_args(reply) or (reply,)):
             raise TypeError(f"{name} is answered by {reply}, which is no reply.")

@@ -53,6 +53,12 @@ def test_what_a_request_makes_or_saves_is_a_field_of_its_own() -> None:
     assert ask.Fork(session="a", name="b").made == ask.Open(session="b").made == "b"
 
 
+def test_terms_without_a_reply_are_refused() -> None:
+    with pytest.raises(TypeError, match="Walk has terms and no reply"):
+
+        class Walk(ask.Run, shared="read"): ...
+
+
 def test_a_term_that_there_is_not_is_refused() -> None:
     with pytest.raises(TypeError, match="while_walking"):
 

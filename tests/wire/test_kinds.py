@@ -109,6 +109,15 @@ def test_messages_that_cannot_be_read_leave_their_method_out(tmp_path: Path, req
     assert why in said
 
 
+def test_an_import_that_was_interrupted_leaves_no_kind_behind(tmp_path: Path) -> None:
+    once = "import sys\nif not hasattr(sys, 'once'):\n    sys.once = True\n    raise KeyboardInterrupt"
+    add_stranger(tmp_path, "entropy", "djinn_entropy", {"request": f"{REQUEST}\n{once}"})
+    first = "from djinn_jupyter.wire import kinds\ntry: kinds.known()\nexcept KeyboardInterrupt: pass\n"
+    told = asked(tmp_path, f"{first}else: raise SystemExit\n{ASKED}")
+    assert told["known"] == {"entropy": ["ReadEntropy", "EntropyRead"]}
+    assert told["left out"] == []
+
+
 def test_the_core_and_each_method_of_ours_have_their_own() -> None:
     assert Hello in kinds.core().requests
     of_methods = {method.name: its for method, its in kinds.of_methods().items()}
