@@ -20,6 +20,7 @@ from djinn_jupyter._version import __version__
 
 OURS: Final = ("heads", "sweep", "paths", "attribution", "direct", "circuits", "graphs", "datasets")
 HERE: Final = "djinn_jupyter.methods"  # the package of ours
+DISTRIBUTION: Final = f"djinn-jupyter {__version__}"
 METHODS: Final = "djinn_jupyter.methods"  # entry points, a method's name and its package
 MAGICS: Final = "djinn_jupyter.magics"  # entry points, a magic's name and its module
 MOST_CHARACTERS: Final = 64  # of a method's name
@@ -34,11 +35,11 @@ class Method:
 
     name: str
     package: str
-    distribution: str = f"djinn-jupyter {__version__}"
+    distribution: str = DISTRIBUTION
 
     @property
     def is_ours(self) -> bool:
-        return self.package.startswith(f"{HERE}.")
+        return self.distribution == DISTRIBUTION
 
     def has(self, module: str) -> bool:
         """Return whether a module of this name is the method's package, or lies in it."""
@@ -76,6 +77,8 @@ def installed() -> tuple[Method, ...]:
     for method in found:
         claims.setdefault(method.name, []).append(method)
     refuse_clashes("name", claims)
+    within = {method.package: [other for other in found if other.has(method.package)] for method in strangers}
+    refuse_clashes("package", within, [package for package in within if package.split(".")[0] == "djinn_jupyter"])
     return found
 
 
@@ -86,8 +89,8 @@ def part(method: Method, name: Part) -> ModuleType | None:
     try:
         spec = find_spec(f"{method.package}.{name}")
         return None if spec is None else import_module(spec.name)
-    except (Exception, SystemExit) as error:  # a stranger's module may raise what it likes
-        if method.is_ours:
+    except BaseException as error:  # a stranger's module may raise what it likes
+        if method.is_ours or isinstance(error, KeyboardInterrupt):
             raise
         leave_out(method, f"its {name!r} cannot be imported ({in_short(error)}): mend or uninstall it")
         return None
@@ -98,7 +101,7 @@ def magics(taken: Collection[str]) -> dict[str, str]:
     ours, or claimed by two, are left out."""
     claims = dict[str, dict[Method, str]]()
     for point in _points(MAGICS):
-        owner = next((method for method in installed() if method.has(point.value)), _method_of(point))
+        owner = next((one for one in installed() if one.has(point.value) and not one.is_ours), _method_of(point))
         claims.setdefault(point.name, {})[owner] = point.value
     refuse_clashes("magic", claims, taken)
     return {name: module for name, by in claims.items() for owner, module in by.items() if owner not in _left_out()}
@@ -107,7 +110,7 @@ def magics(taken: Collection[str]) -> dict[str, str]:
 def refuse_clashes(what: str, claims: Mapping[str, Collection[Method]], taken: Collection[str] = ()) -> None:
     """Leave out the strangers' methods that claim the same name, or one that is `taken` by the core or by ours."""
     for name, claiming in claims.items():
-        core = [f"djinn-jupyter {__version__}"] if name in taken else []
+        core = [DISTRIBUTION] if name in taken else []
         for method in claiming:
             others = [*core, *(str(other) for other in claiming if other != method)]
             if others and not method.is_ours:

@@ -92,7 +92,9 @@ class StandIns:
     def __init__(self, shell: InteractiveShell, client: Any = None) -> None:
         self._shell: Any = shell
         self._client = client
-        self._modules = {**MODULES, **extensions.magics(MODULES)}
+        theirs = extensions.magics(MODULES).items()  # of strangers, but for names that IPython or the user has
+        there = {name for table in self._shell.magics_manager.magics.values() for name in table}
+        self._modules = {**MODULES, **{name: module for name, module in theirs if name not in there}}
         self._waiting = set(self._modules.values())
 
     @cached_property

@@ -113,6 +113,15 @@ def test_one_of_our_names_stays_ours_and_the_clash_is_said_when_the_extension_is
     assert bare.fails("%djinn_where") == NOTHING
 
 
+def test_a_name_of_ipythons_stays_ipythons(bare: Notebook, add: Callable[..., None]) -> None:
+    add("zeta", "djinn_zeta", {"magic": MAGIC}, magics=f"{ZETA}\nwho = djinn_zeta.magic\nbash = djinn_zeta.magic")
+    assert reloaded(bare) == ""
+    assert not waiting(bare) & {"who", "bash"}
+    unload_ipython_extension(bare.shell)
+    assert "who" in bare.shell.magics_manager.magics["line"]
+    assert "bash" in bare.shell.magics_manager.magics["cell"]
+
+
 def test_one_name_of_two_strangers_is_neithers(bare: Notebook, add: Callable[..., None]) -> None:
     add("zeta", "djinn_zeta", {"magic": MAGIC}, magics=ZETA)
     add("eta", "djinn_eta", {"magic": MAGIC}, magics="djinn_zeta = djinn_eta.magic")

@@ -64,6 +64,7 @@ def test_a_module_of_a_method_is_imported_when_it_is_asked_for(add: Add) -> None
         ("import djinn_zeta.no_such_module", "ModuleNotFoundError: No module named 'djinn_zeta.no_such_module'"),
         ("raise ValueError('a\\nb')", "ValueError: a"),
         ("raise SystemExit", "SystemExit"),
+        ("class Panic(BaseException): ...\nraise Panic('a')", "Panic: a"),
         ("def", "SyntaxError: invalid syntax (request.py, line 1)"),
     ],
 )
@@ -105,6 +106,27 @@ def test_a_stranger_with_the_name_of_one_of_ours_is_left_out(add: Add) -> None:
     [(method, why)] = extensions.troubles().items()
     assert method.package == "djinn_theirs"
     assert f"is also that of heads (djinn_jupyter.methods.heads of {named_ours('heads').distribution})" in why
+
+
+@pytest.mark.parametrize("value", ["djinn_jupyter.methods.heads", "djinn_jupyter.methods.none", "djinn_jupyter"])
+def test_a_stranger_that_names_a_package_of_ours_is_left_out(add: Add, value: str) -> None:
+    add(
+        "last", "djinn_last", {}, method=f"zeta = {value}\nlast", magics="djinn_run = djinn_jupyter.methods.heads.magic"
+    )
+    assert names() == [*extensions.OURS, "last"]
+    assert not named("zeta").is_ours
+    assert extensions.magics({"djinn_run"}) == {}
+    assert f"its package {value!r} is also that of djinn-jupyter" in extensions.troubles()[named("zeta")]
+
+
+@pytest.mark.parametrize("value", ["djinn_zeta", "djinn_zeta.inner"])
+def test_of_two_strangers_with_one_package_neither_is_used_nor_where_one_is_within_another(
+    add: Add, value: str
+) -> None:
+    add("last", "djinn_last", {}, method=f"eta = {value}\nlast")
+    add("zeta", "djinn_zeta", {})
+    assert names() == [*extensions.OURS, "last"]
+    assert f"its package {value!r} is also that of zeta (djinn_zeta of zeta 1.0)" in extensions.troubles()[named("eta")]
 
 
 def named_ours(name: str) -> extensions.Method:
