@@ -85,7 +85,7 @@ def _read(path: Path) -> Reproducible | TrainedModule:
     if (path / PROVENANCE).is_file():
         return trained_in(path)
     name, there = FOLDER if path.is_dir() else path.name, kinds()
-    found = next((ending for ending in there if name.endswith(ending)), None)
+    found = max((ending for ending in there if name.endswith(ending)), key=len, default=None)
     try:
         return there[found or WITHOUT_ENDING].found_at(path)
     except UsageError as error:

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import djinn_jupyter as dj
+from djinn_jupyter.client import reproducing
 from djinn_jupyter.client.arrays import to_numpy
 from djinn_jupyter.client.connection.channel import ask_for
 from djinn_jupyter.client.engine import RemoteEngine
@@ -50,6 +51,14 @@ def test_it_is_kept_and_computed_again(engine: RemoteEngine, tmp_path: Path) -> 
     read.values[1, 0, 2] += 1
     assert dj.reproduce(engine, read).place == {"axis 0": 1, "axis 1": 0, "axis 2": 2}
     assert engine.sessions() == ()
+
+
+def test_its_files_are_not_taken_by_a_shorter_ending(
+    engine: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = seen(engine).save(tmp_path / "a.seen.djinn")
+    monkeypatch.setattr(reproducing, "kinds", lambda: {".djinn": dj.HeadScores, ".seen.djinn": Seen})
+    assert dj.reproduce(engine, file).same
 
 
 def test_it_is_a_table_and_shows_itself(engine: RemoteEngine) -> None:
