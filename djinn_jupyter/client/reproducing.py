@@ -12,12 +12,12 @@ from djinn_jupyter.client.arguments import shown, typed
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.given_paths import given_path
 from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.reproduction import FOLDER, Reproducible, Reproduction, compared
+from djinn_jupyter.client.reproduction import FOLDER, Reproducible, Reproduction, compared, naming_models
 from djinn_jupyter.client.result import Result, origin_of
 from djinn_jupyter.client.training.again import trained_again, trained_in
 from djinn_jupyter.client.training.given import GivenCollection
 from djinn_jupyter.client.training.trained import PROVENANCE, TrainedModule
-from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.extensions import methods, part
 
 WITHOUT_ENDING: Final = ".grid.djinn"  # what a file of another name is read as
@@ -113,23 +113,10 @@ def _below(kind: type[Reproducible]) -> list[type[Reproducible]]:
 
 def measured(engine: RemoteEngine, before: Result, on_progress: OnRepeated | None) -> Reproduction:
     """Measure again, and compare. An error says which other model the measurement is of."""
-    by, here = origin_of(before).by, engine.description
-    try:
+    by = origin_of(before).by
+    with naming_models("measurement", by, engine.description):
         again = before.again(engine.channel)
         then, now = before.compared_values, again.compared_values
         if then.shape != now.shape:
             raise UsageError(f"measured again there are {now.size:,} values, and were {then.size:,}.")
-    except DjinnError as error:
-        if by.architecture == here.architecture and by.model == here.name:
-            raise
-        raise UsageError(
-            f"The measurement is of {by.model} ({by.architecture}), and this engine serves {here.name} "
-            f"({here.architecture}), which cannot repeat it: {error}"
-        ) from error
-    return compared(
-        before,
-        again,
-        before.place_of,
-        origins=(by, origin_of(again).by),
-        notes=before.notes_on,
-    )
+    return compared(before, again, before.place_of, origins=(by, origin_of(again).by), notes=before.notes_on)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from djinn_jupyter.client.displayed import Displayed
+from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire.fingerprints import DIGESTS, differences
+from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.provenance import Provenance
 
 if TYPE_CHECKING:
@@ -80,6 +83,20 @@ class Reproduction(Displayed):
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
+
+
+@contextmanager
+def naming_models(result: str, by: Provenance, here: ModelDescription, *, refused: str = "repeat") -> Iterator[None]:
+    """Have an error say which other model a result is of, where the engine serves another. Raises UsageError."""
+    try:
+        yield
+    except DjinnError as error:
+        if by.architecture == here.architecture and by.model == here.name:
+            raise
+        raise UsageError(
+            f"The {result} is of {by.model} ({by.architecture}), and this engine serves {here.name} "
+            f"({here.architecture}), which cannot {refused} it: {error}"
+        ) from error
 
 
 def compared(

@@ -125,12 +125,16 @@ def test_other_weights_are_named_with_the_value_that_differs_most(engine: Remote
     assert repr(found).startswith(f"Other bits: {found.different} of 15 values differ, by up to ")
 
 
-def test_a_model_without_the_site_is_named(engine: RemoteEngine) -> None:
-    grid = swept(engine, site="q", over="layer,head")
-    with (
-        reached(build_desk(build("gpt2", layers=2), tokenizer())) as [other],
-        pytest.raises(UsageError, match=r"The grid (is of .* and this engine serves .*|has 3 x 4 cells, and)"),
-    ):
+@pytest.mark.parametrize(
+    ("site", "over", "said"),
+    [
+        ("q", "layer,head", "The grid has 3 x 4 cells, and computed again 2 x "),
+        ("z.2", "position", r"^The grid is of .* \(Llama.*, and this engine .* \(GPT2.*, which cannot compute it: "),
+    ],
+)
+def test_a_model_without_the_site_is_named(engine: RemoteEngine, site: str, over: str, said: str) -> None:
+    grid = swept(engine, site=site, over=over)
+    with reached(build_desk(build("gpt2", layers=2), tokenizer())) as [other], pytest.raises(UsageError, match=said):
         dj.reproduce(other, grid)
 
 

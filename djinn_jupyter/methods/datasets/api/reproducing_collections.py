@@ -13,16 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.likeness import require_modules, session_like
-from djinn_jupyter.client.reproduction import SHARED, Reproduction, most_different, origin_of
-from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.client.reproduction import SHARED, Reproduction, most_different, naming_models, origin_of
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.methods.datasets.api.collecting import Collection, CollectionWork, shard_request
 from djinn_jupyter.methods.datasets.api.shard_files import ShardFile
 from djinn_jupyter.wire.circumstances import Circumstances
-from djinn_jupyter.wire.provenance import Provenance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +40,7 @@ def reproduced_collection(
         if on_progress is not None:
             on_progress(None, done, len(kept))
 
-    with _folder_beside(kept) as folder, _named(channel, made[0].by):
+    with _folder_beside(kept) as folder, naming_models("collection", made[0].by, engine.description):
         asked = _asked_of(kept, folder)
         work = CollectionWork(asked, on_done, f" of {len(kept):,}")
         for number, before in enumerate(kept.shards):
@@ -84,21 +82,6 @@ def _folder_beside(kept: Activations) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _named(channel: Channel, by: Provenance) -> Iterator[None]:
-    """Have an error say which other model the collection is of, where the engine serves another."""
-    try:
-        yield
-    except DjinnError as error:
-        here = channel.welcome.model
-        if by.architecture == here.architecture and by.model == here.name:
-            raise
-        raise UsageError(
-            f"The collection is of {by.model} ({by.architecture}), and this engine serves {here.name} "
-            f"({here.architecture}), which cannot repeat it: {error}"
-        ) from error
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""The content of a grid's file: the replies of its sweeps, and how they make one grid."""
+"""The content of a grid's file: the replies of its sweeps, and how they make one grid. A grid is no `Result`: it is
+kept without a recipe too, of all its replies as one tensor, and computed again by sweeps that tell how far they are."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.interrupts import WorkInterrupted
-from djinn_jupyter.client.reproduction import Reproduction, bits, compared
-from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.client.reproduction import Reproduction, bits, compared, naming_models
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.sweep.api.confirming import confirmed_again
 from djinn_jupyter.methods.sweep.api.grid import Grid
 from djinn_jupyter.methods.sweep.api.sweeping import OnProgress, swept_again
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def reproduced_grid(engine: RemoteEngine, kept: Grid, on_progress: OnProgress | None) -> Reproduction:
     """Compute a grid again, and compare. UsageError for one that was cut short; errors as of `dj.sweep`;
     WorkInterrupted."""
-    again = _computed(engine, kept, _made(kept), on_progress)
+    made = _made(kept)
+    with naming_models("grid", made[0].by, engine.description, refused="compute"):
+        again = confirmed_again(engine, swept_again(engine, made, kept, on_progress), kept, on_progress)
     if not again.is_whole or again.interrupted:
         raise WorkInterrupted("The reproduction was interrupted, and nothing is known of the cells that follow.", again)
     return compared_grids(kept, again)
@@ -35,20 +37,6 @@ def _made(grid: Grid) -> list[Recipe]:
             "This grid is not whole, so it cannot be computed again as it was; finish it first, with so_far=grid."
         )
     return found
-
-
-def _computed(engine: RemoteEngine, kept: Grid, made: list[Recipe], on_progress: OnProgress | None) -> Grid:
-    """Return the grid anew. An error says which other model the grid is of, where this engine serves another."""
-    try:
-        return confirmed_again(engine, swept_again(engine, made, kept, on_progress), kept, on_progress)
-    except DjinnError as error:
-        before, here = made[0].by, engine.description
-        if before.architecture == here.architecture and before.model == here.name:
-            raise
-        raise UsageError(
-            f"The grid is of {before.model} ({before.architecture}), and this engine serves {here.name} "
-            f"({here.architecture}), which cannot compute it: {error}"
-        ) from error
 
 
 def compared_grids(kept: Grid, again: Grid) -> Reproduction:
