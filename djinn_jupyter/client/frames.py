@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from inspect import unwrap
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeVar
 
@@ -57,6 +58,11 @@ class Tabular(Displayed):
     def to_pandas(self: ByColumn) -> Any:
         """Return `columns()` as a table of pandas. Raises MissingDependency."""
         return frame_of(self.columns())
+
+
+def is_told_as_table(result: object) -> bool:
+    """Return whether the text of a result is its table."""
+    return unwrap(type(result).__repr__) is unwrap(Tabular.__repr__)
 
 
 class Listing(Tabular, tuple[Described, ...]):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from djinn_jupyter.client.displayed import Displayed
+from djinn_jupyter.client.frames import is_told_as_table
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire.fingerprints import DIGESTS, differences
 from djinn_jupyter.wire.nouns import ModelDescription
@@ -71,7 +72,8 @@ class Reproduction(Displayed):
     def _verdict(self) -> str:
         count = self.count
         if self.same:
-            named = repr(self.before).partition("\n")[0].rstrip(".:")
+            before = self.before
+            named = type(before).__name__ if is_told_as_table(before) else repr(before).partition("\n")[0].rstrip(".:")
             return f"The same bits: {count:,} values of {named}."
         if not self.different:
             return f"Other bits: the {count:,} values are the same, and {self.besides} are not."

@@ -8,7 +8,7 @@ from typing import Final
 
 from djinn_jupyter.client.displayed import Displayed
 from djinn_jupyter.client.engines.naming import told_apart
-from djinn_jupyter.client.frames import Listing
+from djinn_jupyter.client.frames import is_told_as_table
 from djinn_jupyter.widgets.markup import element, table
 from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies, whereabouts
 from djinn_jupyter.widgets.result import rule_line
@@ -41,7 +41,7 @@ def table_view(result: Displayed) -> View:
     rows = [[_figure(one) for one in row] for row in islice(zip(*told.values(), strict=True), MOST)]
     count = max(map(len, told.values()), default=0)
     more = [part(f"the first {MOST} of {count:,} rows")] if count > MOST else []
-    lines = [] if isinstance(result, Listing) else [part(line) for line in plain.splitlines()]
+    lines = [] if is_told_as_table(result) else [part(line) for line in plain.splitlines()]
     drawn = [part(table(list(told), rows))] if rows else []
     return View(plain=plain, html=card(*lines, *drawn, *more, title=type(result).__name__))
 

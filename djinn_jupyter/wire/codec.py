@@ -39,6 +39,7 @@ MAX_FRAMES: Final = MOST_FRAMES
 _LIMIT = re.compile(r"Expected (?P<limit>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
 _NUMBER = re.compile(rb"[\x81-\x8f]\xa2id([\x00-\x7f]|\xcc.|\xcd.{2}|\xce.{4}|\xcf.{8})", re.DOTALL)
 _CHOICE = re.compile(r"Invalid enum value (?P<given>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
+_UNKNOWN = re.compile(r"Invalid value '(?P<name>.+)' - at \$\.body\.request")
 
 WireFrame = bytes | memoryview
 Body = TypeVar("Body")
@@ -169,6 +170,13 @@ def _limit_in_words(said: str) -> str:
     found = _LIMIT.search(said_plainly)
     if found is not None:
         return f"{found['field']}: expected {found['limit']}."
+    found = _UNKNOWN.search(said_plainly)
+    if found is not None:
+        return (
+            f"{found['name']} is no request that is known here: its class line has to say its reply, as in "
+            "SessionRequest[Reply], its module has to be `request` of a package, and an entry point of "
+            "djinn_jupyter.methods has to name that."
+        )
     found = _CHOICE.search(said_plainly)
     return said if found is None else f"{found['field']}: {found['given']} is none of its values."
 

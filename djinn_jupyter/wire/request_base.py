@@ -71,7 +71,7 @@ class RequestMeta(msgspec.StructMeta):
             terms |= {"while_away": True, "without_rows": True}
         if terms.get("resent") == "anew":
             terms["changes"] = False
-        namespace = {**namespace, "answered_by": reply, "terms": Terms(**terms)}
+        namespace = {**namespace, "answered_by": reply, "terms": msgspec.convert(terms, Terms)}
         kind = super().__new__(mcls, name, bases, namespace, **said)
         mcls.kinds.append(typing.cast(Any, kind))
         return kind

@@ -48,6 +48,7 @@ def test_it_is_kept_and_computed_again(engine: RemoteEngine, tmp_path: Path) -> 
     assert read.recipe["by"]["model"] == "tiny"
     again = dj.reproduce(engine, read)
     assert (again.same, again.count) == (True, found.values.size)
+    assert repr(again) == f"The same bits: {found.values.size} values of Seen."
     read.values[1, 0, 2] += 1
     assert dj.reproduce(engine, read).place == {"axis 0": 1, "axis 1": 0, "axis 2": 2}
     assert engine.sessions() == ()
@@ -68,7 +69,9 @@ def test_it_is_a_table_and_shows_itself(engine: RemoteEngine) -> None:
     assert table["value"] == found.values.reshape(-1).tolist()
     *place, largest = found.top(1)[0]
     assert found.values[tuple(place)] == largest == found.values.max()
-    assert "axis 0" in found._repr_mimebundle_()["text/html"]
+    shown = found._repr_mimebundle_()
+    assert shown["text/plain"] == repr(found)
+    assert shown["text/html"].count("axis 0") == 1  # the table, and not its text besides
 
 
 def test_a_damaged_file_of_it_is_a_sentence(engine: RemoteEngine, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.pieces import WHOLE_BYTES
 from djinn_jupyter.wire.replies import Failed
-from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run
+from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run, SessionRequest
 from djinn_jupyter.wire.texts import LONGEST_MESSAGE
 from tests.wire import strategies
 
@@ -259,6 +259,13 @@ def test_what_is_too_large_is_refused_before_it_is_read(monkeypatch: pytest.Monk
 def test_a_limit_that_is_broken_is_said_with_the_fields_name():
     with pytest.raises(UsageError, match=r"^max_new_tokens: expected int >= 0\.$"):
         codec.encode_checked(1, Run(session="a", tokens=(1,), max_new_tokens=-1))
+
+
+def test_a_request_of_no_installed_method_is_refused_with_what_it_needs() -> None:
+    class Unheard(SessionRequest): ...  # type: ignore[type-arg]
+
+    with pytest.raises(UsageError, match=r"^Unheard is no request that is known here: its class line has to say its"):
+        codec.encode_checked(1, Unheard(session="a"))  # type: ignore[arg-type]
 
 
 UNSENDABLE = [10**30, -(10**30), "\ud800", ("fine", "\udfff"), object(), {"deep": ({1: 2**64},)}]

@@ -98,8 +98,9 @@ def test_a_tag_of_the_core_or_of_ours_stays_theirs(tmp_path: Path, name: str, ot
         (f"{ASK}: ...\n{ASK.replace('Ask', 'Again')[:-1]}, tag='Ask'): ...", "its messages cannot be read (TypeError"),
         (f"{ASK}:\n    a: 'NoSuchType'", "its messages cannot be read (NameError"),
         (f"{HEAD}\nclass Ask(SessionRequest[int]): ...", "(TypeError: Ask is answered by <class 'int'>, which is no"),
+        (f"{ASK[:-1]}, shared='all'): ...", "(ValidationError: Invalid enum value 'all' - at `$.shared`)"),
     ],
-    ids=["one tag twice", "no such type", "no reply"],
+    ids=["one tag twice", "no such type", "no reply", "no such term"],
 )
 def test_messages_that_cannot_be_read_leave_their_method_out(tmp_path: Path, request_: str, why: str) -> None:
     add_stranger(tmp_path, "entropy", "djinn_entropy", {"request": request_})

@@ -69,7 +69,7 @@ class RequestHandlers:
         there."""
         handler = self._found.get(type(request))
         if handler is None:
-            raise UsageError(f"The engine has no verb {type(request).__name__}.")
+            raise UsageError(f"No method of the engine is marked @handles({type(request).__name__}).")
         if isinstance(request, ask.SessionRequest) and not type(request).terms.opens:
             return handler(request, self._sessions.find(request.session), holder)
         return handler(request, holder)
