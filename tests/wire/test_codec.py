@@ -262,10 +262,10 @@ def test_a_limit_that_is_broken_is_said_with_the_fields_name():
 
 
 def test_a_request_of_no_installed_method_is_refused_with_what_it_needs() -> None:
-    class Unheard(SessionRequest): ...  # type: ignore[type-arg]
+    class Unheard(SessionRequest): ...
 
     with pytest.raises(UsageError, match=r"^Unheard is no request that is known here: its class line has to say its"):
-        codec.encode_checked(1, Unheard(session="a"))  # type: ignore[arg-type]
+        codec.encode_checked(1, Unheard(session="a"))
 
 
 UNSENDABLE = [10**30, -(10**30), "\ud800", ("fine", "\udfff"), object(), {"deep": ({1: 2**64},)}]
