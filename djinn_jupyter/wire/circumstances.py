@@ -3,6 +3,10 @@ that a line was fed in."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.interventions import Steer
@@ -14,9 +18,9 @@ from djinn_jupyter.wire.provenance import Provenance
 class FedTokens(Frozen, frozen=True):
     """Positions [start, end) of a line, which were fed `each` at a time under these steering `rules`."""
 
-    start: int
+    start: Annotated[int, Meta(ge=0)]
     end: int
-    each: int
+    each: Annotated[int, Meta(ge=1)]
     rules: tuple[Steer, ...] = ()
 
 

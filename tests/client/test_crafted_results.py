@@ -66,6 +66,18 @@ def refusal(name: str, file: Path, head: dict[str, Any], body: bytes, told: Any)
     return None
 
 
+@pytest.mark.parametrize(("field", "other"), [("each", 0), ("start", -1)])
+def test_passes_that_come_to_no_end_are_refused(tmp_path: Path, field: str, other: int) -> None:
+    data = FILES["Watched.watched.djinn"].read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    head, body = json.loads(data[8:end]), data[end:]
+    told = json.loads(head["__metadata__"]["djinn"])
+    place = next(path for path in places(told) if path[-1] == field)
+    said = refusal("a.watched.djinn", tmp_path / "a.watched.djinn", head, body, changed(told, place, other))
+    assert said is not None
+    assert f".{field}`" in said
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_crafted_result_is_read_or_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
     data = FILES[name].read_bytes()
