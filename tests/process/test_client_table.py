@@ -5,17 +5,19 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
+from djinn_jupyter import extensions
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process import clients as clients_module
 from djinn_jupyter.engine.process.clients import AFAR_SILENCE_SECONDS, FORGOTTEN_SECONDS, ClientTable
-from djinn_jupyter.errors import from_code
-from djinn_jupyter.wire import protocol
+from djinn_jupyter.errors import MalformedMessage, from_code
+from djinn_jupyter.wire import codec, kinds, protocol
 from djinn_jupyter.wire.replies import (
     Departed,
     Failed,
     Opened,
     Pong,
     Reply,
+    SessionClosed,
     Sessions,
     ShuttingDown,
     Statistics,
@@ -24,6 +26,7 @@ from djinn_jupyter.wire.replies import (
 from djinn_jupyter.wire.requests import (
     Goodbye,
     Hello,
+    Listen,
     ListSessions,
     Open,
     Ping,
@@ -102,6 +105,25 @@ def test_a_client_of_the_same_version_with_other_messages_is_refused(house: Hous
     assert f"The client is of another version of Djinn (both are called {__version__}" in reply.message
     assert "djinn stop --force" in reply.message
     assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
+
+
+def test_an_event_of_a_method_is_heard_by_clients_that_share_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for peer, methods in ((b"1", protocol.method_digests()), (b"2", {}), (b"3", {"heads": "another"})):
+        house.ask(peer, replace(protocol.hello(holder="h", user="ada"), methods=tuple(methods.items())))
+        house.ask(peer, Listen())
+    event = SessionClosed(session="s")
+    assert {*house.clients.listeners_of(event)[None]} == {b"1", b"2", b"3"}
+    heads = next(method for method in extensions.methods() if method.name == "heads")
+    monkeypatch.setattr(kinds, "method_of", lambda kind: heads)
+    assert house.clients.listeners_of(event) == {None: [b"1"]}
+    assert [house.clients.seen(peer, event) for peer in (b"1", b"2", b"3")] == [event, None, None]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\n", "\x1b[31m", "1a"])
+def test_a_method_that_is_no_identifier_is_refused(name: str) -> None:
+    greeting = replace(protocol.hello(holder="h", user="ada"), methods=((name, "digest"),))
+    with pytest.raises(MalformedMessage, match=r"matching regex"):
+        codec.decode_request(codec.encode(1, greeting))
 
 
 def test_what_must_be_answered_at_once_does_not_reach_the_engine(house: House) -> None:

@@ -23,7 +23,7 @@ from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.keys import KeyFolder
 from djinn_jupyter.wire.registry import encode_entry
-from djinn_jupyter.wire.replies import Event, Failed, Opened, Pong, Reply, Sessions, Welcome
+from djinn_jupyter.wire.replies import Event, Failed, Opened, Pong, Reply, SessionClosed, Sessions, Welcome
 from djinn_jupyter.wire.requests import ListSessions, Open, Ping, Request, Run
 from tests.process.admitted import admitted, entry_of, opened
 from tests.process.served import Served, served
@@ -151,7 +151,7 @@ async def test_one_who_is_revoked_is_refused_at_once_and_hears_no_more(house: Se
         await running
     with pytest.raises(KeyRefused, match="does not admit this key any more"):
         await anna.ask(Ping())
-    assert house.clients.listeners_of("anna@main") == {}
+    assert house.clients.listeners_of(SessionClosed(session="anna@main")) == {}
     last = len(heard)
     at = house.engine.sessions["anna@main"].new
     await until(lambda: house.engine.sessions["anna@main"].new > at + 5)

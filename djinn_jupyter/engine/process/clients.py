@@ -172,25 +172,21 @@ class ClientTable:
             self._left_behind.pop(self._clients.pop(peer).holder, None)
             self.listeners.forget(peer)
 
-    def listeners_of(self, session: str) -> dict[Person | None, list[bytes]]:
-        """Return the clients that hear an event of this session, by the person behind them."""
+    def listeners_of(self, event: Event) -> dict[Person | None, list[bytes]]:
+        """Return the clients that hear an event, by the person behind them."""
         found: dict[Person | None, list[bytes]] = {}
-        for peer in self.listeners.of(session):
+        for peer in self.listeners.of(event.session):
             client = self._clients.get(peer)
-            if client is not None and (client.person is None or client.person.may_hear(session)):
+            if client is not None and _may_hear(client, event):
                 found.setdefault(client.person, []).append(peer)
         return found
 
     def seen(self, peer: bytes, event: Event) -> Event | None:
         """Return an event as this client hears it; None where it does not."""
         client = self._clients.get(peer)
-        if client is None or not self.listeners.hears(peer, event.session):
+        if client is None or not self.listeners.hears(peer, event.session) or not _may_hear(client, event):
             return None
-        if not protocol.is_shared(type(event), client.methods):
-            return None
-        if client.person is None:
-            return event
-        return client.person.event(event) if client.person.may_hear(event.session) else None
+        return event if client.person is None else client.person.event(event)
 
     def explained(self, peer: bytes, error: DjinnError) -> DjinnError:
         """Return why a message of this client could not be read."""
@@ -372,6 +368,12 @@ class ClientTable:
 
     def _sessions_of(self, holder: Holder) -> list[SessionDescription]:
         return [s for s in self._engine.reading.sessions if s.holder == holder.name and s.owner == holder.user]
+
+
+def _may_hear(client: ConnectedClient, event: Event) -> bool:
+    """Return whether a client can read an event, and its person may."""
+    person = client.person
+    return protocol.is_shared(type(event), client.methods) and (person is None or person.may_hear(event.session))
 
 
 def _would_suffer(session: SessionDescription, asker: Holder, request: Shutdown) -> bool:

@@ -160,7 +160,7 @@ class Sender:
     def _publish(self, event: Event) -> None:
         self.dismiss(*filterfalse(self._admits, self._clients.listeners.of(event.session)))
         self.events += 1
-        listening = self._clients.listeners_of(event.session)
+        listening = self._clients.listeners_of(event)
         if not listening:
             return
         number, frames = self._clients.listeners.events.add(event)

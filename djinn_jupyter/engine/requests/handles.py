@@ -102,7 +102,8 @@ def _steps_of(request: ask.Request, steps: Steps[Reply]) -> Steps[Reply]:
 
 
 def _declared(request: ask.Request, reply: Reply) -> Reply:
-    if not request.is_answered_by(reply):
+    is_declared = request.is_answered_by(reply)
+    if not is_declared:
         raise TypeError(f"the handler of {type(request).__name__} returned {type(reply).__name__}")
     return reply
 

@@ -24,6 +24,7 @@ from djinn_jupyter.wire.replies import (
     Finished,
     Opened,
     Paused,
+    SessionClosed,
     Sessions,
     Tree,
     Welcome,
@@ -240,7 +241,7 @@ def test_a_holder_of_the_same_name_is_another_persons(house: House) -> None:
 def test_an_event_is_heard_by_its_person_alone(house: House) -> None:
     for person in ("anna", "bert"):
         house.ask(person, ask.Listen())
-    heard = house.clients.listeners_of(f"bert@{UNSAID}")
+    heard = house.clients.listeners_of(SessionClosed(session=f"bert@{UNSAID}"))
     assert heard == {Person("bert"): [b"bert"]}
     for person in ("anna", "bert"):
         house.ask(person, ask.Unlisten())

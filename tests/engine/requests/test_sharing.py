@@ -213,13 +213,13 @@ def test_events_are_heard_while_it_is_shared(stopped: House) -> None:
     stopped.ask("anna", ask.Listen(session=SHARED))
     missed = SessionClosed(session=SHARED)
     assert stopped.clients.seen(b"anna", missed) == missed
-    assert stopped.clients.listeners_of(SHARED) == {Person("anna"): [b"anna"]}
+    assert stopped.clients.listeners_of(missed) == {Person("anna"): [b"anna"]}
     share(stopped, None)
-    assert stopped.clients.listeners_of(SHARED) == {}
+    assert stopped.clients.listeners_of(missed) == {}
     assert stopped.clients.seen(b"anna", missed) is None
     share(stopped, "read")
     stopped.ask("anna", ask.Unlisten(session=SHARED))
-    assert stopped.clients.listeners_of(SHARED) == {}
+    assert stopped.clients.listeners_of(missed) == {}
 
 
 def test_a_session_is_shared_with_another_and_only_where_others_can_name_it(stopped: House) -> None:
