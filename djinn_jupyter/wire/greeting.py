@@ -14,8 +14,11 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
 MOST_METHODS = 1000
+NAME = r"^[^\W\d]\w*\Z"
 Methods = Annotated[
-    tuple[tuple[Annotated[str, Meta(max_length=MOST_CHARACTERS)], Annotated[str, Meta(max_length=64)]], ...],
+    tuple[
+        tuple[Annotated[str, Meta(max_length=MOST_CHARACTERS, pattern=NAME)], Annotated[str, Meta(max_length=64)]], ...
+    ],
     Meta(max_length=MOST_METHODS),
 ]
 """The name of each method, with the digest of what it adds to the messages."""

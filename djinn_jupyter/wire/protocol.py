@@ -84,7 +84,7 @@ def apart(there: Mapping[str, str]) -> dict[str, str]:
     here = method_digests()
     return {
         name: "lacks" if name not in there else "has another version of" if name in here else "alone has"
-        for name in (*here, *(set(there) - set(here)))
+        for name in (*here, *sorted(set(there) - set(here)))
         if here.get(name) != there.get(name)
     }
 
