@@ -10,8 +10,9 @@ from typing import Any, Final
 import pytest
 
 from djinn_jupyter import extensions
+from djinn_jupyter.wire import kinds
 
-CACHES: Final = (extensions.installed, extensions.part, extensions._left_out, extensions._all_points)
+CACHES: Final = (extensions.installed, extensions.part, extensions._left_out, extensions._all_points, kinds.of_methods)
 
 
 def add_stranger(

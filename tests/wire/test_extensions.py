@@ -16,6 +16,7 @@ from djinn_jupyter.cli import engines as cli_engines
 from djinn_jupyter.cli import main as cli
 from djinn_jupyter.client.engines import doctor
 from tests.strangers import added_to
+from tests.wire.test_kinds import REQUEST
 
 Add = Callable[..., None]
 
@@ -194,6 +195,13 @@ def test_the_doctor_lists_strangers_and_says_what_fails(add: Add) -> None:
     assert (well.level, bad.level) == ("note", "bad")
     assert well.sentence == ("The method zeta (djinn_zeta of zeta 1.0) is installed; it runs with the engine's rights.")
     assert "its 'api' cannot be imported (ValueError: no)" in bad.sentence
+
+
+def test_the_doctor_says_whose_message_is_one_of_ours(add: Add) -> None:
+    add("zeta", "djinn_zeta", {"request": REQUEST.replace("ReadEntropy", "Ping")})
+    [bad] = doctor._methods()
+    assert bad.level == "bad"
+    assert "because its message 'Ping' is also that of djinn-jupyter" in bad.sentence
 
 
 def test_the_doctor_says_whose_magic_is_one_of_ours(

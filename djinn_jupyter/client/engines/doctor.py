@@ -29,13 +29,14 @@ from djinn_jupyter.client.engines.registry import read_entry, registry_folder, r
 from djinn_jupyter.client.engines.versions import refusal_of
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.machine import main_memory
+from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire.host import host_name, require_supported_platform
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX
 
 COPY_BYTES = 128 * 2**20
 PINNED_RATE = 22e9  # bytes per second; what PCIe 4 x16 attains, and what the original asked for
 PACKAGES = ("transformers", "ipykernel", "ipywidgets", "anywidget", "plotly", "pyzmq", "msgspec", "numpy")
-WITHOUT_TORCH: tuple[extensions.Part, ...] = ("request", "api", "magic", "card")
+WITHOUT_TORCH: tuple[extensions.Part, ...] = ("api", "magic", "card")
 _ASK_TORCH = """
 import json, torch
 from djinn_jupyter.engine.memory.weights.link import measure_link, measure_return
@@ -96,6 +97,7 @@ def _versions() -> Iterator[Finding]:
 
 def _methods() -> Iterator[Finding]:
     """Tell of the methods of strangers; their modules are imported but for the engine's, to see whether they can be."""
+    kinds.of_methods()  # those whose messages clash, or cannot be read, are left out
     for method in extensions.installed():
         for name in () if method.is_ours else WITHOUT_TORCH:
             extensions.part(method, name)

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.requests.workspace import Workspace
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.extensions import Method, leave_out, methods, part
+from djinn_jupyter.extensions import Method, in_short, leave_out, methods, part
 from djinn_jupyter.wire.circumstances import Circumstances
 from djinn_jupyter.wire.provenance import Provenance
 
@@ -81,7 +81,7 @@ def handlers_of_methods(parts: MethodParts) -> Iterator[object]:
         except BaseException as error:  # a stranger's module may raise what it likes
             if method.is_ours or isinstance(error, KeyboardInterrupt):
                 raise
-            leave_out(method, f"its engine fails ({type(error).__name__}: {error}): mend or uninstall it")
+            leave_out(method, f"its engine fails ({in_short(error)}): mend or uninstall it")
 
 
 def _handlers_of(method: Method, parts: MethodParts) -> tuple[object, ...]:

@@ -129,7 +129,7 @@ def test_a_method_without_requests_needs_no_handlers(parts: MethodParts, package
     ("old", "new", "why"),
     [
         ("def handlers", "def handler", "AttributeError: module 'djinn_zeta.engine' has no attribute 'handlers'"),
-        ("return [Zeta(parts)]", "raise OSError('no such file')", "OSError: no such file"),
+        ("return [Zeta(parts)]", "raise OSError('no such file\\nor folder')", "OSError: no such file"),
         ("return [Zeta(parts)]", "raise SystemExit('enough')", "SystemExit: enough"),
         ("return [Zeta(parts)]", "return [Zeta(parts), Zeta(parts)]", "TypeError: ReadZeta has two handlers."),
         ("@handles(ReadZeta)", "@handles(SwapIn)", "TypeError: SwapIn is no request of its own"),
