@@ -48,7 +48,7 @@ def card_of(kind: type[Displayed]) -> Callable[..., Any]:
     """Return the function that draws results of this kind: of the module `card` beside the module or package `api` that
     names it, or of the core's views. Raises ImportError or AttributeError, or what the module raises."""
     names_it = next(base for base in kind.__mro__ if "_view" in vars(base))
-    package, api, _ = f"{names_it.__module__}.".partition(".api.")
+    package, api, _ = f"{names_it.__module__}.".rpartition(".api.")
     drawing: Callable[..., Any] = getattr(import_module(f"{package}.card" if api else VIEWS), kind._view)
     return drawing
 

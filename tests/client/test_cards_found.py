@@ -32,8 +32,8 @@ def counted_view(counted):
 
 def result_of(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, card: str | None, kind: str = "Counted") -> Any:
     """Return a result of a package that is written here."""
-    package = folder / name
-    package.mkdir()
+    package = folder.joinpath(*name.split("."))
+    package.mkdir(parents=True)
     files = {"__init__.py": "", "api.py": API} | ({} if card is None else {"card.py": card})
     for file, text in files.items():
         (package / file).write_text(text)
@@ -41,12 +41,14 @@ def result_of(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, card: st
     return getattr(import_module(f"{name}.api"), kind)()
 
 
-@pytest.mark.parametrize("kind", ["Counted", "Inherited"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("drawn", "Counted"), ("drawn_so", "Inherited"), ("drawn_at.api.counted", "Counted")]
+)
 def test_a_result_of_another_package_is_drawn_by_its_own_card(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
-    result = result_of(tmp_path, monkeypatch, f"drawn_{kind.lower()}", CARD, kind)
-    assert card_of(type(result)).__module__ == f"drawn_{kind.lower()}.card"
+    result = result_of(tmp_path, monkeypatch, name, CARD, kind)
+    assert card_of(type(result)).__module__ == f"{name}.card"
     shown = result._repr_mimebundle_()
     assert (shown["text/plain"], shown["text/html"]) == ("3 heads", "<b>3</b>")
 
