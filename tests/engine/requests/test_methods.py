@@ -14,6 +14,8 @@ from djinn_jupyter.engine.requests import methods
 from djinn_jupyter.engine.requests.extents import extents
 from djinn_jupyter.engine.requests.handles import RequestHandlers
 from djinn_jupyter.engine.requests.methods import MethodParts, handlers_of_methods
+from djinn_jupyter.methods.sweep.engine import ways
+from djinn_jupyter.methods.sweep.engine.together import Together
 from tests.engine.desk import ME, Desk
 from tests.strangers import add_stranger, forget
 
@@ -146,3 +148,22 @@ def test_a_method_that_fails_is_left_out_alone(
     [(left_out, said)] = extensions.troubles().items()
     assert left_out.name == "zeta"
     assert f"its engine fails ({why}): mend or uninstall it" in said
+
+
+@pytest.mark.usefixtures("package")
+def test_a_way_to_sweep_goes_with_the_method_that_is_left_out(
+    parts: MethodParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ByZeta(ways.SweepWay): ...
+
+    def kinds() -> list[type[ways.SweepWay]]:
+        return [type(way) for way in ways.every_way(Together(parts.runtime))]
+
+    ByZeta.__module__ = "djinn_zeta.engine"
+    before = kinds()
+    monkeypatch.setattr(ways, "_OTHERS", [*ways._OTHERS])
+    ways.way_to_sweep(ByZeta)
+    assert kinds() == [*before[:-1], ByZeta, before[-1]]
+    (zeta,) = (method for method in extensions.installed() if method.name == "zeta")
+    extensions.leave_out(zeta, "it fails")
+    assert kinds() == before

@@ -11,6 +11,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.extensions import troubles
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
 from djinn_jupyter.methods.sweep.engine.pair_sweep import PairSweeping
 from djinn_jupyter.methods.sweep.engine.places import SweptPlaces
@@ -76,5 +77,6 @@ def way_to_sweep(way: type[SweepWay]) -> type[SweepWay]:
 
 
 def every_way(together: Together) -> list[SweepWay]:
-    """Return every way to sweep, the sweep's own last."""
-    return [way(together) for way in (*_OTHERS, ByEditedLines)]
+    """Return every way to sweep, but those of methods that are left out; the sweep's own is last."""
+    others = (way for way in _OTHERS if not any(method.has(way.__module__) for method in troubles()))
+    return [way(together) for way in (*others, ByEditedLines)]
