@@ -7,6 +7,7 @@ else suffers from it. Where it clashes with ours, ours stays; of two strangers t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +24,8 @@ HERE: Final = "djinn_jupyter.methods"  # the package of ours
 DISTRIBUTION: Final = f"djinn-jupyter {__version__}"
 METHODS: Final = "djinn_jupyter.methods"  # entry points, a method's name and its package
 MAGICS: Final = "djinn_jupyter.magics"  # entry points, a magic's name and its module
-MOST_CHARACTERS: Final = 64  # of a method's name
+NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]*\Z"  # of a method
+MOST_CHARACTERS: Final = 64  # of it
 MOST_SAID: Final = 300  # characters of an error in a sentence
 Part = Literal["request", "engine", "engine.handlers", "api", "magic", "card"]
 
@@ -70,8 +72,8 @@ def installed() -> tuple[Method, ...]:
     """Return all methods, also those that are left out."""
     strangers = tuple(_method_of(point) for point in _points(METHODS))
     for method in strangers:
-        if not method.name.isidentifier() or len(method.name) > MOST_CHARACTERS:
-            leave_out(method, f"its name is no identifier of at most {MOST_CHARACTERS} characters: uninstall it")
+        if re.match(NAME, method.name) is None or len(method.name) > MOST_CHARACTERS:
+            leave_out(method, f"its name is no identifier of at most {MOST_CHARACTERS} ASCII characters: uninstall it")
     found = (*(Method(name=name, package=f"{HERE}.{name}") for name in OURS), *strangers)
     claims = dict[str, list[Method]]()
     for method in found:

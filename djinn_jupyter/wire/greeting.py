@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from djinn_jupyter.extensions import MOST_CHARACTERS
+from djinn_jupyter.extensions import MOST_CHARACTERS, NAME
 from djinn_jupyter.wire.limits import Name, NotebookPath
 from djinn_jupyter.wire.naming import OwnName
 from djinn_jupyter.wire.nouns import ModelDescription
@@ -14,7 +14,6 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
 MOST_METHODS = 1000
-NAME = r"^[^\W\d]\w*\Z"
 Methods = Annotated[
     tuple[
         tuple[Annotated[str, Meta(max_length=MOST_CHARACTERS, pattern=NAME)], Annotated[str, Meta(max_length=64)]], ...

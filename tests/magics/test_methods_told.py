@@ -11,7 +11,7 @@ def test_status_names_the_methods_that_an_engine_lacks_or_leaves_out(notebook: N
     assert "the engine lacks" not in notebook.cell("%djinn_status")
     channel = notebook.engine.channel
     others = tuple(one for one in channel.welcome.methods if one[0] != "heads")
-    channel.welcome = msgspec.structs.replace(channel.welcome, methods=others, left_out=("It is left out.",))
+    channel.welcome = msgspec.structs.replace(channel.welcome, methods=others, left_out=("It is\n left out.",))
     said = notebook.cell("%djinn_status")
     assert "the engine lacks heads (djinn_jupyter.methods.heads of djinn-jupyter" in said
-    assert "in the engine: It is left out." in said
+    assert r"in the engine: It is\n left out." in said

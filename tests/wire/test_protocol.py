@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.errors import MalformedMessage
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.requests import Hello
 
@@ -74,6 +75,12 @@ def test_hello_is_read_whatever_fields_another_version_gave_it() -> None:
     body = {"request": "Hello", "version": "9.9", "holder": "k", "user": "ada", "of tomorrow": {"a": [1]}}
     read = codec.decode_request([msgspec.msgpack.encode({"id": 1, "body": body})]).body
     assert read == Hello(version="9.9", holder="k", user="ada")
+
+
+@pytest.mark.parametrize("name", ["a\n", "\x1b[2J", "two words", ""])
+def test_a_name_of_a_method_that_a_log_would_obey_is_not_read(name: str) -> None:
+    with pytest.raises(MalformedMessage, match="methods"):
+        codec.decode_request(codec.encode(1, Hello(version="1", holder="k", user="ada", methods=((name, "a"),))))
 
 
 def test_the_same_version_with_other_messages_differs_and_one_without_a_digest_too() -> None:

@@ -10,6 +10,7 @@ from djinn_jupyter.errors import VersionMismatch
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.greeting import Welcome
 from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.texts import shown
 
 
 def require_this_protocol(entry: Entry) -> None:
@@ -49,5 +50,5 @@ def method_lines(welcome: Welcome) -> list[str]:
         *map(str, shared),
         *(f"the engine {word} {named.get(name, name)}" for name, word in apart.items()),
         *left_out,
-        *(f"in the engine: {why}" for why in welcome.left_out if why not in left_out),
+        *(f"in the engine: {shown(why)}" for why in welcome.left_out if why not in left_out),
     ]
