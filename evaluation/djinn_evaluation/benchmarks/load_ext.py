@@ -34,7 +34,9 @@ def run(setting: Setting) -> Result:
 
     def loaded() -> float:
         seconds, (_, imported) = _kernel(["%load_ext djinn_jupyter", IMPORTED])
-        checks.same("kernels that left torch, plotly, ipywidgets, msgspec and numpy out", ast.literal_eval(imported), [])
+        checks.same(
+            "kernels that left torch, plotly, ipywidgets, msgspec and numpy out", ast.literal_eval(imported), []
+        )
         return seconds
 
     def inside() -> float:
