@@ -54,7 +54,8 @@ class Group(Magics):
 
 
 def option(*names: str, **settings: Any) -> Option:
-    """Return an argument of a magic, as argparse takes it. Quotes around a single text are taken off."""
+    """Return an argument of a magic, as argparse takes it. Quotes around a single text are taken off;
+    the words of `nargs="+"` keep theirs."""
     if settings.get("nargs", "?") == "?" and not settings.keys() & {"type", "action"}:
         settings["type"] = unquoted
     made: Option = argument(*names, **settings)  # type: ignore[no-untyped-call]
