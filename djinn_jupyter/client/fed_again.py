@@ -11,6 +11,7 @@ import msgspec
 
 from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.likeness import session_like
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
 from djinn_jupyter.wire.interventions import Steer
@@ -33,7 +34,7 @@ def stopped_again(
     """Open a session that computes as it was done then, feed it the line as it was fed, and yield its name and its stop
     at this site of the last pass."""
     with session_like(channel, kind, made) as name:
-        for one in passes_of(fed):
+        for one in passes_of(line, fed):
             feed(channel, name, line, one)
         ask_for(channel, ask.SetBreakpoint(session=name, site=site))
         begins = max((one.end for one in fed), default=0)
@@ -47,8 +48,10 @@ def fed_recipe(fed: Sequence[FedTokens]) -> dict[str, Any]:
     return {"passes": [(one.start, one.end, one.each) for one in fed], "rules": rules}
 
 
-def passes_of(fed: Sequence[FedTokens]) -> Iterator[OnePass]:
-    """Yield the passes of a line one by one."""
+def passes_of(line: Sequence[int], fed: Sequence[FedTokens]) -> Iterator[OnePass]:
+    """Yield the passes of a line one by one. Raises UsageError where they go beyond it."""
+    if any(one.end > len(line) for one in fed):
+        raise UsageError("its passes go beyond its line: the file is not as it was written.")
     for one in fed:
         for start in range(one.start, one.end, one.each):
             yield OnePass(start, min(start + one.each, one.end), one.rules)

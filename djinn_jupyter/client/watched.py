@@ -14,6 +14,7 @@ from djinn_jupyter.client.fed_again import feed, passes_of
 from djinn_jupyter.client.frames import in_columns, numbered
 from djinn_jupyter.client.likeness import require_modules, session_like
 from djinn_jupyter.client.result import Result, origin_of
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import WatchRead
 from djinn_jupyter.wire.watches import WatchedLine, spell_watch
@@ -82,6 +83,8 @@ class Watched(Result):
         require_modules(channel, by.modules)
         with session_like(channel, "watch", by) as name:
             found = {line.run: self._fed_again(channel, name, line) for line in recipe.lines}
+        if not all(at[-1] in found[run] for run, at in zip(self.runs, self.positions, strict=True)):
+            raise UsageError("its positions are not those of its passes: the file is not as it was written.")
         read = [found[run][at[-1]] for run, at in zip(self.runs, self.positions, strict=True)]
         made = None if read[-1].made is None else msgspec.structs.replace(recipe, made=read[-1].made.made)
         values = tuple(value for one in read for value in one.values)
@@ -91,7 +94,7 @@ class Watched(Result):
         """Return each recorded pass of a line as it is recorded again, by its last position."""
         wanted = {at[-1] for run, at in zip(self.runs, self.positions, strict=True) if run == line.run}
         found = {}
-        for one in passes_of(line.passes):
+        for one in passes_of(line.tokens, line.passes):
             if one.end - 1 in wanted:
                 ask_for(channel, self._watch(session))
             feed(channel, session, line.tokens, one)

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import pytest
 
+from djinn_jupyter.client.fed_again import passes_of
 from djinn_jupyter.client.reproducing import kinds
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.circumstances import FedTokens
 
 FOLDER: Final = Path(__file__).parent / "fixtures" / "79ba2cba"
 FILES: Final = {path.name: path for path in sorted(FOLDER.glob("*.djinn"))}
@@ -76,6 +78,11 @@ def test_passes_that_come_to_no_end_are_refused(tmp_path: Path, field: str, othe
     said = refusal("a.watched.djinn", tmp_path / "a.watched.djinn", head, body, changed(told, place, other))
     assert said is not None
     assert f".{field}`" in said
+
+
+def test_passes_beyond_their_line_are_refused_before_any_is_fed() -> None:
+    with pytest.raises(UsageError, match="its passes go beyond its line"):
+        next(passes_of((5, 6), (FedTokens(start=0, end=2, each=2), FedTokens(start=2, end=2**60, each=1))))
 
 
 @pytest.mark.parametrize("name", FILES)
