@@ -157,7 +157,8 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
 
     def _replied_again(self, channel: Channel, reply: Any) -> Any:
         """Return the reply to the same request."""
-        return asked_again(channel, self._request_of(reply), circumstances(reply.made), self.ending.split(".")[1])
+        kind = self.ending.strip(".").partition(".")[0]
+        return asked_again(channel, self._request_of(reply), circumstances(reply.made), kind)
 
     def _request_of(self, reply: Any) -> SessionRequest[Any]:
         """Return the request that a reply answers, of any session: the field `request`, or a part of the recipe."""

@@ -62,6 +62,12 @@ def test_its_files_are_not_taken_by_a_shorter_ending(
     assert dj.reproduce(engine, file).same
 
 
+def test_its_ending_may_be_a_word(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IndexError before."""
+    monkeypatch.setattr(Seen, "ending", "seen")
+    assert dj.reproduce(engine, seen(engine)).same
+
+
 def test_it_is_a_table_and_shows_itself(engine: RemoteEngine) -> None:
     found = seen(engine)
     table = found.columns()
