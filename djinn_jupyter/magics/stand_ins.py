@@ -140,7 +140,7 @@ class StandIns:
             groups = [kind(self.state) for kind in groups_in(import_module(module))]
         except KeyboardInterrupt:
             raise UsageError("Interrupted. Nothing was asked of the engine yet.") from None
-        except (Exception, SystemExit) as error:  # a stranger's module may raise what it likes
+        except BaseException as error:  # a stranger's module may raise what it likes
             if module in MODULES.values():
                 raise
             why = extensions.in_short(error)

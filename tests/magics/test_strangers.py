@@ -93,12 +93,13 @@ def test_one_that_cannot_be_imported_says_so_at_its_call_alone(bare: Notebook, a
     bare.cell("%djinn_load demo\n%djinn_run The capital of France is")
 
 
+@pytest.mark.parametrize("error", ["SystemExit", "BaseException", "GeneratorExit"])
 def test_one_that_was_mended_is_imported_by_the_next_call(
-    bare: Notebook, add: Callable[..., None], tmp_path: Path
+    bare: Notebook, add: Callable[..., None], tmp_path: Path, error: str
 ) -> None:
-    add("zeta", "djinn_zeta", {"magic": "raise SystemExit(3)"}, magics=ZETA)
+    add("zeta", "djinn_zeta", {"magic": f"raise {error}(3)"}, magics=ZETA)
     reloaded(bare)
-    assert "(SystemExit: 3)" in bare.fails("%djinn_zeta 3")
+    assert f"({error}: 3)" in bare.fails("%djinn_zeta 3")
     (tmp_path / "djinn_zeta" / "magic.py").write_text(MAGIC)
     assert bare.cell("%djinn_zeta 3").strip() == "3"
 
