@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -20,12 +20,10 @@ from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.heads.request import MOST_LINES, HeadsRead, ReadHeads
+from djinn_jupyter.methods.heads.request import KINDS, MOST_LINES, HeadKind, HeadsRead, ReadHeads
 
 WORK: Final = "The reading of heads"
 ANY_SESSION: Final = "heads"
-Kind = Literal["previous", "duplicate", "induction"]
-KINDS: Final[tuple[Kind, ...]] = ("previous", "duplicate", "induction")
 
 
 class _OfHeads(Result):
@@ -75,13 +73,13 @@ class HeadScores(_OfHeads):
         """The number of heads of the layer that has the most."""
         return int(self.previous.shape[1])
 
-    def best(self, kind: Kind, count: int = 5) -> list[tuple[int, int, float]]:
+    def best(self, kind: HeadKind, count: int = 5) -> list[tuple[int, int, float]]:
         """Return `top(count, kind)`: the old name, which warns."""
         warnings.warn("scores.best(kind, count) is scores.top(count, kind) now.", FutureWarning, stacklevel=2)
         return self.top(count, kind)
 
     @typed
-    def top(self, count: int = 5, kind: Kind | str = "induction") -> list[tuple[int, int, float]]:
+    def top(self, count: int = 5, kind: HeadKind | str = "induction") -> list[tuple[int, int, float]]:
         """Return (layer, head, score) of the heads with the highest scores of a kind, the highest first. UsageError.
 
         >>> scores = engine.head_scores()

@@ -8,6 +8,8 @@ import {
   Circumstances,
 } from './circumstances';
 
+export type HeadKind = 'previous' | 'duplicate' | 'induction';
+
 /**
  * `scores` [3, layers, heads], float64: the mean attention of a position to the one before it, to earlier positions
  * with the same token, and to those that follow these (induction), over the `counted` positions of all lines that have

@@ -24,10 +24,10 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Pieces
 from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.methods.heads.request import KINDS
 from djinn_jupyter.wire.sites import Site
 
 SIDE: Final = 64  # blocks of a pooled pattern, down and across
-KINDS: Final = ("previous token", "duplicate token", "induction")
 
 
 def pattern_taps(runtime: Runtime) -> list[Tap]:
