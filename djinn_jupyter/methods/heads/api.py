@@ -20,7 +20,7 @@ from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.heads.request import KINDS, MOST_LINES, HeadKind, HeadsRead, ReadHeads
+from djinn_jupyter.methods.heads.request import KINDS, MOST_LINES, HeadsRead, Kind, ReadHeads
 
 WORK: Final = "The reading of heads"
 ANY_SESSION: Final = "heads"
@@ -73,13 +73,13 @@ class HeadScores(_OfHeads):
         """The number of heads of the layer that has the most."""
         return int(self.previous.shape[1])
 
-    def best(self, kind: HeadKind, count: int = 5) -> list[tuple[int, int, float]]:
+    def best(self, kind: Kind, count: int = 5) -> list[tuple[int, int, float]]:
         """Return `top(count, kind)`: the old name, which warns."""
         warnings.warn("scores.best(kind, count) is scores.top(count, kind) now.", FutureWarning, stacklevel=2)
         return self.top(count, kind)
 
     @typed
-    def top(self, count: int = 5, kind: HeadKind | str = "induction") -> list[tuple[int, int, float]]:
+    def top(self, count: int = 5, kind: Kind | str = "induction") -> list[tuple[int, int, float]]:
         """Return (layer, head, score) of the heads with the highest scores of a kind, the highest first. UsageError.
 
         >>> scores = engine.head_scores()

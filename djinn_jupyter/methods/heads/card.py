@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
-from djinn_jupyter.methods.heads.request import KINDS, HeadKind
+from djinn_jupyter.methods.heads.request import KINDS, Kind
 from djinn_jupyter.widgets.markup import Html, div, element, folded, over, span, table
 from djinn_jupyter.widgets.pictures import image, share_colour, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, plural, share
@@ -78,17 +78,17 @@ def _cut(layers: int, heads: int) -> list[str]:
     return [*of_heads, *ends_note("layers", ends(layers, LAYERS), layers)]
 
 
-def _looks(scores: HeadScores, kind: HeadKind) -> str:
+def _looks(scores: HeadScores, kind: Kind) -> str:
     counted = scores.counted[kind]
     return f"{LOOKS[kind]} ({plural(counted, 'position')})"
 
 
-def _best(scores: HeadScores, kind: HeadKind) -> str:
+def _best(scores: HeadScores, kind: Kind) -> str:
     found = scores.top(BEST, kind)
     return ", ".join(f"{layer}.{head} ({figure(score, 2)})" for layer, head, score in found) or "no such position"
 
 
-def _map(scores: HeadScores, kind: HeadKind) -> Html:
+def _map(scores: HeadScores, kind: Kind) -> Html:
     """Draw one score, layers down and heads across."""
     values = getattr(scores, kind)
     layers, heads = ends(len(scores.layers), LAYERS), min(scores.heads, HEADS)

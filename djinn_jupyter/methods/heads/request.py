@@ -13,8 +13,8 @@ from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 MOST_LINES: Final = 4096
-HeadKind = Literal["previous", "duplicate", "induction"]
-KINDS: Final[tuple[HeadKind, ...]] = ("previous", "duplicate", "induction")  # in the order of scores
+Kind = Literal["previous", "duplicate", "induction"]
+KINDS: Final[tuple[Kind, ...]] = ("previous", "duplicate", "induction")  # in the order of scores
 HeadsLine = SomeTokens | OwnName
 
 

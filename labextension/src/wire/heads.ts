@@ -8,7 +8,7 @@ import {
   Circumstances,
 } from './circumstances';
 
-export type HeadKind = 'previous' | 'duplicate' | 'induction';
+export type Kind = 'previous' | 'duplicate' | 'induction';
 
 /**
  * `scores` [3, layers, heads], float64: the mean attention of a position to the one before it, to earlier positions
