@@ -45,7 +45,7 @@ def test_what_is_no_quota_is_refused_in_one_sentence(text: str, said: str) -> No
         read_quota(text)
 
 
-TOLD = st.dictionaries(st.sampled_from(KINDS), st.none() | st.integers(1, 2**53), min_size=1)
+TOLD = st.dictionaries(st.sampled_from(KINDS), st.none() | st.integers(1, 2**62), min_size=1)
 
 
 @given(told=TOLD)

@@ -14,8 +14,7 @@ from djinn_jupyter.engine.scheduling.jobs import Job
 
 
 class FairTurns:
-    """Over any time in which a person had a job that was ready, no other had more than two turns more, and one
-    more for a look."""
+    """Over any time in which a person had a job that was ready, no other had more than two turns more."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, deque[Job]] = {}  # of the people who have some, in the order in which they are asked

@@ -14,7 +14,7 @@ from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.session.residence import Residence
 
 PEOPLE: Final = ("anna", "bert", "cora")
-MOST_AHEAD: Final = 3  # two, and one more for a look
+MOST_AHEAD: Final = 2
 
 
 @dataclass(eq=False)
