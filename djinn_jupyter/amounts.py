@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Final
 
 from djinn_jupyter.digits import significant
@@ -22,7 +23,7 @@ def parse_bytes(amount: int | str | None) -> int | None:
     matched = _AMOUNT.match(amount)
     if matched is None:
         raise UsageError(f"{amount!r} is no amount of memory; write for example 20GiB or 512MiB.")
-    size = float(matched[1]) * _UNITS[matched[2].lower()]
+    size = Decimal(matched[1]) * _UNITS[matched[2].lower()]  # whole numbers of bytes are exact
     if size >= 2**63:
         raise UsageError(f"{amount[:40]!r} is more memory than a machine can have; write for example 20GiB or 512MiB.")
     return int(size)

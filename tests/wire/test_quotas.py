@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from djinn_jupyter.errors import UsageError
@@ -49,6 +49,7 @@ TOLD = st.dictionaries(st.sampled_from(KINDS), st.none() | st.integers(1, 2**62)
 
 
 @given(told=TOLD)
+@example(told={"device": 2**53 + 1})
 def test_what_is_told_of_a_person_comes_back_to_the_byte(
     tmp_path_factory: pytest.TempPathFactory, told: dict[str, int | None]
 ) -> None:

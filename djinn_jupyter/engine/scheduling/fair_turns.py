@@ -21,6 +21,7 @@ class FairTurns:
         self._turns: dict[str, int] = {}  # of all who ever came
         self._now = 0  # the turns of those who had the last one, before it
         self._last: Job | None = None  # the job that had it
+        self._waiting: list[str] = []  # the people all of whose jobs waited at the last look
 
     def __iter__(self) -> Iterator[Job]:
         for jobs in self._jobs.values():
@@ -54,11 +55,12 @@ class FairTurns:
     def ready(self) -> Iterator[Job]:
         """Yield the jobs that do not wait, as they come in turn: people by their turns, the jobs of each in
         rotation."""
+        self._waiting = []
         for person in sorted(self._jobs, key=self._turns.__getitem__):
             ready = (job for job in self._jobs[person] if not job.waits)
             first = next(ready, None)
             if first is None:
-                self._catch_up(person)
+                self._waiting.append(person)
                 continue
             yield first
             yield from ready
@@ -73,6 +75,8 @@ class FairTurns:
         self._last = job
         self._now = max(self._now, self._turns[person])
         self._turns[person] += 1
+        for one in self._waiting:  # up to the turns that count from now on, not those before
+            self._catch_up(one)
 
     def _catch_up(self, person: str) -> None:
         self._turns[person] = max(self._turns.get(person, 0), self._now)
