@@ -224,8 +224,8 @@ def test_nothing_of_the_work_is_in_the_log(engine: RemoteEngine) -> None:
     """Prompts, tokens, conditions, values and what is refused for them, at the level debug."""
     mark = mark_of(engine)
     session = engine.session("private", fresh=True)
-    token, vector = 113, np.full(engine.description.hidden_size, 0.7654321, np.float32)
-    session.breakpoint("resid_post.2", when="norm > 0.4711")
+    token, vector = 113, np.full(engine.description.hidden_size, 765.4321, np.float32)  # no time has three digits there
+    session.breakpoint("resid_post.2", when="norm > -4711.5")
     session.steer(1, dj.add(vector))
     session.run([token, token, token], max_new_tokens=2)
     value = session.inspect().value
@@ -241,7 +241,7 @@ def test_nothing_of_the_work_is_in_the_log(engine: RemoteEngine) -> None:
     session.close()
     told = until_closed(engine, mark)
     numbers = [repr(float(number)) for number in value.ravel()[:64]]
-    for secret in (*SECRETS, "0.4711", "0.765", f"[{token}", f"{token}, {token}", *numbers):
+    for secret in (*SECRETS, "4711.5", "765.4", f"[{token}", f"{token}, {token}", *numbers):
         assert secret not in written(engine, mark), secret
     assert {name for one in told for name in one} <= TOLD
     assert path_of(engine).stat().st_mode & 0o077 == 0
