@@ -1,13 +1,10 @@
-"""A field has one owner: only the module that declares it assigns it. Others call a verb of the owner.
-
-A module may hold a class and its plain records (a slot of the ring, an account of the journal); these are its own.
-"""
+"""A field has one owner: only the modules of the folder that declares it assign it. Others call a verb of the owner."""
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ENGINE = Path(__file__).parents[2] / "djinn_jupyter" / "engine"
@@ -40,16 +37,21 @@ ALLOWED = {
 }
 
 
-def assigned_from_outside(source: str) -> Iterator[str]:
-    """The assignments `x.y = ...`, also those in tuples and `+=`, where no class of the module declares `y`."""
-    tree = ast.parse(source)
-    own = set(_declared(tree))
-    for node in ast.walk(tree):
+def assigned_from_outside(module: ast.Module, folder: Iterable[ast.Module] = ()) -> Iterator[str]:
+    """The assignments `x.y = ...`, also those in tuples and `+=`, where no class of the module or of the others in its
+    folder declares `y`."""
+    own = {name for one in (module, *folder) for name in _declared(one)}
+    for node in ast.walk(module):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del) and node.attr not in own:
             yield ast.unparse(node)
 
 
-def _declared(tree: ast.Module) -> Iterator[str]:
+@functools.cache
+def _declared(tree: ast.Module) -> tuple[str, ...]:
+    return tuple(_fields(tree))
+
+
+def _fields(tree: ast.Module) -> Iterator[str]:
     """The fields of the module's classes: those in their bodies, and those that their methods assign to `self`."""
     for made in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         for node in made.body:
@@ -66,15 +68,20 @@ def _is_self(node: ast.expr) -> bool:
 
 @functools.cache
 def everywhere() -> list[tuple[str, str]]:
-    paths = sorted(path.relative_to(ENGINE).as_posix() for path in ENGINE.rglob("*.py"))
-    return [(name, target) for name in paths for target in assigned_from_outside((ENGINE / name).read_text())]
+    found: list[tuple[str, str]] = []
+    for folder in sorted({path.parent for path in ENGINE.rglob("*.py")}):
+        trees = {path: ast.parse(path.read_text()) for path in sorted(folder.glob("*.py"))}
+        for path, tree in trees.items():
+            name = path.relative_to(ENGINE).as_posix()
+            found += [(name, target) for target in assigned_from_outside(tree, trees.values())]
+    return found
 
 
 def found() -> list[tuple[str, str]]:
     return [one for one in everywhere() if one not in ALLOWED]
 
 
-def test_a_field_is_assigned_by_the_module_that_declares_it() -> None:
+def test_a_field_is_assigned_in_the_folder_that_declares_it() -> None:
     assert found() == []
 
 
@@ -95,4 +102,6 @@ class Own:
         del self.held.frame
 """
     wanted = ["session.holder", "session.residence.version", "session.file", "self.held.frame"]
-    assert sorted(assigned_from_outside(source)) == sorted(wanted)
+    module, beside = ast.parse(source), ast.parse("class Session:\n    holder: str\n    file: object")
+    assert sorted(assigned_from_outside(module)) == sorted(wanted)
+    assert sorted(assigned_from_outside(module, [beside])) == ["self.held.frame", "session.residence.version"]
