@@ -81,7 +81,7 @@ class AdapterRequests:
         wanted = None if request.adapter is None else self._adapters.find(person, request.adapter)
         if wanted is not session.adapter:
             self._require_no_line(session)
-            session.adapt(wanted)
+            session.compute_with(session.attention, wanted)
         return Described(session=reports.describe(session))
 
     def _require_no_line(self, session: Session) -> None:

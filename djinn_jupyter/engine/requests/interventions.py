@@ -53,7 +53,8 @@ class BreakpointRequests:
             condition.require_truth()
         for one in session.breakpoints.values():
             if one.site == site and (one.condition.text if one.condition else None) == request.when:
-                session.arm(one, enabled=True, once=request.once)
+                one.arm(enabled=True, once=request.once)
+                session.set_breakpoint(one)
                 return BreakpointSet(breakpoint=one.describe(), existed=True)
         made = self.add(session, site, tap, condition, once=request.once)
         return BreakpointSet(breakpoint=made.describe(), existed=False)
@@ -62,7 +63,7 @@ class BreakpointRequests:
         """Return a new breakpoint of a session; there is none like it. Raises UsageError where it has too many."""
         require_few_standing("breakpoints", len(session.breakpoints))
         made = Breakpoint(
-            number=session.next_number(),
+            number=session.numbers_given + 1,
             site=site,
             tap=tap,
             condition=condition,
@@ -79,7 +80,8 @@ class BreakpointRequests:
         found = session.breakpoints.get(request.number)
         if found is None:
             raise UnknownBreakpoint(f"There is no breakpoint {request.number}; there are {_numbers(session)}.")
-        session.arm(found, enabled=request.enabled, once=found.once)
+        found.arm(enabled=request.enabled, once=found.once)
+        session.set_breakpoint(found)
         return BreakpointSet(breakpoint=found.describe(), existed=True)
 
     @handles(ask.ClearBreakpoints)
@@ -91,7 +93,7 @@ class BreakpointRequests:
             for one in session.breakpoints.values():
                 at[one.site].append(one.number)
             doomed = {number for spelling in request.sites for number in self._named(session, at, spelling)}
-        session.clear_breakpoints(doomed)
+        session.remove(session.breakpoints, doomed)
         return Cleared(count=len(doomed))
 
     def _named(self, session: Session, at: Mapping[Site, list[int]], spelling: str) -> list[int]:
@@ -193,18 +195,18 @@ class RuleRequests:
         made = made_rule(self._runtime.of(session), request, session.rule_numbers_given + 1)
         for rule in session.rules.values():
             if rule.says(made):
-                session.enable_rule(rule, True)
+                rule.enable(True)
+                session.steer(rule)
                 return Steered(rule=rule.describe(), existed=True)
         there = [rule.positions for rule in session.rules.values()]
         require_few_standing("steering rules", len(there), [*there, made.positions])
-        session.next_rule_number()
         session.steer(made)
         return Steered(rule=made.describe(), existed=False)
 
     @handles(ask.Unsteer)
     def unsteer(self, request: ask.Unsteer, session: Session, holder: Holder) -> Cleared:
         doomed = list(session.rules) if request.number is None else [rule_of(session, request.number).number]
-        session.unsteer(doomed)
+        session.remove(session.rules, doomed)
         return Cleared(count=len(doomed))
 
     @handles(ask.Watch)
@@ -226,7 +228,7 @@ class RuleRequests:
             doomed = list(session.watches)
         else:
             doomed = [watch_of(session, self._runtime.site(request.site), request.direction).key]
-        session.unwatch(doomed)
+        session.remove(session.watches, doomed)
         return Cleared(count=len(doomed))
 
 

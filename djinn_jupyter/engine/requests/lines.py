@@ -50,7 +50,7 @@ def under_rules_of(sessions: SessionTable, ruling_name: str | None, session: Ses
     if ruling_name is None:
         return ()
     ruling = sessions.find(ruling_name)
-    session.compute_like(ruling)
+    session.compute_with(ruling.attention, ruling.adapter)
     return ruling.rules_in_force
 
 

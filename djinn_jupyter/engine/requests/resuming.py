@@ -51,9 +51,11 @@ class ResumingRequests:
     def _arm(self, session: Session, halts: list[Site]) -> None:
         """Have the session stop at these sites, without a condition, and nowhere else."""
         wanted, there = set(halts), session.breakpoints.items()
-        session.clear_breakpoints([n for n, one in there if one.condition is not None or one.site not in wanted])
+        left = [n for n, one in there if one.condition is not None or one.site not in wanted]
+        session.remove(session.breakpoints, left)
         for one in session.breakpoints.values():
-            session.arm(one, enabled=True, once=False)
+            one.arm(enabled=True, once=False)
+            session.set_breakpoint(one)
         armed = {one.site for one in session.breakpoints.values()}
         for site in dict.fromkeys(halts):
             if site not in armed:

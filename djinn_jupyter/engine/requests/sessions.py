@@ -119,7 +119,7 @@ class SessionRequests:
                     f"--attention {request.attention}."
                 )
             self._runtime.forward.attending(request.attention)
-            session.attend(None if request.attention == own else request.attention)
+            session.compute_with(None if request.attention == own else request.attention, session.adapter)
         return Described(session=reports.describe(session))
 
     @handles(ask.Share)

@@ -23,7 +23,8 @@ class SwitchingRequests:
     @handles(ask.EnableRule)
     def enable_rule(self, request: ask.EnableRule, session: Session, holder: Holder) -> Steered:
         rule = rule_of(session, request.number)
-        session.enable_rule(rule, request.enabled)
+        rule.enable(request.enabled)
+        session.steer(rule)
         return Steered(rule=rule.describe(), existed=True)
 
     @handles(ask.EnableEdit)

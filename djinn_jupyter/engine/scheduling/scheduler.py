@@ -37,7 +37,6 @@ class Scheduler:
     def add(self, job: Job) -> None:
         """Add a job: a look, which is short, before its person's runs."""
         job.session.begin_work(job.kind)
-        job.session.residence.begin_work()
         self._jobs.add(job)
 
     def begin_wait(self) -> None:
@@ -83,4 +82,3 @@ class Scheduler:
     def remove(self, job: Job) -> None:
         self._jobs.remove(job)
         job.session.end_work()
-        job.session.residence.end_work()

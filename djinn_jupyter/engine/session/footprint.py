@@ -26,9 +26,10 @@ def pages_of(session: Session) -> Iterator[Page]:
 
 def storages_of(session: Session, storage_table: StorageTable) -> SessionStorages:
     """Return the session's storages; those that passes write in place are marked with its present version."""
-    here, stored = session.residence, session.residence.storages_known
-    stale = stored is None or stored[0] != here.version or session.work is not None
-    known = here.know_storages(_found(session, storage_table)) if stored is None or stale else stored[1]
+    here = session.residence
+    if here.storages_known is None or here.storages_known[0] != here.version or session.work is not None:
+        here.storages_known = (here.version, _found(session, storage_table))
+    known = here.storages_known[1]
     return SessionStorages(own=_living(known.own), past=_living(known.past))
 
 

@@ -43,7 +43,7 @@ class Generation:
     log_probabilities: list[float | None] = field(default_factory=list)
     mode: Mode = "exact"  # "fast" shares passes with other runs
     shared: int = 0  # passes that were computed together with others
-    difference: float | None = None  # the largest of its shared logits, where a pass was computed again alone
+    difference: float | None = None  # the largest of its shared logits from the same computed again alone
     states: dict[int, States] = field(default_factory=dict)
 
     def copy(self) -> Generation:
@@ -76,29 +76,9 @@ class Generation:
             states=dict(before.states),
         )
 
-    def count_shared(self, difference: float | None) -> None:
-        """Count a shared pass; `difference` is by how much its row differed, where it was computed again alone."""
-        self.shared += 1
-        if difference is not None:
-            self.difference = max(difference, self.difference or 0.0)
-
     def share(self, mode: Mode) -> None:
         """Share passes from here on, or no more."""
         self.mode = mode
-
-    def count_pass(self) -> None:
-        self.passes += 1
-
-    def count_layers(self, count: int) -> None:
-        self.layers_run += count
-
-    def recount(self, passes: int, layers_run: int) -> None:
-        """Count again from the run's beginning, after going back."""
-        self.passes, self.layers_run = passes, layers_run
-
-    def drop_states(self) -> None:
-        """Drop the kept states; their lengths stay, for they are made again there."""
-        self.states = {length: {} for length in self.states}
 
     def keep_states(self, length: int, states: States, needed: Container[int]) -> bool:
         """Keep the states at a committed length. Return True where others were dropped: keeping all states that grow

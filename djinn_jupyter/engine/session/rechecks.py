@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from djinn_jupyter.engine.forward.pass_controller import Completed, Yielded
 from djinn_jupyter.engine.forward.plan import make_plan
 from djinn_jupyter.engine.session.seats import Seat
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.wavefront.rounding import equal_but_for_rounding
+from djinn_jupyter.engine.wavefront.rounding import difference, equal_but_for_rounding
 
 
 def drawn(seats: Sequence[Seat]) -> Seat:
@@ -34,7 +35,8 @@ def rechecked(
     while seat.open:
         outcome = forward.enter(frame, plan, session.cache, session.saved_states, lambda kept: None)
         if isinstance(outcome, Completed):
-            seat.take_checked(outcome, shared_V, forward.layers)
+            seat.outcome = replace(outcome, layers_run=forward.layers)
+            seat.difference = float(difference(shared_V, outcome.logits_1V[0]).abs().max())
             return equal_but_for_rounding(shared_V[None], outcome.logits_1V, forward.model.dtype)
         assert isinstance(outcome, Yielded)
         frame = outcome.frame

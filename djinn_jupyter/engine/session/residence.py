@@ -110,10 +110,6 @@ class Residence:
     def move(self, move: residence_states.ResidenceMove, name: str) -> None:
         self.state = residence_states.after(self.state, move, name)
 
-    def inherit(self) -> None:
-        """Begin on disk, where an earlier process put the rows."""
-        self.state, self.inherited = "disk", True
-
     def begin_move(self, moving: Swap) -> None:
         self.error, self.moving = None, moving
 
@@ -163,14 +159,6 @@ class Residence:
 
     def note_room(self) -> None:
         self.wants_room = False
-
-    def begin_work(self) -> None:
-        """Note that a job works on the session from now on, which has waited since its request did."""
-        self.ask()
-        self.work_begun, self.asked = self.asked, math.inf
-
-    def end_work(self) -> None:
-        self.work_begun = math.inf
 
     def park(self) -> bool:
         """Note that its work waits for room: it may leave meanwhile, in a version of its own. Return True where it did
@@ -224,14 +212,6 @@ class Residence:
     def waits_for_room(self) -> bool:
         """True where its first queued request, or its way back to the device, waits for evictions."""
         return self.wants_room or (self.moving is not None and self.moving.waits_for_room)
-
-    def know_storages(self, found: SessionStorages) -> SessionStorages:
-        """Keep what was found until the session changes. Return it."""
-        self.storages_known = (self.version, found)
-        return found
-
-    def forget_storages(self) -> None:
-        self.storages_known = None
 
     @property
     def settled(self) -> bool:

@@ -74,7 +74,7 @@ def _fetch_and_rerun(
     committed, end = place
     with runtime.space.pinned(tensors_of_states(states or {})) as storages:
         yield from runtime.space.fetched(session, storages)
-        session.leave_frame()
+        session.frame = None
         _cut(session, end, start)
         session.history.drop_from(committed, 0)
         return (yield from _rerun(runtime, session, tap, start, states, committed))
@@ -174,5 +174,6 @@ def _arrive_back(runtime: Runtime, session: Session, frame: Frame) -> Paused:
 def recount(session: Session, layers: int) -> None:
     """Recount the passes and layers of a line that went back to its frame, for a model of `layers` layers."""
     assert session.generation is not None and session.frame is not None
-    passes = session.pass_log.count(session.generation.fed_from, session.frame.committed)
-    session.generation.recount(passes, passes * layers + session.frame.boundary)
+    generation = session.generation
+    generation.passes = session.pass_log.count(generation.fed_from, session.frame.committed)
+    generation.layers_run = generation.passes * layers + session.frame.boundary

@@ -92,7 +92,7 @@ def _run(
         if version != session.plan_version:
             plan = plan_of(session, free=free, targets=targets, yields=runtime.giving_way.asked)
             version, rules = session.plan_version, session.rules_in_force
-        seat.expect(version)
+        seat.version = version
         if frame.hidden is None and frame.tap is None:
             begun_under = rules
         try:
@@ -104,14 +104,14 @@ def _run(
         if outcome is None:
             continue
         _announce_refusals(runtime, session, rules)
-        session.generation.count_layers(outcome.layers_run)
+        session.generation.layers_run += outcome.layers_run
         runtime.counters.count_layers(outcome.layers_run)
         forward = runtime.forward
         if forward.graphs is not None:  # a session of another attention has none in an engine that has
             runtime.counters.note_graphs(replayed=forward.layers_replayed, postponed=forward.graphs_postponed)
         match outcome:
             case Yielded():
-                session.yield_at(outcome.frame)
+                session.frame = outcome.frame
                 runtime.counters.count_preemption()
                 yield None
                 if session.pause_requested:
@@ -138,12 +138,14 @@ def _passed(
     if shares and _may_be_shared(frame) and plan.empty and not _over_quota(runtime, session, frame):
         shared = yield from runtime.sharing.passed(seat)
         if shared is not None:
-            session.generation.count_shared(seat.difference)
-            session.count_as("fast")
+            session.generation.shared += 1
+            if seat.difference is not None:
+                session.generation.difference = max(seat.difference, session.generation.difference or 0.0)
+            session.exactness = "fast"
             return shared
         if not seat.up_to_date:
             return None
-    seat.stand_alone()
+    seat.outcome = None  # the run does this pass by itself
     steps = entered(runtime, session, frame, plan, session.cache, session.saved_states)
     return (yield from _while_up_to_date(seat, steps))
 
@@ -207,7 +209,7 @@ def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: 
     """Sample after a committed pass that reached the last token. Return the final reply where the run ended."""
     generation = session.generation
     assert generation is not None
-    generation.count_pass()
+    generation.passes += 1
     runtime.counters.count_pass()
     session.cache.release_behind(session.history.oldest_position(session.cache.length))
     _keep_states(runtime, session)
@@ -257,7 +259,7 @@ def _sample(runtime: Runtime, session: Session, stream: Stream) -> None:
     if generation.sampler.draws:
         generation.drawn.append(generation.sampler.generator.get_state())
     token = generation.sampler.choose(session.tokens, session.logits_1V)
-    session.draw(token)
+    session.tokens.append(token)
     runtime.counters.count_token()
     step = len(generation.new_tokens(session.tokens))
     generation.note_probability(session.logits_1V, token, step)
@@ -316,7 +318,9 @@ def pause(runtime: Runtime, session: Session, halted: Halted, reason: PauseReaso
     met = [hit for hit in halted.hits if isinstance(hit.halt, Breakpoint)]
     for hit in met:
         assert isinstance(hit.halt, Breakpoint)
-        session.count_hit(hit.halt)
+        hit.halt.count_hit()
+        if hit.halt.once and hit.halt.number in session.breakpoints:
+            session.remove(session.breakpoints, [hit.halt.number])
     arrive_at(runtime, session, halted.frame, "breakpoint" if met else reason, met)
     reply = reports.paused(runtime, session)
     runtime.publish(
@@ -339,7 +343,7 @@ def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseRea
             breakpoint=breakpoints[0].describe() if breakpoints else None,
             also=tuple(str(b.site) for b in breakpoints[1:]),
             matched=met[0].position if met else None,
-            number=session.next_stop_number(),
+            number=session.next_edition(),
         )
     )
     runtime.space.bound(session)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.pass_controller import Completed
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.wavefront.rounding import difference
 from djinn_jupyter.errors import SlabFull
 
 
@@ -25,17 +24,6 @@ class Seat:
     waits: bool = False
     outcome: Completed | None = None
     difference: float | None = None
-
-    def expect(self, version: int) -> None:
-        """Note the version of the plan of its next pass."""
-        self.version = version
-
-    def wait(self) -> None:
-        self.waits, self.outcome, self.difference = True, None, None
-
-    def stand_alone(self) -> None:
-        """Note that the run does a pass by itself."""
-        self.outcome = None
 
     @property
     def up_to_date(self) -> bool:
@@ -67,18 +55,9 @@ class Seat:
             return False
         return True
 
-    def leave(self) -> None:
-        """Wait no more."""
-        self.waits = False
-
     def take(self, logits_1V: Tensor, layers: int) -> None:
         """Take a row of shared logits as its own pass's."""
         self.outcome = Completed(logits_1TV=logits_1V[:, None].clone(), layers_run=layers)
-
-    def take_checked(self, exact: Completed, shared_V: Tensor, layers: int) -> None:
-        """Take the pass that was computed again alone; note by how much the shared row differed from it."""
-        self.outcome = replace(exact, layers_run=layers)
-        self.difference = float(difference(shared_V, exact.logits_1V[0]).abs().max())
 
 
 def driven(

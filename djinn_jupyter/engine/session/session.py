@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -15,9 +17,9 @@ from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import StorageTable
+from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
 from djinn_jupyter.engine.session import states
 from djinn_jupyter.engine.session.answered import AnsweredRequests
-from djinn_jupyter.engine.session.computing import Computing
 from djinn_jupyter.engine.session.feeding import fed_line
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
@@ -33,16 +35,21 @@ from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, SessionState, StopIdentity
 from djinn_jupyter.wire.texts import in_quotes
 
+Key = TypeVar("Key", int, str)
+
 
 @dataclass(slots=True, kw_only=True)
-class Session(Computing):
+class Session:
     """`tokens` are all tokens of the line, of which the first `cache.length` are committed. `needs_recompute`: its rows
     and states went with an earlier process, and are made again from the pass log before they are needed. `stop` numbers
-    the place where it stands and `edition` the value there, None while it runs."""
+    the place where it stands and `edition` the value there, None while it runs. Rows that were computed with another
+    `attention` or `adapter` are no continuation of each other: both are chosen before the first pass."""
 
     name: str
     owner: str
     holder: str | None
+    attention: str | None = None  # None: as the model was loaded
+    adapter: HeldAdapter | None = None  # None: the model alone
     cache: PagedCache
     history: History
     state: SessionState = "idle"
@@ -104,10 +111,10 @@ class Session(Computing):
         """Drop rows and states that cannot be read again; they will be recomputed."""
         self.cache.free()
         for generation in self.generations:
-            generation.drop_states()
+            generation.states = {length: {} for length in generation.states}  # they are made again at the same lengths
         if self.storage_table is not None:
             self.storage_table.note_freed()
-        self.residence.forget_storages()  # a copy under way may hold storages that it no longer has
+        self.residence.storages_known = None  # a copy under way may hold storages that it no longer has
         self.needs_recompute, self.exactness = True, "recomputed"
 
     def break_off(self) -> None:
@@ -132,14 +139,11 @@ class Session(Computing):
 
     def stand(self) -> None:
         """Number the place where it now stands, as no other stop of its name is numbered; None while it runs."""
-        self.stop = self.edition = None if self.state == "running" else self._next_edition()
+        self.stop = self.edition = None if self.state == "running" else self.next_edition()
 
-    def change_value(self, frame: Frame) -> None:
-        """Put another value at the same stop."""
-        self.frame, self.edition = frame, self._next_edition()
-
-    def _next_edition(self) -> int:
-        """Return the clock in microseconds, below 2^53 for JavaScript: more than a gone one of its name had."""
+    def next_edition(self) -> int:
+        """Return a number that no stop or edition of its name had, and that forks keep for the stops they share: the
+        clock in microseconds, below 2^53 for JavaScript."""
         self.last_edition = max(self.last_edition + 1, time.time_ns() // 1000)
         return self.last_edition
 
@@ -170,6 +174,29 @@ class Session(Computing):
         stop = self.history.here if self.state == "paused" else None
         return None if stop is None else f"{stop.site}, step {stop.frame.step}"
 
+    # --- how its passes are computed --------------------------------------------------------------------------------
+
+    @property
+    def as_loaded(self) -> bool:
+        """True where passes are those of the model as it was loaded: only such are shared with other sessions."""
+        return self.attention is None and self.adapter is None
+
+    @property
+    def why_alone(self) -> str:
+        """The reason for which its passes are not shared, as `passes of eager attention`."""
+        named = [] if self.attention is None else [f"of {self.attention} attention"]
+        named += [] if self.adapter is None else [f"with the adapter {self.adapter.name}"]
+        return f"passes {' and '.join(named)}"
+
+    def compute_with(self, attention: str | None, adapter: HeldAdapter | None) -> None:
+        """Compute attention so, and with this adapter, from the first pass on."""
+        self.attention, self.adapter = attention, adapter
+
+    def require_computable(self) -> None:
+        """Raise UsageError where its adapter is missing."""
+        if self.adapter is not None:
+            _ = self.adapter.present
+
     # --- its holder ----------------------------------------------------------------------------------------------
 
     @property
@@ -194,64 +221,38 @@ class Session(Computing):
         """Note that the holder's magics act on it; None: they act on another one."""
         self.used_by = holder
 
-    def begin_work(self, kind: JobKind) -> None:
-        self.work = kind
-
-    def end_work(self) -> None:
-        self.work, self.progress = None, WorkProgress()
-
-    def join(self, storage_table: StorageTable) -> None:
-        """Account for its tensors there, as a session of the engine's table."""
-        self.storage_table = storage_table
-
-    def number_after(self, edition: int) -> None:
-        """Number later stops above this one: a closed session of the name may have had the numbers up to it."""
-        self.last_edition = max(self.last_edition, edition)
-
     # --- what happens in its passes --------------------------------------------------------------------------------
 
     def set_breakpoint(self, made: Breakpoint) -> None:
-        self.breakpoints[made.number] = made
+        """Set a breakpoint, a new one or one that was changed. Numbers of breakpoints are never used twice."""
+        self.breakpoints[made.number], self.numbers_given = made, max(self.numbers_given, made.number)
         self.plan_version += 1
-
-    def arm(self, there: Breakpoint, *, enabled: bool, once: bool) -> None:
-        there.arm(enabled=enabled, once=once)
-        self.plan_version += 1
-
-    def clear_breakpoints(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            del self.breakpoints[number]
-        self.plan_version += 1
-
-    def count_hit(self, met: Breakpoint) -> None:
-        """Count a hit, and remove the breakpoint where it was for once."""
-        met.count_hit()
-        if met.once and met.number in self.breakpoints:
-            self.clear_breakpoints([met.number])
 
     def steer(self, rule: Rule) -> None:
-        self.rules[rule.number] = rule
-        self.plan_version += 1
-
-    def enable_rule(self, rule: Rule, enabled: bool) -> None:
-        rule.enable(enabled)
-        self.plan_version += 1
-
-    def unsteer(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            del self.rules[number]
+        """Set a rule, a new one or one that was turned on or off. Numbers of rules are never used twice."""
+        self.rules[rule.number], self.rule_numbers_given = rule, max(self.rule_numbers_given, rule.number)
         self.plan_version += 1
 
     def watch(self, watch: Watch) -> None:
         self.watches[watch.key] = watch
         self.plan_version += 1
 
-    def unwatch(self, keys: Iterable[str]) -> None:
+    def remove(self, found: dict[Key, Any], keys: Iterable[Key]) -> None:
+        """Remove some of its breakpoints, rules or watches."""
         for key in keys:
-            del self.watches[key]
+            del found[key]
         self.plan_version += 1
 
     # --- how its line goes on --------------------------------------------------------------------------------------
+
+    def begin_work(self, kind: JobKind) -> None:
+        """Note that a job works on it from now on, which has waited since its request did."""
+        self.work, here = kind, self.residence
+        here.ask()
+        here.work_begun, here.asked = here.asked, math.inf
+
+    def end_work(self) -> None:
+        self.work, self.progress, self.residence.work_begun = None, WorkProgress(), math.inf
 
     def begin_anew(self) -> None:
         """Drop the line before for another prompt; rules and watches count from here."""
@@ -282,10 +283,6 @@ class Session(Computing):
     def begin_pass(self, *, token_by_token: bool) -> None:
         self.frame = self.next_frame(token_by_token=token_by_token)
 
-    def yield_at(self, frame: Frame) -> None:
-        """Note where its pass yielded to other jobs; it goes on from there."""
-        self.frame = frame
-
     def keep_logits(self, logits_1V: Tensor) -> None:
         """Keep the logits of a pass that reached the last token; those before leave the accounting."""
         table = self.storage_table
@@ -293,9 +290,6 @@ class Session(Computing):
         self.logits_1V = logits_1V
         if table is not None:
             table.let_go(before)
-
-    def draw(self, token: int) -> None:
-        self.tokens.append(token)
 
     def arrive(self, frame: Frame) -> None:
         """Stop at `frame`."""
@@ -319,15 +313,11 @@ class Session(Computing):
 
     def set_edits(self, frame: Frame, edits: list[StopEdit]) -> None:
         """Set the edits of the stop and the value that they make."""
-        self.edits = edits
-        self.change_value(frame)
+        self.frame, self.edits, self.edition = frame, edits, self.next_edition()
 
     def take_cache(self, cache: PagedCache) -> None:
         """Take an empty cache for another prompt, or to recompute the line; the former one is free."""
         self.cache = cache
-
-    def leave_frame(self) -> None:
-        self.frame = None
 
     def count_as(self, exactness: Exactness) -> None:
         """Say from now on how its rows came to be."""
@@ -340,12 +330,7 @@ class Session(Computing):
     def inherit_rows(self, cache: PagedCache, exactness: Exactness) -> None:
         """Take the rows and states that an earlier process left on disk in place of the lost ones."""
         self.cache, self.needs_recompute, self.exactness = cache, False, exactness
-        self.residence.inherit()
-
-    def next_number(self) -> int:
-        """Return a number for a breakpoint, never used twice."""
-        self.numbers_given += 1
-        return self.numbers_given
+        self.residence.state, self.residence.inherited = "disk", True
 
     @property
     def rules_in_force(self) -> tuple[Rule, ...]:
@@ -356,15 +341,6 @@ class Session(Computing):
     def edits_in_force(self) -> tuple[str, ...]:
         """The texts of the present stop's edits that are not turned off."""
         return tuple(edit.what for edit in self.edits if edit.enabled)
-
-    def next_stop_number(self) -> int:
-        """Return a number for a stop of the history, never used twice; forks keep it for the stops that they share."""
-        return self._next_edition()
-
-    def next_rule_number(self) -> int:
-        """Return a number for a rule, never used twice; rules have their own."""
-        self.rule_numbers_given += 1
-        return self.rule_numbers_given
 
     def next_frame(self, *, token_by_token: bool = False) -> Frame:
         """Return the pass over the uncommitted tokens; over the first alone where a family is fed token by token."""

@@ -96,7 +96,7 @@ class SharedPasses:
 
     def passed(self, seat: Seat) -> Generator[Blocked | None, None, Completed | None]:
         """Run the next pass of a seat together with others; None where it has to run alone, or is out of date."""
-        seat.wait()
+        seat.waits, seat.outcome, seat.difference = True, None, None
         self._seated.append(seat)
         self._asking[id(seat.session)] = seat
         try:
@@ -110,7 +110,7 @@ class SharedPasses:
                     yield lambda: seat.waits and self._leader is not None
             return seat.outcome
         finally:
-            seat.leave()
+            seat.waits = False
             del self._asking[id(seat.session)]
             if seat in self._seated:
                 self._seated.remove(seat)
@@ -143,7 +143,7 @@ class SharedPasses:
             self._leader = None
             for seat in seats:
                 if seat not in left:
-                    seat.leave()
+                    seat.waits = False
             self._seated = [*(seat for seat in left if seat.waits), *self._seated]
 
     def _passes(self, seats: Sequence[Seat]) -> Generator[Blocked | None, None, Sequence[Seat]]:

@@ -44,7 +44,7 @@ class SessionTable(Mapping[str, Session]):
     def add(self, session: Session) -> None:
         """Add a session under a new stop number, also a restored one: the kept stop may have been edited since, under
         numbers that clients have seen."""
-        session.number_after(self._last_edition)
+        session.last_edition = max(session.last_edition, self._last_edition)  # of a closed session of its name
         session.stand()
         self.take_over(session)
         self.changed(session.name)
@@ -52,7 +52,7 @@ class SessionTable(Mapping[str, Session]):
     def take_over(self, session: Session) -> None:
         """Add a session as it stood in an earlier process; it is in the journal already."""
         self._sessions[session.name] = session
-        session.join(self._storage_table)
+        session.storage_table = self._storage_table
 
     def remove(self, session: Session) -> None:
         del self._sessions[session.name]

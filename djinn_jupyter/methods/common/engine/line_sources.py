@@ -54,8 +54,7 @@ class LineSources:
             if len({getattr(one, way) for one in named}) > 1:
                 raise UsageError(f"The sessions of the two lines {differs}; give one of them by its text.")
         for one in named:
-            session.attend(one.attention or session.attention)
-            session.adapt(one.adapter or session.adapter)
+            session.compute_with(one.attention or session.attention, one.adapter or session.adapter)
 
     def _checked(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         require_fit(self._runtime.description, tokens, "A line")

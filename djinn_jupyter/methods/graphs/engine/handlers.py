@@ -42,8 +42,7 @@ class GraphRequests:
         stop = None
         if isinstance(request.line, str):
             named = self._parts.sessions.find(request.line)
-            session.attend(named.attention or session.attention)
-            session.adapt(named.adapter or session.adapter)
+            session.compute_with(named.attention or session.attention, named.adapter or session.adapter)
             stop = named.standing
         tokens, notes = self._lines.tokens(request.line)
         metric, modules = self._metric(request.metric), self._modules(request.module, holder)
