@@ -1,4 +1,4 @@
-"""Add an adapter to an engine's model: its folder is read here, and its matrices are sent. And a session's adapter."""
+"""Add an adapter to an engine's model: its folder is read here, and its matrices are sent."""
 
 from __future__ import annotations
 
@@ -41,27 +41,3 @@ def same_adapter(channel: Channel, kept: AdapterIdentity | None) -> str | None:
             f"first (%djinn_add_adapter {kept.name} {kept.folder})."
         )
     return name
-
-
-class AdaptedSession:
-    """The adapter of a session's handle."""
-
-    name: str
-    _channel: Channel
-
-    @property
-    def adapter(self) -> str | None:
-        """The name of the adapter that the session computes with, None for the model alone. It is chosen before the
-        first prompt: IllegalMove where the session has a line, UsageError where there is no such adapter.
-
-        >>> added = engine.add_adapter("sql", adapter_folder)
-        >>> tuned = engine.session("tuned", fresh=True)
-        >>> tuned.adapter = "sql"
-        >>> tuned.run("The capital of France is", max_new_tokens=1).reason
-        'length'
-        """
-        return ask_for(self._channel, ask.Describe(session=self.name)).session.adapter
-
-    @adapter.setter
-    def adapter(self, name: str | None) -> None:
-        ask_for(self._channel, ask.SetAdapter(session=self.name, adapter=name))

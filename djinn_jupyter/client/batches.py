@@ -134,7 +134,7 @@ class Batch:
 
     def _close(self, earlier: Sequence[SessionDescription]) -> None:
         """Close an earlier batch's rows: those of another notebook first, as one is refused while all are there."""
-        ours = [one for one in earlier if self._is_ours(one)]
+        ours = [one for one in earlier if one.holder == self.channel.holder]
         for one in earlier:
             if one not in ours:
                 self._closed(self.channel.ask(self._close_of(one)))
@@ -147,9 +147,6 @@ class Batch:
     def _closed(self, reply: Future[replies.Closed]) -> None:
         with suppress(UnknownSession):
             reply.result()
-
-    def _is_ours(self, session: SessionDescription) -> bool:
-        return session.holder == self.channel.holder
 
     def _fork(self, parent: Forked, rows: Sequence[Row], stop: StopIdentity | None = None) -> None:
         """Make the sessions of these rows, which draw with their seeds from a `stop` on; a row whose fork fails has

@@ -276,7 +276,10 @@ class RemoteEngine(EngineVerbs):
         hold sessions, or with `forget` when sessions belong to other notebooks."""
         lost = ask_for(self.channel, ask.Shutdown(force=force, forget=forget)).sessions_lost
         if self.entry is not None and self.entry.is_afar:
-            _await_silence(self.channel)
+            with suppress(EngineUnavailable):
+                while True:
+                    ask_for(self.channel, ask.Ping())
+                    time.sleep(SILENCE_SECONDS)
         elif self.entry is not None:
             await_end(self.entry)
         return lost
@@ -284,14 +287,6 @@ class RemoteEngine(EngineVerbs):
     def __repr__(self) -> str:
         found = self.description
         return f"Engine {found.name} ({found.architecture}, {found.layers} layers, {found.dtype} on {found.device})"
-
-
-def _await_silence(channel: Channel) -> None:
-    """Wait until an engine of another machine answers no more."""
-    with suppress(EngineUnavailable):
-        while True:
-            ask_for(channel, ask.Ping())
-            time.sleep(SILENCE_SECONDS)
 
 
 @waiting("The end of the engine", "ends the waiting")

@@ -77,7 +77,10 @@ def _move(here: Channel, session: str, there: Channel, name: str, *, force: bool
         if stayed or not isinstance(error, DjinnError):
             raise
     else:
-        _close_here(here, session, move)
+        try:
+            ask_for(here, ask.SettleMove(session=session, move=move))
+        except EngineUnavailable:
+            pass  # it finds out when it begins anew
 
 
 def _store_between(here: replies.ProvenanceRead, there: replies.ProvenanceRead) -> str | None:
@@ -87,11 +90,3 @@ def _store_between(here: replies.ProvenanceRead, there: replies.ProvenanceRead) 
     if common or (here.folder and there.folder):
         return next(iter(common), None)
     return next(iter((*here.stores, *there.stores)), None)
-
-
-def _close_here(here: Channel, session: str, move: str) -> None:
-    """Close the session that has moved. An engine that does not answer finds out when it begins anew."""
-    try:
-        ask_for(here, ask.SettleMove(session=session, move=move))
-    except EngineUnavailable:
-        pass

@@ -23,7 +23,8 @@ LISTS: Final = {"prompt": "a list of texts or of lists of token ids", "pair": "a
 def given_prompts(prompts: object) -> Iterator[object]:
     """Yield the prompts of a list, of any iterable, or of the file at a pathlib.Path. Raises UsageError."""
     if isinstance(prompts, Path):
-        yield from _in_file(prompts)
+        for where, value in records(prompts, "prompt"):
+            yield value if prompts.suffix not in (".json", ".jsonl") else _prompt(where, value)
     else:
         yield from _one_by_one(prompts)
 
@@ -77,13 +78,6 @@ def _tokens(channel: Channel, prompt: object) -> tuple[int, ...]:
     if isinstance(prompt, str):
         return ask_for(channel, ask.Tokenize(text=prompt)).tokens
     return token_ids(prompt)
-
-
-def _in_file(path: Path) -> Iterator[object]:
-    """Yield the prompts of a file: one a line, or of `.json` and `.jsonl` texts, lists of token ids, or objects with a
-    field `tokens`, `text` or `prompt`."""
-    for where, value in records(path, "prompt"):
-        yield value if path.suffix not in (".json", ".jsonl") else _prompt(where, value)
 
 
 def records(path: Path, of: str) -> list[tuple[str, Any]]:

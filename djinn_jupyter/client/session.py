@@ -7,34 +7,44 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from djinn_jupyter.client.adapters import AdaptedSession
 from djinn_jupyter.client.arguments import chosen_tokens, shown, typed
-from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.client.arrays import from_any, to_numpy
 from djinn_jupyter.client.batches import Batch
-from djinn_jupyter.client.breakpoints import Breakpoints
 from djinn_jupyter.client.connection.arrivals import Answer
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.edits import as_edit
-from djinn_jupyter.client.forking import Forks
+from djinn_jupyter.client.frames import Listing
 from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.looks import Effect, Lens
-from djinn_jupyter.client.passes import PassReader
-from djinn_jupyter.client.patches import at_stop
+from djinn_jupyter.client.moving import MovingSession
+from djinn_jupyter.client.patches import at_stop, in_one_engine
 from djinn_jupyter.client.positions import Positions, positions_of_text, spell_positions
 from djinn_jupyter.client.rules import SteeringRule, SteeringRules, steering
 from djinn_jupyter.client.running import OnToken, RunReply, RunRequest, run_until_stop
 from djinn_jupyter.client.runs import Runs
 from djinn_jupyter.client.snapshots import Snapshot
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
-from djinn_jupyter.client.tiers import TieredSession
-from djinn_jupyter.client.watching import WatchingSession
+from djinn_jupyter.client.watched import Watched
+from djinn_jupyter.described import refuses
 from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.sampling import DRAWN_AS_BEGUN, GivenSampling
 from djinn_jupyter.verbs import SessionVerbs
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.access import Access
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import AttentionName, PassesMeant, SessionDescription, StopIdentity
+from djinn_jupyter.wire.nouns import (
+    AttentionName,
+    BreakpointDescription,
+    PassesMeant,
+    SessionDescription,
+    StopIdentity,
+    Tier,
+    Transfer,
+    WatchDescription,
+)
+from djinn_jupyter.wire.passes import PassRead
+from djinn_jupyter.wire.watches import Direction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +52,7 @@ if TYPE_CHECKING:
 AtStop = TypeVar("AtStop", bound=Stop)
 
 
-class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, WatchingSession, AdaptedSession, SessionVerbs):
+class RemoteSession(Runs, MovingSession, SessionVerbs):
     """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
     them to find out that the session has moved on."""
 
@@ -132,6 +142,27 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, Watchin
             given = f"{shown(strange[0])} is none" if strange else "none was given"
             raise UsageError(f"A metric is a text such as \"logit(' Paris')\"; {given}.")
         return self._ask(ask.ReadMetrics(session=self.name, metrics=texts)).values
+
+    def breakpoint(self, site: str | int, when: str | None = None, *, once: bool = False) -> BreakpointDescription:
+        """Stop at `site` in every pass that reaches it and, if given, meets the condition `when`. Setting the same
+        breakpoint twice gives one. UnknownSite; InvalidCondition."""
+        request = ask.SetBreakpoint(session=self.name, site=str(site), when=when, once=once)
+        return self._ask(request).breakpoint
+
+    def enable(self, number: int, enabled: bool = True) -> BreakpointDescription:
+        """Turn a breakpoint on or off. UnknownBreakpoint."""
+        request = ask.EnableBreakpoint(session=self.name, number=number, enabled=enabled)
+        return self._ask(request).breakpoint
+
+    def breakpoints(self) -> Listing[BreakpointDescription]:
+        """Return the breakpoints, with how often each was hit."""
+        return Listing(self._ask(ask.Describe(session=self.name)).session.breakpoints)
+
+    def clear(self, *sites: str | int) -> int:
+        """Remove the breakpoints at these sites (or of these numbers), or all. Return how many were removed.
+        UnknownBreakpoint."""
+        chosen = tuple(str(site) for site in sites) or None
+        return self._ask(ask.ClearBreakpoints(session=self.name, sites=chosen)).count
 
     # ------------------------------------------------------------------------------------------- intervention
 
@@ -256,6 +287,78 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, Watchin
         request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
         return self._ask(request)
 
+    def values(self, *sites: str | int, ahead: bool = False) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the values at many sites of the stopped pass at once, by site; with `ahead` also of those that it has
+        not reached, as it would go on with the edits made so far. A site that the pass does not meet is left out.
+        IllegalMove where no pass is stopped; UnknownSite.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> session.values("z.2", "resid_post.4", "mlp_out.6").keys() == {"z.2", "resid_post.4"}
+        True
+        >>> session.values("pattern.6", ahead=True)["pattern.6"].shape
+        (5, 4, 5)
+        """
+        read = self._read_pass(tuple(str(site) for site in sites), ahead=ahead, logits=False)
+        return {site: to_numpy(value) for site, value in zip(read.sites, read.values, strict=True)}
+
+    def logits_ahead(self) -> np.ndarray[Any, Any]:
+        """Return the logits, fp32 [positions of the pass, vocabulary], of the stopped pass if it went on from here with
+        the edits made so far. It goes on on the side: the session stays at its stop. IllegalMove where no pass is
+        stopped.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> before = session.logits_ahead()
+        >>> edited = session.edit(dj.scale(0.0), positions=-1)
+        >>> before.shape, bool((session.logits_ahead()[:-1] == before[:-1]).all())
+        ((5, 1393), True)
+        """
+        read = self._read_pass((), ahead=True, logits=True)
+        assert read.logits is not None
+        return to_numpy(read.logits)
+
+    def _read_pass(self, sites: tuple[str, ...], *, ahead: bool, logits: bool) -> PassRead:
+        request = ask.ReadPass(session=self.name, sites=sites, ahead=ahead, logits=logits)
+        return self._ask(request)
+
+    def watch(
+        self,
+        site: str | int,
+        byte_cap: int = 256 * 2**20,
+        *,
+        fresh: bool = False,
+        direction: object = None,
+        name: str | None = None,
+    ) -> WatchDescription:
+        """Record the site at every pass of every run from now on, or with a `direction` (a vector, called `name`) the
+        component of its value along it; `fresh` discards earlier recordings. Passes that would exceed `byte_cap` bytes
+        are left out and counted. UnknownSite.
+
+        >>> watch = session.watch("resid_post.3")
+        >>> done = session.run("The capital of France is", max_new_tokens=2, free=True)
+        >>> [value.shape for value in session.watched("resid_post.3").values]
+        [(5, 128), (1, 128)]
+        """
+        if direction is None and name is not None:
+            raise UsageError("name is what a direction is called: give that too, or leave name out.")
+        along = None if direction is None else Direction(name=name or "direction", vector=from_any(direction))
+        request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh, direction=along)
+        return self._ask(request).watch
+
+    def watched(self, site: str | int, name: str | None = None) -> Watched:
+        """Return the recordings of the site's watch; `name` is that of a direction."""
+        request = ask.ReadWatch(session=self.name, site=str(site), direction=name)
+        return Watched(self._ask(request))
+
+    def unwatch(self, site: str | int | None = None, name: str | None = None) -> int:
+        """End the watch of a site, or all, with what they recorded; `name` is that of a direction. Return how many
+        ended."""
+        if site is None and name is not None:
+            raise UsageError("name is that of a direction which is watched at a site: give the site too.")
+        request = ask.Unwatch(session=self.name, site=None if site is None else str(site), direction=name)
+        return self._ask(request).count
+
     # --------------------------------------------------------------------------------------------------- life
 
     def describe(self) -> SessionDescription:
@@ -274,6 +377,46 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, Watchin
         to the engine's own user, or to another."""
         return self._ask(ask.Share(session=self.name, person=person, access=access)).session
 
+    @property
+    def adapter(self) -> str | None:
+        """The name of the adapter that the session computes with, None for the model alone. It is chosen before the
+        first prompt: IllegalMove where the session has a line, UsageError where there is no such adapter.
+
+        >>> added = engine.add_adapter("sql", adapter_folder)
+        >>> tuned = engine.session("tuned", fresh=True)
+        >>> tuned.adapter = "sql"
+        >>> tuned.run("The capital of France is", max_new_tokens=1).reason
+        'length'
+        """
+        return self._ask(ask.Describe(session=self.name)).session.adapter
+
+    @adapter.setter
+    def adapter(self, name: str | None) -> None:
+        self._ask(ask.SetAdapter(session=self.name, adapter=name))
+
+    def swap_out(self, tier: Tier = "host") -> Transfer | None:
+        """Move the session's pages and states from the device to `host` or `disk` until they are next needed; None when
+        nothing had to move. TierFull when the tier has no room."""
+        return self._ask(ask.SwapOut(session=self.name, tier=tier)).transfer
+
+    def swap_in(self) -> Transfer | None:
+        """Bring the session back now; None when it is on the device already. SlabFull when there is no room."""
+        return self._ask(ask.SwapIn(session=self.name)).transfer
+
+    @typed
+    def rest(self, expected_seconds: float) -> bool:
+        """Say that the session will be used again in so many seconds, as an agent knows that waits for a tool. Return
+        True where it leaves the device meanwhile, which a rest of `idle_swap_seconds` or more does at once; it is
+        brought back before the time is up, where there is room for it and prefetching is not off. Using it earlier or
+        later is no mistake. IllegalMove while it runs; UsageError for a time that is none.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=2)
+        >>> session.rest(expected_seconds=300.0)
+        True
+        """
+        request = ask.Rest(session=self.name, expected_seconds=expected_seconds)
+        return self._ask(request).session.residency != "resident"
+
     def accept_recomputed(self) -> SessionDescription:
         """Confirm that the user knows a recovery recomputed tokens of this session; from now on it counts as exact."""
         return self._ask(ask.AcceptRecomputed(session=self.name)).session
@@ -290,6 +433,46 @@ class RemoteSession(Runs, Breakpoints, Forks, TieredSession, PassReader, Watchin
 
     def __repr__(self) -> str:
         return f"Session {self.label} of {self._channel.welcome.model.name}"
+
+    @refuses(GivenSampling, DRAWN_AS_BEGUN)
+    @typed
+    def fork(
+        self,
+        name: str,
+        *,
+        edit: object = None,
+        site: str | None = None,
+        positions: Positions = None,
+        stop: StopIdentity | None = None,
+    ) -> Self:
+        """Create a session `name` with the same tokens, stop and rules; keys and values are shared until one of the two
+        writes. IllegalMove where it no longer stands at `stop`; UsageError where there is a session of that name.
+
+        With an `edit` (as in `session.edit`) the fork has other keys (`k_rot.N`, after the rotary embedding) or values
+        (`v.N`) at committed `positions`, [positions, key heads, head features]; by default at all of them. What it runs
+        from there on attends to these; this session keeps its own. InvalidEdit where a layer has run in the stopped
+        pass already.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=1)
+        >>> other = session.fork("other", edit=dj.zero(), site="v.3[0]", positions="1:4")
+        >>> other.run(extend=True, max_new_tokens=1).reason
+        'length'
+        """
+        if edit is None and (site is not None or positions is not None):
+            raise UsageError("site and positions belong to an edit of the fork's keys or values: fork(name, edit=...).")
+        request = ask.Fork(
+            session=self.name,
+            name=name,
+            stop=stop,
+            edit=None if edit is None else in_one_engine(as_edit(edit)),
+            site=site,
+            positions=spell_positions(positions, self._committed),
+        )
+        self._ask(request)
+        return self.sibling(name)
+
+    def _committed(self) -> tuple[int, int]:
+        return 0, self._ask(ask.Describe(session=self.name)).session.committed
 
     # ----------------------------------------------------------------------------------------------------- files
 

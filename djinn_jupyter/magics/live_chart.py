@@ -56,7 +56,10 @@ class LiveChart:
                 self._drawn = time.monotonic()
                 self._still.update(self._view(trace))
         elif not self._frozen.is_set():
-            self._freeze(trace)
+            self._frozen.set()
+            self._handle.update(views.View(plain="", html=""))
+            self._still.update(self._view(trace))
+            self._widget.close()
 
     def _down(self, trace: MemoryTrace) -> str | None:
         """Return what is to be said while the line to the engine is down."""
@@ -68,12 +71,6 @@ class LiveChart:
         """Return the readings so far as a view."""
         ended = self._down(trace) if trace.error is None else f"ended: {trace.error}"
         return views.memory_view(self._name, trace.readings, trace.moves, ended=ended or now())
-
-    def _freeze(self, trace: MemoryTrace) -> None:
-        self._frozen.set()
-        self._handle.update(views.View(plain="", html=""))
-        self._still.update(self._view(trace))
-        self._widget.close()
 
 
 def now() -> str:

@@ -44,7 +44,7 @@ def attention(
                    colorscale="Viridis", hovertemplate="%{y} looks at %{x}: %{z}<extra></extra>", colorbar=_bar())
         for i, cells in enumerate(drawn.cells)
     ]  # fmt: skip
-    titles = [_of_head(site, head, len(heads)) for head in heads[: len(maps)]]
+    titles = [f"{site}, head {head}" if len(heads) > 1 or "[" not in site else site for head in heads[: len(maps)]]
     framed = _framed(go.Figure(maps), titles[0], "key", "query", height=_height(len(down)), downwards=True)
     if len(maps) > 1:
         framed.update_layout(updatemenus=[_menu([f"head {head}" for head in heads], titles)], margin={"t": 60})
@@ -77,11 +77,6 @@ def _change(values: NDArray[np.generic], rows: Sequence[str], columns: Sequence[
     cells = [[rounded(float(value)) for value in row] for row in values]
     return go.Heatmap(z=cells, x=list(columns), y=list(rows), zmin=-limit, zmax=limit, colorscale=DIVERGING,
                       hovertemplate="%{y}, %{x}: %{z}<extra></extra>", colorbar=_bar(), visible=visible)  # fmt: skip
-
-
-def _of_head(site: str, head: int, count: int) -> str:
-    """Name a head, as in `pattern.5, head 3`; a site that selects a single head already names it."""
-    return f"{site}, head {head}" if count > 1 or "[" not in site else site
 
 
 def _menu(labels: Sequence[str], titles: Sequence[str]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def lens_view(site: str, rows: Sequence[LensRow], *, session: str | None = None)
     head = ["position", "token", *(str(i + 1) for i in range(depth))]
     html = card(
         part(table(head, made, numeric=(0,))),
-        title=_title(mono(site)),
+        title=Html("Logit lens at " + mono(site)),
         beside=f"top {depth} at {plural(len(rows), 'position')}",
         session=session,
     )
@@ -79,10 +79,6 @@ def _chosen_plain(chosen: Sequence[tuple[int, tuple[TopToken, ...]]], position: 
     rows = [[str(layer), *(percent(t.probability) for t in tokens)] for layer, tokens in chosen]
     names = [quoted(t.text, t.token) for t in chosen[0][1]]
     return f"\nprobability at position {position} by layer\n{columns(rows, ['layer', *names])}"
-
-
-def _title(site: Html) -> Html:
-    return Html("Logit lens at " + site)
 
 
 def _tinted(row: LensRow, letters: int) -> Html:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.widgets.markup import Html, element
-from djinn_jupyter.widgets.png import Colour, data_uri, encode
+from djinn_jupyter.widgets.png import data_uri, encode
 
 MAX_SIDE: Final = 128
 LEVELS: Final = 63  # odd: zero has a level of its own
@@ -49,10 +49,12 @@ class Picture:
         """Return the picture as a data URI."""
         if self.scale == "signed":
             levels = np.rint((self.cells / self.limit).clip(-1, 1) * (LEVELS // 2)) + LEVELS // 2
-            palette = _signed_palette()
+            middle = LEVELS // 2
+            sides = ((i - middle) / middle for i in range(LEVELS))
+            palette = [(*(ABOVE if side > 0 else BELOW), round(255 * abs(side) ** 0.8)) for side in sides]
         else:
             levels = np.rint((self.cells / self.limit).clip(0, 1) * (LEVELS - 1))
-            palette = _viridis_palette()
+            palette = [(*share_colour(i / (LEVELS - 1)), 255) for i in range(LEVELS)]
         return data_uri(encode([row.tobytes() for row in levels.astype(np.uint8)], palette))
 
 
@@ -112,13 +114,3 @@ def image(picture: Picture, *, width: int, height: int, alt: str, shrinks: bool 
     most = "max-width:100%;" if shrinks else ""
     return element("img", src=picture.image(), width=width, height=height, alt=alt, class_="dj-picture",
                    style=f"width:{width}px;{most}height:{height}px;image-rendering:pixelated")  # fmt: skip
-
-
-def _signed_palette() -> list[Colour]:
-    middle = LEVELS // 2
-    sides = ((i - middle) / middle for i in range(LEVELS))
-    return [(*(ABOVE if side > 0 else BELOW), round(255 * abs(side) ** 0.8)) for side in sides]
-
-
-def _viridis_palette() -> list[Colour]:
-    return [(*share_colour(i / (LEVELS - 1)), 255) for i in range(LEVELS)]

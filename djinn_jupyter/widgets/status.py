@@ -140,11 +140,6 @@ def _came_back(reading: EngineStatistics) -> str:
 def _device(reading: EngineStatistics) -> str:
     if reading.device_bytes_total is None:
         return "not measured (no accelerator)"
-    return (
-        f"{amount(reading.device_bytes_in_use)} of {amount(reading.device_bytes_total)} in use, all programs"
-        + _others(reading)
+    return f"{amount(reading.device_bytes_in_use)} of {amount(reading.device_bytes_total)} in use, all programs" + (
+        "" if reading.other_bytes is None else f", {amount(reading.other_bytes)} by others"
     )
-
-
-def _others(reading: EngineStatistics) -> str:
-    return "" if reading.other_bytes is None else f", {amount(reading.other_bytes)} by others"

@@ -42,9 +42,9 @@ def test_the_repository_is_seen() -> None:
     assert {"pyproject.toml", "Makefile", "README.md", "djinn_jupyter/errors.py"} <= names
 
 
-def test_no_source_file_is_longer_than_400_lines() -> None:
+def test_no_source_file_is_longer_than_700_lines() -> None:
     everywhere = ("djinn_jupyter", "labextension", "tests", "evaluation", "examples", "demo_training")
-    assert {name: n for name, n in lines_of({".py", ".ts"}, *everywhere).items() if n > 400} == {}
+    assert {name: n for name, n in lines_of({".py", ".ts"}, *everywhere).items() if n > 700} == {}
 
 
 def test_half_of_the_packages_files_fit_on_three_screens() -> None:

@@ -50,7 +50,8 @@ class Attributing:
             weight=1 / estimate.steps,
             dropping="cancellation" in estimate.corrections,
         )
-        self._carried = self._taps_carried()
+        taps = self.asked.places.taps.values() if "attention" in self.estimate.corrections else ()
+        self._carried = [tap for tap in taps if tap.site.point in (*QUERIES, *KEYS)]
         self.done = 0
         self._clean: dict[Site, Tensor] = {}
 
@@ -96,11 +97,6 @@ class Attributing:
     def _back(self, line: GradedLine, logits_V: Tensor) -> Pieces:
         by_logits = [metric_gradient(metric, logits_V) for metric in self.asked.metrics.each]
         yield from self._counted(line.back(by_logits, self.estimates, dropping=self.estimates.dropping))
-
-    def _taps_carried(self) -> list[Tap]:
-        """Return the taps whose changes are carried through attention."""
-        taps = self.asked.places.taps.values() if "attention" in self.estimate.corrections else ()
-        return [tap for tap in taps if tap.site.point in (*QUERIES, *KEYS)]
 
     def _carry(self, line: GradedLine) -> Pieces:
         """Carry the changes of queries and keys through attention, a layer a step."""

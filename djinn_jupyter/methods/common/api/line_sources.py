@@ -18,17 +18,13 @@ def line_source(engine: RemoteEngine, given: object) -> LineSource:
     """Return a line as a request has it: a session's name, or token ids. Raises UsageError for a session of another
     engine, where one of that name may have another line, and for a line without tokens."""
     if isinstance(given, RemoteSession):
-        return _name_at(engine, given)
+        here, there = engine.channel, given.channel
+        if there is not here and there.welcome.engine != here.welcome.engine:
+            raise UsageError(
+                f"Session {in_quotes(given.label)} is at another engine than this; give its text or its tokens."
+            )
+        return given.name
     tokens = engine.tokenize(given).tokens if isinstance(given, str) else token_ids(given)
     if not tokens:
         raise UsageError("A line has no tokens; give a text or token ids, or a session.")
     return tokens
-
-
-def _name_at(engine: RemoteEngine, session: RemoteSession) -> str:
-    here, there = engine.channel, session.channel
-    if there is not here and there.welcome.engine != here.welcome.engine:
-        raise UsageError(
-            f"Session {in_quotes(session.label)} is at another engine than this; give its text or its tokens."
-        )
-    return session.name

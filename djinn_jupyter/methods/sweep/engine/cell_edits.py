@@ -88,7 +88,7 @@ class CellEdits:
                 continue
             value = self._value(self.base, tap)
             parts = [self._part(spot, value) for spot in spots]
-            if always or not all(map(same_bits, parts, (_before(spot, value) for spot in spots))):
+            if always or not all(map(same_bits, parts, (edits.take(value, spot.at, spot.units) for spot in spots))):
                 later = tuple(self._later(*one) for one in taps[number + 1 :])
                 raw = tap.write(self.base.raw[tap.site], _put(value, spots, parts), value)
                 return CellEdit(tap=tap, raw=raw, later=later)
@@ -148,10 +148,6 @@ def first_other(rows_SD: Tensor, base_SD: Tensor) -> int | None:
     """Return the first row that has another bit than the base's, None where none has."""
     other = (rows_SD != base_SD).flatten(1).any(1).nonzero()
     return int(other[0]) if len(other) else None
-
-
-def _before(spot: Spot, value: Tensor) -> Tensor:
-    return edits.take(value, spot.at, spot.units)
 
 
 def _put(value: Tensor, spots: Sequence[Spot], parts: Sequence[Tensor]) -> Tensor:

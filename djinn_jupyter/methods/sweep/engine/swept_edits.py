@@ -47,7 +47,7 @@ def part_of(edit: SweptEdit | None, spot: Spot, value: Tensor, source: Tensor, s
     """Return the part that a spot gets: `value` is the pass's there, at all positions, `source` that of the clean line,
     of the unedited line where there is none."""
     if edit is None:
-        return edits.take(source, _listed(spot.source_rows), spot.units)
+        return edits.take(source, None if spot.source_rows is None else list(spot.source_rows), spot.units)
     if isinstance(edit, Mean):
         mean = edits.take(source.to(torch.float32).mean(0, keepdim=True).to(source.dtype), None, spot.units)
         return mean.expand(len(value) if spot.rows is None else len(spot.rows), *mean.shape[1:]).clone()
@@ -58,10 +58,6 @@ def part_of(edit: SweptEdit | None, spot: Spot, value: Tensor, source: Tensor, s
     if spot.coef is not None:
         edit = with_coefficient(edit, spot.coef)
     return edit_kinds.compute(edits.take(value, spot.at, spot.units), edit)
-
-
-def _listed(rows: tuple[int, ...] | None) -> list[int] | None:
-    return None if rows is None else list(rows)
 
 
 def elsewhere(count: int, seed: int) -> list[int]:
