@@ -19,6 +19,7 @@ from djinn_jupyter.client.frames import ByColumn, Listing
 from djinn_jupyter.client.history import StopHistory
 from djinn_jupyter.client.looks import Effect, Lens
 from djinn_jupyter.client.memory_trace import MemoryTrace
+from djinn_jupyter.client.reproduction import Reproduction
 from djinn_jupyter.client.result import Result
 from djinn_jupyter.client.rules import SteeringRules
 from djinn_jupyter.client.snapshots import Snapshot
@@ -144,6 +145,25 @@ def kinds_with_columns() -> Iterator[type]:
 def the_same(one: object, other: object) -> bool:
     """Return whether two entries of a table are equal, of which NaN is equal to itself, and to None."""
     return one is other or bool(one == other) or all(value is None or value != value for value in (one, other))
+
+
+def made_again(engine: RemoteEngine, result: Any, folder: Path) -> Reproduction:
+    """Keep a result, require that its file has all of it, and return it computed again from that file alone, which has
+    to give the same bits and to leave no session."""
+    file = result.save(folder / f"kept{result.ending}")
+    read = type(result).read(file)
+    values = result.compared_values
+    assert read.compared_values.tobytes() == values.tobytes()
+    assert (read.recipe, repr(read)) == (result.recipe, repr(result))
+    assert read.columns().keys() == result.columns().keys()
+    assert all(all(map(the_same, column, result.columns()[name])) for name, column in read.columns().items())
+    again = dj.reproduce(engine, file)
+    assert (again.same, again.different, again.origin, again.notes) == (True, 0, (), ()), again
+    assert again.again is not None
+    assert repr(again).startswith(f"The same bits: {values.size:,} values of ")
+    assert repr(again).count("\n") == 0
+    assert engine.sessions() == ()
+    return again
 
 
 def of_equal_length(table: dict[str, list[Any]]) -> bool:

@@ -12,12 +12,8 @@ import torch
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.watched import Watched
 from djinn_jupyter.errors import UsageError
-from tests.client.reached import reached
-from tests.engine.desk import build_desk
-from tests.engine.words import tokenizer
-from tests.families import build
+from tests.client import tables
 
 LINE: Final = [9, 8, 7, 21, 9]
 SITE: Final = "resid_post.1"
@@ -57,14 +53,7 @@ def test_what_a_watch_recorded_is_recorded_again(
     RUNS[case](session)
     watched = session.watched(SITE, named.get("name"))
     session.close()
-    file = watched.save(tmp_path / "a.watched.djinn")
-    read = Watched.read(file)
-    assert (repr(read), read.columns(), read.recipe) == (repr(watched), watched.columns(), watched.recipe)
-    found = dj.reproduce(engine, file)
-    assert (found.same, found.origin) == (True, ()), found
-    assert engine.sessions() == ()
-    with reached(build_desk(build("llama", layers=3), tokenizer())) as [other]:
-        assert dj.reproduce(other, file).same
+    tables.made_again(engine, watched, tmp_path)
 
 
 def test_passes_beyond_the_byte_cap_are_no_part_of_it(engine: RemoteEngine) -> None:
