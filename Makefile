@@ -14,6 +14,7 @@
 #   make sides    set up DeepSpeed and vLLM beside it, and hold the evaluation's calls against them
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
+#   make docs     set up what builds the site beside it, and build it into build/site
 #   make pictures put the screenshots of the last `make test` into docs/pictures
 #   make setup    the environment in .venv alone
 
@@ -21,7 +22,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore processors bench hub-test one-hub store-test cluster-test one-cluster peers sides gpu \
-  wheels pictures clean
+  wheels docs pictures clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -35,7 +36,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,18s/^# *//p' Makefile
+	@sed -n '3,19s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -213,6 +214,26 @@ wheels: setup
 	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp --abi cp312 --abi abi3 --abi none \
 	  $$(for n in $$(seq 17 35); do echo --platform manylinux_2_$${n}_x86_64; done) --platform manylinux2014_x86_64 \
 	  --dest wheels --requirement evaluation/djinn_evaluation/benchmarks/gpu/requirements.txt
+
+# Likewise with what builds the site: in JupyterLab's environment, jupytext would add itself to JupyterLab. The site's
+# folders are those of the repository, so a link holds in both. Its two scripts lie beside them: nothing is loaded from elsewhere.
+SITE := .venv/site
+PAGES := build/pages
+processes: $(SITE)/.set-up
+docs: $(SITE)/.set-up
+	@rm -rf $(PAGES) && mkdir -p $(PAGES)/evaluation $(PAGES)/assets
+	@ln -s $(addprefix $(CURDIR)/,README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs examples notebooks) $(PAGES)
+	@ln -s $(addprefix $(CURDIR)/evaluation/,README.md results) $(PAGES)/evaluation
+	@cp $(SITE)/node_modules/mermaid/dist/mermaid.min.js $(PAGES)/assets/mermaid.js
+	@cp $(SITE)/node_modules/iframe-worker/shim/index.js $(PAGES)/assets/iframe-worker.js
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+	@echo "Open build/site/index.html"
+
+$(SITE)/.set-up: $(STAMP)
+	@test -x $(SITE)/bin/python || $(BIN)/python -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --constraint constraints.txt mkdocs-jupyter mkdocs-material 'mkdocstrings[python]' pymdown-extensions
+	npm install --silent --no-save --prefix $(SITE) mermaid@11.17.2 iframe-worker@1.0.4
+	@touch $@
 
 pictures: setup
 	$(BIN)/python docs/copy_pictures.py

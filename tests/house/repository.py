@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -20,3 +21,8 @@ def text_files() -> list[tuple[str, str]]:
     """Return the path, from the root, and the text of each file that is text."""
     readable = [path for path in in_the_repository() if path.suffix in TEXT]
     return [(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in readable]
+
+
+def anchor_of(heading: str) -> str:
+    """Return the anchor of a heading, on GitHub and on the site."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.house.repository import text_files
+from tests.house.repository import anchor_of, text_files
 
 PAGE = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
 SECTIONS = re.split(r"^##+ ", PAGE, flags=re.MULTILINE)[1:]
 TITLES = re.findall(r"^### (.*)$", PAGE, re.MULTILINE)
 _NUMBER = re.compile(r"\bdecisions? \d+|design\.md(?:#|, )\d+", re.IGNORECASE)
 _LINK = re.compile(r"design\.md#([\w-]+)")
-
-
-def anchor_of(title: str) -> str:
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def test_the_page_is_short() -> None:
