@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from djinn_jupyter.engine.interventions.conditions import Condition
-from djinn_jupyter.engine.interventions.site_scope import MEASURES, SiteScope, Texts, TokenIds
+from djinn_jupyter.engine.interventions.site_scope import Texts, TokenIds, rows_meeting
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.wire.nouns import BreakpointDescription
@@ -32,20 +32,13 @@ class Breakpoint:
         """Return the absolute position to report where the pass should stop at this moment, else None. It is the first
         position where the condition holds; without a condition, or with one that is the same for all positions, the
         pass's last."""
-        if self.condition is None:
+        condition, rows = self.condition, range(site_value.rows)
+        if condition is None:
             return site_value.positions[-1]
-        compared = self.condition.comparison
-        if compared is not None:
-            row_met = compared.first_row(MEASURES[compared.name](site_value, self.site))
-            return None if row_met is None else site_value.row_positions()[row_met]
-        scope = SiteScope(site_value, self.site, self.text_of, self.id_of)
-        holds = self.condition.value
-        if self.condition.same_for_all_positions:
-            return site_value.positions[-1] if holds(scope) else None
-        for row, position in enumerate(site_value.row_positions()):
-            if holds(scope.stand_at(row) if row else scope):
-                return position
-        return None
+        met = next(rows_meeting(condition, site_value, self.site, self.text_of, self.id_of, rows), None)
+        if met is None or condition.same_for_all_positions:
+            return None if met is None else site_value.positions[-1]
+        return site_value.row_positions()[met]
 
     def arm(self, *, enabled: bool, once: bool) -> None:
         self.enabled, self.once = enabled, once

@@ -77,13 +77,8 @@ class Comparison:
     agree: Callable[[Any, Any], Any]
     number: float
 
-    def first_row(self, numbers: Sequence[float]) -> int | None:
-        """Return the first row whose number agrees; None where none does."""
-        agree, number = self.agree, self.number
-        for row, found in enumerate(numbers):
-            if agree(found, number):
-                return row
-        return None
+    def holds(self, found: float) -> bool:
+        return bool(self.agree(found, self.number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from djinn_jupyter.engine.interventions.conditions import Condition
-from djinn_jupyter.engine.interventions.site_scope import SiteScope, Texts, TokenIds
+from djinn_jupyter.engine.interventions.site_scope import Texts, TokenIds, rows_meeting
 from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.wire.sites import Site
 
@@ -26,9 +26,4 @@ class Guard:
     def holding(self, site_value: SiteValue, site: Site, rows: Sequence[int]) -> list[int]:
         """Return those of the rows where the condition holds of the value at `site`. Raises InvalidCondition where it
         cannot be evaluated."""
-        if not rows:
-            return []
-        scope = SiteScope(site_value, site, self.text_of, self.id_of)
-        if self.condition.same_for_all_positions:
-            return list(rows) if self.condition.holds(scope) else []
-        return [row for row in rows if self.condition.holds(scope.stand_at(row))]
+        return list(rows_meeting(self.condition, site_value, site, self.text_of, self.id_of, rows))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -23,6 +23,25 @@ TokenIds = Callable[[str], int]
 def evaluate(condition: Condition, site_value: SiteValue, site: Site, row: int, text_of: Texts, id_of: TokenIds) -> Any:
     """Return the value of the condition's expression for one row of a site value."""
     return condition.value(SiteScope(site_value, site, text_of, id_of, row))
+
+
+def rows_meeting(
+    condition: Condition, site_value: SiteValue, site: Site, text_of: Texts, id_of: TokenIds, rows: Sequence[int]
+) -> Iterator[int]:
+    """Yield those of the rows where the condition holds of the value at `site`. Raises InvalidCondition where it cannot
+    be evaluated."""
+    if condition.comparison is not None and rows:
+        numbers = MEASURES[condition.comparison.name](site_value, site)
+        yield from (row for row in rows if condition.comparison.holds(numbers[row]))
+        return
+    scope = SiteScope(site_value, site, text_of, id_of)
+    if condition.same_for_all_positions:
+        yield from rows if rows and condition.holds(scope) else ()
+        return
+    for row in rows:
+        scope.row = row
+        if condition.holds(scope):
+            yield row
 
 
 def norms(site_value: SiteValue, site: Site) -> list[float]:
@@ -58,21 +77,15 @@ class SiteScope:
     text_of: Texts
     id_of: TokenIds
     row: int = 0
-    _norms: list[float] | None = None
-    _values: list[float] | None = None
-    _lens: list[Tensor] | None = None
-
-    def stand_at(self, row: int) -> SiteScope:
-        """Read this row from now on."""
-        self.row = row
-        return self
+    _measured: dict[str, list[float]] = field(default_factory=dict)
+    _lens: list[Tensor] = field(default_factory=list)
 
     def read(self, name: str) -> Any:
         match name:
-            case "value":
-                return (self._values or self._value_rows())[self.row]
-            case "norm":
-                return (self._norms or self._norm_rows())[self.row]
+            case "value" | "norm":
+                if name not in self._measured:
+                    self._measured[name] = MEASURES[name](self.site_value, self.site)
+                return self._measured[name][self.row]
             case "step":
                 return self.site_value.step
             case "position":
@@ -88,14 +101,6 @@ class SiteScope:
     def of_token(self, name: str, token: str | int) -> float:
         return of_token(name, self._logits(), self.id_of(token) if isinstance(token, str) else token)
 
-    def _norm_rows(self) -> list[float]:
-        self._norms = norms(self.site_value, self.site)
-        return self._norms
-
-    def _value_rows(self) -> list[float]:
-        self._values = values(self.site_value, self.site)
-        return self._values
-
     def _logits(self) -> Tensor:
         """Return logits [V] of the present row; the lens is applied to a block of rows at once."""
         if self.site_value.lens is None:
@@ -103,8 +108,7 @@ class SiteScope:
                 f"top1, p, logit and rank need a site of the residual stream's width; {self.site} is none."
             )
         block, offset = divmod(self.row, LENS_ROWS)
-        blocks = self._lens = [] if self._lens is None else self._lens
-        while len(blocks) <= block:
-            start = len(blocks) * LENS_ROWS
-            blocks.append(self.site_value.lens(self.site_value.value[start : start + LENS_ROWS]))
-        return blocks[block][offset]
+        while len(self._lens) <= block:
+            start = len(self._lens) * LENS_ROWS
+            self._lens.append(self.site_value.lens(self.site_value.value[start : start + LENS_ROWS]))
+        return self._lens[block][offset]

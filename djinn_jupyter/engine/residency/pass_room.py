@@ -17,7 +17,6 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import Storage
 from djinn_jupyter.engine.residency.eviction import Eviction
-from djinn_jupyter.engine.residency.pass_allowance import PassRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_tensors, tensors_of_states
 from djinn_jupyter.engine.session.given_arrays import copies_on_device
@@ -27,6 +26,33 @@ from djinn_jupyter.errors import SlabFull
 
 NO_TIER: Final = "There was no room for them on the device, nor in a tier (--host-memory, --disk-memory)."
 Result = TypeVar("Result")
+
+
+class PassRoom:
+    """Bytes set aside for the tensors that one entry into a pass leaves: `always` for those of every pass, `expected`
+    for those of a pass that stops, until it is found to keep more. `refused`: the last request for bytes failed;
+    `keeps_more`: the pass was entered with room for less than it is known to keep now."""
+
+    def __init__(self, budget: Budget, owner: object, always: int, expected: int) -> None:
+        self._budget, self._owner, self._always = budget, owner, always
+        self.need, self.refused = always + expected, False
+        self._entered_with = self.need
+
+    def open(self) -> None:
+        """Set the bytes aside. Raises SlabFull."""
+        self.refused, self._entered_with = True, self.need
+        self._budget.set_aside(self.need, by=None)
+        self.refused = False
+
+    @property
+    def keeps_more(self) -> bool:
+        return self.need > self._entered_with
+
+    def admit(self, kept: int) -> None:
+        """Let a pass keep `kept` bytes when it is left. The working copy that it reads stays. Raises SlabFull."""
+        self.need, self.refused = max(self.need, self._always + kept), True
+        self._budget.set_aside(self._always + kept, by=self._owner)
+        self.refused = False
 
 
 class StopRoom:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-
-from torch import Tensor
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.memory.offload.mover import Moved
-from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.activity import SessionActivity
 from djinn_jupyter.engine.residency.eviction import Eviction
@@ -26,7 +22,7 @@ from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.options import SettledOptions
 from djinn_jupyter.wire.naming import person_of
-from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
+from djinn_jupyter.wire.nouns import Tier, Transfer
 
 
 class Residency:
@@ -55,7 +51,7 @@ class Residency:
         order: EvictionOrder = in_order,
         prefetches: bool = True,
     ) -> None:
-        self._storage_table, self._faults, self._told, self._new_cache = storage_table, faults, swapped, new_cache
+        self._storage_table, self._faults, self._told = storage_table, faults, swapped
         self._most_given = budget.limit
         self.quotas = MemoryQuotas(sessions, storage_table, saved, added)
         self.swapping = Swapping(
@@ -81,11 +77,20 @@ class Residency:
             at_work=at_work,
             is_expected=self.activity.is_expected,
         )
-        self.external_pressure = ExternalPressure(sessions, self.eviction, self.swapping, begun)
-        self.older_stops = self.swapping.older_stops
-        self.stop_room = StopRoom(budget, self.swapping, self.eviction)
-        self.entered, self.with_room = self.stop_room.entered, self.stop_room.with_room
-        self.set_aside, self.behind_earlier = self.stop_room.set_aside, self.stop_room.behind_earlier
+        # What others call is said by the part that does it.
+        older_stops = self.swapping.older_stops
+        self.bound, self.pinned, self.away = older_stops.bound, older_stops.pinned, older_stops.away
+        self.settle, self.require_tier = self.swapping.settle, tiers.keeper
+        self.in_quota, self.relieve = self.eviction.in_quota, self.eviction.relieve
+        self.note, self.asked = self.activity.note, self.activity.asked
+        self.fetch_returning, self.statistics = self.activity.fetch_returning, self.activity.statistics
+        self.heed = ExternalPressure(sessions, self.eviction, self.swapping, begun).heed
+        self.new_cache, self.short_of_quota = new_cache, self.quotas.short
+        self.note_tensors, self.let_go = storage_table.note, storage_table.note_freed
+        room = StopRoom(budget, self.swapping, self.eviction)
+        self.entered, self.with_room, self.behind_earlier = room.entered, room.with_room, room.behind_earlier
+        self.set_aside, self.set_aside_now, self.put_back = room.set_aside, room.set_aside_now, room.put_back
+        self.accounted, self.fetched = room.accounted, room.fetched
 
     def _swapped(self, session: Session, transfer: Transfer | None) -> None:
         self.activity.swapped(session, transfer)
@@ -100,10 +105,6 @@ class Residency:
 
     # --- what sessions do ------------------------------------------------------------------------------------------
 
-    def note(self, session: Session, activity: Activity) -> None:
-        """Note an activity of the session's notebook. May begin to bring the session back."""
-        self.activity.note(session, activity)
-
     def announce_rest(self, session: Session, seconds: float) -> None:
         """Note that the session will be used again in so many seconds: it leaves the device now where idleness would
         make it leave before that, and is brought back in time."""
@@ -113,10 +114,6 @@ class Residency:
     def holder_has_gone(self, session: Session) -> bool:
         """Return whether its kernel is known to have ended, though its client may not have been missed yet."""
         return session.holder is not None and self.activity.signals(session.name).gone
-
-    def asked(self, session: Session) -> None:
-        """Note a request that needs the session's bytes."""
-        self.activity.asked(session)
 
     def left_alone(self, session: Session) -> None:
         """Note that the session's requests are done, for now. Stops may have waited for the end of its work to be sent
@@ -134,10 +131,6 @@ class Residency:
         self.let_go()
         self.activity.closed(session.name)
 
-    def new_cache(self) -> PagedCache:
-        """Return an empty cache, whose pages will be this device's."""
-        return self._new_cache()
-
     # --- moves -----------------------------------------------------------------------------------------------------
 
     @property
@@ -151,10 +144,6 @@ class Residency:
         self.swapping.note_change()
         with self._faults.during("it moved sessions between tiers"):
             self.swapping.advance_all()
-
-    def require_tier(self, tier: Tier) -> None:
-        """Raise TierFull where the tier is off."""
-        self.swapping.tiers.keeper(tier)
 
     def swap_out(self, session: Session, tier: Tier) -> None:
         """Begin to swap the session out at a client's request. Raises IllegalMove and TierFull."""
@@ -179,20 +168,11 @@ class Residency:
         self.swapping.begin_anew(session)
         self.let_go()
 
-    def settle(self, moved: Moved) -> None:
-        """End a batch of copies."""
-        self.swapping.settle(moved)
-
     # --- room ------------------------------------------------------------------------------------------------------
 
     def find(self, wanting: Session, need: int) -> bool:
         """Evict other sessions. Return True when there is room now or waiting for the next change helps."""
         return self.eviction.find(wanting, need)
-
-    def in_quota(self, session: Session, need: int, *, instead: bool = False) -> bool:
-        """Return True where the session's person may have `need` more bytes on the device, False where other sessions
-        of that person leave for it. Raises OverQuota."""
-        return self.eviction.in_quota(session, need, instead=instead)
 
     def require_given(self, need: int) -> None:
         """Raise UsageError where the arrays of rules and edits would take more than sessions may have on the device."""
@@ -206,40 +186,6 @@ class Residency:
         """Drop the copies on the host of what is on the device of a person. Return True where there were any."""
         return self.swapping.drop_copies_of_the_present(lambda session: person_of(session.name) == person)
 
-    def short_of_quota(self, session: Session, need: int) -> int:
-        return self.quotas.short(session, need)
-
-    def note_tensors(self, tensors: Iterable[Tensor]) -> None:
-        self._storage_table.note(tensors)
-
-    def let_go(self) -> None:
-        """Note that tensors were let go of; a later look finds which are gone."""
-        self._storage_table.note_freed()
-
-    def accounted(self, session: Session) -> None:
-        """Account for the tensors that a slice has made, and give back the rest of the bytes set aside for it."""
-        self.stop_room.accounted(session)
-
-    def set_aside_now(self, size: int) -> None:
-        """Set `size` bytes aside for the rest of this slice. Raises SlabFull."""
-        self.stop_room.set_aside_now(size)
-
-    def put_back(self) -> None:
-        self.stop_room.put_back()
-
-    def fetched(self, session: Session, storages: Sequence[Storage]) -> Pieces:
-        return self.stop_room.fetched(session, storages)
-
-    def pinned(self, tensors: Iterable[Tensor]) -> AbstractContextManager[list[Storage]]:
-        return self.older_stops.pinned(tensors)
-
-    def away(self, tensors: Iterable[Tensor]) -> list[Storage]:
-        """Return the storages of these tensors that are not on the device."""
-        return self.older_stops.away(tensors)
-
-    def bound(self, session: Session) -> None:
-        self.older_stops.bound(session)
-
     # --- without a request -----------------------------------------------------------------------------------------
 
     @property
@@ -252,22 +198,7 @@ class Residency:
         """The seconds until a session that announced its return is to be brought back; infinite where there is none."""
         return self.activity.due_in
 
-    def fetch_returning(self) -> None:
-        """Begin to bring back the sessions whose announced return is near."""
-        self.activity.fetch_returning()
-
-    def relieve(self) -> None:
-        """Evict sessions where stops and edits have overdrawn the budget."""
-        self.eviction.relieve()
-
     def rest(self) -> None:
         """Do the work of an idle engine: purge, write through, swap out, give memory back."""
         self._storage_table.purge()
         self.eviction.attend()
-
-    def heed(self, usage: Usage) -> None:
-        """Act on a reading of the device's memory in use by other programs."""
-        self.external_pressure.heed(usage)
-
-    def statistics(self) -> PrefetchStatistics:
-        return self.activity.statistics()

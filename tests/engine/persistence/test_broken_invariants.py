@@ -76,7 +76,7 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
     engine = desk.engine
     parts = [
         (engine.parts.upkeep.idle_sleep, "tell"),
-        (engine.residency.external_pressure, "heed"),
+        (engine.residency, "heed"),
         (engine.persistence, "attend"),
         (engine.residency.eviction, "attend"),
     ]

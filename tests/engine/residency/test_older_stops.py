@@ -62,7 +62,7 @@ def roomy() -> tuple[list[torch.Tensor], torch.Tensor, list[int]]:
 def away(desk: Desk, name: str = "a") -> list[int]:
     """The stops of which something is not on the device."""
     session = desk.session(name)
-    of = desk.engine.residency.older_stops.of
+    of = desk.engine.residency.swapping.older_stops.of
     return [n for n, stop in enumerate(session.history.stops) if any(not storage.resident for storage in of(stop))]
 
 
@@ -101,7 +101,7 @@ def test_going_back_fetches_a_stop_and_it_goes_on_bit_for_bit(roomy: Any) -> Non
 
 def sunk(desk: Desk, name: str = "a") -> int:
     """Return how many of the oldest stops hold nothing on device and host."""
-    stops, of = desk.session(name).history.stops, desk.engine.residency.older_stops.of
+    stops, of = desk.session(name).history.stops, desk.engine.residency.swapping.older_stops.of
     there = [all("disk" in b.copies and "host" not in b.copies and not b.resident for b in of(s)) for s in stops]
     return there.index(False) if False in there else len(there)
 
@@ -192,7 +192,7 @@ def test_a_stop_that_finds_the_disk_full_waits_for_the_writes_under_way_and_for_
     assert (len(history.stops), history.on_disk, history.beyond) == (total, 3, total - 5), "dropping would free nothing"
     end(mover, desk)
     assert (history.dropped, history.on_disk, history.beyond) == (total - 5, 3, 0)
-    residency.older_stops.push_out(need)
+    residency.swapping.older_stops.push_out(need)
     assert mover.batches, "on its way to the host"
     history.kept = 1
     residency.bound(desk.session())
