@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -23,4 +24,16 @@ def desk() -> Iterator[Desk]:
 @pytest.fixture
 def engine(desk: Desk) -> Iterator[RemoteEngine]:
     with reached(desk) as [engine]:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return build("llama", layers=3).double()
+
+
+@pytest.fixture(scope="module")
+def wide(model: Any) -> Iterator[RemoteEngine]:
+    """An engine of that model, whose passes can be compared with its own."""
+    with one_thread(), reached(build_desk(model)) as [engine]:
         yield engine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from djinn_jupyter.client.fed_again import passes_of
 from djinn_jupyter.client.reproducing import kinds
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.circumstances import FedTokens
+from tests.client import crafted
 
 FOLDER: Final = Path(__file__).parent / "fixtures" / "79ba2cba"
 FILES: Final = {path.name: path for path in sorted(FOLDER.glob("*.djinn"))}
@@ -56,10 +56,7 @@ def drawn(told: Any, name: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
 
 def refusal(name: str, file: Path, head: dict[str, Any], body: bytes, told: Any) -> str | None:
     """Return what is said to a file with this text; None where it is read."""
-    text = json.dumps(told)
-    digest = hashlib.sha256(text.encode() + body).hexdigest()
-    written = json.dumps({**head, "__metadata__": {"djinn": text, "digest": digest}}).encode()
-    file.write_bytes(len(written).to_bytes(8, "little") + written + body)
+    crafted.put_told(file, head, body, told)
     kind: Any = next(kind for ending, kind in kinds().items() if name.endswith(ending))
     try:
         kind.read(file)
@@ -70,10 +67,8 @@ def refusal(name: str, file: Path, head: dict[str, Any], body: bytes, told: Any)
 
 @pytest.mark.parametrize(("field", "other"), [("each", 0), ("start", -1)])
 def test_passes_that_come_to_no_end_are_refused(tmp_path: Path, field: str, other: int) -> None:
-    data = FILES["Watched.watched.djinn"].read_bytes()
-    end = 8 + int.from_bytes(data[:8], "little")
-    head, body = json.loads(data[8:end]), data[end:]
-    told = json.loads(head["__metadata__"]["djinn"])
+    head, body = crafted.parts(FILES["Watched.watched.djinn"])
+    told = crafted.told(head)
     place = next(path for path in places(told) if path[-1] == field)
     said = refusal("a.watched.djinn", tmp_path / "a.watched.djinn", head, body, changed(told, place, other))
     assert said is not None
@@ -87,10 +82,8 @@ def test_passes_beyond_their_line_are_refused_before_any_is_fed() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_crafted_result_is_read_or_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
-    data = FILES[name].read_bytes()
-    end = 8 + int.from_bytes(data[:8], "little")
-    head, body = json.loads(data[8:end]), data[end:]
-    told = json.loads(head["__metadata__"]["djinn"])
+    head, body = crafted.parts(FILES[name])
+    told = crafted.told(head)
     assert refusal(name, tmp_path / name, head, body, told) is None
     assert "engine" in str(refusal(name, tmp_path / name, head, body, {**told, "engine": "demo-1"}))
     each = [(place, refusal(name, tmp_path / name, head, body, changed(told, *place))) for place in drawn(told, name)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,6 @@ from tests.families import build
 CORRUPTED = tokens(7)
 CLEAN = (*CORRUPTED[:3], *tokens(7, seed=2)[3:])
 METRIC = "logit(17) - logit(42)"
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return build("llama", layers=3).double()
-
-
-@pytest.fixture(scope="module")
-def wide(model: Any) -> Iterator[RemoteEngine]:
-    with reached(build_desk(model)) as [engine]:
-        yield engine
 
 
 @pytest.mark.parametrize("steps", [1, 4])

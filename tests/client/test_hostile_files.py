@@ -15,15 +15,14 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.prompts import given_prompts
-from djinn_jupyter.client.result_files import _digest
 from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError
 from djinn_jupyter.methods.sweep.api.given_pairs import given_pairs
 from djinn_jupyter.shard_digests import WRITTEN
+from tests.client import crafted
 
 PROMPTS: Final = [(9, 8, 7, 21, 22), (9, 8), (31, 7, 7, 5)]
 SITE: Final = "resid_post.1"
 SECONDS: Final = 60  # a pipe that is opened as a file blocks for ever
-Told = dict[str, Any]
 
 
 @pytest.fixture
@@ -81,40 +80,23 @@ def test_a_line_that_no_message_carries_is_named(engine: RemoteEngine, tmp_path:
 def test_a_recipe_that_names_a_session_is_refused(grid: dj.Grid, tmp_path: Path) -> None:
     """It would be a session of the one who reads it."""
     path = grid.save(tmp_path / "a.grid.djinn")
-    _rewrite_result(path, lambda told: told["replies"][0]["made"]["asked"].update(corrupted="main"))
+    head, body = crafted.parts(path)
+    told = crafted.told(head)
+    told["replies"][0]["made"]["asked"]["corrupted"] = "main"
+    crafted.put_told(path, head, body, told)
     with pytest.raises(UsageError, match="its lines are no tokens"):
         dj.Grid.read(path)
-
-
-def _rewrite_result(path: Path, change: Callable[[Told], object]) -> None:
-    head, body = _parts(path)
-    told = json.loads(head["__metadata__"]["djinn"])
-    change(told)
-    text = json.dumps(told)
-    head["__metadata__"] = {"djinn": text, "digest": _digest(text, body)}
-    _put(path, head, body)
-
-
-def _parts(path: Path) -> tuple[Told, bytes]:
-    raw = path.read_bytes()
-    end = 8 + int.from_bytes(raw[:8], "little")
-    return json.loads(raw[8:end]), raw[end:]
-
-
-def _put(path: Path, head: Told, body: bytes) -> None:
-    written = json.dumps(head).encode()
-    path.write_bytes(len(written).to_bytes(8, "little") + written + body)
 
 
 def _noted(**fields: Any) -> Callable[[Path], None]:
     """Return a damage: a shard whose note has these fields instead, and no digest of itself, as one made by hand."""
 
     def damage(path: Path) -> None:
-        head, body = _parts(path)
-        note = json.loads(head["__metadata__"]["djinn"]) | fields
+        head, body = crafted.parts(path)
+        note = crafted.told(head) | fields
         note.pop(WRITTEN)
         head["__metadata__"]["djinn"] = json.dumps(note)
-        _put(path, head, body)
+        crafted.put(path, head, body)
 
     return damage
 
@@ -123,18 +105,18 @@ def _entered(name: str = SITE, **fields: Any) -> Callable[[Path], None]:
     """Return a damage: a shard whose tensor of this name has these fields instead."""
 
     def damage(path: Path) -> None:
-        head, body = _parts(path)
+        head, body = crafted.parts(path)
         head[name] |= fields
-        _put(path, head, body)
+        crafted.put(path, head, body)
 
     return damage
 
 
 def _without(name: str) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
-        head, body = _parts(path)
+        head, body = crafted.parts(path)
         del head[name]
-        _put(path, head, body)
+        crafted.put(path, head, body)
 
     return damage
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -21,23 +20,11 @@ from tests.client.test_planted_edges import INDUCED, INDUCTION, RELAY, RELAYED, 
 from tests.engine.desk import build_desk, tokens
 from tests.engine.gradients import plain_circuits
 from tests.engine.sweeps import test_planted_circuit as induction
-from tests.families import build
 from tests.threads import one_thread
 
 CORRUPTED = tokens(7)
 CLEAN = (*CORRUPTED[:3], *tokens(7, seed=2)[3:])
 ASKED: dict[str, Any] = {"clean": CLEAN, "corrupted": CORRUPTED, "metric": "logit(17) - logit(42)"}
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return build("llama", layers=3).double()
-
-
-@pytest.fixture(scope="module")
-def wide(model: Any) -> Iterator[RemoteEngine]:
-    with one_thread(), reached(build_desk(model)) as [engine]:
-        yield engine
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.wavefront.call_size import CallPlan, CallSize
 from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.methods.sweep.api.reproducing_grids import compared_grids
-from tests.client import tables
+from tests.client import crafted, tables
 from tests.client.reached import reached
 from tests.client.test_continuing import cut_short, with_values
 from tests.client.test_sweeping import CLEAN, CORRUPTED, METRIC, swept
@@ -209,44 +208,41 @@ def test_another_grid_is_not_replaced_unless_asked(engine: RemoteEngine, tmp_pat
 def test_a_file_that_is_no_grid_of_ours_is_one_sentence(engine: RemoteEngine, tmp_path: Path) -> None:
     file = swept(engine).save(tmp_path / "a.grid.djinn")
     data = file.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    head = json.loads(data[8 : 8 + length])
-    told = json.loads(head["__metadata__"]["djinn"])
+    head, body = crafted.parts(file)
+    told = crafted.told(head)
 
     def with_head(**changes: Any) -> bytes:
-        text = json.dumps({**head, **changes}).encode()
-        return len(text).to_bytes(8, "little") + text + data[8 + length :]
+        crafted.put(file, {**head, **changes}, body)
+        return file.read_bytes()
 
     def with_text(**changes: Any) -> bytes:
         return with_head(__metadata__={**head["__metadata__"], "djinn": json.dumps({**told, **changes})})
 
-    def crafted(head: dict[str, Any] = head, **changes: Any) -> bytes:
-        text = json.dumps({**told, "replies": [{**told["replies"][0], **changes}]})
-        digest = hashlib.sha256(text.encode() + data[8 + length :]).hexdigest()
-        written = json.dumps({**head, "__metadata__": {"djinn": text, "digest": digest}}).encode()
-        return len(written).to_bytes(8, "little") + written + data[8 + length :]
+    def made(head: dict[str, Any] = head, **changes: Any) -> bytes:
+        crafted.put_told(file, head, body, {**told, "replies": [{**told["replies"][0], **changes}]})
+        return file.read_bytes()
 
-    file.write_bytes(crafted())
+    file.write_bytes(made())
     dj.Grid.read(file)
     deep = b'{"a":' + b"[" * 100_000
     for spoiled, said in [
         (b"\x93nothing", "is no grid"),
         (b"\xff" * 64, "is no grid"),
-        (data[: length // 2], "is truncated"),
+        (data[: len(data) // 9], "is truncated"),
         (len(deep).to_bytes(8, "little") + deep, "is no grid"),
         (with_text(site="mlp_out"), "is damaged"),
         (with_text(format=2, version="9.9"), "has format 2, .* written by another version, '9.9'"),
         (with_head(values=7), "is no grid"),
         (with_head(__metadata__=[]), "is no grid"),
-        (crafted(texts=["a"]), "is no grid of a sweep that .*: its positions have no tokens"),
-        (crafted(places=[[0], [1]]), "is no grid of a sweep that .*: its values and its axes do not fit"),
-        (crafted(measured=[]), "is no grid of a sweep that .*: it has no values"),
+        (made(texts=["a"]), "is no grid of a sweep that .*: its positions have no tokens"),
+        (made(places=[[0], [1]]), "is no grid of a sweep that .*: its values and its axes do not fit"),
+        (made(measured=[]), "is no grid of a sweep that .*: it has no values"),
         (
-            crafted({**head, "values": {**head["values"], "dtype": "I64"}}),
+            made({**head, "values": {**head["values"], "dtype": "I64"}}),
             "is no grid of a sweep .*: .* not float64",
         ),
         (
-            crafted({**head, "values": {**head["values"], "data_offsets": [8, 16]}}),
+            made({**head, "values": {**head["values"], "data_offsets": [8, 16]}}),
             "is no grid of a sweep that .* needs 120 bytes",
         ),
     ]:

@@ -15,6 +15,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.shard_digests import WRITTEN
+from tests.client import crafted
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.engine.words import tokenizer
@@ -111,12 +112,11 @@ def spoil(acts: Activations, change: Any, first_value: float | None = None) -> N
     """Write the first shard anew, without digests as 79ba2cba did, with another note on its computation or
     another first value."""
     shard = acts.shards[0]
-    data = shard.path.read_bytes()
-    body = bytearray(data[8 + int.from_bytes(data[:8], "little") :])
-    note = {name: value for name, value in json.loads(json.dumps(shard.note)).items() if name != WRITTEN}
+    head, whole = crafted.parts(shard.path)
+    body, note = bytearray(whole), crafted.told(head)
+    note.pop(WRITTEN)
     change(note["computed"])
     if first_value is not None:
         at = shard.entries["resid_post.1"]["data_offsets"][0]
         body[at : at + 4] = np.float32(first_value).tobytes()
-    head = json.dumps({"__metadata__": {"djinn": json.dumps(note)}, **shard.entries}).encode()
-    shard.path.write_bytes(len(head).to_bytes(8, "little") + head + bytes(body))
+    crafted.put(shard.path, {**head, "__metadata__": {"djinn": json.dumps(note)}}, bytes(body))
