@@ -231,12 +231,13 @@ docs: $(SITE)/.set-up
 
 $(SITE)/.set-up: $(STAMP)
 	@test -x $(SITE)/bin/python || $(BIN)/python -m venv $(SITE)
-	$(SITE)/bin/python -m pip install --quiet --constraint constraints.txt mkdocs-jupyter mkdocs-material 'mkdocstrings[python]' pymdown-extensions
+	$(SITE)/bin/python -m pip install --quiet --constraint constraints.txt mkdocs-jupyter mkdocs-material 'mkdocstrings[python]' pillow pymdown-extensions
 	npm install --silent --no-save --prefix $(SITE) mermaid@11.17.2 iframe-worker@1.0.4
 	@touch $@
 
-pictures: setup
-	$(BIN)/python docs/copy_pictures.py
+# With Pillow, which makes the moving picture.
+pictures: $(SITE)/.set-up
+	$(SITE)/bin/python docs/copy_pictures.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tests/artifacts build dist wheels evaluation/.models

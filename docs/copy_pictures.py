@@ -1,4 +1,5 @@
-"""Copies the pictures of the documents from what the browser tests left: `make pictures`, after a `make test`.
+"""Copies the pictures of the documents from what the browser tests left, and joins the frames of the moving one: `make
+pictures`, after a `make test`.
 
 Nothing in docs/pictures is made by hand; a picture that is missing stops the copying and says which test makes it.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 ARTIFACTS, PICTURES = ROOT / "tests" / "artifacts", ROOT / "docs" / "pictures"
@@ -26,17 +29,36 @@ SOURCES = {
     "edges.png": ("edges.png", "test_edges.py"),
     "features.png": ("features.png", "test_features.py"),
 }
+# The frames of the moving picture, each with the time that it is shown.
+MOVING, FRAMES_BY = "break-edit-resume.webp", "test_moving_picture.py"
+MILLISECONDS = {
+    "frame-0.png": 1500,
+    "frame-1.png": 1500,
+    "frame-2.png": 3500,
+    "frame-3.png": 3500,
+    "frame-4.png": 3000,
+    "frame-5.png": 3000,
+}
 
 
 def main() -> int:
-    missing = [f"{test} ({name})" for name, test in SOURCES.values() if not (ARTIFACTS / name).exists()]
+    wanted = [*SOURCES.values(), *((name, FRAMES_BY) for name in MILLISECONDS)]
+    missing = [f"{test} ({name})" for name, test in wanted if not (ARTIFACTS / name).exists()]
     if missing:
         sys.stderr.write(f"Not there yet: {', '.join(missing)}. Run: pytest tests/browser\n")
         return 1
     for picture, (name, _) in SOURCES.items():
         shutil.copyfile(ARTIFACTS / name, PICTURES / picture)
-    sys.stdout.write(f"{len(SOURCES)} pictures copied; look at them before they are committed.\n")
+    join_frames(PICTURES / MOVING)
+    sys.stdout.write(f"{len(SOURCES)} pictures copied and one joined; look at them before they are committed.\n")
     return 0
+
+
+def join_frames(path: Path) -> None:
+    """Write the frames as one animated WebP, without loss, which goes on for ever."""
+    first, *others = [Image.open(ARTIFACTS / name).convert("RGB") for name in MILLISECONDS]
+    times = list(MILLISECONDS.values())
+    first.save(path, save_all=True, append_images=others, duration=times, loop=0, lossless=True, quality=100, method=6)
 
 
 if __name__ == "__main__":

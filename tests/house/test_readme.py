@@ -30,6 +30,11 @@ def block(heading: str) -> str:
     return found[1]
 
 
+def test_the_readme_fits_on_two_screens_and_its_moving_picture_is_small() -> None:
+    assert len(README.splitlines()) <= 90
+    assert (ROOT / "docs" / "pictures" / "break-edit-resume.webp").stat().st_size <= 1_500_000
+
+
 def said_by(*arguments: str) -> str:
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -38,11 +43,12 @@ def said_by(*arguments: str) -> str:
 
 def test_every_picture_is_shown_somewhere_and_taken_by_a_browser_test() -> None:
     pictures = {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
-    shown = {name for document in DOCUMENTS for name in re.findall(r"pictures/([\w-]+\.png)\)", document.read_text())}
+    shown = {name for document in DOCUMENTS for name in re.findall(r"pictures/([\w-]+\.\w+)\)", document.read_text())}
     sources = dict(re.findall(r'^    "([\w-]+\.png)": \("([\w-]+)\.png"', COPYING.read_text(), re.MULTILINE))
-    assert pictures == shown == set(sources)
+    assert pictures == shown == {*sources, "break-edit-resume.webp"}
     tests = "".join(path.read_text() for path in (ROOT / "tests" / "browser").glob("test_*.py"))
     kinds = {re.sub(r"-(light|dark)$", "", source) for source in sources.values()}
+    assert "frame-{number}.png" in tests
     assert [
         kind for kind in kinds if f"{kind}-" not in tests and f"{kind}.png" not in tests and f'"{kind}"' not in tests
     ] == []
