@@ -12,9 +12,8 @@ from contextlib import ExitStack
 
 import torch
 
-from djinn_jupyter.engine.parts import Parts
+from djinn_jupyter.engine.parts import Foundation, Parts
 from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session.answered import RequestId
 from djinn_jupyter.engine.state_publisher import EngineReading
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.file_stamps import Stamps
@@ -25,39 +24,14 @@ from djinn_jupyter.wire.quotas import Quota
 from djinn_jupyter.wire.replies import Failed, Reply
 
 
-class Engine:
-    """The loop over `parts`, which `startup/assemble.py` ties together."""
+class Engine(Parts):
+    """The loop over the parts: `tick` is the page to read first."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        self.mailbox, self.scheduler, self.faults = parts.mailbox, parts.scheduler, parts.faults
-        self.config, self.runtime, self.counters = parts.config, parts.runtime, parts.runtime.counters
-        self.forward, self.tokenizer = self.runtime.forward, self.runtime.tokenizer
-        self.weights = self.forward.weights
-        self.model, self.anatomy, self.geometry = self.forward.model, self.forward.anatomy, self.forward.geometry
-        self.budget, self.slabs, self.mover, self.tiers = parts.budget, parts.slabs, parts.mover, parts.tiers
-        self.sessions, self.storage_table, self.residency = parts.sessions, parts.storage_table, parts.residency
-        self.persistence, self.state_publisher = parts.persistence, parts.state_publisher
+    def __init__(self, given: Foundation) -> None:
+        super().__init__(given)
+        self.submit, self.accept, self.depart = self.intake.submit, self.intake.accept, self.intake.depart
 
     # --- from any thread -------------------------------------------------------------------------------------------
-
-    def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
-        """Take a request of this process, checked as if it had come over the wire."""
-        self.parts.intake.submit(request, holder, reply)
-
-    def accept(
-        self,
-        request: ask.Request,
-        holder: Holder,
-        reply: Callable[[Reply], None],
-        known_as: RequestId | None = None,
-    ) -> None:
-        """Take a request that was read off the wire, `known_as` the same where it comes again."""
-        self.parts.intake.accept(request, holder, reply, known_as)
-
-    def depart(self, holder: Holder) -> None:
-        """Post that the holder has gone; its sessions stay, detached."""
-        self.parts.intake.depart(holder)
 
     @property
     def description(self) -> ModelDescription:
@@ -69,11 +43,6 @@ class Engine:
         return self.weights.files.stamps
 
     @property
-    def extents(self) -> Mapping[str, int]:
-        """The lengths that lists of a request may have, by what of the model bounds them."""
-        return self.parts.intake.extents
-
-    @property
     def reading(self) -> EngineReading:
         """The last published state."""
         return self.state_publisher.reading
@@ -81,7 +50,7 @@ class Engine:
     @property
     def worked(self) -> Mapping[str | None, float]:
         """The seconds that this engine has worked for each person; None is its own user."""
-        return self.parts.running_time.worked
+        return self.running_time.worked
 
     @property
     def keeps_sessions(self) -> bool:
@@ -116,25 +85,25 @@ class Engine:
         """Read the mail and give one job a slice. Return False when there was nothing to do. `let_out` is called when
         replies were handed over and no job waits: it may wait until they have left. Raises EngineBroken and ClaimLost
         alone."""
-        parts, changes = self.parts, self.residency.changes
+        changes = self.residency.changes
         self.persistence.require_claim()
-        moved = parts.delivery.read_mail()
+        moved = self.dispatcher.read_mail()
         if moved:
             self._reply(let_out)  # before the job's slice, which may last until the next mail
-        advanced = parts.turns.advance_next()
-        took_up = parts.dispatcher.take_up_all()
+        advanced = self.turns.advance_next()
+        took_up = self.dispatcher.take_up_all()
         busy = moved or advanced or took_up
         if not busy:
-            parts.upkeep.rest()
-        parts.upkeep.fetch_returning()
-        parts.upkeep.relieve()
+            self.upkeep.rest()
+        self.upkeep.fetch_returning()
+        self.upkeep.relieve()
         busy = busy or self.residency.changes != changes  # jobs that wait for room look again now
         self._reply(let_out, idle=not busy)
-        parts.upkeep.look_around(busy)
+        self.upkeep.look_around(busy)
         return busy
 
     def _reply(self, let_out: Callable[[], None], idle: bool = False) -> None:
-        promises = self.parts.promises
+        promises = self.promises
         if promises.send() and not len(self.scheduler):
             let_out()
         promises.publish(idle)
@@ -142,24 +111,24 @@ class Engine:
     @property
     def watchful(self) -> bool:
         """True while work may come due without mail, so that the engine has to be ticked more often."""
-        return self.parts.upkeep.watchful
+        return self.upkeep.watchful
 
     @property
     def due_in(self) -> float:
         """The seconds after which the engine has to be ticked again, if no mail comes before; infinite where there is
         no such moment."""
-        return min(self.parts.upkeep.due_in, self.runtime.sharing.due_in)
+        return min(self.upkeep.due_in, self.runtime.sharing.due_in)
 
     def check_invariants(self, contents: bool = False) -> None:
         """Raise InvariantError unless slabs, tables and tiers agree; with `contents`, compare working copies too."""
-        self.parts.accounting.check(contents)
+        self.accounting.check(contents)
 
     def ask(self, request: ask.Request, holder: Holder | None = None) -> Reply:
         """Submit and tick until this request is answered: for use without threads or sockets. Raises its error."""
         replies: list[Reply] = []
         self.submit(request, holder or Holder(name="here", user="here"), replies.append)
         while not replies:
-            tokenizing = self.parts.tokenizing.busy  # read first: a worker that is done has replied before
+            tokenizing = self.tokenizing.busy  # read first: a worker that is done has replied before
             if self.tick() or replies:
                 continue
             gathering = self.runtime.sharing.due_in
@@ -181,10 +150,10 @@ class Engine:
         with ExitStack() as end:  # last first
             end.callback(self._end_ranks)
             end.callback(self.tiers.stop)
-            end.callback(self.parts.tokenizing.close)
+            end.callback(self.tokenizing.close)
             end.callback(self.persistence.close, self.sessions)
             if self.keeps_sessions and not self.persistence.forgets:
-                self.parts.orderly_shutdown.put_away()
+                self.orderly_shutdown.put_away()
 
     def abandon(self) -> None:
         """End a broken engine, or one whose claim is lost: only the writes that it has handed over are completed."""
@@ -192,5 +161,5 @@ class Engine:
         self._end_ranks()
 
     def _end_ranks(self) -> None:
-        if self.parts.ranks is not None:
-            self.parts.ranks.end()
+        if self.ranks is not None:
+            self.ranks.end()

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from djinn_jupyter.engine.accounting import Accounting
 from djinn_jupyter.engine.persistence.persistence import Persistence
-from djinn_jupyter.engine.requests.answers import Answers
+from djinn_jupyter.engine.requests import repeats
 from djinn_jupyter.engine.requests.needs import changed_by, kept_with
-from djinn_jupyter.engine.requests.repeats import RepeatedRequests
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
+from djinn_jupyter.engine.scheduling.open_requests import OpenRequests
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.state_publisher import StatePublisher
 from djinn_jupyter.engine.system.faults import Faults
@@ -26,8 +26,7 @@ ReadyReplies = list[tuple[QueuedRequest, Reply]]
 class Promises:
     def __init__(
         self,
-        answers: Answers,
-        repeats: RepeatedRequests,
+        open_requests: OpenRequests,
         accounting: Accounting,
         state_publisher: StatePublisher,
         *,
@@ -35,7 +34,7 @@ class Promises:
         persistence: Persistence,
         faults: Faults,
     ) -> None:
-        self._answers, self._repeats, self._accounting = answers, repeats, accounting
+        self._open, self._accounting = open_requests, accounting
         self._state_publisher, self._sessions = state_publisher, sessions
         self._persistence, self._faults = persistence, faults
 
@@ -43,7 +42,7 @@ class Promises:
         """Hand over the replies that are ready; the state that they report has to be published next. Return True where
         there were any. Raises EngineBroken, and ClaimLost."""
         self._accounting.require_sound()
-        ready = self._answers.take()
+        ready = self._open.take_answered()
         with self._faults.during("it wrote the journal"):
             ready = self._kept(ready)
         if ready:
@@ -66,7 +65,7 @@ class Promises:
         """Write the sessions that the answered requests changed to the journal. Return the replies, marked `not_kept`
         where that failed."""
         for queued, reply in ready:
-            self._repeats.note(queued, reply)
+            repeats.note(queued, reply, self._sessions)
         self._persistence.write(self._sessions, [name for queued, _ in ready for name in kept_with(queued.request)])
         unkept = self._persistence.unkept
         return [(queued, self._noted(reply, queued.request, unkept)) for queued, reply in ready] if unkept else ready

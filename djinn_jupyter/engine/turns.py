@@ -17,7 +17,6 @@ from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.quotas import RequestQuotas
 from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.scheduling.giving_way import GivingWay
 from djinn_jupyter.engine.scheduling.jobs import Job
 from djinn_jupyter.engine.scheduling.running_time import RunningTime
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
@@ -39,7 +38,6 @@ class Turns:
         dispatcher: Dispatcher,
         runtime: Runtime,
         *,
-        giving_way: GivingWay,
         sessions: SessionTable,
         life: SessionLifecycle,
         scheduler: Scheduler,
@@ -48,7 +46,7 @@ class Turns:
         quotas: RequestQuotas,
         faults: Faults,
     ) -> None:
-        self._dispatcher, self._publish, self._giving_way = dispatcher, runtime.publish, giving_way
+        self._dispatcher, self._publish = dispatcher, runtime.publish
         self._weights, self._sharing = runtime.forward.weights, runtime.sharing
         self._sessions, self._life, self._scheduler = sessions, life, scheduler
         self._residency, self._faults = residency, faults
@@ -61,7 +59,7 @@ class Turns:
         job = first = self._choose(self._scheduler.next)
         while job is not None:
             self.advance(job)
-            job = None if self._giving_way.for_mail else self._choose(self._next_answered)
+            job = self._choose(self._next_answered)
         return first is not None or len(self._scheduler) < jobs
 
     def _choose(self, choose: Callable[[], Job | None]) -> Job | None:
@@ -99,14 +97,14 @@ class Turns:
         except Exception as error:  # noqa: BLE001  the request's edge
             reply = self._broke(job, error)
         finally:
-            self._giving_way.end_slice()
+            self._scheduler.end_slice()
             with self._faults.during("it counted what a slice has made"):
                 self._residency.accounted(job.session)
         self._conclude(job, reply)
 
     def _prepare(self, job: Job) -> None:
         self._sessions.touch(job.session.name)
-        self._giving_way.prepare(job)
+        self._scheduler.begin_slice(job)
         if job.kind == "run":
             self._sessions.changed(job.session.name)
 

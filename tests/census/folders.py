@@ -43,8 +43,7 @@ RULES: Final = {
     "engine/session": "engine/session/* engine/scheduling/jobs engine/scheduling/running_time",
     "engine/store": "engine/persistence/*",
     # The composition root joins the rest.
-    "engine/process": "engine/process/* engine/startup/* engine/__main__ engine/engine engine/parts "
-    "engine/requests/handlers",
+    "engine/process": "engine/process/* engine/startup/* engine/__main__ engine/engine engine/parts",
     "magics": "magics/*",
     "widgets": "widgets/*",
     "server": "server/*",

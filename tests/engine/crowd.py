@@ -82,7 +82,7 @@ class Crowd:
         if session is None:
             return state == "missing"
         here = session.residence.state
-        if session in self.desk.engine.parts.waiting or (session.work is not None) != (state == "running"):
+        if session in self.desk.engine.open_requests or (session.work is not None) != (state == "running"):
             return False
         match state:
             case "running":

@@ -18,11 +18,11 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.parts import Foundation
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.startup.assemble import Foundation, assemble
 from djinn_jupyter.engine.startup.build import build_engine
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.wire import replies as told
@@ -206,7 +206,7 @@ def engine_like(desk: Desk, *, description: ModelDescription, tokenizer: TokenTe
         persistence=Persistence(config, desk.engine.persistence.identity, forward.device),
         publish=lambda event: desk.hears(event),
     )
-    return assemble(given)
+    return Engine(given)
 
 
 @functools.lru_cache(maxsize=24)

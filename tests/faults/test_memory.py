@@ -104,7 +104,7 @@ def rest_for_a_while(desk: Desk) -> None:
 def test_what_rests_is_destroyed(desk: Desk, monkeypatch: Patch) -> None:
     rest_for_a_while(desk)
     desk.close_all()
-    monkeypatch.setattr(Eviction, "_let_go", lambda self, session, *said: desk.engine.parts.lifecycle.end(session))
+    monkeypatch.setattr(Eviction, "_let_go", lambda self, session, *said: desk.engine.lifecycle.end(session))
     with pytest.raises(KeyError, match="'a'"):
         rest_for_a_while(desk)
     with pytest.raises(UnknownSession):

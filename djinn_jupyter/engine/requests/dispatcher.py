@@ -1,25 +1,26 @@
-"""Requests to sessions: answered at once, made a job, or queued until the session can be worked on. Runs no job."""
+"""The mail: each request is answered at once, made a job, or queued until its session can be worked on. Runs no job."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
 from djinn_jupyter.engine.log.logged import WorkingOn
+from djinn_jupyter.engine.memory.offload.mover import Moved
+from djinn_jupyter.engine.memory.offload.storages import StorageTable
 from djinn_jupyter.engine.persistence.recompute import recompute
-from djinn_jupyter.engine.requests.answers import Answers
+from djinn_jupyter.engine.requests import repeats
 from djinn_jupyter.engine.requests.handles import Answered, RequestHandlers
+from djinn_jupyter.engine.requests.intake import Intake
 from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.requests.needs import lacks_bytes, lacks_rows
 from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.quotas import RequestQuotas
-from djinn_jupyter.engine.requests.repeats import RepeatedRequests
-from djinn_jupyter.engine.requests.stateless import StatelessRequests
 from djinn_jupyter.engine.residency.quotas import AwaitedRoom
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Job, Underway
-from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
+from djinn_jupyter.engine.scheduling.mailbox import Departure, Holder, Mail, Mailbox, QueuedRequest, TextRead
+from djinn_jupyter.engine.scheduling.open_requests import OpenRequests
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
-from djinn_jupyter.engine.scheduling.waiting import Waiting
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import GaveWay, JobKind, Steps
@@ -37,27 +38,66 @@ class Dispatcher:
 
     def __init__(
         self,
+        mailbox: Mailbox,
         handlers: RequestHandlers,
         owners: Owners,
-        repeats: RepeatedRequests,
         quotas: RequestQuotas,
-        stateless: StatelessRequests,
+        intake: Intake,
         runtime: Runtime,
         *,
         sessions: SessionTable,
         life: SessionLifecycle,
         scheduler: Scheduler,
         residency: Residency,
-        waiting: Waiting,
-        answers: Answers,
+        open_requests: OpenRequests,
+        storage_table: StorageTable,
         faults: Faults,
     ) -> None:
-        self._handlers, self._owners = handlers, owners
-        self._repeats, self._quotas = repeats, quotas
-        self._stateless, self._runtime = stateless, runtime
+        self._mailbox, self._handlers, self._owners, self._quotas = mailbox, handlers, owners, quotas
+        self._intake, self._runtime, self._storage_table = intake, runtime, storage_table
         self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
-        self._waiting, self._answers, self._faults = waiting, answers, faults
+        self._open, self._faults = open_requests, faults
         self._changes_seen = 0
+
+    def read_mail(self) -> bool:
+        """Handle the mail that is there; mail that comes meanwhile waits until a job has had its slice. Return False
+        where there was none."""
+        mail = self._mailbox.take_all()
+        for piece in mail:
+            self._handle(piece)
+        with self._faults.during("it tidied up"):
+            self._storage_table.tidy()
+        return bool(mail)
+
+    def hear(self, seconds: float) -> None:
+        """Wait for mail for so many seconds at most, and read it."""
+        self._mailbox.wait(seconds)
+        self.read_mail()
+
+    def _handle(self, piece: Mail) -> None:
+        match piece:
+            case Departure(holder=holder):
+                with self._faults.during("a holder went"):
+                    self._let_go(holder)
+            case Moved():
+                with self._faults.during("it settled a move between tiers"):
+                    self._residency.settle(piece)
+            case TextRead(session=name):
+                session = self._sessions.get(name)
+                if session is not None:
+                    self.take_up(session)
+            case QueuedRequest():
+                self.dispatch(piece)
+
+    def _let_go(self, holder: Holder) -> None:
+        """Close the holder's temporary sessions and detach the others."""
+        for session in [one for one in self._sessions.values() if one.holder == holder.name]:
+            if session.temporary:
+                self._life.close(session)
+            else:
+                session.detach()
+                self._residency.note(session, "gone")
+                self._sessions.touch(session.name)
 
     def dispatch(self, queued: QueuedRequest) -> None:
         """Answer a request, start a job for it, or queue it. An error answers this request and no other."""
@@ -78,19 +118,19 @@ class Dispatcher:
         there is no room. Answer one that came before."""
         request = queued.request
         self._owners.require_shared(request, queued.holder)
-        known = self._repeats.reply_to(queued)
+        known = repeats.reply_to(queued, self._sessions)
         if known is not None:
-            self._answers.add(queued, known)
+            self._open.answer(queued, known)
             return
         if session is not None and not type(request).terms.while_away:
             self._residency.asked(session)
         if session is not None and isinstance(request, ask.Pause) and self._withdraw(session):
-            self._answers.add(queued, Pausing(was_running=True))
+            self._open.answer(queued, Pausing(was_running=True))
             return
         if session is None or not (self._has_to_wait(session, request) or (queued.unread and session.work is None)):
             self._dispatch_now(queued, session)
             return
-        self._waiting.add(session, queued)
+        self._open.add(session, queued)
         if _looked_at(session):
             return
         if lacks_bytes(session, request):
@@ -102,7 +142,7 @@ class Dispatcher:
         """Take the request out of the queue, and reply with the error unless it was answered before. A run that had not
         begun leaves its session idle."""
         if session is not None:
-            self._waiting.remove(session, queued)
+            self._open.remove(session, queued)
         if session is not None and session.state == "running" and session.work is None:
             self._life.break_off(session)
         self._residency.room_changed()  # its session may be evicted now
@@ -110,11 +150,11 @@ class Dispatcher:
         if queued.answered:
             self._faults.note(f"it finished with a {type(queued.request).__name__} that was answered", error)
         else:
-            self._answers.add(queued, failure)
+            self._open.answer(queued, failure)
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
         looked_at = _looked_at(session) and not type(request).terms.while_looking
-        behind = session in self._waiting and not type(request).terms.at_once
+        behind = session in self._open and not type(request).terms.at_once
         return looked_at or behind or lacks_bytes(session, request) or lacks_rows(session, request)
 
     def _withdraw(self, session: Session) -> bool:
@@ -123,7 +163,7 @@ class Dispatcher:
         return self._withdraw_unread(session) or self._withdraw_without_room(session)
 
     def _withdraw_unread(self, session: Session) -> bool:
-        queued = next((waiting for waiting in self._waiting.of(session) if waiting.unread), None)
+        queued = next((waiting for waiting in self._open.of(session) if waiting.unread), None)
         if queued is None or queued.tokens is None:
             return False
         queued.tokens.withdraw()
@@ -132,9 +172,9 @@ class Dispatcher:
         return True
 
     def _withdraw_without_room(self, session: Session) -> bool:
-        if session not in self._waiting or not session.residence.waits_for_room:
+        if session not in self._open or not session.residence.waits_for_room:
             return False
-        queued = self._waiting.first(session)
+        queued = self._open.first(session)
         terms = type(queued.request).terms
         if not (terms.wakes_weights and terms.changes):
             return False
@@ -144,12 +184,6 @@ class Dispatcher:
         message = f"Session {in_quotes(session.name)} was paused before there was room for {what}."
         self._fail(queued, session, IllegalMove(message))
         return True
-
-    def read(self, name: str) -> None:
-        """Work on the queued requests: the tokens of a prompt have arrived."""
-        session = self._sessions.get(name)
-        if session is not None:
-            self.take_up(session)
 
     def _recompute(self, session: Session) -> None:
         """Recompute rows and states that an earlier process had in memory, for the queued requests."""
@@ -163,12 +197,12 @@ class Dispatcher:
         except SlabFull as full:
             if session is None or not (isinstance(full, AwaitedRoom) or self._finds_room(session, queued)):
                 raise
-            self._waiting.put_back(session, queued)
+            self._open.put_back(session, queued)
             if session.residence.want_room():
                 self._residency.room_changed()  # what was asked for earlier may have this session's place
             return False
         finally:
-            if session is not None and queued not in self._waiting.of(session):
+            if session is not None and queued not in self._open.of(session):
                 session.residence.note_room()
                 self._note_done(session, queued.request)
         return True
@@ -202,7 +236,7 @@ class Dispatcher:
         if session is not None and session.work is not None and not terms.while_running:
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
         self._quotas.require(request, queued.holder, session)
-        request = queued.take_tokens(self._stateless.with_tokens(queued))
+        request = queued.take_tokens(self._intake.with_tokens(queued))
         self._quotas.require_room(request, session, self._wanted(request))
         if session is not None and terms.wakes_weights:
             session.require_computable()
@@ -225,9 +259,9 @@ class Dispatcher:
         elif isinstance(result, Generator):
             steps = result
             if session is not None:
-                self._repeats.begin(queued, session)
+                repeats.begin(queued, session)
         else:
-            self._answers.add(queued, result)
+            self._open.answer(queued, result)
             return
         if session is None:
             raise TypeError(f"The steps of {type(queued.request).__name__} are for no session.")
@@ -252,22 +286,22 @@ class Dispatcher:
         """Reply for a job that has ended. A job without a request (`for_request`) was for the queued ones; they get its
         error."""
         if job.for_request is None:
-            self._life.answer_waiting(job.session, reply)
+            self._open.answer_all(job.session, reply)
             self._residency.left_alone(job.session)
             return
-        self._answers.add(job.for_request, reply)
+        self._open.answer(job.for_request, reply)
         self._note_done(job.session, job.for_request.request)
 
     def take_up(self, session: Session) -> None:
         """Work on a session's queued requests, which come before new mail."""
-        while session in self._waiting:
-            with WorkingOn(self._waiting.first(session).logged_as):
+        while session in self._open:
+            with WorkingOn(self._open.first(session).logged_as):
                 if not self._could_take_up_first(session):
                     return
 
     def _could_take_up_first(self, session: Session) -> bool:
         """Work on the first queued request, which is answered where that fails. False where it stays queued."""
-        queued = self._waiting.first(session)
+        queued = self._open.first(session)
         try:
             if not self._take_up_first(session):
                 return False
@@ -278,9 +312,9 @@ class Dispatcher:
 
     def _take_up_first(self, session: Session) -> bool:
         """Work on the first queued request. False where it stays queued."""
-        if self._waiting.first(session).unread:
+        if self._open.first(session).unread:
             return False
-        request = self._waiting.first(session).request
+        request = self._open.first(session).request
         if lacks_bytes(session, request):
             self._residency.need(session)
         if lacks_bytes(session, request) or _looked_at(session):
@@ -289,14 +323,14 @@ class Dispatcher:
             if session.work is None:
                 self._recompute(session)
             return False
-        return self._dispatch_now(self._waiting.take(session), session)
+        return self._dispatch_now(self._open.take(session), session)
 
     def take_up_all(self) -> bool:
         """Look again at queued requests where residency has changed. True where it had."""
         before = self._changes_seen
         while self._changes_seen != self._residency.changes:
             self._changes_seen = self._residency.changes
-            for session in [one for one in self._sessions.values() if one in self._waiting]:
+            for session in [one for one in self._sessions.values() if one in self._open]:
                 self.take_up(session)
         return before != self._changes_seen
 

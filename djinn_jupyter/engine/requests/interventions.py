@@ -1,9 +1,10 @@
-"""Breakpoints, edits, steering rules and watches."""
+"""Breakpoints, edits, steering rules and watches: set, turned off and on again, and cleared."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -137,7 +138,7 @@ class EditRequests:
         )
         session.set_edits(made.frame, [*session.edits, made.noted])
         words = request.words or edit_kinds.spell(request.edit)
-        return _edited(tell_edited(self._runtime, session), site, words, made)
+        return _edited(_tell_edited(self._runtime, session), site, words, made)
 
     def _patch(
         self, edit: PatchFrom, site: Site, positions: tuple[int, ...]
@@ -179,7 +180,23 @@ class EditRequests:
         stop = session.history.here
         assert stop is not None
         session.set_edits(stop.frame, [])
-        tell_edited(self._runtime, session)
+        _tell_edited(self._runtime, session)
+        return reports.paused(self._runtime, session)
+
+    @handles(ask.EnableEdit)
+    def enable_edit(self, request: ask.EnableEdit, session: Session, holder: Holder) -> Paused:
+        """Make the edits of the stop again, from the value that the pass computed."""
+        standing = queries.stopped_frame(session)
+        stop = session.history.here
+        assert stop is not None and standing.raw is not None
+        if not 1 <= request.number <= len(session.edits):
+            there = ", ".join(f"{edit.number}: {edit.what}" for edit in session.edits) or "none"
+            raise InvalidEdit(f"This stop has no edit {request.number}; there are {there}.")
+        wanted = [replace(e, enabled=request.enabled) if e.number == request.number else e for e in session.edits]
+        self._residency.set_aside_now(standing.raw.nbytes)
+        session.set_edits(*stop_edits.with_edits(stop.frame, wanted))
+        self._residency.accounted(session)
+        _tell_edited(self._runtime, session)
         return reports.paused(self._runtime, session)
 
 
@@ -203,9 +220,16 @@ class RuleRequests:
         session.steer(made)
         return Steered(rule=made.describe(), existed=False)
 
+    @handles(ask.EnableRule)
+    def enable_rule(self, request: ask.EnableRule, session: Session, holder: Holder) -> Steered:
+        rule = _rule_of(session, request.number)
+        rule.enable(request.enabled)
+        session.steer(rule)
+        return Steered(rule=rule.describe(), existed=True)
+
     @handles(ask.Unsteer)
     def unsteer(self, request: ask.Unsteer, session: Session, holder: Holder) -> Cleared:
-        doomed = list(session.rules) if request.number is None else [rule_of(session, request.number).number]
+        doomed = list(session.rules) if request.number is None else [_rule_of(session, request.number).number]
         session.remove(session.rules, doomed)
         return Cleared(count=len(doomed))
 
@@ -271,7 +295,7 @@ def _touched(frame: Frame, positions: tuple[int, ...] | None) -> tuple[int, ...]
     return tuple(available if rows is None else (available[row] for row in rows))
 
 
-def tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
+def _tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
     """Tell the clients that show the stop that its value has changed; return where the session stands now."""
     stop = reports.standing(session)
     runtime.publish(SessionEdited(session=session.name, stop=stop))
@@ -308,7 +332,7 @@ def _edited(stop: StopIdentity, site: Site, spelling: str, made: stop_edits.Made
     )
 
 
-def rule_of(session: Session, number: int) -> Rule:
+def _rule_of(session: Session, number: int) -> Rule:
     """Return the rule of that number. Raises UnknownRule."""
     if number not in session.rules:
         rules = ", ".join(f"{r.number} at {r.named}" for r in session.rules.values()) or "none"

@@ -24,13 +24,13 @@ from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices,
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
+from djinn_jupyter.engine.parts import Foundation
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.recovery import Recovery
 from djinn_jupyter.engine.persistence.store.checkpoint_store import is_store, require_store
 from djinn_jupyter.engine.persistence.store.s3 import require_journal_store
 from djinn_jupyter.engine.process_memory import ProcessFootprint, footprint_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
-from djinn_jupyter.engine.startup.assemble import Foundation, assemble
 from djinn_jupyter.engine.startup.describe import describe, position_limit
 from djinn_jupyter.engine.startup.graphs import graphs_for, notes_on, recorder_on
 from djinn_jupyter.engine.startup.selftest import LEAST_POSITIONS, Proof, prove
@@ -116,8 +116,8 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
         sessions=engine.sessions,
         tiers=engine.tiers,
         storage_table=engine.storage_table,
-        running_time=engine.parts.running_time,
-        undecided=engine.parts.upkeep.moves.undecided,
+        running_time=engine.running_time,
+        undecided=engine.moves.undecided,
         wake=engine.mailbox.wake,
     )
     brought_back = recovery.open_journal()
@@ -172,7 +172,7 @@ def build_engine(
             footprint=footprint,
             ranks=split.ranks if split and serves else None,
         )
-        return assemble(given)
+        return Engine(given)
 
     progress("proving that a stopped pass goes on bit for bit")
     proof = _prove(engine(describe(loaded, anatomy, geometry, (), weights.total), lambda event: None, None))

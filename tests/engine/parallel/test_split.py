@@ -330,7 +330,7 @@ def test_a_request_for_whole_layers_is_refused_in_one_sentence(desk: Desk, plain
 def test_a_rank_that_dies_ends_the_engine_by_its_name(model: Path) -> None:
     with split_desk(model, 2) as desk:
         stopped(desk, f"z.{MIDDLE}")
-        (process,) = desk.engine.parts.ranks._processes  # type: ignore[union-attr]
+        (process,) = desk.engine.ranks._processes  # type: ignore[union-attr]
         process.kill()
         process.wait()
         with pytest.raises(EngineBroken, match=rf"Rank 1 of 2, process {process.pid}, was killed by signal 9, and no"):

@@ -54,7 +54,7 @@ def moved(one: Desk, other: Desk, name: str = "a") -> None:
 def has_looked(desk: Desk) -> bool:
     """Let the engine settle the moves that their clients have left; True where it has, or cannot yet."""
     desk.engine.tick()
-    return not desk.engine.parts.upkeep.moves._settling
+    return not desk.engine.moves._settling
 
 
 def answers(desk: Desk, name: str = "a") -> bool:

@@ -75,7 +75,7 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
     desk.open()
     engine = desk.engine
     parts = [
-        (engine.parts.upkeep.idle_sleep, "tell"),
+        (engine.upkeep.idle_sleep, "tell"),
         (engine.residency, "heed"),
         (engine.persistence, "attend"),
         (engine.residency.eviction, "attend"),

@@ -88,7 +88,7 @@ class CrashMachine(HistoryMachine):
         for name in left:
             self.desk.swap_out(name, "disk")
         if in_order:
-            self.desk.engine.parts.orderly_shutdown.put_away()
+            self.desk.engine.orderly_shutdown.put_away()
             left = {name for name in names if self.desk.session(name).residence.state == "disk"}
             assert left >= {
                 name for name in names if (one := self.desk.session(name)).committed and not one.needs_recompute

@@ -222,7 +222,7 @@ def test_a_move_that_its_client_left_is_settled_by_the_engine(
         sent(one, other, move=move)
         if arrives:
             taken(other, move=move)
-        moves = one.engine.parts.upkeep.moves
+        moves = one.engine.moves
         one.engine.tick()
         assert not answers(one)
         monkeypatch.setattr(moves, "_clock", lambda now=moves._clock: now() + 1000)

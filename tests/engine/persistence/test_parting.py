@@ -97,9 +97,9 @@ def test_a_prompt_that_was_being_read_is_found_as_it_was_given(tmp_path: Path) -
     one, twin = office(tmp_path / "one"), office(tmp_path / "undisturbed")
     one.open()
     one.post(ask.Run(session="a", tokens=tokens(30), max_new_tokens=5, ignore_eos=True), [])
-    one.engine.parts.delivery.read_mail()
+    one.engine.dispatcher.read_mail()
     one.post(ask.Describe(session="a"), [])  # a request, for which the prompt gives way between two layers
-    one.engine.parts.turns.advance(one.engine.scheduler.jobs[0])
+    one.engine.turns.advance(one.engine.scheduler.jobs[0])
     assert one.session().frame is not None
     one.engine.close()
     other = office(tmp_path / "one")
@@ -114,8 +114,8 @@ def test_the_end_waits_for_one_session_when_the_time_is_over(tmp_path: Path, mon
     one = populated(tmp_path)
     one.session("ended").residence.touch()
     clock = iter(range(100))
-    monkeypatch.setattr(one.engine.parts.orderly_shutdown, "_clock", lambda: float(next(clock)))
-    one.engine.parts.orderly_shutdown.put_away(seconds=2.0)
+    monkeypatch.setattr(one.engine.orderly_shutdown, "_clock", lambda: float(next(clock)))
+    one.engine.orderly_shutdown.put_away(seconds=2.0)
     monkeypatch.undo()
     while one.engine.tiers.moving:
         one.engine.mailbox.wait(1.0)
@@ -141,7 +141,7 @@ def test_an_error_in_one_part_of_the_end_keeps_no_other_part_from_ending(
     def fail() -> None:
         raise OSError("Made to fail.")
 
-    monkeypatch.setattr(one.engine.parts.orderly_shutdown, "put_away", fail)
+    monkeypatch.setattr(one.engine.orderly_shutdown, "put_away", fail)
     with pytest.raises(OSError, match="Made to fail"):
         one.engine.close()
     other = office(tmp_path)

@@ -99,12 +99,12 @@ def test_the_quota_of_a_day_holds_at_the_next_engine(tmp_path: Path) -> None:
     assert times is not None
     times._written_at -= WRITTEN_SECONDS
     house.ask("anna", ask.Open(session="a"))
-    used = first.engine.parts.running_time.seconds("anna")
+    used = first.engine.running_time.seconds("anna")
     assert used > 0
 
     second = build_desk(build("llama"))
     journal(second, crashed(tmp_path / "first", tmp_path / "second"))
-    assert second.engine.parts.running_time.seconds("anna") == pytest.approx(used)
+    assert second.engine.running_time.seconds("anna") == pytest.approx(used)
     second.engine.heed_quotas(lambda person: Quota(running=0))
     house = House(second)
     house.ask("anna", ask.Open(session="a"))

@@ -105,7 +105,7 @@ class Road:
         for desk in self.desks:
             session = desk.engine.sessions.get("a")
             if session is not None and session.moving.present is not None:
-                moves = desk.engine.parts.upkeep.moves
+                moves = desk.engine.moves
                 deque(moves.settle(session, session.moving.present, looked_at), maxlen=0)
 
     def found(self) -> list[bool]:
@@ -246,7 +246,7 @@ def test_a_session_whose_decision_cannot_be_read_answers_nothing_until_it_can(
     with pytest.raises(IllegalMove, match="on its way between two engines"):
         one.ask(ask.Resume(session="a"))
     assert road.take()
-    moves = one.engine.parts.upkeep.moves
+    moves = one.engine.moves
     monkeypatch.setattr(moves, "_clock", lambda now=moves._clock: now() + 1000)
     until(lambda: has_looked(one))
     assert not road.found()[0], "the store still does not answer"

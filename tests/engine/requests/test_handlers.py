@@ -12,4 +12,4 @@ ANSWERED_BEFORE = {  # by the client table, a worker or the service
 
 
 def test_every_request_has_a_handler_or_is_answered_before_any(llama: Desk) -> None:
-    assert llama.engine.parts.handlers.requests == {*kinds.known().requests} - ANSWERED_BEFORE
+    assert llama.engine.handlers.requests == {*kinds.known().requests} - ANSWERED_BEFORE

@@ -53,7 +53,7 @@ def parts(llama: Desk) -> MethodParts:
     return MethodParts(
         sessions=engine.sessions,
         runtime=engine.runtime,
-        budget=engine.parts.budget,
+        budget=engine.budget,
         identity=engine.persistence.identity,
         files=engine.persistence.file_worker,
         until_done=lambda work: iter(()),  # type: ignore[arg-type, return-value]

@@ -149,7 +149,7 @@ def test_the_end_of_a_queue_is_a_change_for_those_that_wait_for_room(
     desk.run(PROMPT, 3)
     desk.swap_out()
     desk.open("b")
-    mover, residency, turns = held(desk), desk.engine.residency, desk.engine.parts.turns
+    mover, residency, turns = held(desk), desk.engine.residency, desk.engine.turns
     replies, blocked, advance = post(desk, asked), list[Any](), turns.advance_next
 
     def advance_next() -> bool:

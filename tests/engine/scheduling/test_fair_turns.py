@@ -10,8 +10,10 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from djinn_jupyter.engine.scheduling.jobs import Job
+from djinn_jupyter.engine.scheduling.mailbox import Mailbox
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.session.residence import Residence
+from djinn_jupyter.engine.system.prefill_throttle import PrefillThrottle
 
 PEOPLE: Final = ("anna", "bert", "cora")
 MOST_AHEAD: Final = 2
@@ -37,12 +39,16 @@ def job_of(person: str, kind: Any = "run") -> Job:
     return Job(kind=kind, session=session, steps=iter(()), for_request=None)
 
 
+def rotation() -> Scheduler:
+    return Scheduler(Mailbox(), PrefillThrottle(None))
+
+
 def turns_of(scheduler: Scheduler, count: int) -> list[str]:
     return [job.person for _ in range(count) if (job := scheduler.next()) is not None]
 
 
 def test_twenty_runs_of_one_person_take_every_second_turn() -> None:
-    scheduler = Scheduler()
+    scheduler = rotation()
     jobs = [job_of("anna") for _ in range(20)]
     for job in (*jobs, job_of("bert")):
         scheduler.add(job)
@@ -51,7 +57,7 @@ def test_twenty_runs_of_one_person_take_every_second_turn() -> None:
 
 
 def test_the_jobs_of_one_person_alternate_and_a_look_comes_first() -> None:
-    scheduler = Scheduler()
+    scheduler = rotation()
     first, second, look = job_of("anna"), job_of("anna"), job_of("anna", "look")
     scheduler.add(first)
     scheduler.add(second)
@@ -63,7 +69,7 @@ def test_the_jobs_of_one_person_alternate_and_a_look_comes_first() -> None:
 
 
 def test_a_job_that_comes_during_a_turn_has_its_own_before_the_next_of_that() -> None:
-    scheduler = Scheduler()
+    scheduler = rotation()
     first, second, late = job_of("anna"), job_of("anna"), job_of("anna")
     scheduler.add(first)
     scheduler.add(second)
@@ -73,14 +79,14 @@ def test_a_job_that_comes_during_a_turn_has_its_own_before_the_next_of_that() ->
 
 
 def test_a_look_comes_before_the_runs_of_others() -> None:
-    scheduler = Scheduler()
+    scheduler = rotation()
     for job in (job_of("anna"), job_of("anna"), job_of("bert", "look")):
         scheduler.add(job)
     assert turns_of(scheduler, 1) == ["bert"]
 
 
 def test_one_whose_job_waited_has_no_turns_saved_up() -> None:
-    scheduler, waiting = Scheduler(), job_of("anna")
+    scheduler, waiting = rotation(), job_of("anna")
     scheduler.add(waiting)
     scheduler.add(job_of("bert"))
     waiting.blocked = lambda: True
@@ -90,7 +96,7 @@ def test_one_whose_job_waited_has_no_turns_saved_up() -> None:
 
 
 def test_one_whose_job_waited_is_not_ahead_by_a_look_besides() -> None:
-    scheduler, waiting = Scheduler(), job_of("anna")
+    scheduler, waiting = rotation(), job_of("anna")
     scheduler.add(waiting)
     waiting.blocked = lambda: True
     scheduler.add(job_of("bert"))
@@ -109,7 +115,7 @@ class Rotation(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler()
+        self.scheduler = rotation()
         self.ahead: dict[tuple[str, str], int] = {}
 
     @rule(target=jobs, person=st.sampled_from(PEOPLE), kind=st.sampled_from(["run", "look"]))

@@ -55,7 +55,7 @@ def desk(shared: Desk) -> Iterator[Desk]:
     shared.engine = engine
     yield shared
     held.go_on.set()
-    while engine.parts.tokenizing.busy or engine.tick():
+    while engine.tokenizing.busy or engine.tick():
         engine.mailbox.wait(0.01)
     shared.close_all()
     engine.close()
@@ -125,7 +125,7 @@ def test_a_session_closed_meanwhile_has_its_prompt_answered_once(desk: Desk) -> 
     desk.close("a")
     assert [(type(reply), reply.code) for reply in replies] == [(told.Failed, "UnknownSession")]
     _held(desk).go_on.set()
-    while desk.engine.parts.tokenizing.busy or desk.engine.tick():
+    while desk.engine.tokenizing.busy or desk.engine.tick():
         desk.engine.mailbox.wait(0.01)
     assert len(replies) == 1
 
@@ -154,7 +154,7 @@ def test_a_prompt_to_a_running_session_is_refused_without_being_read(desk: Desk)
     desk.post(ask.Run(session="a", tokens=(1, 2, 3), max_new_tokens=50, ignore_eos=True), [])
     desk.engine.tick()
     desk.post(_run(), replies)
-    desk.engine.parts.delivery.read_mail(), desk.engine.parts.promises.send()
+    desk.engine.dispatcher.read_mail(), desk.engine.promises.send()
     assert [reply.code for reply in replies] == ["IllegalMove"]
 
 

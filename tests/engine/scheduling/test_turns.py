@@ -358,8 +358,8 @@ def test_jobs_that_none_can_choose_among_are_ended_and_answered(desk: Desk, monk
     replies: list[Any] = []
     for name in "ab":
         desk.post(ask.Run(session=name, tokens=PROMPT, max_new_tokens=NEW), replies)
-    desk.engine.parts.delivery.read_mail()
-    turns = desk.engine.parts.turns
+    desk.engine.dispatcher.read_mail()
+    turns = desk.engine.turns
 
     def choose() -> None:
         raise ArithmeticError("planted")

@@ -45,7 +45,7 @@ def unmoved(desk: Desk) -> Any:
 
 def test_whatever_moves_or_changes_a_stop_can_name_it(llama: Desk) -> None:
     assert {*KINDS} == MOVES | {ask.ApplyEdit, ask.RevertEdits, ask.Fork, ask.ResumeWith}
-    named = {kind for kind in llama.engine.parts.handlers.requests if issubclass(kind, ask.StopRequest)}
+    named = {kind for kind in llama.engine.handlers.requests if issubclass(kind, ask.StopRequest)}
     assert named == {*ask.StopRequest.__subclasses__()}
 
 

@@ -46,7 +46,7 @@ def test_on_the_cpu_there_is_nothing_to_wait_for() -> None:
 def test_it_is_kept_in_a_prefill_between_all_layers_and_not_in_decode_steps() -> None:
     desk = desk_of("llama")
     queue = Queue()
-    desk.engine.parts.giving_way.throttle = PrefillThrottle(queue.mark)
+    desk.engine.scheduler.throttle = PrefillThrottle(queue.mark)
     desk.open()
     desk.run(tokens(13), 0)
     between = desk.layers - 1
