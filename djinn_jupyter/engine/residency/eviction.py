@@ -41,11 +41,6 @@ def same_person(wanting: Session) -> Of:
     return lambda session: person_of(session.name) == person
 
 
-def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
-    """Return the candidates, the longest unused first, for an engine without notebooks."""
-    return by_last_use(candidates)
-
-
 class Eviction:
     """Finds room on the device. `choose` orders the sessions to evict for so many bytes; sessions in `waiting` have
     queued requests, `others_go_on` is True where another session's job has work, `at_work` has the sessions of all
@@ -64,7 +59,7 @@ class Eviction:
         others_go_on: Callable[[Session, Of], bool] = lambda session, of: False,
         at_work: Callable[[], Iterable[Session]] = tuple,
         is_expected: Callable[[Session, float], bool] = lambda session, within: False,
-        choose: Choice = longest_unused,
+        choose: Choice = lambda candidates, need: by_last_use(candidates),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sessions, self._waiting, self._budget = sessions, waiting, budget

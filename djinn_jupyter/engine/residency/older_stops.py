@@ -17,7 +17,7 @@ from djinn_jupyter.engine.memory.offload.mover import Moved, MoverBatch
 from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
-from djinn_jupyter.engine.session.footprint import storages_of, tensors_of_stop
+from djinn_jupyter.engine.session.footprint import each_once, storages_of, tensors_of_stop
 from djinn_jupyter.engine.session.history import MOST_STOPS, StopRecord
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import DjinnError, TierFull
@@ -144,9 +144,7 @@ class OlderStops:
     @contextmanager
     def pinned(self, tensors: Iterable[Tensor]) -> Iterator[list[Storage]]:
         """Pin the storages of these tensors: they stay on the device, or are loaded without being evicted again."""
-        found = {
-            storage.identity: storage for tensor in tensors if (storage := self._storage_table.of(tensor)) is not None
-        }
+        found = each_once(self._storage_table, tensors)
         self._pinned.update(found.keys())
         try:
             yield list(found.values())
@@ -156,9 +154,7 @@ class OlderStops:
 
     def away(self, tensors: Iterable[Tensor]) -> list[Storage]:
         """Return the storages of these tensors that are not on the device."""
-        found = {
-            storage.identity: storage for tensor in tensors if (storage := self._storage_table.of(tensor)) is not None
-        }
+        found = each_once(self._storage_table, tensors)
         return [storage for storage in found.values() if not storage.resident]
 
     def load(self, storages: Sequence[Storage]) -> list[MoverBatch]:
@@ -231,9 +227,4 @@ class OlderStops:
 
     def of(self, stop: StopRecord) -> list[Storage]:
         """Return the stop's storages, each once."""
-        found = {
-            storage.identity: storage
-            for t in tensors_of_stop(stop)
-            if (storage := self._storage_table.of(t)) is not None
-        }
-        return list(found.values())
+        return list(each_once(self._storage_table, tensors_of_stop(stop)).values())

@@ -33,16 +33,6 @@ def ask_for_more(person: str) -> str:
     return f"ask the engine's user for more (`djinn quota {person}`)"
 
 
-def none_saved(person: str) -> int:
-    """Return 0: there are no files of checkpoints."""
-    return 0
-
-
-def none_added(person: str | None) -> int:
-    """Return 0: no modules and adapters were added."""
-    return 0
-
-
 class MemoryQuotas:
     """`saved` has the bytes of a person's checkpoints, which count for the disk, and `added` those of the modules and
     adapters that the person added, which count for the device."""
@@ -51,8 +41,8 @@ class MemoryQuotas:
         self,
         sessions: Mapping[str, Session],
         storage_table: StorageTable,
-        saved: Callable[[str], int] = none_saved,
-        added: Callable[[str | None], int] = none_added,
+        saved: Callable[[str], int] = lambda person: 0,
+        added: Callable[[str | None], int] = lambda person: 0,
     ) -> None:
         self._sessions, self._storage_table = sessions, storage_table
         self._saved, self.added = saved, added

@@ -14,7 +14,7 @@ from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, in_order
 from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
 from djinn_jupyter.engine.residency.pass_room import StopRoom
-from djinn_jupyter.engine.residency.quotas import MemoryQuotas, none_added, none_saved
+from djinn_jupyter.engine.residency.quotas import MemoryQuotas
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Pieces
@@ -46,8 +46,8 @@ class Residency:
         at_work: Callable[[], Iterable[Session]],
         swapped: Callable[[Session, Transfer | None], None],
         new_cache: Callable[[], PagedCache],
-        saved: Callable[[str], int] = none_saved,
-        added: Callable[[str | None], int] = none_added,
+        saved: Callable[[str], int] = lambda person: 0,
+        added: Callable[[str | None], int] = lambda person: 0,
         order: EvictionOrder = in_order,
         prefetches: bool = True,
     ) -> None:

@@ -40,18 +40,18 @@ def all_storages_of(session: Session, storage_table: StorageTable) -> list[Stora
 
 
 def _found(session: Session, storage_table: StorageTable) -> SessionStorages:
-    own = _each_once(storage_table, own_tensors(session))
+    own = each_once(storage_table, own_tensors(session))
     for state in session.cache.live_states().values():
         for tensor in state.tensors():
             storage = storage_table.of(tensor)
             if storage is not None:
                 storage.written_at(session.residence.version)
                 own[storage.identity] = storage
-    past = _each_once(storage_table, past_tensors(session))
+    past = each_once(storage_table, past_tensors(session))
     return SessionStorages(own=list(own.values()), past=[past[identity] for identity in past if identity not in own])
 
 
-def _each_once(storage_table: StorageTable, tensors: Iterable[Tensor]) -> dict[int, Storage]:
+def each_once(storage_table: StorageTable, tensors: Iterable[Tensor]) -> dict[int, Storage]:
     """Return the storages of tensors by identity. Each stop of a pass has the overrides of those before it, so most
     tensors come again and again; the table is asked for each once."""
     each = {id(tensor): tensor for tensor in tensors}

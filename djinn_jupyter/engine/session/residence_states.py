@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from djinn_jupyter.engine.session.transitions import follow
+from djinn_jupyter.engine.session.states import follow
 from djinn_jupyter.wire.nouns import Residency
 from djinn_jupyter.wire.texts import in_quotes
 

@@ -8,12 +8,15 @@ closed    removed
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Final, Literal, TypeVar
 
-from djinn_jupyter.engine.session.transitions import follow
+from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.nouns import SessionState
 from djinn_jupyter.wire.texts import in_quotes
 
+State = TypeVar("State")
+AnyMove = TypeVar("AnyMove")
 SessionMove = Literal["run", "go_on", "stop", "finish", "fail", "go_back", "rerun", "close"]
 
 MOVES: Final[dict[tuple[SessionState, SessionMove], SessionState]] = {
@@ -45,3 +48,12 @@ def after(state: SessionState, move: SessionMove, name: str) -> SessionState:
     none."""
     why = _REMEDY.get((state, move), f"it is {state}")
     return follow(MOVES, state, move, f"Session {in_quotes(name)} cannot {move.replace('_', ' ')}: {why}.")
+
+
+def follow(moves: Mapping[tuple[State, AnyMove], State], state: State, move: AnyMove, refusal: str) -> State:
+    """Return the state that `move` leads to from `state`. Raises IllegalMove with the refusal where the table has
+    none."""
+    following = moves.get((state, move))
+    if following is None:
+        raise IllegalMove(refusal)
+    return following

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
+from transformers import Cache, PreTrainedConfig
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory, Pair
+from djinn_jupyter.engine.wavefront.shared_cache import MaskedLayer, slides
 
 ROOM: Final = 64  # columns for new positions, or a quarter of those there if that is more
 
@@ -110,13 +111,12 @@ class Columns:
                         rows[:, line].narrow(2, column, piece.count).copy_(paged.narrow(2, piece.row, piece.count))
 
 
-class ColumnLayer(cache_utils.CacheLayerMixin):
-    """One layer of a ColumnCache. A window is kept by the masks, which the model makes from columns."""
+class ColumnLayer(MaskedLayer):
+    """One layer of a ColumnCache."""
 
     def __init__(self, index: int, columns: Columns, sliding: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.index, self.columns, self.is_sliding, self.is_initialized = index, columns, sliding, True
-        self.leaves = False
+        super().__init__(index, sliding)
+        self.columns, self.leaves = columns, False
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Pair:
         """Write the next rows of every line. Return the columns that attention reads, k_BHCD and v_BHCD; where it
@@ -129,16 +129,8 @@ class ColumnLayer(cache_utils.CacheLayerMixin):
             raise Leave
         return keys.narrow(2, 0, end + count), values.narrow(2, 0, end + count)
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.columns.end + query_length, 0
-
     def get_seq_length(self) -> int:
         return self.columns.end
-
-    def get_max_length(self) -> int:
-        return -1
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None: ...
 
 
 class ColumnCache(Cache):
@@ -146,10 +138,7 @@ class ColumnCache(Cache):
 
     def __init__(self, config: PreTrainedConfig, columns: Columns) -> None:
         self.columns = columns
-        self._columned = [
-            ColumnLayer(index, columns, type(layer) is cache_utils.DynamicSlidingWindowLayer)
-            for index, layer in enumerate(DynamicCache(config=config).layers)
-        ]
+        self._columned = [ColumnLayer(index, columns, sliding) for index, sliding in enumerate(slides(config))]
         super().__init__(layers=list(self._columned))
 
     @contextmanager

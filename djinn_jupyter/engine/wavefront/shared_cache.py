@@ -37,13 +37,33 @@ class BaseRows:
         return sum(rows.nbytes for pair in self.of_layer.values() for rows in pair)
 
 
-class SharedLayer(cache_utils.CacheLayerMixin):
-    """One layer of a SharedCache. A window is kept by the masks, which the model makes from positions."""
+class MaskedLayer(cache_utils.CacheLayerMixin):
+    """A layer whose window is kept by the masks, which the model makes from `get_seq_length`."""
+
+    def __init__(self, index: int, sliding: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.index, self.is_sliding, self.is_initialized = index, sliding, True
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None: ...
+
+
+def slides(config: PreTrainedConfig) -> list[bool]:
+    """Return for each layer of a model's cache whether it has a window."""
+    return [type(one) is cache_utils.DynamicSlidingWindowLayer for one in DynamicCache(config=config).layers]
+
+
+class SharedLayer(MaskedLayer):
+    """One layer of a SharedCache."""
 
     def __init__(self, index: int, base: BaseRows, start: int, sliding: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.index, self.base, self.start, self.is_sliding = index, base, start, sliding
-        self.is_initialized = True
+        super().__init__(index, sliding)
+        self.base, self.start = base, start
         self.before: KeyValues | None = None  # B lines' own rows from the base's `until` on, before those of this call
         self.until = start
         self.catching = False
@@ -95,16 +115,8 @@ class SharedLayer(cache_utils.CacheLayerMixin):
             return own[0]
         return torch.cat([keys for keys, _ in own], 2), torch.cat([values for _, values in own], 2)
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.start + query_length, 0
-
     def get_seq_length(self) -> int:
         return self.start
-
-    def get_max_length(self) -> int:
-        return -1
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None: ...
 
 
 class SharedCache(Cache):
@@ -112,12 +124,8 @@ class SharedCache(Cache):
 
     def __init__(self, config: PreTrainedConfig, base: BaseRows, start: int) -> None:
         self.start = start
-        plain = DynamicCache(config=config).layers
         super().__init__(
-            layers=[
-                SharedLayer(index, base, start, type(layer) is cache_utils.DynamicSlidingWindowLayer)
-                for index, layer in enumerate(plain)
-            ]
+            layers=[SharedLayer(index, base, start, sliding) for index, sliding in enumerate(slides(config))]
         )
 
     def layer(self, index: int) -> SharedLayer:
