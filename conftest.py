@@ -17,7 +17,7 @@ from hypothesis import settings
 from jupyter_client.connect import LocalPortCache
 
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.engine.system.collector import importing
+from djinn_jupyter.engine.system.process import importing
 from tests.ports import port_of_a_kernel
 
 # Short, because the path of an ipc socket may have no more than about a hundred characters.

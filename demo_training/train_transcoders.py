@@ -19,10 +19,10 @@ from safetensors.torch import load_file, save
 
 import djinn_jupyter as dj
 from demo_training import grammar as g
-from djinn_jupyter.client.training.trained import TrainedModule
 from djinn_jupyter.demo import TRANSCODERS_PATH
-from djinn_jupyter.module_files import circuit_tracer, saelens
-from djinn_jupyter.module_files.writing import require_free, write_folder
+from djinn_jupyter.modules.files import circuit_tracer, saelens
+from djinn_jupyter.modules.files.files import require_free, write_folder
+from djinn_jupyter.modules.training.process import TrainedModule
 
 DOCUMENTS_SEED: Final = 7
 HOOKS: Final = "feature_input_hook: mlp.hook_in\nfeature_output_hook: mlp.hook_out\n"

@@ -14,105 +14,105 @@ from typing import TYPE_CHECKING, Any
 from djinn_jupyter._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
-    from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
-    from djinn_jupyter.client.interrupts import WorkInterrupted as WorkInterrupted
-    from djinn_jupyter.client.loading import attach as attach
-    from djinn_jupyter.client.loading import beside as beside
-    from djinn_jupyter.client.loading import connect as connect
-    from djinn_jupyter.client.loading import engines as engines
-    from djinn_jupyter.client.loading import load as load
-    from djinn_jupyter.client.looks import Effect as Effect
-    from djinn_jupyter.client.looks import Lens as Lens
-    from djinn_jupyter.client.reproducing import reproduce as reproduce
-    from djinn_jupyter.client.reproduction import Reproduction as Reproduction
-    from djinn_jupyter.client.session import RemoteSession as RemoteSession
-    from djinn_jupyter.client.stops import BatchInterrupted as BatchInterrupted
-    from djinn_jupyter.client.stops import Finished as Finished
-    from djinn_jupyter.client.stops import Interrupted as Interrupted
-    from djinn_jupyter.client.stops import Paused as Paused
-    from djinn_jupyter.client.training.calls import steering_vector as steering_vector
-    from djinn_jupyter.client.training.calls import train_probe as train_probe
-    from djinn_jupyter.client.training.calls import train_sae as train_sae
-    from djinn_jupyter.client.training.calls import train_transcoder as train_transcoder
-    from djinn_jupyter.client.training.calls import train_tuned_lens as train_tuned_lens
-    from djinn_jupyter.client.training.trained import TrainedModule as TrainedModule
+    from djinn_jupyter.api.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
+    from djinn_jupyter.api.engine import RemoteEngine as RemoteEngine
+    from djinn_jupyter.api.interrupts import WorkInterrupted as WorkInterrupted
+    from djinn_jupyter.api.loading import attach as attach
+    from djinn_jupyter.api.loading import beside as beside
+    from djinn_jupyter.api.loading import connect as connect
+    from djinn_jupyter.api.loading import engines as engines
+    from djinn_jupyter.api.loading import load as load
+    from djinn_jupyter.api.looks import Effect as Effect
+    from djinn_jupyter.api.looks import Lens as Lens
+    from djinn_jupyter.api.reproducing import reproduce as reproduce
+    from djinn_jupyter.api.result_files import Reproduction as Reproduction
+    from djinn_jupyter.api.session import RemoteSession as RemoteSession
+    from djinn_jupyter.api.stops import BatchInterrupted as BatchInterrupted
+    from djinn_jupyter.api.stops import Finished as Finished
+    from djinn_jupyter.api.stops import Interrupted as Interrupted
+    from djinn_jupyter.api.stops import Paused as Paused
     from djinn_jupyter.errors import BatchEnded as BatchEnded
     from djinn_jupyter.errors import DjinnError as DjinnError
-    from djinn_jupyter.methods.attribution.api.attributing import attribute as attribute
-    from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve as CircuitCurve
-    from djinn_jupyter.methods.circuits.api.circuit_curves import circuit_curve as circuit_curve
+    from djinn_jupyter.methods.attribution.api import attribute as attribute
     from djinn_jupyter.methods.circuits.api.circuits import Circuit as Circuit
+    from djinn_jupyter.methods.circuits.api.circuits import CircuitCurve as CircuitCurve
     from djinn_jupyter.methods.circuits.api.circuits import auroc as auroc
     from djinn_jupyter.methods.circuits.api.circuits import circuit as circuit
+    from djinn_jupyter.methods.circuits.api.circuits import circuit_curve as circuit_curve
     from djinn_jupyter.methods.circuits.api.edges import Edges as Edges
     from djinn_jupyter.methods.circuits.api.edges import edges as edges
     from djinn_jupyter.methods.circuits.api.pruning import acdc as acdc
     from djinn_jupyter.methods.datasets.api.activations import Activations as Activations
     from djinn_jupyter.methods.datasets.api.collecting import collect as collect
     from djinn_jupyter.methods.datasets.api.scoring import Losses as Losses
-    from djinn_jupyter.methods.datasets.api.splicing import Splice as Splice
-    from djinn_jupyter.methods.datasets.api.splicing import splice as splice
-    from djinn_jupyter.methods.direct.api.attribution import Attribution as Attribution
-    from djinn_jupyter.methods.direct.api.direct import direct as direct
-    from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph as AttributionGraph
-    from djinn_jupyter.methods.graphs.api.graphs import attribution_graph as attribution_graph
+    from djinn_jupyter.methods.datasets.api.scoring import Splice as Splice
+    from djinn_jupyter.methods.datasets.api.scoring import splice as splice
+    from djinn_jupyter.methods.direct.api import Attribution as Attribution
+    from djinn_jupyter.methods.direct.api import direct as direct
+    from djinn_jupyter.methods.graphs.api import AttributionGraph as AttributionGraph
+    from djinn_jupyter.methods.graphs.api import attribution_graph as attribution_graph
     from djinn_jupyter.methods.heads.api import HeadPatterns as HeadPatterns
     from djinn_jupyter.methods.heads.api import HeadScores as HeadScores
     from djinn_jupyter.methods.paths.api import path as path
+    from djinn_jupyter.methods.sweep.api.arguments import noise as noise
     from djinn_jupyter.methods.sweep.api.grid import Grid as Grid
     from djinn_jupyter.methods.sweep.api.pair_metrics import per_pair as per_pair
-    from djinn_jupyter.methods.sweep.api.sweep_arguments import noise as noise
     from djinn_jupyter.methods.sweep.api.sweeping import sweep as sweep
+    from djinn_jupyter.modules.training.calls import steering_vector as steering_vector
+    from djinn_jupyter.modules.training.calls import train_probe as train_probe
+    from djinn_jupyter.modules.training.calls import train_sae as train_sae
+    from djinn_jupyter.modules.training.calls import train_transcoder as train_transcoder
+    from djinn_jupyter.modules.training.calls import train_tuned_lens as train_tuned_lens
+    from djinn_jupyter.modules.training.process import TrainedModule as TrainedModule
 
 _HOMES = {
-    "load": "client.loading",
-    "engines": "client.loading",
-    "attach": "client.loading",
-    "connect": "client.loading",
-    "beside": "client.loading",
+    "load": "api.loading",
+    "engines": "api.loading",
+    "attach": "api.loading",
+    "connect": "api.loading",
+    "beside": "api.loading",
     "sweep": "methods.sweep.api.sweeping",
     "path": "methods.paths.api",
     "per_pair": "methods.sweep.api.pair_metrics",
-    "attribute": "methods.attribution.api.attributing",
+    "attribute": "methods.attribution.api",
     "acdc": "methods.circuits.api.pruning",
-    "attribution_graph": "methods.graphs.api.graphs",
+    "attribution_graph": "methods.graphs.api",
     "auroc": "methods.circuits.api.circuits",
     "circuit": "methods.circuits.api.circuits",
-    "circuit_curve": "methods.circuits.api.circuit_curves",
-    "direct": "methods.direct.api.direct",
+    "circuit_curve": "methods.circuits.api.circuits",
+    "direct": "methods.direct.api",
     "edges": "methods.circuits.api.edges",
-    "noise": "methods.sweep.api.sweep_arguments",
-    "reproduce": "client.reproducing",
+    "noise": "methods.sweep.api.arguments",
+    "reproduce": "api.reproducing",
     "collect": "methods.datasets.api.collecting",
-    "splice": "methods.datasets.api.splicing",
-    "train_sae": "client.training.calls",
-    "train_transcoder": "client.training.calls",
-    "train_tuned_lens": "client.training.calls",
-    "train_probe": "client.training.calls",
-    "steering_vector": "client.training.calls",
+    "splice": "methods.datasets.api.scoring",
+    "train_sae": "modules.training.calls",
+    "train_transcoder": "modules.training.calls",
+    "train_tuned_lens": "modules.training.calls",
+    "train_probe": "modules.training.calls",
+    "steering_vector": "modules.training.calls",
     "Activations": "methods.datasets.api.activations",
-    "Attribution": "methods.direct.api.attribution",
+    "Attribution": "methods.direct.api",
     "Grid": "methods.sweep.api.grid",
-    "Reproduction": "client.reproduction",
+    "Reproduction": "api.result_files",
     "Losses": "methods.datasets.api.scoring",
     "Edges": "methods.circuits.api.edges",
-    "AttributionGraph": "methods.graphs.api.graphs",
+    "AttributionGraph": "methods.graphs.api",
     "Circuit": "methods.circuits.api.circuits",
     "HeadScores": "methods.heads.api",
     "HeadPatterns": "methods.heads.api",
-    "CircuitCurve": "methods.circuits.api.circuit_curves",
-    "Splice": "methods.datasets.api.splicing",
-    "Lens": "client.looks",
-    "Effect": "client.looks",
-    "TrainedModule": "client.training.trained",
-    "RemoteEngine": "client.engine",
-    "RemoteSession": "client.session",
-    "Paused": "client.stops",
-    "Finished": "client.stops",
-    "Interrupted": "client.stops",
-    "BatchInterrupted": "client.stops",
-    "WorkInterrupted": "client.interrupts",
+    "CircuitCurve": "methods.circuits.api.circuits",
+    "Splice": "methods.datasets.api.scoring",
+    "Lens": "api.looks",
+    "Effect": "api.looks",
+    "TrainedModule": "modules.training.process",
+    "RemoteEngine": "api.engine",
+    "RemoteSession": "api.session",
+    "Paused": "api.stops",
+    "Finished": "api.stops",
+    "Interrupted": "api.stops",
+    "BatchInterrupted": "api.stops",
+    "WorkInterrupted": "api.interrupts",
     "BatchEnded": "errors",
     "DjinnError": "errors",
 }
@@ -121,7 +121,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return ["__version__", *_HOMES, *_edits()]
-    home = _HOMES.get(name) or ("client.edits" if not name.startswith("_") and name in _edits() else None)
+    home = _HOMES.get(name) or ("api.edits" if not name.startswith("_") and name in _edits() else None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{home}"), name)

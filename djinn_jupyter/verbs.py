@@ -35,7 +35,7 @@ class EngineVerbs:
 class SessionVerbs:
     """The verbs of a session that methods have."""
 
-    attribute = Verb("direct.api.attribution")
+    attribute = Verb("direct.api")
     loss = Verb("datasets.api.session_verbs")
     all_logits = Verb("datasets.api.session_verbs")
     patterns = Verb("heads.api")

@@ -21,7 +21,7 @@ import msgspec
 
 import djinn_jupyter as dj
 from djinn_jupyter import errors
-from djinn_jupyter.client import edits, stops
+from djinn_jupyter.api import edits, stops
 from djinn_jupyter.methods.datasets.api import activations
 from djinn_jupyter.verbs import Verb
 from djinn_jupyter.wire import replies

@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from djinn_jupyter.methods.sweep import request as sweeps
-from djinn_jupyter.server import answers, messages, protocol
+from djinn_jupyter.server import messages
+from djinn_jupyter.server import messages as answers
+from djinn_jupyter.server import messages as protocol
 from djinn_jupyter.wire import edits, kinds, nouns
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
-from djinn_jupyter.wire.event_base import EventBase
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.base import EventBase, ReplyBase
 
 HEAD = "/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */\n"
 VALUES = """/** What an engine measured or computed; null when it is not finite. */

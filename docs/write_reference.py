@@ -15,44 +15,34 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.dap import repl
-from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.arguments import Attach, Launch
-from djinn_jupyter.dap.capabilities import CAPABILITIES
-from djinn_jupyter.engine.persistence import (
-    checkpoint_files,
-    identity,
-    image,
-    records,
-    tensor_table,
-    values,
-)
-from djinn_jupyter.engine.session import residence_states as residency
+from djinn_jupyter.editors.dap import repl
+from djinn_jupyter.editors.dap.adapter import Adapter
+from djinn_jupyter.editors.dap.protocol import CAPABILITIES, Attach, Launch
+from djinn_jupyter.engine.session import residence as residency
 from djinn_jupyter.engine.session.states import MOVES
+from djinn_jupyter.engine.store import checkpoint_files, identity, image, records, values
+from djinn_jupyter.engine.store import image as tensor_table
 from djinn_jupyter.magics import table
 from djinn_jupyter.magics.parsing import Group
 from djinn_jupyter.magics.stand_ins import groups_in
 from djinn_jupyter.methods.sweep import request as sweeps
-from djinn_jupyter.widgets import theme
+from djinn_jupyter.widgets import html
 from djinn_jupyter.wire import (
-    access,
-    adapters,
-    circumstances,
-    holdings,
+    base,
+    edits,
     kinds,
-    module_form,
+    looks,
+    modules,
     nouns,
     people,
-    progress,
     provenance,
-    quotas,
     readings,
     registry,
     replies,
     requests,
-    rules,
-    transfers,
 )
+from djinn_jupyter.wire import nouns as holdings
+from djinn_jupyter.wire import people as quotas
 from djinn_jupyter.wire.edits import Edit
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -63,19 +53,19 @@ FOLDER = Path(__file__).parent / "reference"
 PACKAGE = Path(__file__).parents[1] / "djinn_jupyter"
 NOUNS = (
     nouns,
-    access,
-    rules,
+    base,
+    edits,
     holdings,
-    transfers,
-    progress,
+    base,
+    base,
     provenance,
-    circumstances,
+    looks,
     quotas,
     people,
     readings,
     registry,
-    module_form,
-    adapters,
+    modules,
+    modules,
 )
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
 
@@ -245,9 +235,9 @@ def _option(action: argparse.Action) -> str:
 
 def cards_css() -> str:
     """The style sheet of all cards, for JupyterLab: where a notebook is not trusted, the cards' own is taken away."""
-    head = "/* Written by docs/write_reference.py from widgets/theme.py; change that, not this file. */"
-    narrow = "".join(f"{condition} {{\n{rules.strip()}\n}}\n" for condition, rules in theme.NARROW)
-    return f"{head}\n{theme.STYLE.strip()}\n{narrow}"
+    head = "/* Written by docs/write_reference.py from widgets/html.py; change that, not this file. */"
+    narrow = "".join(f"{condition} {{\n{rules.strip()}\n}}\n" for condition, rules in html.NARROW)
+    return f"{head}\n{html.STYLE.strip()}\n{narrow}"
 
 
 PAGES = {

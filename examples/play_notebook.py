@@ -14,7 +14,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from djinn_jupyter.client.engines.terminal import TerminalProgress
+from djinn_jupyter.link.waiting import TerminalProgress
 
 
 class Player(NotebookClient):

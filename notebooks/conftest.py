@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.methods.circuits.card.graph import MIME
+from djinn_jupyter.methods.circuits.card.circuit import MIME
 
 SANITIZE = Path(__file__).with_name("sanitize.cfg")
 ALONE = not Path(__file__).parents[1].joinpath("conftest.py").exists()

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from djinn_jupyter.engine.system import to_home
+from djinn_jupyter.engine.system import device as to_home
 
 HOMES = (torch.device("cpu", 0), torch.device("cpu", 1))
 DEVICES = "cpu:0,cpu:1"

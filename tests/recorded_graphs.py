@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from djinn_jupyter.engine.system.cuda_graphs import CudaGraphs
-from djinn_jupyter.engine.system.nested import tensors_within
+from djinn_jupyter.engine.system.arrays import tensors_within
+from djinn_jupyter.parallel.graphs import CudaGraphs
 from tests.device import DEVICE
 
 

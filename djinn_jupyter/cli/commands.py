@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
-from typing import Any, NoReturn, TypeAlias
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Any, Final, NoReturn, TypeAlias
 
-from djinn_jupyter.client.engines.spelling import closest, closest_option, in_full, value_in_words
+from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.link.spelling import closest, closest_option, in_full, value_in_words
+from djinn_jupyter.link.starting import StartCallbacks
+from djinn_jupyter.units import read_duration, read_moment
+from djinn_jupyter.wire.registry import Entry, Notice, Progressed, Ready, StartFailed, StillStarting, encode_notice
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 _PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b(?!=)")  # an argument is Python
@@ -49,3 +55,78 @@ def as_typed(options: argparse.Namespace, said: str) -> str:
         return f"--{found[0].replace('_', '-')}" if found[0] in given else found[0]
 
     return _PARAMETER.sub(spelled, said)
+
+
+# Moments and durations as words of the command line. The parser tells what is wrong with them.
+
+
+def moment(text: str) -> float:
+    """Return a moment in seconds since the epoch."""
+    return _said(read_moment, text)
+
+
+def duration(text: str) -> float:
+    """Return a duration in seconds."""
+    return _said(read_duration, text)
+
+
+def _said(read: Callable[[str], float], text: str) -> float:
+    try:
+        return read(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+# The notices of a starting engine, written to standard output for the program that started this command.
+
+
+def tell_entry(find: Callable[[], Entry]) -> int:
+    """Write the entry that is found, or the error; return the exit status."""
+    try:
+        entry = find()
+    except DjinnError as error:
+        _write(StartFailed(code=error.code, message=str(error)))
+        return 1
+    _write(Ready(entry=entry))
+    return 0
+
+
+def told_as_notices() -> StartCallbacks:
+    return StartCallbacks(
+        line=lambda line: _write(Progressed(line=line)), second=lambda line: _write(StillStarting(line=line))
+    )
+
+
+def _write(notice: Notice) -> None:
+    sys.stdout.buffer.write(encode_notice(notice))
+    sys.stdout.buffer.flush()
+
+
+# Commands that other packages add to `djinn`: modules with `add_to`, entry points of `djinn_jupyter.commands`.
+
+GROUP: Final = "djinn_jupyter.commands"
+NO_EVALUATION: Final = (
+    "The evaluation is a package of its own: run `pip install ./evaluation` in a checkout of Djinn's repository."
+)
+
+
+def add_to(commands: Commands) -> None:
+    found = entry_points(group=GROUP)
+    for point in found:
+        try:
+            point.load().add_to(commands)
+        except ImportError as error:  # one broken installation leaves the other commands
+            _add_refusal(
+                commands, point.name, f"What adds this command cannot be imported ({error}); install it again."
+            )
+    if "experiment" not in found.names:
+        _add_refusal(commands, "experiment", NO_EVALUATION)
+
+
+def _add_refusal(commands: Commands, name: str, why: str) -> None:
+    def refuse(options: argparse.Namespace) -> NoReturn:
+        raise UsageError(why)
+
+    absent = commands.add_parser(name, help="not installed here", add_help=False)
+    absent.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    absent.set_defaults(command=refuse)

@@ -14,27 +14,33 @@ from pathlib import Path
 from typing import cast
 
 from djinn_jupyter import extensions
-from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.cli.commands import Commands
-from djinn_jupyter.client.engines import interpreter
-from djinn_jupyter.client.engines.afar import PORT
-from djinn_jupyter.client.engines.attended import entry_told
-from djinn_jupyter.client.engines.doctor import findings
-from djinn_jupyter.client.engines.keys import key_folder
-from djinn_jupyter.client.engines.logs import FollowedLog, last_lines, lines_of_request, log_of, logs
-from djinn_jupyter.client.engines.registry import is_alive, registry_folder, running_engines
-from djinn_jupyter.client.engines.starting import StartCallbacks
-from djinn_jupyter.client.engines.terminal import TerminalProgress
-from djinn_jupyter.client.engines.versions import difference, method_lines
-from djinn_jupyter.described import add_flags, chosen, flags_of
 from djinn_jupyter.errors import DjinnError, EngineError, EngineStartFailed, EngineUnavailable, UsageError, WireError
+from djinn_jupyter.link import starting
+from djinn_jupyter.link.doctor import findings
+from djinn_jupyter.link.registry import (
+    FollowedLog,
+    difference,
+    is_alive,
+    last_lines,
+    lines_of_request,
+    log_of,
+    logs,
+    method_lines,
+    registry_folder,
+    running_engines,
+)
+from djinn_jupyter.link.starting import StartCallbacks
+from djinn_jupyter.link.waiting import TerminalProgress
 from djinn_jupyter.magics.table import MODULES
-from djinn_jupyter.options import GivenOptions, short_name
-from djinn_jupyter.wire.log_files import ENDED, reason_of_end
-from djinn_jupyter.wire.names import notebook_shown, told_apart
+from djinn_jupyter.remote.addresses import PORT, key_folder
+from djinn_jupyter.remote.ssh import entry_told
+from djinn_jupyter.settings import GivenOptions, add_flags, chosen, flags_of, short_name
+from djinn_jupyter.units import spell_bytes
+from djinn_jupyter.wire.logs import ENDED, reason_of_end
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.texts import faults_line
+from djinn_jupyter.wire.texts import faults_line, notebook_shown, told_apart
 
 MOST_STARTS = 3  # in PERIOD_SECONDS, of an engine that is served and that a signal ended
 PERIOD_SECONDS = 3600.0
@@ -74,7 +80,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
-    from djinn_jupyter.client.loading import load
+    from djinn_jupyter.api.loading import load
 
     _take_old_flags(options)
     given = cast(GivenOptions, chosen(GivenOptions, options))
@@ -104,7 +110,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _loaded_beside(model: str, given: GivenOptions) -> Entry:
     """Load a model by a process beside this one, which stays small: neither zmq nor what fails an engine is in it."""
-    command = interpreter.command(RUN_THIS, "entry", model, *flags_of(given))
+    command = starting.command(RUN_THIS, "entry", model, *flags_of(given))
     with TerminalProgress() as shown, subprocess.Popen(command, stdout=subprocess.PIPE) as beside:
         assert beside.stdout is not None
         try:
@@ -164,7 +170,7 @@ def _stop(options: argparse.Namespace) -> int:
 def _end(entry: Entry, *, force: bool, forget: bool) -> tuple[str, ...]:
     """End an engine and return the sessions that ended with it. One that cannot be spoken to (it hangs, or speaks
     another version's protocol) is ended by a signal, where `force` allows it."""
-    from djinn_jupyter.client.loading import attach
+    from djinn_jupyter.api.loading import attach
 
     try:
         return attach(entry).stop(force=force, forget=forget)
@@ -191,7 +197,7 @@ def _cannot_be_asked(entry: Entry, error: DjinnError) -> str:
 
 
 def _signal(entry: Entry) -> None:
-    from djinn_jupyter.client.engine import await_end
+    from djinn_jupyter.api.engine import await_end
 
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -252,7 +258,7 @@ def _address(entry: Entry) -> list[str]:
 def _sessions(entry: Entry) -> list[str]:
     """Return a line for each session of an engine, or the one that says why they are not known; one for what it met
     inside, and those on its methods."""
-    from djinn_jupyter.client.loading import attach
+    from djinn_jupyter.api.loading import attach
 
     try:
         engine = attach(entry)

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.cli import added, cluster, dap, engines, entry, hub, keys, people
+from djinn_jupyter.cli import commands as added
+from djinn_jupyter.cli import engines
 from djinn_jupyter.cli.commands import Parser, as_typed
+from djinn_jupyter.editors import cli
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.remote.cli import cluster, entry, hub, keys, people
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +45,7 @@ def parser() -> Parser:
     top = Parser(prog="djinn", description="Engines of Djinn for Jupyter on this machine.")
     top.add_argument("--version", action="version", version=__version__)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for family in (engines, people, entry, keys, hub, cluster, dap, added):
+    for family in (engines, people, entry, keys, hub, cluster, cli, added):
         family.add_to(commands)
     return top
 

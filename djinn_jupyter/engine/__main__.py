@@ -16,21 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.amounts import parse_bytes
-from djinn_jupyter.described import add_flags, check_least, chosen, part_of
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.log.form import LogForm
-from djinn_jupyter.engine.log.output import logging_to_standard_error
-from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
-from djinn_jupyter.engine.process.parent_pipe import end_with_parent
-from djinn_jupyter.engine.process.restart import Restarts
-from djinn_jupyter.engine.system.allocator import keep_freed
-from djinn_jupyter.engine.system.collector import importing
-from djinn_jupyter.engine.system.descriptors import allow_all
+from djinn_jupyter.engine.process.registration import LauncherPipe, Restarts, end_with_parent
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.engine.system.log import LogForm, logging_to_standard_error
+from djinn_jupyter.engine.system.process import allow_all, importing, keep_freed
 from djinn_jupyter.errors import ClaimLost, DjinnError, EngineBroken, MissingDependency, UsageError
-from djinn_jupyter.options import GivenOptions, short_name
-from djinn_jupyter.wire.host import require_supported_platform
-from djinn_jupyter.wire.log_files import reason_of_end
+from djinn_jupyter.settings import GivenOptions, add_flags, check_least, chosen, part_of, short_name
+from djinn_jupyter.units import parse_bytes
+from djinn_jupyter.wire.logs import reason_of_end
+from djinn_jupyter.wire.own import require_supported_platform
 from djinn_jupyter.wire.registry import CLAIM_LOST_STATUS, Started, StartFailed
 
 if TYPE_CHECKING:
@@ -117,8 +111,8 @@ def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Resta
     """Import torch and make the daemon. Raises MissingDependency where an engine's packages are not installed."""
     try:
         with importing():
+            from djinn_jupyter.engine.process.build import open_engine
             from djinn_jupyter.engine.process.daemon import Daemon, DaemonConfig, listen_to_signals
-            from djinn_jupyter.engine.startup.build import open_engine
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
             raise

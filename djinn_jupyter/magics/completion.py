@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import SimpleCompletion
 
-from djinn_jupyter.client.edits import KINDS
-from djinn_jupyter.client.engines import keys, naming
+from djinn_jupyter.api.edits import KINDS
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.link import naming
 from djinn_jupyter.magics.parsing import option_strings
+from djinn_jupyter.remote import addresses
 from djinn_jupyter.wire.texts import natural_order
 
 if TYPE_CHECKING:
@@ -144,4 +145,4 @@ def _has_model(folder: Path) -> bool:
 
 def _places() -> list[str]:
     """Return the places whose engines have a key that this user trusts."""
-    return list(keys.key_folder().names("trusted"))
+    return list(addresses.key_folder().names("trusted"))

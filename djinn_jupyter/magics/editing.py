@@ -5,19 +5,19 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from djinn_jupyter.client import edit_words
+from djinn_jupyter.api import edits
 from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.patches import Patch
-    from djinn_jupyter.client.session import RemoteSession
+    from djinn_jupyter.api.patches import Patch
+    from djinn_jupyter.api.session import RemoteSession
     from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.wire.edits import Edit
 
 
 def parse_edit(state: KernelState, words: list[str], options: Namespace) -> Edit | Patch:
     """Return the edit that the words spell. Vectors are names or expressions of the user's own namespace."""
-    return edit_words.parse_edit(words, value=state.value, find=state.find, options=vars(options))
+    return edits.parse_edit(words, value=state.value, find=state.find, options=vars(options))
 
 
 def edited_by_code(

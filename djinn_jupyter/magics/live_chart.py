@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from djinn_jupyter.widgets import views
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.engine import RemoteEngine
-    from djinn_jupyter.client.memory_trace import MemoryTrace
+    from djinn_jupyter.api.engine import RemoteEngine
+    from djinn_jupyter.api.memory_trace import MemoryTrace
     from djinn_jupyter.magics.screen import Screen
     from djinn_jupyter.widgets.view import View
 

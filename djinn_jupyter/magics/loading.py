@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.client.engines import naming, spelling
-from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link import naming, spelling
 from djinn_jupyter.magics.parsing import KEEP, Group, option, refuse_others, verb
-from djinn_jupyter.options import GivenOptions
-from djinn_jupyter.wire.log_files import with_older
+from djinn_jupyter.settings import GivenOptions, add_flags, chosen
+from djinn_jupyter.wire.logs import with_older
 
 if TYPE_CHECKING:
     from djinn_jupyter.wire.nouns import SessionDescription
@@ -105,10 +104,10 @@ class LoadingMagics(Group):
         statistics = engine.statistics()
         session = self.state.session().describe() if self.state.present is not None else None
         self.state.keep(args.keep, statistics)
-        from djinn_jupyter.client.engines import versions
+        from djinn_jupyter.link import registry
         from djinn_jupyter.widgets import views
 
-        methods = versions.method_lines(engine.channel.welcome)
+        methods = registry.method_lines(engine.channel.welcome)
         self.state.screen.show(
             views.status_view(engine.description, statistics, session, engine.added_modules(), methods)
         )
@@ -119,7 +118,7 @@ class LoadingMagics(Group):
     )
     def djinn_log(self, args: Namespace) -> None:
         """The last lines of the engine's log, or those of a request."""
-        from djinn_jupyter.client.engines import logs
+        from djinn_jupyter.link import registry
 
         entry = self.state.engine.entry
         if entry is not None and entry.is_afar:
@@ -128,11 +127,11 @@ class LoadingMagics(Group):
             raise UsageError("This engine writes no log file.")
         if args.request is not None:
             refuse_others(args, "--request")
-            found = logs.lines_of_request(with_older(logs.log_of(entry)), args.request)
+            found = registry.lines_of_request(with_older(registry.log_of(entry)), args.request)
             return self.state.screen.say("\n".join(found))
         if args.lines < 1:
             raise UsageError("A log has at least one line to show: write %djinn_log 20.")
-        self.state.screen.say(logs.last_lines(logs.log_of(entry), args.lines))
+        self.state.screen.say(registry.last_lines(registry.log_of(entry), args.lines))
 
 
 def _without_notebook(sessions: Iterable[SessionDescription], *, beside: str) -> list[SessionDescription]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.client import memory_trace
+from djinn_jupyter.api import memory_trace
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.live_chart import LiveChart, now
 from djinn_jupyter.magics.parsing import KEEP, Group, option, refuse_others, verb
@@ -15,7 +15,7 @@ from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.memory_trace import MemoryTrace
+    from djinn_jupyter.api.memory_trace import MemoryTrace
 
 
 @magics_class

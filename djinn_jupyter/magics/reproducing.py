@@ -6,11 +6,11 @@ from argparse import Namespace
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.client import reproducing
-from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.api import reproducing
+from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
-from djinn_jupyter.magics.redrawn import Redrawn
+from djinn_jupyter.magics.screen import Redrawn
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.texts import in_quotes
 

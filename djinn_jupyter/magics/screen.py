@@ -1,32 +1,87 @@
-"""The output of magics: lines to stdout, views to display; tokens that stream into one display that is updated in
-place.
-
-With DJINN_STATIC=1, and outside of a notebook, only final forms are shown: nothing is updated, so that nbval and
-nbconvert see what a reader sees. A terminal rewrites one line while an engine starts.
-"""
+"""The card of a stop on the page, which says so when its session has moved on or its value was edited, and while the
+line to the engine is down."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from IPython import display as ipython
 
-from djinn_jupyter.client.engines import naming, terminal
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.magics.standing import StandingCard, where
+from djinn_jupyter.link import naming, waiting
+from djinn_jupyter.wire.texts import in_quotes, label
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from djinn_jupyter.client.connection.channel import Channel
-    from djinn_jupyter.client.engines.terminal import TerminalProgress
+    from djinn_jupyter.link.channel import Channel
+    from djinn_jupyter.link.waiting import TerminalProgress
     from djinn_jupyter.widgets.view import View
     from djinn_jupyter.wire.nouns import StopIdentity
+    from djinn_jupyter.wire.replies import Event
+
+
+MOVED, EDITED, CLOSED = "moved on since", "edited since", "closed since"
+LINE_DOWN = "the line to the engine is down"
+TOLD = {"SessionRunning": MOVED, "SessionClosed": CLOSED}
+
+
+class StandingCard:
+    """Listens to its session, moved by any client, until there is something to say; says it once. `stop` is the stop
+    that the card was read from. It listens in the thread that receives messages."""
+
+    def __init__(self, channel: Channel, handle: Any, view: View, stop: StopIdentity) -> None:
+        self._handle, self._view, self._stop = handle, view, stop
+        self._where = where(stop.session)
+        self.said: str | None = None
+        self._forget_line = channel.watch_line(self._heard_of_line)
+        self._forget = channel.listen(stop.session, self._heard)
+
+    def _heard(self, event: Event) -> None:
+        words = self._words(event)
+        if words is None or self.said is not None or self._view.since is None:
+            return
+        self.said = words
+        self._handle.update(self._view.since(words if words == CLOSED else f"{words}: {self._where}"))
+        self._forget()
+        self._forget_line()
+
+    def _heard_of_line(self, down_since: float | None) -> None:
+        if self.said is not None or self._view.since is None:
+            return
+        if down_since is None:
+            self._handle.update(self._view)
+        else:
+            at = time.strftime("%H:%M", time.localtime(down_since))
+            self._handle.update(self._view.since(f"{LINE_DOWN} since {at}, shown as it was then"))
+
+    def _words(self, event: Event) -> str | None:
+        """Return the words of an event on the stop; events from before that stop may still come."""
+        name = type(event).__name__
+        if name in ("SessionPaused", "SessionEdited"):
+            stop = event.stop  # type: ignore[attr-defined]
+            if stop.number > self._stop.number:
+                return MOVED
+            return EDITED if stop.edition > self._stop.edition else None
+        return TOLD.get(name)
+
+
+def where(session: str | None) -> str:
+    """Return the magic that draws where a session stands: the notebook's own needs no name."""
+    if session is None or session == naming.notebook_path():
+        return "%djinn_where"
+    shown = label(session)
+    return f"%djinn_where --session {in_quotes(shown) if ' ' in shown else shown}"
+
+
+# The output of magics: lines to stdout, views to display; tokens that stream into one display that is updated in
+# place. With DJINN_STATIC=1, and outside of a notebook, only final forms are shown: nothing is updated, so that nbval
+# and nbconvert see what a reader sees. A terminal rewrites one line while an engine starts.
 
 UPDATE_SECONDS = 0.1
 _display: Any = ipython.display
@@ -63,7 +118,7 @@ class Screen:
     def live(self, session: str | None = None) -> Live:
         in_terminal = self.is_static and not hasattr(self._shell, "kernel")
         return Live(
-            static=self.is_static, session=session, terminal=terminal.TerminalProgress() if in_terminal else None
+            static=self.is_static, session=session, terminal=waiting.TerminalProgress() if in_terminal else None
         )
 
 
@@ -144,3 +199,38 @@ class Live:
             self._handle = _display(view, display_id=True)
         else:
             self._handle.update(view)
+
+
+# A display that fills while something is computed. Knows nothing of the values it shows.
+
+DRAWN_SECONDS: Final = 0.25
+
+
+class Redrawn:
+    """One display, drawn anew at most once in DRAWN_SECONDS, and its final form in the same place. Where outputs are
+    static only the final form is shown. With `at_once` the first drawing waits for nothing."""
+
+    def __init__(self, screen: Screen, *, at_once: bool = True) -> None:
+        self._screen = screen
+        self._handle: Any = None
+        self._drawn = 0.0 if at_once else time.monotonic()
+
+    def draw(self, view: Callable[[], View]) -> None:
+        """Show a view, which is made only if it is time."""
+        if self._screen.is_static or time.monotonic() - self._drawn < DRAWN_SECONDS:
+            return
+        self._drawn = time.monotonic()
+        if self._handle is None:
+            self._handle = self._screen.show_live(view())
+        else:
+            self._handle.update(view())
+
+    def end(self, view: View) -> None:
+        """Show the final form, and its figure below, if it has one."""
+        if self._handle is None:
+            self._screen.show(view)
+            return
+        self._handle.update(view.card())
+        figure = view.figure()
+        if figure is not None:
+            self._screen.show_live(figure)

@@ -99,8 +99,7 @@ class StandIns:
 
     @cached_property
     def state(self) -> KernelState:
-        from djinn_jupyter.magics.cell_events import CellEvents, register
-        from djinn_jupyter.magics.kernel_state import KernelState
+        from djinn_jupyter.magics.kernel_state import CellEvents, KernelState, register
 
         state = KernelState(self._shell, self._client)
         register(self._shell, CellEvents(state))
@@ -125,7 +124,7 @@ class StandIns:
         for kind in ("line", "cell"):
             tables[kind] = tables[kind].without(self._modules)
         if "state" in vars(self):
-            from djinn_jupyter.magics.cell_events import unregister
+            from djinn_jupyter.magics.kernel_state import unregister
 
             unregister(self._shell)
             self.state.end_chart()

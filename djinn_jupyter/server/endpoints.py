@@ -1,10 +1,17 @@
-"""The HTTP and WebSocket endpoints: authenticated by the Jupyter server, authorized as the resource `djinn`."""
+"""Errors raised by the server itself. A browser receives each with the code of an error in `errors.py`.
+
+UsageError
+└── NotForBrowsers      a request that belongs to a kernel's client
+EngineUnavailable
+├── NoSuchEngine        no engine of that id is in the registry
+└── TookTooLong         no answer within the time limit
+"""
 
 from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized, ws_authenticated
@@ -13,17 +20,128 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
+from djinn_jupyter import errors
 from djinn_jupyter._version import __version__
-from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.server import json_codec, protocol
-from djinn_jupyter.server.http_errors import NoSuchEngine
-from djinn_jupyter.server.live import LivePicture
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.server import messages
+from djinn_jupyter.server.link import EngineLink
+from djinn_jupyter.server.live import LivePicture, Reader
 from djinn_jupyter.server.messages import Accepted, Engines, Focus
 from djinn_jupyter.server.monitor import Monitor
-from djinn_jupyter.server.proxy import Proxy
-from djinn_jupyter.server.reader import Reader
-from djinn_jupyter.server.statuses import status_of
-from djinn_jupyter.wire.replies import Failed
+from djinn_jupyter.wire.replies import Failed, Opened, Reply
+from djinn_jupyter.wire.requests import Detach, Request, SessionRequest
+
+
+class NotForBrowsers(UsageError):
+    @property
+    def code(self) -> str:
+        return UsageError.__name__
+
+
+class NoSuchEngine(EngineUnavailable):
+    @property
+    def code(self) -> str:
+        return EngineUnavailable.__name__
+
+
+class TookTooLong(EngineUnavailable):
+    @property
+    def code(self) -> str:
+        return EngineUnavailable.__name__
+
+
+# Forward a browser's request to an engine: check that a browser may send it, answer it, limit its time.
+
+
+class Proxy:
+    """Forwards requests. `seconds` is the time limit of a request, and of a move until the engine has accepted it."""
+
+    def __init__(self, picture: LivePicture, seconds: float) -> None:
+        self._picture, self._seconds = picture, seconds
+        self._moves = 0
+
+    async def ask(self, link: EngineLink, request: Request) -> Reply | Accepted:
+        """Return the engine's reply, or Accepted for a move. Raises NotForBrowsers, TookTooLong, EngineUnavailable or
+        the error of a Failed reply."""
+        browser = type(request).terms.browser
+        if browser is None:
+            raise NotForBrowsers(f"{type(request).__name__} is not for a browser to ask.")
+        try:
+            async with asyncio.timeout(self._seconds):
+                connection = await link.connection()
+                if browser == "moves" and isinstance(request, SessionRequest):
+                    return await self._move(link, connection, request)
+                reply: Reply = await connection.ask(request)
+        except TimeoutError:
+            raise TookTooLong(
+                f"The engine has not answered {type(request).__name__} within {self._seconds:g} s. It may still do it."
+            ) from None
+        if browser == "opens" and isinstance(reply, Opened):
+            connection.post(Detach(session=reply.session.name), lambda outcome: None)  # any notebook may attach
+        return reply
+
+    async def _move(self, link: EngineLink, connection: Connection, request: SessionRequest[Any]) -> Accepted:
+        """Return when the engine has accepted the move: at the session's next SessionRunning event, or at its reply."""
+        started = link.next_start(request.session)
+        asked = asyncio.ensure_future(connection.ask(request))
+        try:
+            await asyncio.wait((started, asked), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            asked.add_done_callback(_unheard)
+            raise
+        finally:
+            started.cancel()
+        if asked.done():
+            asked.result()  # raises the error of a refused move
+        self._moves += 1
+        number = self._moves
+        asked.add_done_callback(lambda done: self._end(link, request, number, done))
+        return Accepted(move=number)
+
+    def _end(self, link: EngineLink, request: SessionRequest[Any], number: int, done: asyncio.Future[Reply]) -> None:
+        try:
+            reply: Reply = done.result()
+        except DjinnError as error:
+            reply = Failed.of(error)
+        self._picture.outcome(link.id, request.session, type(request).__name__, number, reply)
+
+
+def _unheard(asked: asyncio.Future[Reply]) -> None:
+    """Retrieve the error of an abandoned request, so that asyncio does not log it."""
+    if not asked.cancelled():
+        asked.exception()
+
+
+# The HTTP status of an error, chosen by the nearest class of its inheritance chain.
+
+STATUSES: Final[dict[type[errors.DjinnError], HTTPStatus]] = {
+    errors.DjinnError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.UsageError: HTTPStatus.BAD_REQUEST,
+    NotForBrowsers: HTTPStatus.METHOD_NOT_ALLOWED,
+    errors.UnknownSession: HTTPStatus.NOT_FOUND,
+    errors.IllegalMove: HTTPStatus.CONFLICT,
+    errors.SessionHeld: HTTPStatus.CONFLICT,
+    errors.SessionsWouldSuffer: HTTPStatus.CONFLICT,
+    errors.CheckpointRefused: HTTPStatus.CONFLICT,
+    errors.StorageFailed: HTTPStatus.INSUFFICIENT_STORAGE,
+    errors.OverQuota: HTTPStatus.INSUFFICIENT_STORAGE,
+    errors.MemoryShortage: HTTPStatus.INSUFFICIENT_STORAGE,
+    errors.EngineUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    NoSuchEngine: HTTPStatus.NOT_FOUND,
+    TookTooLong: HTTPStatus.GATEWAY_TIMEOUT,
+    errors.VersionMismatch: HTTPStatus.CONFLICT,
+    errors.MalformedMessage: HTTPStatus.BAD_REQUEST,
+    errors.MessageTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+}
+
+
+def status_of(error: errors.DjinnError) -> HTTPStatus:
+    nearest = next(kind for kind in type(error).__mro__ if kind in STATUSES)
+    return STATUSES[nearest]
+
+
+# The HTTP and WebSocket endpoints: authenticated by the Jupyter server, authorized as the resource `djinn`.
 
 RESOURCE = "djinn"
 NOT_OURS = 1007  # "invalid frame payload data", RFC 6455
@@ -41,7 +159,7 @@ class EnginesEndpoint(APIHandler):
     async def get(self) -> None:
         await self._monitor.ready()
         found = tuple(link.found() for link in self._monitor.links)
-        self.finish(json_codec.write(Engines(version=__version__, protocol=protocol.digest(), engines=found)))
+        self.finish(messages.write(Engines(version=__version__, protocol=messages.digest(), engines=found)))
 
 
 class AskEndpoint(APIHandler):
@@ -58,7 +176,7 @@ class AskEndpoint(APIHandler):
             status, body = await self._ask(engine)
         except DjinnError as error:
             status = HTTPStatus.OK if refused_as == "200" else status_of(error)
-            body = json_codec.write(Failed.of(error))
+            body = messages.write(Failed.of(error))
         self.set_status(status)
         self.finish(body)
 
@@ -68,9 +186,9 @@ class AskEndpoint(APIHandler):
         if link is None:
             raise NoSuchEngine(f"No engine {engine!r} runs here; load its model again.")
         notebook = self.get_query_argument("notebook", None)
-        request = self._monitor.asked_by(notebook, json_codec.read_request(self.request.body))
+        request = self._monitor.asked_by(notebook, messages.read_request(self.request.body))
         answer = await self._proxy.ask(link, request)
-        return HTTPStatus.ACCEPTED if isinstance(answer, Accepted) else HTTPStatus.OK, json_codec.write(answer)
+        return HTTPStatus.ACCEPTED if isinstance(answer, Accepted) else HTTPStatus.OK, messages.write(answer)
 
 
 class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
@@ -86,7 +204,7 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     @property
     def max_message_size(self) -> int:
-        return json_codec.MAX_SAID_BYTES
+        return messages.MAX_SAID_BYTES
 
     def get_compression_options(self) -> Any:
         return self.settings.get("websocket_compression_options")
@@ -108,7 +226,7 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     def on_message(self, message: str | bytes) -> None:
         try:
-            said = json_codec.read_said(message)
+            said = messages.read_said(message)
         except DjinnError as error:
             self.close(NOT_OURS, closing_reason(str(error)))
             return

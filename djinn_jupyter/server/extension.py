@@ -7,11 +7,10 @@ from typing import Any
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Float
 
-from djinn_jupyter.server.endpoints import AskEndpoint, EnginesEndpoint, LiveEndpoint
+from djinn_jupyter.server.endpoints import AskEndpoint, EnginesEndpoint, LiveEndpoint, Proxy
 from djinn_jupyter.server.kernels import Kernels, read_kernels
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.monitor import Monitor
-from djinn_jupyter.server.proxy import Proxy
 
 KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
 ENGINE = "([A-Za-z0-9.-]+)"

@@ -14,20 +14,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engines.naming import holder_name, user_name
-from djinn_jupyter.client.engines.registry import is_alive
-from djinn_jupyter.client.engines.versions import refusal_of
-from djinn_jupyter.described import flag_of
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, VersionMismatch
-from djinn_jupyter.options import Identity
+from djinn_jupyter.link.naming import holder_name, user_name
+from djinn_jupyter.link.registry import is_alive, refusal_of
+from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.server.messages import EngineFound, EngineState, Sampled
-from djinn_jupyter.wire.host import host_name
-from djinn_jupyter.wire.listing import listed
+from djinn_jupyter.settings import Identity, flag_of
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
+from djinn_jupyter.wire.own import host_name
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, Noted, SessionRunning, TokenSampled
 from djinn_jupyter.wire.requests import Note, ReadStatistics
+from djinn_jupyter.wire.sessions import listed
 
 log = logging.getLogger(__name__)
 

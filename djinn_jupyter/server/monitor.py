@@ -10,20 +10,19 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from djinn_jupyter.client.engines.afar import used_by_this_process
-from djinn_jupyter.client.engines.attachments import Attachments
-from djinn_jupyter.client.engines.registry import Registry
+from djinn_jupyter.link.registry import Registry
+from djinn_jupyter.remote.addresses import Attachments, used_by_this_process
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import EngineLink
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import LiveEngine, LiveSession
-from djinn_jupyter.wire.log_files import ended_in_order
-from djinn_jupyter.wire.names import told_apart
+from djinn_jupyter.wire.logs import ended_in_order
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, EventsMissed, SessionClosed, SessionOpened
 from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire.texts import told_apart
 
 log = logging.getLogger(__name__)
 

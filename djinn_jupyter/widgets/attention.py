@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from djinn_jupyter.client.arrays import shared_numpy
-from djinn_jupyter.client.pooling import PatternCells
+from djinn_jupyter.api.arrays import shared_numpy
+from djinn_jupyter.api.stops import PatternCells
 from djinn_jupyter.widgets.pictures import Picture, Pixels, as_rows, pooled, share_cells
-from djinn_jupyter.wire.pooling import Pooled
+from djinn_jupyter.wire.readings import Pooled
 
 HEADS_SHOWN: Final = 16
 STRONGEST: Final = 3

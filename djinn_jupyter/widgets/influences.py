@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.client.influences import Edits, sections
-from djinn_jupyter.client.influences import influence_lines as influence_lines
-from djinn_jupyter.widgets.markup import Html, div, span
-from djinn_jupyter.widgets.theme import part
+from djinn_jupyter.api.influences import Edits, sections
+from djinn_jupyter.api.influences import influence_lines as influence_lines
+from djinn_jupyter.widgets.html import Html, div, part, span
 from djinn_jupyter.wire.readings import Influences
 
 

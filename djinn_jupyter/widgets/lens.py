@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from djinn_jupyter.widgets.markup import Html, element, folded, span, table
-from djinn_jupyter.widgets.spelling import at_positions, columns, marked, percent, plural, quoted, share
-from djinn_jupyter.widgets.svg import keys, series_chart
-from djinn_jupyter.widgets.theme import card, mono, part
+import numpy as np
+from numpy.typing import NDArray
+
+from djinn_jupyter.widgets.charts import keys, line_chart, series_chart
+from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, meter, mono, part, span, table
+from djinn_jupyter.widgets.influences import influence_lines, influence_parts
+from djinn_jupyter.widgets.pictures import as_rows
+from djinn_jupyter.widgets.spelling import (
+    amount,
+    at_positions,
+    columns,
+    figure,
+    logit,
+    marked,
+    nats,
+    percent,
+    plural,
+    quoted,
+    shape,
+    share,
+)
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import LensRow, TopToken
+from djinn_jupyter.wire.looks import spell_watch
+from djinn_jupyter.wire.nouns import LensRow, TopToken, WatchDescription
+from djinn_jupyter.wire.readings import EffectReading, TokenShift
+from djinn_jupyter.wire.replies import Edited, Paused
+from djinn_jupyter.wire.texts import label
 
 LAYERS_SHOWN = 96
 GRID_POSITIONS = 12  # the number that fits a notebook's column; the last position is always visible
@@ -97,3 +118,193 @@ def _over(name: str, letters: int) -> Html:
 
 def _cut(name: str, letters: int) -> str:
     return name if len(name) <= letters else f"{name[: letters - 1]}\u2026"
+
+
+# The effect of an edit: the numbers of the edit itself, and the next token's distribution without and with it.
+
+
+def edit_view(edited: Edited, stop: Paused, effect: EffectReading | None = None) -> View:
+    """Show the reply to an edit; `stop` is the stop after the edit. The title says if the edit changed nothing."""
+    title = "Edited" if edited.entries_changed else "Nothing changed"
+    others = stop.edits[:-1]
+    rows: list[tuple[str, object]] = [
+        ("edit", mono(edited.edit)),
+        ("touched", f"{shape(edited.shape)} at {at_positions(edited.positions)}"),
+        ("changed", plural(edited.entries_changed, "entry", "entries")),
+        ("norm", f"{figure(edited.norm_before)} before, {figure(edited.norm_after)} after"),
+        ("relative size", _relative(edited)),
+    ]
+    html = card(
+        facts(rows),
+        effect_part(effect, edited=True) if effect is not None else None,
+        *influence_parts(stop.influences, others, but=stop.edits),
+        title=joined([f"{title} at ", mono(edited.site)]),
+        beside=at_positions(edited.positions),
+        session=stop.session,
+    )
+    plain = (
+        f"{title.lower()} at {edited.site}: {edited.edit}, {shape(edited.shape)} at {at_positions(edited.positions)}; "
+        f"{plural(edited.entries_changed, 'entry', 'entries')} changed, norm {figure(edited.norm_before)} to "
+        f"{figure(edited.norm_after)}, relative size {_relative(edited)} (session {label(stop.session)})"
+    )
+    lines = influence_lines(stop.influences, others, but=stop.edits)
+    return View(plain="\n".join([plain, *effect_lines(effect, edited=True), *lines]), html=html)
+
+
+def _relative(edited: Edited) -> str:
+    return "undefined (the value was zero)" if edited.relative_size is None else figure(edited.relative_size)
+
+
+def effect_lines(effect: EffectReading | None, *, edited: bool) -> list[str]:
+    """Return the effect in plain text; for an unedited stop only the most probable next tokens."""
+    if effect is None:
+        return []
+    if not edited:
+        return [f"next token: {guesses_plain(effect.before, len(effect.before))}", *_chosen_lines(effect, ())]
+    lines = [f"{_verdict(effect)}, KL {nats(effect.kl)}", columns([_spelled(s) for s in effect.shifts], list(HEAD))]
+    return [*lines, *_chosen_lines(effect, effect.shifts)]
+
+
+def _chosen_lines(effect: EffectReading, shown: Sequence[TokenShift]) -> list[str]:
+    """Return the requested tokens not yet `shown`, and the logit difference of the first two requested."""
+    rows = [_spelled(shift) for shift in effect.chosen if shift not in shown]
+    lines = [columns(rows, list(HEAD))] if rows else []
+    return lines + [f"{name}: {before} without, {after} with, {moved}" for name, before, after, moved in _apart(effect)]
+
+
+HEAD = ("token", "without", "with", "logit without", "logit with", "change")
+
+
+def _spelled(shift: TokenShift) -> list[str]:
+    chances = (percent(shift.probability_before), percent(shift.probability_after))
+    return [quoted(shift.text, shift.token), *chances, *_logits(shift.logit_before, shift.logit_after)]
+
+
+def _logits(before: float, after: float) -> tuple[str, str, str]:
+    return logit(before), logit(after), logit(after - before, signed=True)
+
+
+def _apart(effect: EffectReading) -> list[tuple[str, str, str, str]]:
+    """Return the logit difference of the first two requested tokens, the usual metric of circuit analysis."""
+    if len(effect.chosen) < 2:
+        return []
+    a, b = effect.chosen[:2]
+    name = f"logit difference {marked(a.text, a.token)} \u2212 {marked(b.text, b.token)}"
+    return [(name, *_logits(a.logit_before - b.logit_before, a.logit_after - b.logit_after))]
+
+
+def effect_part(effect: EffectReading, *, edited: bool) -> Html:
+    """Draw the effect as a section of a card: two distributions side by side, and the change of each logit."""
+    asked = [shift for shift in effect.chosen if shift not in effect.shifts]
+    if not edited:
+        rows = [[cell_token(s.text, s.token), percent(s.probability_before), logit(s.logit_before)] for s in asked]
+        listed = table(["token", "probability", "logit"], rows, numeric=(1, 2)) if rows else None
+        apart = (div("", f"{name}: {before}") for name, before, _, _ in _apart(effect))
+        return part(top_table(effect.before), listed, *apart, name="next token, if resumed as it is")
+    head = ["token", "without the edit", "", "with it", "", "logits", "", "change"]
+    made = [_shifted(shift) for shift in (*effect.shifts, *asked)]
+    made += [[name, "", "", "", "", before, after, moved] for name, before, after, moved in _apart(effect)]
+    sentence = div("dj-soft", f"{_verdict(effect)}; KL {nats(effect.kl)}")
+    return part(table(head, made, numeric=(1, 3, 5, 6, 7)), sentence, name="effect on the next token")
+
+
+def _shifted(shift: TokenShift) -> list[object]:
+    before, after = shift.probability_before, shift.probability_after
+    return [
+        cell_token(shift.text, shift.token),
+        percent(before), meter(share(before), "dj-narrow dj-grey"),
+        percent(after), meter(share(after), "dj-narrow dj-changed"),
+        *_logits(shift.logit_before, shift.logit_after),
+    ]  # fmt: skip
+
+
+def top_table(top: Sequence[TopToken]) -> Html:
+    """Draw the most probable tokens of a distribution as bars."""
+    rows = [[cell_token(t.text, t.token), percent(t.probability), meter(share(t.probability))] for t in top]
+    return table(["token", "probability", ""], rows, numeric=(1,))
+
+
+def _verdict(effect: EffectReading) -> str:
+    first, then = (quoted(top[0].text, top[0].token) for top in (effect.before, effect.after))
+    if effect.top1_changed:
+        return f"top token changed from {first} to {then}"
+    return f"top token stays {then}"
+
+
+# The view of a watch, pass by pass: the norm of a site's value, or its component along a direction.
+
+ROWS = 48
+
+
+def watch_view(
+    watch: WatchDescription,
+    values: Sequence[NDArray[np.generic]],
+    positions: Sequence[Sequence[int]],
+    *,
+    runs: Sequence[int] = (),
+    hover: bool = False,
+    session: str | None = None,
+) -> View:
+    """Draw the norms (or values, or components) of all recorded passes: `values`, `positions` and `runs` have one entry
+    a pass."""
+    names, title = _pass_names(runs, len(values)), spell_watch(watch.site, watch.direction)
+    measure = _measure(watch, values)
+    points = [
+        (name, position, float(np.linalg.norm(row)) if measure == "norm" else float(row.item()))
+        for name, value, covered in zip(names, values, positions, strict=True)
+        for position, row in zip(covered, as_rows(value), strict=True)
+    ]
+    if not points:
+        return View(
+            plain=f"{watch_line(watch)}",
+            html=card(title=mono(title), beside="nothing recorded yet", session=session),
+        )
+
+    def drawn() -> object:
+        from djinn_jupyter.widgets import figures
+
+        return figures.by_position([m for *_, m in points], [p for _, p, _ in points], measure=measure, title=title)
+
+    shown = points[-ROWS:]
+    rows = [[name, str(position), figure(measured)] for name, position, measured in shown]
+    chart = line_chart(
+        [measured for *_, measured in points],
+        [f"position {points[0][1]}", f"position {points[-1][1]}"],
+        alt=f"{measure} at {title} over {plural(len(points), 'recorded position')}",
+    )
+    head = ["run.pass" if len(set(runs)) > 1 else "pass", "position", measure]
+    listed = folded(table(head, rows, numeric=(0, 1, 2)))
+    html = card(part(chart, name=measure), part(listed), title=mono(title), beside=_counts(watch), session=session)
+    few = rows[-8:]
+    plain = f"{watch_line(watch)}\n{columns(few, head)}"
+    return View(plain=plain, html=html, hover=drawn if hover else None)
+
+
+def _measure(watch: WatchDescription, values: Sequence[NDArray[np.generic]]) -> str:
+    """Name the number that is drawn of a position: its value where that is one number, else its norm; along a
+    direction the component."""
+    if watch.direction is not None:
+        return "component"
+    return "value" if all(one.size == len(one) for one in values) else "norm"
+
+
+def _pass_names(runs: Sequence[int], count: int) -> list[str]:
+    """Return the number of each pass; with several runs prefixed by the run's number: `2.0`."""
+    if len(set(runs)) < 2:
+        return [str(number) for number in range(count)]
+    return [f"{run}.{number - runs.index(run)}" for number, run in enumerate(runs)]
+
+
+def watch_line(watch: WatchDescription) -> str:
+    return f"{watching(watch)}: {_counts(watch)}"
+
+
+def watching(watch: WatchDescription) -> str:
+    return f"watching {spell_watch(watch.site, watch.direction)}"
+
+
+def _counts(watch: WatchDescription) -> str:
+    held = f"{plural(watch.passes, 'pass', 'passes')} recorded, {amount(watch.bytes_held)}"
+    if watch.passes_left_out:
+        held += f"; {plural(watch.passes_left_out, 'pass', 'passes')} left out at the cap of {amount(watch.byte_cap)}"
+    return held

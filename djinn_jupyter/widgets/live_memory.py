@@ -12,8 +12,8 @@ from typing import Any
 import anywidget
 import traitlets
 
-from djinn_jupyter.client.memory_trace import MemoryTrace
-from djinn_jupyter.widgets.course import course_of
+from djinn_jupyter.api.memory_trace import MemoryTrace
+from djinn_jupyter.widgets.charts import course_of
 from djinn_jupyter.widgets.memory import memory_view
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.widgets.markup import Html, element, table
+from djinn_jupyter.widgets.html import Html, element, table
 from djinn_jupyter.widgets.spelling import figure, rounded
 
 ROWS, COLUMNS = 48, 24

@@ -1,19 +1,223 @@
-"""Memory as a static view: the stack over time as SVG, and the engine's accounting beside the system's figures."""
+"""Spell residency: the place of a session's bytes, the cost of a move, and the contents of a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from djinn_jupyter.client.memory_trace import Reading, TracedTransfer
-from djinn_jupyter.widgets.course import MemoryCourse, course_of
-from djinn_jupyter.widgets.markup import Html, div, element, folded, span, table
-from djinn_jupyter.widgets.residency import CAUSES, transfer_line
-from djinn_jupyter.widgets.spelling import amount, columns, figure, plural
-from djinn_jupyter.widgets.svg import AXIS, SOFT, WIDTH, drawn
-from djinn_jupyter.widgets.theme import card, part
+from djinn_jupyter.api.memory_trace import Reading, TracedTransfer
+from djinn_jupyter.units import spell_option, spell_rate
+from djinn_jupyter.widgets.charts import AXIS, SOFT, WIDTH, MemoryCourse, course_of, drawn
+from djinn_jupyter.widgets.html import Html, card, div, element, folded, mono, part, span, table
+from djinn_jupyter.widgets.spelling import amount, columns, duration, figure, percent, plural
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.widgets.weights import RING_HEAD, ring_rows
-from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.nouns import (
+    CheckpointDescription,
+    Residency,
+    RingSlot,
+    SessionDescription,
+    TierStatistics,
+    Transfer,
+    WeightsStatistics,
+)
+from djinn_jupyter.wire.replies import CheckpointSaved, WeightsMoved
+from djinn_jupyter.wire.texts import label
+
+PLACES = {
+    "resident": "on device",
+    "storing": "leaving",
+    "host": "on host",
+    "loading": "coming back",
+    "disk": "on disk",
+}
+CAUSES = {
+    "asked": "as asked",
+    "pressure": "to make room",
+    "idleness": "because it stood idle",
+    "prefetch": "ahead of its use",
+    "needed": "when it was needed",
+    "write_through": "as a copy",
+}
+
+
+def transfer_line(transfer: Transfer) -> str:
+    """Spell a transfer: `restored 1.6 GiB from host in 34 ms`, `moved 1.6 GiB to disk in 1.2 s`, or that nothing had to
+    be copied."""
+    if not transfer.bytes_moved:
+        out = transfer.direction == "out"
+        return f"{'moved to' if out else 'restored from'} {transfer.tier}; nothing had to be copied, " + (
+            f"the {transfer.tier} has it" if out else "the device has it"
+        )
+    size, took = amount(transfer.bytes_moved), duration(transfer.seconds)
+    if transfer.direction == "in":
+        return f"restored {size} from {transfer.tier} in {took}"
+    return f"moved {size} to {transfer.tier} in {took}"
+
+
+def swapped_line(name: str, transfer: Transfer | None, *, out: bool) -> str:
+    """Return the output of `%djinn_swap`, also for a session that had nothing to move."""
+    if transfer is not None:
+        return f"{label(name)}: {transfer_line(transfer)}"
+    return f"{label(name)}: nothing to move, {'it holds no bytes on the device' if out else 'it is on the device'}"
+
+
+def rest_line(name: str, seconds: float, *, leaves: bool) -> str:
+    """Return the output of `%djinn_rest`."""
+    meanwhile = "it leaves the device until then" if leaves else "it stays on the device unless others need its room"
+    return f"{label(name)}: wanted again in {duration(seconds)}; {meanwhile}"
+
+
+def whereabouts(session: SessionDescription) -> Residency:
+    """Return the tier of a session's bytes. Pages shared with a fork go to disk with the fork, even those of a session
+    on the host."""
+    on_disk_alone = session.residency == "host" and not session.host_bytes and session.disk_bytes
+    return "disk" if on_disk_alone else session.residency
+
+
+def bytes_where(session: SessionDescription) -> int:
+    """Return the bytes of a session in the tier that `whereabouts` names."""
+    place = whereabouts(session)
+    if place in ("resident", "storing"):
+        return session.device_bytes
+    return session.disk_bytes if place == "disk" else session.host_bytes
+
+
+def copies(session: SessionDescription) -> str:
+    """Spell a session's bytes in other tiers, `1.2 MiB on host` for a resident one, and its bytes without a copy."""
+    held = [
+        f"{amount(size)} on {tier}"
+        for tier, size in (("host", session.host_bytes), ("disk", session.disk_bytes))
+        if size and whereabouts(session) != tier
+    ]
+    return ", ".join([*held, f"{amount(session.dirty_bytes)} without a copy"] if session.dirty_bytes else held)
+
+
+def tier_line(tier: TierStatistics) -> str:
+    """Spell the accounting of a tier: bytes in use, the limit, and the bytes moved in and back."""
+    used = f"{amount(tier.bytes_used)} of {amount(tier.bytes_limit)} in use, {plural(tier.pages, 'page')}"
+    return f"{used}; {amount(tier.bytes_out)} came, {amount(tier.bytes_in)} went back"
+
+
+def saved_line(saved: CheckpointSaved) -> str:
+    """Return the output of `%djinn_checkpoint`."""
+    kept = saved.checkpoint
+    return f"checkpoint {kept.name} saved: {_moment(kept)}, {amount(kept.bytes_stored)}"
+
+
+def checkpoints_view(kept: Sequence[CheckpointDescription], left_out: int = 0) -> View:
+    """List the checkpoint files, the newest first."""
+    if not kept:
+        return View(plain="no checkpoints", html=card(title="Checkpoints", beside="no checkpoints"))
+    newest = sorted(kept, key=lambda c: (-c.saved, c.name))
+    rows = [[c.name, label(c.session), _moment(c), c.dtype, amount(c.bytes_stored), _when(c)] for c in newest]
+    head = ["checkpoint", "of session", "stands at", "dtype", "size", "saved"]
+    made = [[mono(name), *rest] for name, *rest in rows]
+    more = f"and {left_out:,} older ones, which can be restored by their names" if left_out else ""
+    return View(
+        plain=columns(rows, head) + (more and f"\n{more}"),
+        html=card(part(table(head, made, numeric=(4,))), title="Checkpoints", beside=more),
+    )
+
+
+def _moment(kept: CheckpointDescription) -> str:
+    stop = "" if kept.stopped_at is None else f", stopped at {kept.stopped_at}, step {kept.step}"
+    return f"{plural(kept.tokens, 'token')}{stop}"
+
+
+def _when(kept: CheckpointDescription) -> str:
+    return datetime.fromtimestamp(kept.saved).strftime("%Y-%m-%d %H:%M")
+
+
+# The residency of a model's weights in words and tables: on the device, asleep, or streamed through the ring.
+
+
+def weights_line(weights: WeightsStatistics) -> str:
+    """Spell the residency of the weights in one line; for streamed weights with the resident bytes and the bytes moved
+    per pass."""
+    if weights.residency == "asleep":
+        return f"{amount(weights.bytes_total)}, asleep: the next request that needs them brings them back"
+    if weights.residency == "resident":
+        return f"{amount(weights.bytes_on_device)} on the device"
+    return (
+        f"{amount(weights.bytes_on_device)} of {amount(weights.bytes_total)} on the device; "
+        f"{plural(weights.layers_streamed, 'layer')} stream{'s' if weights.layers_streamed == 1 else ''}, "
+        f"{amount(weights.bytes_streamed_per_pass)} a pass through {plural(weights.ring_slots, 'slot')}"
+    )
+
+
+def expected_line(weights: WeightsStatistics) -> str | None:
+    """Spell the least time per token, and the device memory at which nothing would stream; None if not measured."""
+    if weights.link_bytes_per_second is None or weights.bytes_enough is None:
+        return None
+    least = weights.bytes_streamed_per_pass / weights.link_bytes_per_second
+    return (
+        f"at least {duration(least)} a token at the measured {spell_rate(weights.link_bytes_per_second)}; "
+        f"with --device-memory {spell_option(weights.bytes_enough)} nothing would stream"
+    )
+
+
+def streaming_rows(weights: WeightsStatistics) -> list[tuple[str, str]]:
+    """Return rows on streamed weights: the ring, its copies, the passes' waiting time, and the used share of the
+    bytes."""
+    if weights.residency != "streamed":
+        return []
+    rows = [("ring", "; ".join(slot_words(number, slot) for number, slot in enumerate(weights.ring)))]
+    rows.append(("layer copies", f"{weights.layer_copies:,} at {_speed(weights)}{_waited(weights)}"))
+    if weights.used_fraction is not None:
+        rows.append(("experts", f"{percent(weights.used_fraction)} of the moved bytes were used, the rest are experts "
+                                "that no token took"))  # fmt: skip
+    if weights.bytes_held_on_host:
+        rows.append(("host copy", f"{amount(weights.bytes_held_on_host)} of what streams are in host memory, not "
+                                  "mapped from a file"))  # fmt: skip
+    return rows
+
+
+def slot_words(number: int, slot: RingSlot) -> str:
+    """Spell a slot: `slot 1: layer 7, filling 41`."""
+    if slot.layer is None:
+        return f"slot {number}: empty"
+    return f"slot {number}: layer {slot.layer}, filling {slot.generation}{', computing' if slot.computing else ''}"
+
+
+def ring_rows(ring: tuple[RingSlot, ...]) -> list[list[object]]:
+    """Return one row per slot: number, layer, fillings, size."""
+    return [
+        [number, "empty" if slot.layer is None else f"layer {slot.layer}", f"{slot.generation:,}",
+         amount(slot.bytes_allocated)]
+        for number, slot in enumerate(ring)
+    ]  # fmt: skip
+
+
+RING_HEAD = ("slot of the ring", "holds", "fillings", "size")
+
+
+def sleep_line(name: str, moved: WeightsMoved) -> str:
+    """Return the output of `%djinn_sleep`, for weights put to sleep or brought back."""
+    away = moved.weights.residency == "asleep"
+    if moved.seconds == 0:
+        return f"the weights of {name} {'are asleep already' if away else 'are on the device already'}"
+    if away and moved.weights.ring_slots:
+        return (
+            f"the weights of {name} left the device in {duration(moved.seconds)}; nothing was copied, the host has all"
+        )
+    size = amount(moved.weights.bytes_total)
+    place = "left the device" if away else "are back on the device"
+    return f"the weights of {name} {place}: {size} in {duration(moved.seconds)}"
+
+
+def _speed(weights: WeightsStatistics) -> str:
+    speed = weights.copy_gigabytes_per_second
+    return "a speed not measured" if speed is None else f"{spell_rate(speed * 1e9)}"
+
+
+def _waited(weights: WeightsStatistics) -> str:
+    if not weights.pass_seconds:
+        return ""
+    share = percent(min(1.0, weights.waited_seconds / weights.pass_seconds))
+    return f"; passes waited for them {share} of their time ({duration(weights.waited_seconds)})"
+
+
+# Memory as a static view: the stack over time as SVG, and the engine's accounting beside the system's figures.
 
 HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 200, 96, 12, 12, 34
 MOVES_SHOWN, SESSIONS_SHOWN = 16, 8

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from djinn_jupyter.widgets.attention import HEADS_SHOWN, Attention
-from djinn_jupyter.widgets.look import Look
-from djinn_jupyter.widgets.markup import Html, div, element, folded, joined, table
-from djinn_jupyter.widgets.pictures import image, share_colour
-from djinn_jupyter.widgets.pooling import read_of_heads
+from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, mono, part, table
+from djinn_jupyter.widgets.pictures import image, read_of_heads, share_colour
 from djinn_jupyter.widgets.spelling import columns, marked, percent, plural, share, spans
-from djinn_jupyter.widgets.stop import legend
-from djinn_jupyter.widgets.theme import card, mono, part
+from djinn_jupyter.widgets.stop import Look, legend
 from djinn_jupyter.widgets.tokens import cell_token
 
 CELLS_LABELLED = 400  # up to here: a table cell for each weight

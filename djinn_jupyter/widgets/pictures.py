@@ -1,19 +1,54 @@
-"""Values as pictures: pooled to at most 128 x 128, with colours for both themes and for colour-blind readers.
-
-Signed values: orange above zero, blue below, and zero is transparent, so it takes the colour of the page. Shares
-in [0, 1]: viridis. Both scales are readable with every common colour blindness.
-"""
+"""Encode palette images as PNG, for static HTML. Deterministic for one version of zlib; no other dependency."""
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.markup import Html, element
-from djinn_jupyter.widgets.png import data_uri, encode
+from djinn_jupyter.api.arrays import shared_numpy
+from djinn_jupyter.widgets.html import Html, element
+from djinn_jupyter.widgets.spelling import figure, shape
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.readings import Pooled, PooledHeads
+from djinn_jupyter.wire.sites import Site
+
+Colour = tuple[int, int, int, int]
+
+
+def encode(rows: Sequence[bytes], palette: Sequence[Colour]) -> bytes:
+    """Encode an 8-bit palette image: each row is a bytes of indices, each colour red, green, blue, alpha. ValueError
+    for rows that are empty or of unequal length."""
+    width = len(rows[0]) if rows else 0
+    if width == 0 or any(len(row) != width for row in rows):
+        raise ValueError("a picture needs rows of one length, at least one pixel")
+    if not 0 < len(palette) <= 256:
+        raise ValueError("a palette has 1 to 256 colours")
+    header = struct.pack(">IIBBBBB", width, len(rows), 8, 3, 0, 0, 0)
+    colours = b"".join(bytes(c[:3]) for c in palette)
+    alphas = bytes(c[3] for c in palette)
+    pixels = zlib.compress(b"".join(b"\0" + row for row in rows), 9)
+    parts = ((b"IHDR", header), (b"PLTE", colours), (b"tRNS", alphas), (b"IDAT", pixels), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, content) for name, content in parts)
+
+
+def data_uri(image: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(image).decode()
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+# Values as pictures: pooled to at most 128 x 128, with colours for both themes and for colour-blind readers. Signed
+# values: orange above zero, blue below, and zero is transparent, so it takes the colour of the page. Shares in [0, 1]:
+# viridis. Both scales are readable with every common colour blindness.
 
 MAX_SIDE: Final = 128
 LEVELS: Final = 63  # odd: zero has a level of its own
@@ -114,3 +149,48 @@ def image(picture: Picture, *, width: int, height: int, alt: str, shrinks: bool 
     most = "max-width:100%;" if shrinks else ""
     return element("img", src=picture.image(), width=width, height=height, alt=alt, class_="dj-picture",
                    style=f"width:{width}px;{most}height:{height}px;image-rendering:pixelated")  # fmt: skip
+
+
+# Pictures of values that the engine has pooled, and the words for what was read and how it was pooled.
+
+
+def whole_picture(pooled: Pooled, site: Site) -> Picture:
+    """Return the picture of all positions that were read."""
+    return _drawn(pooled, site, pooled.cells, pooled.rows_per_cell)
+
+
+def signed_picture(pooled: Pooled) -> Picture:
+    """Return the same picture in colours of signed numbers, whatever the site is."""
+    return signed_cells(as_rows(shared_numpy(pooled.cells)), pooled.rows_per_cell, pooled.columns_per_cell)
+
+
+def picture_alone(pooled: Pooled, site: Site) -> Picture:
+    """Return the picture of the positions that were asked for alone; of all where each has a row already."""
+    return whole_picture(pooled, site) if pooled.alone is None else _drawn(pooled, site, pooled.alone, 1)
+
+
+def _drawn(pooled: Pooled, site: Site, cells: Array, rows_per_cell: int) -> Picture:
+    of_cells = share_cells if site.point == "pattern" else signed_cells
+    return of_cells(as_rows(shared_numpy(cells)), rows_per_cell, pooled.columns_per_cell)
+
+
+def read_of(pooled: Pooled | None) -> str | None:
+    """Spell what a pooled picture was read from: the value, its range, and how the pixels differ from it. None where
+    each number has a pixel."""
+    return None if pooled is None else _read_of(pooled, pooled)
+
+
+def read_of_heads(pooled: Pooled | None) -> str | None:
+    """Spell the same for the pictures of single heads."""
+    return None if pooled is None or pooled.heads is None else _read_of(pooled, pooled.heads)
+
+
+def _read_of(pooled: Pooled, drawn: Pooled | PooledHeads) -> str | None:
+    if drawn.rows_per_cell == drawn.columns_per_cell == 1:
+        return None
+    read = f"read from {pooled.dtype} {shape(pooled.shape)}"
+    if pooled.lowest is not None and pooled.highest is not None:
+        read += f" between {figure(pooled.lowest)} and {figure(pooled.highest)}"
+    if pooled.not_finite:
+        read += f", {pooled.not_finite:,} not finite"
+    return read if drawn.cells.dtype == pooled.dtype else f"{read}; pixels rounded to {drawn.cells.dtype}"

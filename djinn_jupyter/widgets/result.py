@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from djinn_jupyter.widgets.effect import top_table
-from djinn_jupyter.widgets.markup import Html, div, joined, span
-from djinn_jupyter.widgets.residency import transfer_line
+from djinn_jupyter.widgets.html import Html, card, div, joined, part, span
+from djinn_jupyter.widgets.lens import top_table
+from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.widgets.spelling import clipped, figure, percent, plural, quoted
-from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.tokens import guesses_plain
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import RuleDescription, Transfer
 from djinn_jupyter.wire.replies import Finished
+from djinn_jupyter.wire.texts import label
 
 PROMPT_SHOWN = 2000
 LIVE = "Live while its cell runs."

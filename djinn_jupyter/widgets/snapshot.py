@@ -7,15 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.look import Look
-from djinn_jupyter.widgets.markup import Html, joined, table
+from djinn_jupyter.widgets.html import Html, card, joined, mono, part, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
 from djinn_jupyter.widgets.pattern import pattern
-from djinn_jupyter.widgets.pictures import Picture, as_rows, image, signed
-from djinn_jupyter.widgets.pooling import read_of, signed_picture, whole_picture
+from djinn_jupyter.widgets.pictures import Picture, as_rows, image, read_of, signed, signed_picture, whole_picture
 from djinn_jupyter.widgets.spelling import columns, figure, marked, plural, spans
-from djinn_jupyter.widgets.stop import features_of, legend, picture_of, site_of
-from djinn_jupyter.widgets.theme import card, mono, part
+from djinn_jupyter.widgets.stop import Look, features_of, legend, picture_of, site_of
 from djinn_jupyter.widgets.tokens import cell_token
 from djinn_jupyter.widgets.view import View
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.digits import rounded as rounded
-from djinn_jupyter.digits import significant
-from djinn_jupyter.wire.positions import at_positions as at_positions
-from djinn_jupyter.wire.positions import spans as spans
+from djinn_jupyter.units import rounded as rounded
+from djinn_jupyter.units import significant, spell_bytes
+from djinn_jupyter.wire.readings import at_positions as at_positions
+from djinn_jupyter.wire.readings import spans as spans
 
 NOT_MEASURED = "not measured"
 _MARKS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u2192", "\r": "\\r"}

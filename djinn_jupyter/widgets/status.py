@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.widgets.added import added_line
-from djinn_jupyter.widgets.residency import CAUSES, tier_line, transfer_line
+from djinn_jupyter.modules.card import added_line
+from djinn_jupyter.widgets.html import card, facts, mono
+from djinn_jupyter.widgets.memory import CAUSES, expected_line, streaming_rows, tier_line, transfer_line, weights_line
 from djinn_jupyter.widgets.spelling import amount, columns, plural
 from djinn_jupyter.widgets.tables import armed
-from djinn_jupyter.widgets.theme import card, facts, mono
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.widgets.weights import expected_line, streaming_rows, weights_line
-from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory
-from djinn_jupyter.wire.module_form import AddedModuleDescription
-from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, WeightsStatistics
-from djinn_jupyter.wire.texts import faults_line
+from djinn_jupyter.wire.modules import AddedModuleDescription
+from djinn_jupyter.wire.nouns import (
+    BudgetStatistics,
+    EngineStatistics,
+    ModelDescription,
+    ProcessMemory,
+    SessionDescription,
+    WeightsStatistics,
+)
+from djinn_jupyter.wire.texts import faults_line, label
 
 
 def loaded_view(

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.errors import UnknownSite
-from djinn_jupyter.widgets.effect import effect_lines, effect_part
+from djinn_jupyter.widgets.attention import Attention
+from djinn_jupyter.widgets.html import Html, card, div, element, joined, meter, mono, part, piece, span, styled, table
 from djinn_jupyter.widgets.influences import influence_lines, influence_parts
-from djinn_jupyter.widgets.markup import Html, div, element, joined, piece, span, table
-from djinn_jupyter.widgets.pictures import Picture, image, shares, signed
-from djinn_jupyter.widgets.pooling import picture_alone, read_of, whole_picture
-from djinn_jupyter.widgets.residency import transfer_line
+from djinn_jupyter.widgets.lens import effect_lines, effect_part
+from djinn_jupyter.widgets.memory import transfer_line
+from djinn_jupyter.widgets.pictures import Picture, image, picture_alone, read_of, shares, signed, whole_picture
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
-from djinn_jupyter.widgets.theme import card, meter, mono, part, styled
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, layer_strip, token_strip
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import LensRow, Transfer
-from djinn_jupyter.wire.pooling import Pooled
-from djinn_jupyter.wire.readings import EffectReading
+from djinn_jupyter.wire.nouns import LensRow, StopIdentity, Transfer
+from djinn_jupyter.wire.readings import EffectReading, Pooled
 from djinn_jupyter.wire.replies import Paused
 from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.texts import label
 
 ROWS = 10
 ROW_PIXELS = 22
@@ -238,3 +237,67 @@ def _strip(stop: Paused, pooled: Pooled | None, shown: list[int]) -> tuple[Html 
     alt = f"activation at {stop.site}, one row a position, {plural(across, 'dimension')} across"
     made = image(picture, width=STRIP_PIXELS, height=ROW_PIXELS * len(shown), alt=alt)
     return element("td", made, class_="dj-tall", rowspan=len(shown)), legend(picture, across)
+
+
+# A snapshot as numpy values, with the tokens of its positions.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A snapshot with its values as numpy, positions first, and the tokens at every absolute position of the line.
+    `pooled` is all of it for the pictures, where `values` are those of the last `positions` alone: none of a pattern.
+    `end` is one past the last position of the pass, where that is not among `positions`; `stop` is what a pooled value
+    was read from."""
+
+    site: str
+    values: NDArray[np.generic]
+    axes: str
+    positions: tuple[int, ...]
+    dtype: str
+    exactness: str
+    texts: Mapping[int, str]
+    session: str | None = None
+    pooled: Pooled | None = None
+    end: int | None = None
+    stop: StopIdentity | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole value."""
+        return self.values.shape if self.pooled is None else self.pooled.shape
+
+    @property
+    def is_pattern(self) -> bool:
+        return site_of(self.site).point == "pattern" and len(self.shape) == 3
+
+    @property
+    def has_heads(self) -> bool:
+        return self.axes == "T H D" and self.values.ndim == 3
+
+    @property
+    def heads(self) -> list[int]:
+        """The numbers of the heads (or features) of the value: the selected ones, or all."""
+        selector = site_of(self.site).selector
+        return list(selector) if selector is not None else list(range(self.shape[1]))
+
+    @property
+    def line(self) -> str:
+        value = f"{self.dtype} {shape(self.shape)} ({self.axes})"
+        return f"{value}, {at_positions(self.all_positions)}, {self.exactness}"
+
+    @property
+    def all_positions(self) -> tuple[int, ...]:
+        """The positions of the picture."""
+        return self.positions if self.pooled is None else self.pooled.positions
+
+    @property
+    def key_positions(self) -> range:
+        """The positions of the keys. They end at the last position of the pass; with windowed attention the first ones
+        are missing."""
+        end = self.all_positions[-1] + 1 if self.end is None else self.end
+        return range(end - self.shape[-1], end)
+
+    @property
+    def attention(self) -> Attention:
+        """The pattern as it is drawn."""
+        return Attention.of(self.values) if self.pooled is None else Attention.pooled(self.pooled)

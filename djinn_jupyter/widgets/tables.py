@@ -6,17 +6,15 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Final
 
-from djinn_jupyter.client.displayed import Displayed
-from djinn_jupyter.client.engines.naming import told_apart
-from djinn_jupyter.client.frames import is_told_as_table
-from djinn_jupyter.widgets.markup import element, table
-from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies, whereabouts
+from djinn_jupyter.api.tables import Displayed, is_told_as_table
+from djinn_jupyter.link.naming import told_apart
+from djinn_jupyter.widgets.html import card, element, mono, part, table
+from djinn_jupyter.widgets.lens import watch_line
+from djinn_jupyter.widgets.memory import PLACES, bytes_where, copies, whereabouts
 from djinn_jupyter.widgets.result import rule_line
 from djinn_jupyter.widgets.spelling import amount, columns, figure, plural, since
-from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.widgets.watch import watch_line
-from djinn_jupyter.wire.names import label, notebook_shown
+from djinn_jupyter.wire.looks import spell_watch
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     RuleDescription,
@@ -25,8 +23,7 @@ from djinn_jupyter.wire.nouns import (
     WatchDescription,
 )
 from djinn_jupyter.wire.replies import Finished, Paused
-from djinn_jupyter.wire.texts import natural_order
-from djinn_jupyter.wire.watches import spell_watch
+from djinn_jupyter.wire.texts import label, natural_order, notebook_shown
 
 TableRows = Sequence[Sequence[str]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from djinn_jupyter.widgets.markup import Html, div, element, joined, span
+from djinn_jupyter.widgets.html import Html, div, element, joined, span
 from djinn_jupyter.widgets.spelling import marked, percent, plural, quoted, share
 from djinn_jupyter.wire.nouns import TopToken
 from djinn_jupyter.wire.sites import Site

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from djinn_jupyter.client.engines.naming import told_apart
-from djinn_jupyter.client.tree import TreeRow, rows_of
-from djinn_jupyter.widgets.markup import Html, element, folded, table
+from djinn_jupyter.api.engine import TreeRow, rows_of
+from djinn_jupyter.link.naming import told_apart
+from djinn_jupyter.widgets.charts import AXIS, NARROW, SOFT, WIDTH, colour, drawn
+from djinn_jupyter.widgets.html import Html, card, element, folded, part, table
 from djinn_jupyter.widgets.spelling import plural
-from djinn_jupyter.widgets.svg import AXIS, NARROW, SOFT, WIDTH, colour, drawn
-from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import StopDescription
 from djinn_jupyter.wire.readings import Branch
+from djinn_jupyter.wire.texts import label
 
 LEFT, ROW, TOP = 140, 40, 26
 FIRST = 44  # pixels from where forks begin to the first stop, whose name is clear of their lines

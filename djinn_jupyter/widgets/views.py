@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.widgets.added import adapter_line, added_line
+from djinn_jupyter.modules.card import adapter_line, added_line
+from djinn_jupyter.remote.bar import receiving_view
 from djinn_jupyter.widgets.attention import PATTERN_CELLS
+from djinn_jupyter.widgets.charts import dose_response_view
 from djinn_jupyter.widgets.diff import ROWS as DIFF_ROWS
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
-from djinn_jupyter.widgets.dose_response import dose_response_view
-from djinn_jupyter.widgets.effect import edit_view
-from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
-from djinn_jupyter.widgets.look import Look
-from djinn_jupyter.widgets.memory import memory_view
-from djinn_jupyter.widgets.receiving import receiving_view
-from djinn_jupyter.widgets.residency import checkpoints_view, rest_line, saved_line, swapped_line
+from djinn_jupyter.widgets.lens import edit_view, lens_grid_view, lens_view, watch_view, watching
+from djinn_jupyter.widgets.memory import checkpoints_view, memory_view, rest_line, saved_line, sleep_line, swapped_line
 from djinn_jupyter.widgets.result import broken_off_view, progress_view, result_view, running_view
 from djinn_jupyter.widgets.snapshot import ROWS as SNAPSHOT_ROWS
 from djinn_jupyter.widgets.snapshot import snapshot_view
 from djinn_jupyter.widgets.status import loaded_view, status_view
-from djinn_jupyter.widgets.stop import ROWS, positions_shown, site_of, stop_view
+from djinn_jupyter.widgets.stop import ROWS, Look, positions_shown, site_of, stop_view
 from djinn_jupyter.widgets.tables import (
     armed,
     breakpoint_line,
@@ -31,5 +28,3 @@ from djinn_jupyter.widgets.tables import (
 )
 from djinn_jupyter.widgets.tree import tree_view
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.widgets.watch import watch_view, watching
-from djinn_jupyter.widgets.weights import sleep_line

@@ -7,11 +7,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.extensions import MOST_CHARACTERS, NAME
-from djinn_jupyter.wire.limits import Name, NotebookPath
-from djinn_jupyter.wire.naming import OwnName
+from djinn_jupyter.wire.base import EventBase, OwnName, ReplyBase
 from djinn_jupyter.wire.nouns import ModelDescription
-from djinn_jupyter.wire.reply_base import ReplyBase
-from djinn_jupyter.wire.request_base import RequestBase
+from djinn_jupyter.wire.request_base import Name, NotebookPath, RequestBase, SessionName
 
 MOST_METHODS = 1000
 Methods = Annotated[
@@ -90,3 +88,39 @@ class Shutdown(RequestBase[ShuttingDown], browser="asks", resent="refused", of_t
 
     force: bool = False
     forget: bool = False
+
+
+# Events: who hears them, and that some were not heard.
+
+
+class Listening(ReplyBase):
+    """From here on the client hears the events, or no longer. `events` is the number of the latest one."""
+
+    events: int = 0
+
+
+class Unlisten(RequestBase[Listening], shared="read", unasked="view", small=True):
+    """Send no more events of what a Listen has named."""
+
+    session: SessionName | None = None
+
+
+class Listen(RequestBase[Listening], shared="read", unasked="view"):
+    """Send this client the events of a session, None for those of all sessions. Asked twice it is as asked once."""
+
+    session: SessionName | None = None
+
+
+class EventsMissed(EventBase):
+    """Events for this client were dropped, of any session (`session` is empty): it did not read them for too
+    long, or its line was lost for too long."""
+
+
+# The reply to a question before work is spread over engines: would this one begin it?
+
+
+class Checked(ReplyBase):
+    """The work would begin. `alike` is what all shards of a collection have to say of their values alike, by its names;
+    empty for a sweep."""
+
+    alike: tuple[tuple[str, str], ...] = ()

@@ -7,7 +7,7 @@ public key.
     allowed/NAME+ID  the same, admitted by a service for as long as it renews it; a person may have several of these
     hub/HOST         this user's own pair on that machine, by which a hub's service has it admitted; mode 0600
     trusted/HOST     the public key of the engines of another machine, as in ssh's known_hosts, and the service that
-                     told it, if the user did not (wire/found_keys.py)
+                     told it, if the user did not (wire/keys.py)
 
 Secrets are read from their file when a connection is made, and are nowhere else: in no entry, message, log or repr.
 """
@@ -23,7 +23,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +32,8 @@ from typing import Final
 import msgspec
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.moments import read_moment, spell_moment
-from djinn_jupyter.wire.naming import PERSON
+from djinn_jupyter.units import read_moment, spell_moment
+from djinn_jupyter.wire.base import PERSON
 from djinn_jupyter.wire.own import make_own_folder, read_own
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -391,3 +391,40 @@ def _aside(path: Path) -> Iterator[Path]:
         yield aside
     finally:
         aside.unlink(missing_ok=True)
+
+
+# The keys of engines that a service has told of, a cluster or a hub. They lie beside those that the user trusts, each
+# with the name of its service, and go when the service has that engine no more.
+
+KEPT_SECONDS: Final = 60.0  # another process may have found an engine since the list of those that are there was made
+
+
+class FoundKeys:
+    """Those that one service has told. What the user trusts by `djinn key trust` is left as it is."""
+
+    def __init__(self, keys: KeyFolder, service: str) -> None:
+        self._keys, self._service = keys, service
+
+    def note(self, place: str, public: PublicKey) -> None:
+        """Trust the key of the engine at `HOST:PORT`, also where an earlier one there had another. UsageError where
+        the user trusts another key there."""
+        if self._keys.found_by(place) is None and self._keys.trusted(place) is not None:
+            return self._keys.trust(place, public)
+        text = f"{spell_public(public)}{FOUND_BY}{self._service}"
+        write_key_file(self._file(place), text.encode(), anew=True)
+
+    def clear(self, there: Collection[str]) -> None:
+        """Forget the keys that this service has told, but for those of the last minute and of the engines that are
+        `there`: all that the service has."""
+        for place in self._keys.names("trusted"):
+            if place not in there and self._keys.found_by(place) == self._service and self._is_old(place):
+                self._file(place).unlink(missing_ok=True)
+
+    def _is_old(self, place: str) -> bool:
+        try:
+            return self._keys.now() - self._file(place).stat().st_mtime > KEPT_SECONDS
+        except FileNotFoundError:
+            return False
+
+    def _file(self, place: str) -> Path:
+        return self._keys.folder("trusted") / place

@@ -14,8 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from djinn_jupyter.extensions import Method, in_short, installed, leave_out, methods, part, refuse_clashes
-from djinn_jupyter.wire.event_base import EventBase
-from djinn_jupyter.wire.failed import Failed
+from djinn_jupyter.wire.base import EventBase, Failed
 from djinn_jupyter.wire.pieces import InPieces
 from djinn_jupyter.wire.replies import ReplyBase
 from djinn_jupyter.wire.requests import RequestBase, RequestMeta

@@ -18,7 +18,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
 WHOLE_BYTES: Final = 256 * 2**10

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
-from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.errors import FingerprintsDiffer
+from djinn_jupyter.wire.base import Frozen
 
 Words = Annotated[str, Meta(max_length=4096)]
 
@@ -29,3 +30,36 @@ class Provenance(Frozen, frozen=True):
     transformers: Words
     djinn: Words
     tensor_parallel: int = 1  # ranks among which sums are split
+
+
+# The fingerprint of an engine: the part of its provenance that the bits of its sessions follow from.
+
+DIGESTS: Final = ("configuration", "weights")
+FINGERPRINT: Final = (
+    "architecture", *DIGESTS, "dtype", "attention", "device", "processor", "threads", "tensor_parallel",
+    "torch", "transformers", "djinn",
+)  # fmt: skip
+
+
+def differences(one: Provenance, other: Provenance) -> list[tuple[str, str, str]]:
+    """Return what differs between two fingerprints: (name, of the one, of the other). A model's name is no part of
+    them."""
+    named = ((name, str(getattr(one, name)), str(getattr(other, name))) for name in FINGERPRINT)
+    return [(name, first, second) for name, first, second in named if first != second]
+
+
+def require_equal(here: Provenance, there: Provenance) -> None:
+    """Raise FingerprintsDiffer, which says what differs, unless a session of an engine here goes on bit for bit in one
+    there."""
+    found = differences(here, there)
+    if not found:
+        return
+    if any(name in ("architecture", *DIGESTS) for name, _, _ in found):
+        raise FingerprintsDiffer(
+            f"The engines have different models ({here.model}, {here.architecture}, and {there.model}, "
+            f"{there.architecture}): a session moves only between engines of the same one."
+        )
+    said = ", ".join(f"{name.replace('_', ' ')} ({first} here, {second} there)" for name, first, second in found)
+    raise FingerprintsDiffer(
+        f"The two engines differ in {said}, and so in their last bits: a session moves only between equal ones."
+    )

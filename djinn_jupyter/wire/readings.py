@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, Literal, Protocol
+
+from msgspec import Meta
 
 from djinn_jupyter.wire import nouns
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.naming import OwnName
-from djinn_jupyter.wire.nouns import Noun, Origin, StopDescription, StopIdentity, TopToken
+from djinn_jupyter.wire.base import OwnName, ReplyBase
+from djinn_jupyter.wire.nouns import Noun, Origin, PassesMeant, StopDescription, StopIdentity, TopToken, ValueExactness
+from djinn_jupyter.wire.request_base import Positions, RequestBase, SessionName, SessionRequest, Spelling
 
 Applies = Literal[
     "applied", "ahead", "next pass", "other positions", "other passes", "condition", "refused", "not so far", "off"
@@ -135,3 +139,245 @@ class EffectReading(Noun, frozen=True):
     logit_difference_norm: float
     shifts: tuple[TokenShift, ...] = ()
     chosen: tuple[TokenShift, ...] = ()
+
+
+# The spelling of positions for people, by the engine and by the views alike.
+
+PASSES: Final[Mapping[PassesMeant, str]] = {"prompt": "in the prompt", "new": "at new tokens"}
+
+
+def at_positions(positions: Sequence[int]) -> str:
+    """Return `position 4`, `positions 0-4`"""
+    return f"position{'' if len(positions) == 1 else 's'} {spans(positions)}"
+
+
+class Limited(Protocol):
+    """A steering rule on either side of the wire."""
+
+    @property
+    def positions(self) -> tuple[int, ...] | None: ...
+    @property
+    def onward(self) -> int | None: ...
+    @property
+    def on(self) -> PassesMeant | None: ...
+    @property
+    def when(self) -> str | None: ...
+
+
+def limits_of(rule: Limited) -> tuple[str, ...]:
+    """Spell where and when a rule applies: `position 4`, `from position 5 on`, `in the prompt`, `when norm > 40`."""
+    said = [] if rule.positions is None else [at_positions(rule.positions)]
+    said += [] if rule.onward is None else [f"from position {rule.onward} on"]
+    said += [] if rule.on is None else [PASSES[rule.on]]
+    said += [] if rule.when is None else [f"when {rule.when}"]
+    return tuple(said)
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Return `0-4`, `3`, `0, 2, 5-7`: ascending runs are drawn together."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+# The stops of a session, and of all of them with their forks.
+
+
+class History(ReplyBase):
+    stops: tuple[StopDescription, ...]
+    present: int | None
+
+
+class Tree(ReplyBase):
+    """One branch for each session, in the order of opening: a fork after its parent, where that is still there."""
+
+    branches: tuple[Branch, ...]
+
+
+class ReadHistory(SessionRequest[History], shared="read", browser="asks", resent="anew", while_running=True): ...
+
+
+class ReadTree(RequestBase[Tree], browser="asks", resent="anew"):
+    """The stops of all sessions, and which forks they share them with."""
+
+
+# Figures of a stopped value, and of two, computed where the values are: views write numbers, and fetch no arrays for
+# them.
+
+
+class Figures(Noun, frozen=True):
+    """Mean, standard deviation (over all, not one less), lowest, highest and L2 norm of numbers, computed in float64.
+    Each is NaN where a number is, and infinite or NaN as the arithmetic has it where one is infinite."""
+
+    mean: float
+    std: float
+    lowest: float
+    highest: float
+    norm: float
+
+
+class FiguresRead(ReplyBase):
+    """`all` are the figures of the value, `each` those of its positions: float64 [positions, 5], in the order of
+    `Figures`. The rest is as in Snapshot, without the value, whose shape is `shape`."""
+
+    stop: StopIdentity
+    site: str
+    shape: tuple[int, ...]
+    axes: str
+    dtype: str
+    positions: tuple[int, ...]
+    exactness: ValueExactness
+    all: Figures
+    each: Array | None
+
+
+class ReadFigures(SessionRequest[FiguresRead], shared="read", changes=False):
+    """Figures of a site's value in the stopped pass. `site` and `positions` are as of Inspect; `each` asks for those of
+    every position besides."""
+
+    site: Spelling | None = None
+    positions: Positions | None = None
+    each: bool = False
+
+
+class LargestDifference(Noun, frozen=True):
+    """The largest |b - a| of finite numbers, in float64, and the first place that has it: the position of the pass and
+    the indices of all axes after it, a selected head or feature by its own number. `a` and `b` are the numbers
+    there."""
+
+    difference: float
+    position: int
+    index: tuple[int, ...]
+    a: float
+    b: float
+
+
+class Apart(Noun, frozen=True):
+    """The distance of two values of one shape at the positions that both passes have, in float64 and over all of their
+    numbers. `differing` counts pairs that are not the same number (NaN is the same as NaN), `not_finite` those
+    of them that have a number that is not finite; `largest` is of the others, None where no finite pair differs.
+
+    `distances` are |b - a| / |a| at the last of `positions`, as many as were asked for, without pairs that are not
+    finite; None where |a| is zero."""
+
+    positions: tuple[int, ...]
+    numbers: int
+    differing: int
+    not_finite: int
+    largest: LargestDifference | None
+    distances: tuple[float | None, ...]
+
+
+class Compared(ReplyBase):
+    """`apart` is None where the passes share no position, or where their values have other shapes at one."""
+
+    site: str
+    stops: tuple[StopIdentity, StopIdentity]
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dtypes: tuple[str, str]
+    apart: Apart | None
+
+
+class Compare(SessionRequest[Compared], shared="read", changes=False, without_rows=True):
+    """The stopped value of `session` (a) against that of `other` (b), which stands at the same site. The distances of
+    the `last` shared positions are sent."""
+
+    other: SessionName
+    last: Annotated[int, Meta(ge=1, le=1024)] = 12
+
+
+# Values pooled for a picture: a view draws far fewer cells than an array has numbers, so cells are what is sent.
+
+MOST_CELLS: Final = 1024  # along a side; a screen has hardly more for a card
+MOST_CELLS_OF_HEADS: Final = 2**20
+MOST_HEADS: Final = 1024
+MOST_STRONGEST: Final = 64
+Side = Annotated[int, Meta(ge=1, le=MOST_CELLS)]
+FewPositions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_CELLS)]
+
+
+class PooledHeads(Noun, frozen=True):
+    """Heads of a value, each pooled alone, as a view draws them side by side. `cells` are [heads, rows, columns],
+    rounded and exact as those of `Pooled` are; `heads` are the numbers of the heads in it, which are the first ones."""
+
+    cells: Array
+    heads: tuple[int, ...]
+    rows_per_cell: int
+    columns_per_cell: int
+
+
+class Strongest(Noun, frozen=True):
+    """The largest entries of each head at the last positions, the largest first and of equal ones the first: `places`
+    [positions, heads, entries] are their indices in the head, `values` themselves, to the last bit. There are as many
+    as asked for, or as a head has entries."""
+
+    places: Array
+    values: Array
+
+
+class Pooled(Noun, frozen=True):
+    """A site's value in the stopped pass as a view draws it, and nothing to compute with; `Snapshot` has the value.
+
+    A cell of `cells`, [rows, columns], is the number of largest magnitude in a block of `rows_per_cell` positions by
+    `columns_per_cell` features, heads and features lying one after the other: of a number and its opposite the positive
+    one, infinities included, NaN only where there is nothing else. `alone` has a row of columns for each position that
+    was asked for so. Either is rounded to bfloat16 where it is pooled and `dtype` has more than 16 bits: a colour shows
+    no more. Where each number has a cell of its own, the cells are the numbers. `last` are the numbers of the last
+    positions, as many as were asked for, in their own dtype and shape: [positions, ...]. `heads` and `strongest` are
+    of a value that has heads, where they were asked for.
+
+    `shape`, `dtype`, `positions`, `lowest`, `highest` (of its finite numbers, None where there are none) and
+    `not_finite`, a count, are those of the value itself, to the last bit; with `mean_of_heads` the last three and the
+    cells are of the mean over its heads. `stop` is what it was read from.
+    """
+
+    site: str
+    cells: Array
+    rows_per_cell: int
+    columns_per_cell: int
+    alone: Array | None
+    last: Array | None
+    mean_of_heads: bool
+    axes: str
+    shape: tuple[int, ...]
+    positions: tuple[int, ...]
+    dtype: str
+    lowest: float | None
+    highest: float | None
+    not_finite: int
+    stop: StopIdentity
+    exactness: ValueExactness
+    heads: PooledHeads | None = None
+    strongest: Strongest | None = None
+
+
+class PooledRead(ReplyBase):
+    pooled: Pooled
+
+
+class ReadPooled(SessionRequest[PooledRead], shared="read", browser="asks", resent="anew"):
+    """A site's value in the stopped pass, pooled to at most `rows` by `columns` cells. `site`, `positions` and `ahead`
+    are as of Inspect. The positions in `alone` are pooled across only, besides; so many at the end as `last` says are
+    sent whole, too. `mean_of_heads` pools the mean of the heads of a value that has them.
+
+    `heads` pools each of the first `most_heads` heads alone besides, to so many cells in all of them together; a value
+    without heads has none. `strongest` sends so many entries of each head at the last `strongest_at` positions. Cells
+    are in the value's own dtype where they are not to be `rounded`, for views that write numbers."""
+
+    site: Spelling | None = None
+    positions: Positions | None = None
+    ahead: bool = False
+    rows: Side = 128
+    columns: Side = 128
+    alone: FewPositions | None = None
+    last: Annotated[int, Meta(ge=0, le=MOST_CELLS)] = 0
+    mean_of_heads: bool = False
+    heads: Annotated[int, Meta(ge=0, le=MOST_CELLS_OF_HEADS)] = 0
+    most_heads: Annotated[int, Meta(ge=1, le=MOST_HEADS)] = MOST_HEADS
+    strongest: Annotated[int, Meta(ge=0, le=MOST_STRONGEST)] = 0
+    strongest_at: Side = 1
+    rounded: bool = True

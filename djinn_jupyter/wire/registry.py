@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from djinn_jupyter.errors import MalformedMessage
-from djinn_jupyter.options import Identity, Options
+from djinn_jupyter.settings import Identity, Options
 
 FOLDER: Final = "djinn"
 ENTRY_SUFFIX: Final = ".engine.json"

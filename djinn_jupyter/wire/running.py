@@ -7,22 +7,31 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.bounds import Tokens
-from djinn_jupyter.wire.limits import Count, Spelling, StopStrings, Text, require_computable
-from djinn_jupyter.wire.naming import OwnName
+from djinn_jupyter.wire.base import Cleared, OwnName, ReplyBase, Tokens
+from djinn_jupyter.wire.edits import Edit, RuleDescription
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     FinishReason,
     Mode,
+    PassesMeant,
     PauseReason,
     Sampling,
+    Snapshot,
     StopIdentity,
     TopToken,
 )
 from djinn_jupyter.wire.readings import Influences
-from djinn_jupyter.wire.reply_base import ReplyBase
-from djinn_jupyter.wire.request_base import SessionRequest, StopRequest
-from djinn_jupyter.wire.rules import RuleDescription
+from djinn_jupyter.wire.request_base import (
+    ConditionText,
+    Count,
+    Positions,
+    SessionRequest,
+    Spelling,
+    StopRequest,
+    StopStrings,
+    Text,
+    require_computable,
+)
 
 MOST_METRICS: Final = 64
 
@@ -186,3 +195,146 @@ class ReadMetrics(SessionRequest[MetricsRead], shared="read", resent="anew", wit
     """These metrics of the logits in which the last finished pass ended."""
 
     metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
+
+
+# Breakpoints of a session.
+
+
+class BreakpointSet(ReplyBase):
+    breakpoint: BreakpointDescription
+    existed: bool
+
+
+class SetBreakpoint(SessionRequest[BreakpointSet], shared="write", browser="asks", while_running=True):
+    site: Spelling
+    when: ConditionText | None = None
+    once: bool = False
+
+
+class EnableBreakpoint(SessionRequest[BreakpointSet], shared="write", browser="asks", while_running=True):
+    number: int
+    enabled: bool
+
+
+class ClearBreakpoints(SessionRequest[Cleared], shared="write", browser="asks", while_running=True):
+    """`sites` None clears all; otherwise spellings or numbers."""
+
+    sites: Annotated[tuple[Spelling, ...], Meta(max_length=10_000)] | None = None
+
+
+# Values of a stopped pass: those of one site, read as they are or through the lens, and those of many at once.
+
+MOST_SITES: Final = 16_384
+
+
+class PassRead(ReplyBase):
+    """The values at those of the sites that the pass has met, as they were asked for; `logits` are fp32 [positions of
+    the pass, vocabulary]."""
+
+    stop: StopIdentity
+    sites: tuple[str, ...]
+    values: tuple[Array, ...]
+    logits: Array | None = None
+
+
+class ReadPass(SessionRequest[PassRead], shared="read", browser="asks", resent="anew"):
+    """Read the values at `sites` of the stopped pass, as it went up to the stop; with `ahead` also as it would go on
+    from there with the edits made so far, and with `logits` those of all its positions. Where `value` is given it would
+    go on with that in the place of the stopped one at `positions`, as in ResumeWith; the stop itself stays as it is."""
+
+    sites: Annotated[tuple[Spelling, ...], Meta(max_length=MOST_SITES)] = ()
+    ahead: bool = False
+    logits: bool = False
+    value: Array | None = None
+    positions: Positions | None = None
+
+
+class Reached(ReplyBase):
+    """The stop that a ResumeWith came to: the value there, `step` and `positions` of its pass, as in Paused, and the
+    tokens that the run has `drawn` so far."""
+
+    snapshot: Snapshot
+    step: int
+    positions: tuple[int, ...]
+    drawn: tuple[int, ...]
+
+
+class ResumeWith(StopRequest[Reached | Finished], shared="write", wakes_weights=True):
+    """Resume with `value` in the place of the stopped one, and read the value at the next stop: an edit, a Resume and
+    an Inspect in one. `positions` are absolute, negative from the end of the pass, None for all of the pass; `value`
+    None leaves all of it. `halts` are the breakpoints that the session has from here on; None leaves those it has."""
+
+    value: Array | None = None
+    positions: Positions | None = None
+    halts: Annotated[tuple[Spelling, ...], Meta(max_length=MOST_SITES)] | None = None
+
+
+# Requests that change what a pass computes: edits of a stop, and steering rules.
+
+
+class RevertEdits(StopRequest[Paused], shared="write", browser="asks", without_rows=True): ...
+
+
+class EnableEdit(StopRequest[Paused], shared="write", browser="asks", without_rows=True):
+    """Turn an edit of the present stop off, or on again: the stopped value is then that with the other edits alone."""
+
+    number: int
+    enabled: bool
+
+
+class Unsteer(SessionRequest[Cleared], shared="write", browser="asks", while_running=True):
+    """`number` None removes all rules."""
+
+    number: int | None = None
+
+
+class Edited(ReplyBase):
+    """The effect of an edit. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that
+    part. `stop` has the edition that it made."""
+
+    stop: StopIdentity
+    site: str
+    edit: str
+    shape: tuple[int, ...]
+    positions: tuple[int, ...]
+    norm_before: float
+    norm_after: float
+    relative_size: float | None
+    entries_changed: int
+
+
+class Steered(ReplyBase):
+    rule: RuleDescription
+    existed: bool
+
+
+class ApplyEdit(StopRequest[Edited], shared="write", browser="asks", keeps_arrays=True):
+    """Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
+    negative from the end of the pass, None for all of the pass. `words` say what an edit was made of."""
+
+    edit: Edit
+    site: Spelling | None = None
+    positions: Positions | None = None
+    words: Spelling | None = None
+
+
+class EnableRule(SessionRequest[Steered], shared="write", browser="asks", while_running=True):
+    """Turn a steering rule off without ending it, or on again, from the next pass (or the rest of this one) on."""
+
+    number: int
+    enabled: bool
+
+
+class Steer(SessionRequest[Steered], shared="write", browser="asks", keeps_arrays=True, while_running=True):
+    """Apply `edit` at every pass that meets `site`, which may be a point of every layer (`resid_post.*`): at these
+    `positions` (negative from the end of each pass) and all from `onward` on, or all of the pass; in passes over the
+    prompt or over new tokens (`on`), or both; where the condition `when` holds at the position. An array with a row
+    for each of several `positions` gives each its row. `words` say what an edit was made of."""
+
+    site: Spelling
+    edit: Edit
+    positions: Positions | None = None
+    onward: Annotated[int, Meta(ge=0)] | None = None
+    on: PassesMeant | None = None
+    when: ConditionText | None = None
+    words: Spelling | None = None

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from djinn_jupyter.errors import UnknownSite
-from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.base import Frozen
 
 ATTENTION_POINTS: Final = (
     "attn_in",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from djinn_evaluation.course import timed
 from djinn_evaluation.link import TimedCopy, Way
-from djinn_jupyter.client.connection.channel import expect
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.link.channel import expect
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Swapped
 from djinn_jupyter.wire.requests import SwapOut

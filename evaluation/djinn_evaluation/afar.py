@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from djinn_evaluation.course import Course, Unmeasured
-from djinn_jupyter.client.connection.channel import Channel
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.link.channel import Channel
 
 OVER: Final = "the engine is reached over a line"
 PROCESS_UNSEEN: Final = Unmeasured(reason=f"{OVER}, and its process is not seen from here")

@@ -15,18 +15,17 @@ import psutil
 
 import djinn_jupyter as dj
 from djinn_evaluation.configuration.validation import ValidationFile
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.afar import read_address, require_model
-from djinn_jupyter.client.engines.cluster import CLUSTER
-from djinn_jupyter.client.engines.hub import HUB
-from djinn_jupyter.client.engines.spelling import spell_model
-from djinn_jupyter.client.engines.ssh import SCHEME
-from djinn_jupyter.client.loading import attach
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.loading import attach
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.options import Identity, SettledOptions
-from djinn_jupyter.wire.names import told_apart
+from djinn_jupyter.link.spelling import spell_model
+from djinn_jupyter.remote.addresses import read_address, require_model
+from djinn_jupyter.remote.hub_user import HUB
+from djinn_jupyter.remote.ssh import CLUSTER, SCHEME
+from djinn_jupyter.settings import Identity, SettledOptions
+from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.texts import told_apart
 
 OWN: Final = ("threads", "listen", "dtype", "device", "random_weights")
 """Options that are the engine's where a run asks none."""

@@ -11,7 +11,7 @@ from djinn_evaluation import afar
 from djinn_evaluation.baselines.asking import baseline
 from djinn_evaluation.course import Course, Unmeasured
 from djinn_evaluation.intervals import Verdict
-from djinn_jupyter.amounts import GIB, spell_bytes
+from djinn_jupyter.units import GIB, spell_bytes
 from djinn_jupyter.wire.nouns import LayerCopy, Transfer
 
 Way = Literal["in", "out"]

@@ -12,8 +12,8 @@ from typing import Any, Final
 import psutil
 
 from djinn_evaluation.commit import PACKAGES, present, versions
-from djinn_jupyter.amounts import GIB, spell_bytes
 from djinn_jupyter.machine import main_memory, processor
+from djinn_jupyter.units import GIB, spell_bytes
 
 OF_BENCHMARKS: Final = ("djinn-jupyter", "torch", "transformers", "pyzmq", "msgspec", "ipykernel", "ipython")
 

@@ -15,9 +15,9 @@ import psutil
 
 from djinn_evaluation.afar import is_afar, join
 from djinn_evaluation.nvml import Card, Unseen, card
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.nouns import EngineStatistics
 
 PERIOD_SECONDS = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from djinn_evaluation.digest import digest
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.errors import DjinnError
 
 

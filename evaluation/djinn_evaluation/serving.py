@@ -15,8 +15,8 @@ import djinn_jupyter as dj
 from djinn_evaluation.afar import is_afar, noted
 from djinn_evaluation.attached import attached, engine_at
 from djinn_evaluation.course import Course
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.loading import attach
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.loading import attach
 
 PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from djinn_evaluation.baselines.sources import source_of
 from djinn_evaluation.configuration.whitebox import Whitebox
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.model_files import path_called
 

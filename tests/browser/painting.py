@@ -122,7 +122,7 @@ def updates_of_a_line(count: int) -> str:
 def updates_of_a_card(count: int) -> str:
     """Code of a cell that updates a card, each time with the stop read anew, as for a user who looks at one place."""
     return (
-        "%djinn_use -o session\nfrom djinn_jupyter.client.pooling import read_pooled\n"
+        "%djinn_use -o session\nfrom djinn_jupyter.api.stops import read_pooled\n"
         "from djinn_jupyter.widgets import views\n"
         + EVERY.format(count=count)
         + "    stop, lens = session.stop, session.lens(3)\n"

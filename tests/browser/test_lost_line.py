@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.remote.addresses import entry_at, read_address
 from tests.browser.lab_server import LabServer, environment
 from tests.browser.sidebar import no_complaints
 from tests.browser.test_sidebar import RUN_NEXT, opened, write
@@ -22,7 +22,7 @@ from tests.ports import free_port
 from tests.process.relay import Relay
 from tests.process.rough_line import RoughLine
 
-KEYS = """from djinn_jupyter.client.engines import keys as own
+KEYS = """from djinn_jupyter.remote import addresses as own
 own.draw_own("ada")
 folder = own.key_folder()
 folder.allow(folder.own("ada").public, "ada")

@@ -13,9 +13,9 @@ import pytest
 from playwright.sync_api import Page
 from prometheus_client import CollectorRegistry
 
-from djinn_jupyter.dap import targets
-from djinn_jupyter.dap.framing import encode
-from djinn_jupyter.engine.process.metrics_server import start_page
+from djinn_jupyter.editors.dap import debuggee
+from djinn_jupyter.editors.dap.protocol import encode
+from djinn_jupyter.engine.process.metrics import start_page
 from djinn_jupyter.errors import UsageError
 from tests.browser.lab_server import LabServer
 from tests.dap.conftest import served
@@ -66,7 +66,7 @@ def test_a_page_runs_nothing_by_the_adapter(page: Page, elsewhere: str, monkeypa
         launched.append(plan)
         raise UsageError("It would have run.")
 
-    monkeypatch.setattr(targets, "launched", launch)
+    monkeypatch.setattr(debuggee, "launched", launch)
     port, _ = served()
     page.goto(elsewhere)
     for body in (json.dumps(LAUNCH), encode(LAUNCH).decode(), "\r\n\r\n" + encode(LAUNCH).decode()):

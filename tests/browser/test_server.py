@@ -17,7 +17,7 @@ from tests.browser.lab_page import LabPage
 from tests.browser.lab_server import LabServer
 
 LOAD = """import djinn_jupyter as dj
-from djinn_jupyter.client.engines.naming import default_session_name
+from djinn_jupyter.link.naming import default_session_name
 session = dj.load("demo").session(default_session_name())"""
 RUN = """stop = None
 while not isinstance(stop, dj.Paused):

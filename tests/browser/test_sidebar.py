@@ -18,7 +18,7 @@ from tests.browser.sidebar import ATTEMPT_MILLISECONDS, ATTEMPTS, Sidebar, no_co
 LOAD = "%load_ext djinn_jupyter\n%djinn_load demo"
 RUN = "%djinn_run --max-tokens 2 The capital of France is"
 BUSY = """import djinn_jupyter as dj
-from djinn_jupyter.client.engines.naming import default_session_name
+from djinn_jupyter.link.naming import default_session_name
 session, stop = dj.load("demo").session(default_session_name()), None
 while not isinstance(stop, dj.Paused):
     stop = session.run("The capital of France is", max_new_tokens=900, ignore_eos=True)"""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from djinn_jupyter.client.engines.afar import read_address
+from djinn_jupyter.remote.addresses import read_address
 from tests.browser.lab_page import DARK, LabPage
 from tests.browser.lab_server import LabServer
 from tests.browser.sidebar import Sidebar, no_complaints

@@ -17,25 +17,23 @@ import zmq
 
 import djinn_jupyter as dj
 from djinn_evaluation.serving import private_jupyter
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import CheckCollect, Collect, Score
 from djinn_jupyter.methods.direct.request import Attribute
 from djinn_jupyter.methods.graphs.request import MakeGraph
 from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.sweep.request import CheckSweep, Estimate, Sweep
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.adapters import AdaptedModule
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Add, Scale, Zero
-from djinn_jupyter.wire.module_form import ModuleForm, NamedTensor
+from djinn_jupyter.wire.looks import Direction
+from djinn_jupyter.wire.modules import AdaptedModule, ModuleForm, NamedTensor
 from djinn_jupyter.wire.pieces import Assemble, PutPiece
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.running import ReadMetrics
-from djinn_jupyter.wire.watches import Direction
 from tests.census.recorded import CONVERSATION, Recorded, of_no_machine, write
 from tests.process.peers import Peer
 

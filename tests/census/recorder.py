@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from djinn_jupyter.client.connection.transport import Connection
+from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.wire import codec
 from tests.census.recorded import Recorded, distinct, of_no_machine, read, write
 

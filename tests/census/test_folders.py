@@ -37,9 +37,9 @@ def test_torch_is_imported_where_it_may_be() -> None:
 
 def test_an_import_of_the_core_that_plugs_into_it_is_found() -> None:
     graph = {
-        "djinn_jupyter.engine.turns": frozenset({"djinn_jupyter.methods.sweep.engine.sweep"}),
+        "djinn_jupyter.engine.loop.turns": frozenset({"djinn_jupyter.methods.sweep.engine.sweep"}),
         "djinn_jupyter.methods.sweep.engine.sweep": frozenset({"djinn_jupyter.engine.session.session"}),
-        "djinn_jupyter.client.session": frozenset({"djinn_jupyter.engine.turns"}),
+        "djinn_jupyter.api.session": frozenset({"djinn_jupyter.engine.loop.turns"}),
     }
     assert {pair: imports[0][2] for pair, imports in folders.broken(graph).items()} == {
         ("api", "engine/loop"): "engine and api meet on the wire",

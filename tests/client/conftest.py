@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from tests.client.reached import reached
 from tests.engine.desk import Desk, build_desk
 from tests.engine.words import tokenizer

@@ -12,14 +12,11 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from djinn_jupyter.client.connection.arrivals import Answer, Answered, checked
-from djinn_jupyter.client.connection.awaiting import Show
-from djinn_jupyter.client.connection.channel import Unkept
-from djinn_jupyter.client.connection.io_thread import settled
-from djinn_jupyter.client.connection.line_watch import LineHeard
-from djinn_jupyter.client.connection.subscriptions import Heard
-from djinn_jupyter.client.connection.wire_bytes import WireBytes
 from djinn_jupyter.errors import DjinnError, from_code
+from djinn_jupyter.link.channel import Unkept
+from djinn_jupyter.link.io_thread import Show, settled
+from djinn_jupyter.link.transport import Heard, LineHeard, WireBytes
+from djinn_jupyter.remote.large_messages import Answer, Answered, checked
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.replies import Event, Failed, Reply, Welcome
 from djinn_jupyter.wire.requests import Request, RequestBase

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.replies import Reply, Welcome

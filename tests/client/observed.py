@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.wire.nouns import StopIdentity
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.replies import Event, Welcome

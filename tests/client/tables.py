@@ -13,22 +13,20 @@ import numpy as np
 import djinn_jupyter as dj
 import djinn_jupyter.client
 import djinn_jupyter.methods
-from djinn_jupyter.client.doses import DoseRows, responses
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.frames import ByColumn, Listing
-from djinn_jupyter.client.history import StopHistory
-from djinn_jupyter.client.looks import Effect, Lens
-from djinn_jupyter.client.memory_trace import MemoryTrace
-from djinn_jupyter.client.reproduction import Reproduction
-from djinn_jupyter.client.result import Result
-from djinn_jupyter.client.rules import SteeringRules
-from djinn_jupyter.client.snapshots import Snapshot
-from djinn_jupyter.client.tree import Branches
-from djinn_jupyter.client.watched import Watched
-from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
+from djinn_jupyter.api.batches import DoseRows, responses
+from djinn_jupyter.api.engine import Branches, RemoteEngine
+from djinn_jupyter.api.looks import Effect, Lens, Snapshot
+from djinn_jupyter.api.memory_trace import MemoryTrace
+from djinn_jupyter.api.result import Result
+from djinn_jupyter.api.result_files import Reproduction
+from djinn_jupyter.api.rules import SteeringRules
+from djinn_jupyter.api.stops import StopHistory
+from djinn_jupyter.api.tables import ByColumn, Listing
+from djinn_jupyter.api.watching import Watched
+from djinn_jupyter.methods.circuits.api.circuits import CircuitCurve
 from djinn_jupyter.methods.datasets.api.activations import Values
-from djinn_jupyter.methods.graphs.api.graphs import PrunedGraph
-from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
+from djinn_jupyter.methods.graphs.api import PrunedGraph
+from djinn_jupyter.methods.sweep.api.grid import PairStatistics
 from tests import saes, transcoders
 
 BASES: Final = (ByColumn, Result)

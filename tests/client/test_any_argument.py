@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError, UsageError
 
 LINE, OTHER = (9, 8, 7, 21), (9, 8, 7, 31)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.edits import as_edit
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.memory_trace import MemoryTrace
+from djinn_jupyter.api.edits import as_edit
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.memory_trace import MemoryTrace
 from djinn_jupyter.errors import InvalidEdit, UsageError
 from tests.client.test_any_argument import LINE, OTHER, VALUES, no_sentence
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.methods.datasets.request import CheckCollect
 from djinn_jupyter.methods.graphs.engine import graphing
 from djinn_jupyter.methods.sweep.request import CheckSweep
 from djinn_jupyter.wire import kinds
@@ -108,7 +108,7 @@ def waits_in_one_wrapper(public: object) -> bool:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no part be larger by a faster machine."""
-    monkeypatch.setattr("djinn_jupyter.engine.session.progress.SECONDS_BETWEEN", -1.0)
+    monkeypatch.setattr("djinn_jupyter.engine.session.run.SECONDS_BETWEEN", -1.0)
     monkeypatch.setattr("djinn_jupyter.methods.attribution.engine.line.SLICE_SECONDS", -1.0)
     monkeypatch.setattr("djinn_jupyter.methods.datasets.api.scoring.ASKED_TOKENS", 5)
     monkeypatch.setattr(graphing, "TOGETHER", 4)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from transformers import BatchEncoding
 
-from djinn_jupyter.client import edits
-from djinn_jupyter.client.arrays import from_any, from_numpy, to_numpy, token_ids
+from djinn_jupyter.api import edits
+from djinn_jupyter.api.arrays import from_any, from_numpy, to_numpy, token_ids
 from djinn_jupyter.errors import InvalidEdit, UsageError
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 from tests.wire.strategies import arrays
@@ -65,7 +65,7 @@ def test_torch_tensors_cross_with_their_bits() -> None:
 def test_torch_is_not_imported_to_find_out() -> None:
     code = (
         "import sys, djinn_jupyter as dj, numpy as np; dj.set_to(np.ones(3)); "
-        "import djinn_jupyter.client.loading; sys.exit('torch' in sys.modules or 'IPython' in sys.modules)"
+        "import djinn_jupyter.api.loading; sys.exit('torch' in sys.modules or 'IPython' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

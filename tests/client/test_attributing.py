@@ -10,11 +10,12 @@ import pytest
 from msgspec import structs
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError, SlabFull, SweepEnded, UsageError
-from djinn_jupyter.methods.sweep.api import confirming, sweeping
+from djinn_jupyter.methods.sweep.api import sweeping
+from djinn_jupyter.methods.sweep.api import sweeping as confirming
+from djinn_jupyter.methods.sweep.api.grid import noted
 from djinn_jupyter.methods.sweep.api.sweeping import swept_again
-from djinn_jupyter.methods.sweep.api.swept_replies import noted
 from djinn_jupyter.methods.sweep.card import grid_view
 from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.widgets.spelling import figure

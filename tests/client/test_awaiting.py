@@ -8,11 +8,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from djinn_jupyter.client.connection import awaiting
-from djinn_jupyter.client.connection.awaiting import AwaitedReply, LineNotice, ReceivingNotice, awaited
-from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.client.running import run_until_stop
+from djinn_jupyter.api.batches import run_until_stop
 from djinn_jupyter.errors import UnknownSession, WireError
+from djinn_jupyter.link import io_thread
+from djinn_jupyter.link.io_thread import AwaitedReply, LineNotice, ReceivingNotice, awaited
+from djinn_jupyter.remote.large_messages import SoFar
 from djinn_jupyter.wire.replies import Departed, Pong, Welcome
 from djinn_jupyter.wire.requests import Pause, Run
 from tests.client.direct import DirectChannel
@@ -63,7 +63,7 @@ def test_an_engine_that_has_moved_is_named_by_both_of_its_places(line: Line) -> 
 
 
 def test_a_line_that_is_back_at_once_is_not_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awaiting, "TOLD_SECONDS", 3600.0)
+    monkeypatch.setattr(io_thread, "TOLD_SECONDS", 3600.0)
     line.down_since = time.time()
     line.notice.look()
     line.down_since = None
@@ -73,7 +73,7 @@ def test_a_line_that_is_back_at_once_is_not_told(line: Line, monkeypatch: pytest
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(io_thread, "LOOK_SECONDS", 0.001)
 
 
 @pytest.mark.usefixtures("quickly")
@@ -139,7 +139,7 @@ def test_a_reply_that_takes_a_while_is_told_once_on_stderr(capsys: pytest.Captur
 def test_a_reply_that_comes_at_once_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
     receiving = Receiving()
     notice = ReceivingNotice(lambda: receiving)
-    receiving.progress = SoFar(way="received", done=1, total=2, carried=1, seconds=awaiting.SHOWN_SECONDS / 2)
+    receiving.progress = SoFar(way="received", done=1, total=2, carried=1, seconds=io_thread.SHOWN_SECONDS / 2)
     notice.look()
     receiving.progress, receiving.latest = None, receiving.progress
     notice.look()

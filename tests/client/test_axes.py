@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.sweep.engine import axes
+from djinn_jupyter.methods.sweep.engine import places
 
 GIVEN: dict[str, Any] = {"clean": (9, 8, 9, 21, 22), "corrupted": (5, 8, 5, 21, 22), "metric": "logit(17) - logit(42)"}
 PLACES = ([0, 2], [1], [3], [4])  # where each token of the corrupted line stands
@@ -19,12 +19,12 @@ PLACES = ([0, 2], [1], [3], [4])  # where each token of the corrupted line stand
 
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = axes.DeclaredAxis(
+    tokens = places.DeclaredAxis(
         part="row",
         places=lambda of: [*dict.fromkeys(of.line.texts[row] for row in of.rows)],
         elements=lambda of, text: tuple(row for row in of.rows if of.line.texts[row] == text),
     )
-    monkeypatch.setitem(axes.AXES, "neuron", tokens)
+    monkeypatch.setitem(places.AXES, "neuron", tokens)
 
 
 def test_a_declared_axis_is_swept(engine: RemoteEngine) -> None:
@@ -63,8 +63,8 @@ def test_what_it_cannot_is_refused(fields: dict[str, Any], said: str, engine: Re
 def test_an_axis_that_changes_do_not_add_up_over_is_not_estimated(
     engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    halves = axes.DeclaredAxis(part="coef", places=lambda of: (0.5, 1.0))
-    monkeypatch.setitem(axes.AXES, "neuron", halves)
+    halves = places.DeclaredAxis(part="coef", places=lambda of: (0.5, 1.0))
+    monkeypatch.setitem(places.AXES, "neuron", halves)
     with pytest.raises(UsageError, match="Gradients do not estimate what a cell of the axis neuron changes"):
         dj.attribute(engine, site="resid_post.1", over="neuron", **GIVEN)
 

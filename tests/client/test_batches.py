@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import BatchInterrupted, Finished, Paused
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import BatchInterrupted, Finished, Paused
 from djinn_jupyter.errors import BatchEnded, IllegalMove, SessionsWouldSuffer, SlabFull, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.client.reached import reached

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.displayed import SHORT, card_of
+from djinn_jupyter.api.tables import SHORT, card_of
 
 API = """
-from djinn_jupyter.client.frames import Tabular
+from djinn_jupyter.api.tables import Tabular
 
 class Counted(Tabular):
     _view = "counted_view"

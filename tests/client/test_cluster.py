@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.cli.main import main
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.connection import road as roads
-from djinn_jupyter.client.connection.road import road_to
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.engines.starting import StartCallbacks
-from djinn_jupyter.client.engines.versions import refusal_of
 from djinn_jupyter.errors import EngineUnavailable, MissingDependency
-from djinn_jupyter.options import Identity
+from djinn_jupyter.link.registry import refusal_of
+from djinn_jupyter.link.starting import StartCallbacks
+from djinn_jupyter.remote import road as roads
+from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.road import road_to
+from djinn_jupyter.settings import Identity
 from djinn_jupyter.wire.registry import Entry
 from tests.magics.double import EngineDouble
 
@@ -79,7 +79,7 @@ def test_an_engine_of_another_version_names_the_way_to_end_it_there() -> None:
 
 def test_a_copy_that_ray_has_not_placed_is_taken_back_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="no Ray here: make cluster-test")
-    from djinn_jupyter.cluster import placement
+    from djinn_jupyter.remote.cluster import placement
 
     monkeypatch.setitem(vars(placement), "PLACE_SECONDS", 0.0)
     waiting = placement.Placed(identity=Identity(model="demo", copy=2), actor=None)
@@ -90,8 +90,8 @@ def test_a_copy_that_ray_has_not_placed_is_taken_back_by_its_own_name(monkeypatc
 def test_without_ray_the_command_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "djinn_jupyter.cluster.verbs", raising=False)
-    monkeypatch.delitem(sys.modules, "djinn_jupyter.cluster.attaching", raising=False)
+    monkeypatch.delitem(sys.modules, "djinn_jupyter.remote.cluster.verbs", raising=False)
+    monkeypatch.delitem(sys.modules, "djinn_jupyter.remote.cluster.placement", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["cluster", "list"]) == 1
     assert capsys.readouterr().err == "djinn: A cluster needs Ray: pip install 'djinn-jupyter[cluster]'.\n"

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.prompts import given_prompts
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.runs import given_prompts
 from djinn_jupyter.errors import EngineUnavailable, MissingDependency, StorageFailed, UnknownSite, UsageError
-from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.datasets.request import Collect
 from djinn_jupyter.wire import requests as ask
 from tests.engine.collecting import plain_collection
 from tests.engine.desk import Desk

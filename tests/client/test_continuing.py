@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.arrays import from_numpy
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.arrays import from_numpy
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import SweepEnded, UsageError
 from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from djinn_jupyter.wire import requests as ask

@@ -13,13 +13,13 @@ from typing import Any, Final
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import memory_trace, rules
-from djinn_jupyter.client.connection.wire_bytes import WireBytes
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.training.trained import TrainedModule
+from djinn_jupyter.api import memory_trace, rules
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.link.transport import WireBytes
 from djinn_jupyter.methods.datasets.api import activations
-from djinn_jupyter.methods.graphs.api import graphs
+from djinn_jupyter.methods.graphs import api
+from djinn_jupyter.modules.training.process import TrainedModule
 from tests.client import tables
 from tests.client.reached import reached
 
@@ -73,7 +73,7 @@ OTHERS: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     dj.DjinnError: lambda engine, folder: dj.DjinnError("It is wrong."),
     dj.Reproduction: lambda engine, folder: dj.reproduce(engine, engine.loss([LINE])),
     TrainedModule: trained,
-    graphs.GraphNode: lambda engine, folder: tables.graphed(engine, folder).nodes[0],
+    api.GraphNode: lambda engine, folder: tables.graphed(engine, folder).nodes[0],
     WireBytes: lambda engine, folder: engine.wire_bytes,
     rules.SteeringRule: lambda engine, folder: tables.ruled(engine)[0],
     activations.TorchValues: of_torch,

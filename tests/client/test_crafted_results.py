@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from djinn_jupyter.client.fed_again import passes_of
-from djinn_jupyter.client.reproducing import kinds
+from djinn_jupyter.api.fed_again import passes_of
+from djinn_jupyter.api.reproducing import kinds
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.circumstances import FedTokens
+from djinn_jupyter.wire.looks import FedTokens
 from tests.client import crafted
 
 FOLDER: Final = Path(__file__).parent / "fixtures" / "79ba2cba"

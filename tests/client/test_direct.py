@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.engine.forward.epilogue import Readout
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.engine.passes.epilogue import Readout
 from djinn_jupyter.errors import DjinnError, UnknownSite, UsageError
 from djinn_jupyter.methods.direct.card import attribution_view
 from tests import families

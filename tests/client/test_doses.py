@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.doses import doses_of, responses
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api.batches import doses_of, responses
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.errors import InvalidCondition, UsageError
 from tests.client.test_batches import DRAWN, PROMPT, alike
 

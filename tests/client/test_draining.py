@@ -11,13 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.engines.starting import StartCallbacks
-from djinn_jupyter.options import Identity, Options
+from djinn_jupyter.link.starting import StartCallbacks
+from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.settings import Identity, Options
 from djinn_jupyter.wire.registry import Entry, Ready
 
 pytest.importorskip("ray", reason="no Ray here: make cluster-test")
-from djinn_jupyter.cluster import draining, fingerprints, machines, vacancy
+from djinn_jupyter.remote.cluster import machines, verbs
+from djinn_jupyter.remote.cluster import machines as fingerprints
+from djinn_jupyter.remote.cluster import machines as vacancy
 
 SAME = {"processor": "a processor"}
 TOLD = StartCallbacks(line=print, second=print)
@@ -82,10 +84,10 @@ def free(monkeypatch: pytest.MonkeyPatch, small: Engine, large: Engine) -> dict[
     monkeypatch.setitem(vars(machines), "closed", lambda: {"gpu-3", "gpu-6"})
     monkeypatch.setitem(vars(machines), "free", lambda: left)
     monkeypatch.setitem(vars(fingerprints), "_asked", lambda other: SAME)
-    monkeypatch.setitem(vars(draining), "placed", lambda: [small, large])
-    monkeypatch.setitem(vars(draining), "_close", lambda machine: None)
-    monkeypatch.setitem(vars(draining), "held", held)
-    monkeypatch.setitem(vars(draining), "await_entry", lambda one, needs, told: entry_of(one.identity.model))
+    monkeypatch.setitem(vars(verbs), "placed", lambda: [small, large])
+    monkeypatch.setitem(vars(verbs), "_close", lambda machine: None)
+    monkeypatch.setitem(vars(verbs), "held", held)
+    monkeypatch.setitem(vars(verbs), "await_entry", lambda one, needs, told: entry_of(one.identity.model))
     return left
 
 
@@ -93,7 +95,7 @@ def test_an_engine_without_a_free_place_serves_on_and_the_others_go(
     free: dict[str, dict[str, float]], small: Engine, large: Engine
 ) -> None:
     """The largest is asked for first: a small one that took its place would have it stay for nothing."""
-    said = {str(one.identity): state for one, state in draining.drained("gpu-3", TOLD)}
+    said = {str(one.identity): state for one, state in verbs.drained("gpu-3", TOLD)}
     assert said["large"] == (
         "stays and serves on, because it needs 2 CPUs, 1 GPU, 2.00 GiB, and no other machine has that free (gpu-4 "
         "(10.0.0.4) has 1 CPU, 1 GPU, 1.00 GiB, gpu-5 (10.0.0.5) has 0 CPUs, 0 GPUs, 0 B): end something there or add "
@@ -106,7 +108,7 @@ def test_an_engine_without_a_free_place_serves_on_and_the_others_go(
 
 def test_both_go_where_both_find_a_place(free: dict[str, dict[str, float]], small: Engine, large: Engine) -> None:
     free["gpu-4"]["memory"] = free["gpu-4"]["CPU"] = 2.0**33
-    assert all(state.startswith("is on ") for _, state in draining.drained("gpu-3", TOLD))
+    assert all(state.startswith("is on ") for _, state in verbs.drained("gpu-3", TOLD))
     assert large.left
     assert small.left
 

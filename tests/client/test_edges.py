@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError, UnknownSite, UsageError
 from tests.client.reached import reached
 from tests.engine.desk import build_desk, desk_of, tokens

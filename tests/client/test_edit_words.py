@@ -7,9 +7,8 @@ from typing import get_args
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import edits
-from djinn_jupyter.client.edit_words import parse_edit
-from djinn_jupyter.client.edits import KINDS
+from djinn_jupyter.api import edits
+from djinn_jupyter.api.edits import KINDS, parse_edit
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.edits import Edit
 

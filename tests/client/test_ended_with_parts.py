@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import partial_replies, waiting
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.methods.datasets.request.scoring import Score
-from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph
+from djinn_jupyter.api import partial_replies
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.link import waiting
+from djinn_jupyter.methods.datasets.request import Score
+from djinn_jupyter.methods.graphs.api import AttributionGraph
 from djinn_jupyter.methods.graphs.engine import graphing
 from djinn_jupyter.wire import requests as ask
 from tests.client.test_graphs import LINE, graph, planted  # noqa: F401  fixtures
@@ -30,7 +31,7 @@ LINES: Final = [(5, 6, 5, 6, seed) for seed in range(7, 13)]
 
 @pytest.fixture(autouse=True)
 def _told_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djinn_jupyter.engine.session.progress.SECONDS_BETWEEN", -1.0)
+    monkeypatch.setattr("djinn_jupyter.engine.session.run.SECONDS_BETWEEN", -1.0)
 
 
 @pytest.fixture

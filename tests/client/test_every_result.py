@@ -13,21 +13,20 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.doses import DoseRows
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.frames import Listing
-from djinn_jupyter.client.history import StopHistory
-from djinn_jupyter.client.memory_trace import MemoryTrace
-from djinn_jupyter.client.reproducing import kinds
-from djinn_jupyter.client.result import Result
-from djinn_jupyter.client.rules import SteeringRules
-from djinn_jupyter.client.snapshots import Snapshot
-from djinn_jupyter.client.tree import Branches
-from djinn_jupyter.client.watched import Watched
+from djinn_jupyter.api.batches import DoseRows
+from djinn_jupyter.api.engine import Branches, RemoteEngine
+from djinn_jupyter.api.looks import Snapshot
+from djinn_jupyter.api.memory_trace import MemoryTrace
+from djinn_jupyter.api.reproducing import kinds
+from djinn_jupyter.api.result import Result
+from djinn_jupyter.api.rules import SteeringRules
+from djinn_jupyter.api.stops import StopHistory
+from djinn_jupyter.api.tables import Listing
+from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Values
-from djinn_jupyter.methods.graphs.api.graphs import PrunedGraph
-from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
+from djinn_jupyter.methods.graphs.api import PrunedGraph
+from djinn_jupyter.methods.sweep.api.grid import PairStatistics
 from tests import saes, transcoders
 from tests.client import tables
 from tests.client.reached import reached

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import BatchInterrupted, Finished, Paused
-from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory, KeptMemory
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import BatchInterrupted, Finished, Paused
+from djinn_jupyter.engine.passes.columns import ColumnMemory, KeptMemory
 from djinn_jupyter.errors import BatchEnded, SlabFull
 from djinn_jupyter.wire import requests as ask
 from tests.client.reached import reached
@@ -127,7 +127,7 @@ def test_a_planted_fault_of_the_columns_is_found_by_the_trial(monkeypatch: pytes
     def unmasked(self: Any) -> None:
         return None
 
-    monkeypatch.setattr("djinn_jupyter.engine.wavefront.columns.Columns.mask", unmasked)
+    monkeypatch.setattr("djinn_jupyter.engine.passes.columns.Columns.mask", unmasked)
     with one_thread():
         desk = build_desk(build("llama", layers=2), tokenizer())
         with reached(desk) as [engine]:

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.graphs.api.graph_influence import influence, pruned, shares
-from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph
+from djinn_jupyter.methods.graphs.api import AttributionGraph, influence, pruned, shares
 from tests import transcoders
 from tests.client.reached import reached
 from tests.client.test_planted_edges import relays

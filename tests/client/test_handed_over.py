@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import EngineUnavailable, StorageFailed, UnknownSession, UsageError, WireError
-from djinn_jupyter.methods.common.api.checking import Question, require_all
-from djinn_jupyter.methods.datasets.api import handed_over
+from djinn_jupyter.methods.common.api import Question, require_all
+from djinn_jupyter.methods.datasets.api import collecting
 from djinn_jupyter.methods.datasets.api.collecting import Collection, CollectionWork, shard_request
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect, Collected, CollectFields
+from djinn_jupyter.methods.datasets.request import CheckCollect, Collect, Collected, CollectFields
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
@@ -274,7 +274,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_a_shard(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(handed_over, "force", full)
+        patch.setattr(collecting, "force", full)
         with pytest.raises(StorageFailed, match=r"written: No space left on device\. Shards that are whole stay"):
             collected(afar, tmp_path)
     assert contents(tmp_path) == {}
@@ -289,7 +289,7 @@ def test_a_kernel_that_is_interrupted_or_killed_while_it_writes_leaves_whole_sha
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(handed_over, "_require_asked", interrupted)
+        patch.setattr(collecting, "_require_asked", interrupted)
         with pytest.raises(dj.WorkInterrupted, match="Whole shards are kept in"):
             collected(afar, tmp_path)
     assert sorted(contents(tmp_path)) == ["shard-00000.safetensors"]

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import MissingDependency, UsageError
 
 LINE = [9, 8, 7, 21, 9, 8, 7]

@@ -13,11 +13,11 @@ from typing import Any, Final
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.prompts import given_prompts
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.runs import given_prompts
 from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError
-from djinn_jupyter.methods.sweep.api.given_pairs import given_pairs
-from djinn_jupyter.shard_digests import WRITTEN
+from djinn_jupyter.files import WRITTEN
+from djinn_jupyter.methods.sweep.api.arguments import given_pairs
 from tests.client import crafted
 
 PROMPTS: Final = [(9, 8, 7, 21, 22), (9, 8), (31, 7, 7, 5)]

@@ -11,13 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.displayed import SHORT, Displayed, shortened
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.frames import Listing, Tabular
-from djinn_jupyter.client.reproduction import Reproduction
-from djinn_jupyter.client.result import Result
-from djinn_jupyter.client.stops import Finished, Generated, Paused
-from djinn_jupyter.client.training.trained import TrainedModule
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.result import Result
+from djinn_jupyter.api.result_files import Reproduction
+from djinn_jupyter.api.stops import Finished, Generated, Paused
+from djinn_jupyter.api.tables import SHORT, Displayed, Listing, Tabular, shortened
+from djinn_jupyter.modules.training.process import TrainedModule
 from tests.client import tables
 from tests.widgets import samples
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import MeasurementEnded
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import ME, Desk
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import Finished
 from djinn_jupyter.errors import IllegalMove, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.magics.double import EngineDouble

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from tests.client import tables
 from tests.client.reached import reached

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.errors import IllegalMove
 
 

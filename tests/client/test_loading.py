@@ -17,31 +17,43 @@ import pytest
 import torch
 
 from djinn_jupyter import machine
-from djinn_jupyter.amounts import parse_bytes
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.cli.engines import _add_start
 from djinn_jupyter.cli.main import parser as cli_parser
-from djinn_jupyter.client import loading, waiting
-from djinn_jupyter.client.connection.channels import Channels
-from djinn_jupyter.client.engines.launcher import require_options
-from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
-from djinn_jupyter.client.engines.registry import registry_folder
-from djinn_jupyter.client.engines.spelling import spell_model
-from djinn_jupyter.client.engines.starting import StartCallbacks
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.dap.arguments import Launch
-from djinn_jupyter.described import check_least, chosen, flag_of, part_of, settings_of, words_of
+from djinn_jupyter.editors.dap.protocol import Launch
 from djinn_jupyter.engine.__main__ import engine_config, run
 from djinn_jupyter.engine.__main__ import parser as engine_parser
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import choose_device
-from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
-from djinn_jupyter.engine.residency.tiers_from_config import open_disk
+from djinn_jupyter.engine.process.registration import LauncherPipe
+from djinn_jupyter.engine.residency.residency import open_disk
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.link import waiting
+from djinn_jupyter.link.channel import Channels
+from djinn_jupyter.link.launcher import require_options
+from djinn_jupyter.link.naming import default_session_name, holder_name, label
+from djinn_jupyter.link.registry import registry_folder
+from djinn_jupyter.link.spelling import spell_model
+from djinn_jupyter.link.starting import StartCallbacks
 from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.magics.parsing import read
 from djinn_jupyter.magics.running import RunningMagics
-from djinn_jupyter.options import GivenOptions, Identity, ModelOptions, Options, ProcessOptions
-from djinn_jupyter.sampling import GivenSampling
+from djinn_jupyter.settings import (
+    GivenOptions,
+    GivenSampling,
+    Identity,
+    ModelOptions,
+    Options,
+    ProcessOptions,
+    check_least,
+    chosen,
+    flag_of,
+    part_of,
+    settings_of,
+    words_of,
+)
+from djinn_jupyter.units import parse_bytes
 from djinn_jupyter.wire.nouns import Sampling
 from tests.process.served import entry_for
 from tests.waiting import until
@@ -238,7 +250,7 @@ def test_the_channel_of_an_engine_that_has_ended_is_closed_at_the_next_load(monk
         def close(self) -> None:
             self.closed = True
 
-    monkeypatch.setattr("djinn_jupyter.client.connection.channels.SocketChannel", Channel)
+    monkeypatch.setattr("djinn_jupyter.link.channel.SocketChannel", Channel)
     channels, entry = Channels(), entry_for("c")
     first: Any = channels.to(entry)
     first.usable = False

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import EngineUnavailable, UnknownSession, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask

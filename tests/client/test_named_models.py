@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from djinn_jupyter.client.named_models import note_on
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.modules.api import note_on
 from tests.process.fake_engine import DESCRIPTION
 
 SAME = (

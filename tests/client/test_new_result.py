@@ -9,12 +9,12 @@ import pytest
 from safetensors.numpy import load_file
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import reproducing
-from djinn_jupyter.client.arrays import to_numpy
-from djinn_jupyter.client.connection.channel import ask_for
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.result import Result
-from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.api import reproducing
+from djinn_jupyter.api.arrays import to_numpy
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.result import Result
+from djinn_jupyter.api.temporary import temporary_session
+from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 
 LINE = (9, 8, 7, 21, 9)

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.edits import KINDS
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.described import settings_of
+from djinn_jupyter.api.edits import KINDS
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.sampling import GivenSampling
+from djinn_jupyter.settings import GivenSampling, settings_of
 from tests.client.observed import plain
 from tests.client.reached import reached
 from tests.engine.desk import Desk

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.nouns import StopIdentity
 from tests.client.observed import plain

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import SessionsWouldSuffer
 from djinn_jupyter.wire import requests as ask
 from tests.magics.double import EngineDouble

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import SweepEnded, UsageError
 
 CLEAN = [(9, 8, 7, 21, 22), (5, 6, 7, 11, 12), (3, 4, 7, 61, 62)]

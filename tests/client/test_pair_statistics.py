@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.sweep.api.pair_statistics import statistics_of
+from djinn_jupyter.methods.sweep.api.grid import statistics_of
 
 DARWIN = np.array([6.1, -8.4, 1.0, 2.0, 0.7, 2.9, 3.5, 5.1, 1.8, 3.6, 7.0, 3.0, 9.3, 7.5, -6.0])  # Fisher 1935, inches
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import waiting
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import MeasurementEnded, SlabFull
+from djinn_jupyter.link import waiting
 from djinn_jupyter.methods.circuits.api import circuits
-from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
+from djinn_jupyter.methods.circuits.api.circuits import CircuitCurve
 from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import requests as ask
 from tests import saes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.methods.sweep.card import grid_view
 from djinn_jupyter.widgets.spelling import figure

@@ -10,7 +10,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
@@ -115,6 +115,6 @@ def reversed_scores(reply: Any) -> Any:
     import msgspec
     import numpy as np
 
-    from djinn_jupyter.client.arrays import from_numpy, to_numpy
+    from djinn_jupyter.api.arrays import from_numpy, to_numpy
 
     return msgspec.structs.replace(reply, scores=from_numpy(1 / (np.abs(to_numpy(reply.scores)) + 1e-9)))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.client.positions import spell_positions
+from djinn_jupyter.api.patches import spell_positions
 from djinn_jupyter.errors import InvalidEdit
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.api import pruning
 from djinn_jupyter.methods.circuits.api.edges import Edges

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.snapshots import Snapshot
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.looks import Snapshot
 from djinn_jupyter.errors import UsageError
 from tests.client import tables
 from tests.client.reached import reached

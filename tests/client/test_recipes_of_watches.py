@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from tests.client import tables
 
@@ -136,8 +136,8 @@ def test_a_recording_that_no_recipe_makes_again_says_why(engine: RemoteEngine, t
 
 def test_a_unit_vector_stays_as_it_is() -> None:
     """So that a direction is the same again in another engine."""
-    from djinn_jupyter.client.arrays import from_numpy
-    from djinn_jupyter.engine.interventions.watches import unit_of
+    from djinn_jupyter.api.arrays import from_numpy
+    from djinn_jupyter.engine.passes.breakpoints import unit_of
     from djinn_jupyter.wire.sites import parse_site
 
     drawn = np.random.default_rng(0)

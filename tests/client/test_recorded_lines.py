@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.methods.circuits.api.edges import Edges
-from djinn_jupyter.methods.circuits.engine.line_record import LineRecord
+from djinn_jupyter.methods.circuits.engine.patching import LineRecord
 from tests.client.reached import reached
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build

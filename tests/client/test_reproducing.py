@@ -13,10 +13,10 @@ import torch
 from safetensors.numpy import load_file
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.engine.wavefront.call_size import CallPlan, CallSize
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.engine.passes.wavefront import CallPlan, CallSize
 from djinn_jupyter.errors import StorageFailed, UsageError
-from djinn_jupyter.methods.sweep.api.reproducing_grids import compared_grids
+from djinn_jupyter.methods.sweep.api.sweeping import compared_grids
 from tests.client import crafted, tables
 from tests.client.reached import reached
 from tests.client.test_continuing import cut_short, with_values

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.files import WRITTEN
 from djinn_jupyter.methods.datasets.api.activations import Activations
-from djinn_jupyter.shard_digests import WRITTEN
 from tests.client import crafted
 from tests.client.reached import reached
 from tests.engine.desk import build_desk

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api import scoring
 from tests.client import tables

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.positions import spell_standing
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.patches import spell_standing
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Set

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from djinn_jupyter import machine
+from djinn_jupyter.api import loading
 from djinn_jupyter.cli.commands import as_typed
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engines import launcher, spelling
 from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, ModelRefused, UsageError
+from djinn_jupyter.link import launcher, spelling
 
 
 def without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UnknownSite, UsageError
 from tests import saes
 from tests.families import build

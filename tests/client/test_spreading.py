@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.engine.wavefront.call_size import CallSize
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.engine.passes.wavefront import CallSize
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, StorageFailed, SweepEnded, UnknownSite, UsageError
-from djinn_jupyter.methods.common.api.spreading import Tell, spread
+from djinn_jupyter.methods.common.api import Tell, spread
 from djinn_jupyter.methods.datasets.api import collecting
 from djinn_jupyter.methods.sweep.api import sweeping
 from djinn_jupyter.methods.sweep.request import Swept

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.wavefront.wavefront import Wavefront
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.passes.wavefront import Wavefront
 from djinn_jupyter.errors import MissingDependency, SweepEnded, UsageError
 from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from djinn_jupyter.wire import requests as ask

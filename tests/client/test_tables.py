@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.looks import Effect, Lens
-from djinn_jupyter.client.result import Result
-from djinn_jupyter.client.watched import Watched
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.looks import Effect, Lens
+from djinn_jupyter.api.result import Result
+from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.errors import MissingDependency, UsageError
-from djinn_jupyter.methods.direct.api.attribution import Attribution
+from djinn_jupyter.methods.direct.api import Attribution
 from tests.client import tables
 
 LINE = tables.LINE

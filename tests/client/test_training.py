@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.training import process
-from djinn_jupyter.client.training.jobs import SteeringJob
-from djinn_jupyter.client.training.trained import module_in
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import StorageFailed, TrainingFailed, UsageError
+from djinn_jupyter.modules.training import process
+from djinn_jupyter.modules.training.jobs import SteeringJob
+from djinn_jupyter.modules.training.process import module_in
 from tests.waiting import until
 
 PROMPTS = [(9, 8, 7, 21, 22), (9, 8), (31, 7, 7, 5), (4, 4, 9)]
@@ -92,7 +92,7 @@ def test_a_probe_and_a_steering_vector_are_sites(engine: RemoteEngine, acts: dj.
 def test_a_difference_of_means_starts_no_process_and_is_as_a_training_finds_it(
     engine: RemoteEngine, acts: dj.Activations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from djinn_jupyter.training import running
+    from djinn_jupyter.modules.training import running
 
     positive, there = [True, False, True, False], {"site": "resid_post.1"}
     with monkeypatch.context() as patch:
@@ -233,7 +233,7 @@ def test_a_second_interrupt_ends_the_process_and_writes_nothing(
     def impatient(process: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("djinn_jupyter.client.training.process._hear_out", impatient)
+    monkeypatch.setattr("djinn_jupyter.modules.training.process._hear_out", impatient)
     send = subprocess.Popen.send_signal
     monkeypatch.setattr(
         "subprocess.Popen.send_signal", lambda process, number: number == signal.SIGINT or send(process, number)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from tests import transcoders
 from tests.families import build

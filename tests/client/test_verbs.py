@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Finished, Interrupted, Paused
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import Finished, Interrupted, Paused
 from djinn_jupyter.errors import IllegalMove, SessionHeld, SessionsWouldSuffer, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import TokenSampled

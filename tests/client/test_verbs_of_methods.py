@@ -14,7 +14,7 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter import verbs
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 STUB = Path(verbs.__file__).with_suffix(".pyi")
 HOLDERS = {verbs.EngineVerbs: dj.RemoteEngine, verbs.SessionVerbs: dj.RemoteSession}
@@ -52,9 +52,9 @@ def test_a_verb_is_a_function_whose_first_parameter_is_the_object(holder: type, 
 def test_a_handle_imports_no_method() -> None:
     """Until one of its verbs is used. Requests are of the wire."""
     seen = "[m for m in sys.modules if 'jupyter.methods.' in m and '.request' not in m and m.count('.') > 2]"
-    handles = "import sys, djinn_jupyter.client.engine, djinn_jupyter.client.session"
+    handles = "import sys, djinn_jupyter.api.engine, djinn_jupyter.api.session"
     assert in_a_new_process(f"{handles}\nprint({seen})") == "[]"
-    used = "djinn_jupyter.client.engine.RemoteEngine.head_scores"
+    used = "djinn_jupyter.api.engine.RemoteEngine.head_scores"
     assert "djinn_jupyter.methods.heads.api" in in_a_new_process(f"{handles}\n{used}\nprint({seen})")
 
 

@@ -14,12 +14,11 @@ import pytest
 from IPython import display
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import waiting
-from djinn_jupyter.client.connection import awaiting
-from djinn_jupyter.client.connection.awaiting import AwaitedReply
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.terminal import TerminalProgress
-from djinn_jupyter.client.running import run_until_stop
+from djinn_jupyter.api.batches import run_until_stop
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.link import io_thread, waiting
+from djinn_jupyter.link.io_thread import AwaitedReply
+from djinn_jupyter.link.waiting import TerminalProgress
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Pong
 from tests.client.test_interrupts import LINE, OTHER, SWEEP, WORKS
@@ -91,7 +90,7 @@ class Answered:
 
 
 def test_a_request_and_a_run_show_it_too(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(io_thread, "LOOK_SECONDS", 0.001)
     channel: Any = Answered()
     channel.ask(ask.Ping()).result()
     assert re.match(r"The engine: \d s; an interrupt ends the waiting", terminal.getvalue())
@@ -165,6 +164,6 @@ def test_every_public_function_waits_so_or_says_why_not() -> None:
     """A new function of `dj` is tried above or named in AT_ONCE."""
     tried = {*WORKS, *MORE, *AT_ONCE, "load", "connect", "collect", "attribution_graph", "splice"}
     trained = {"train_sae", "train_transcoder", "train_tuned_lens", "steering_vector"}  # as train_probe
-    edits = {kind.make.__name__ for kind in __import__("djinn_jupyter.client.edits", fromlist=["KINDS"]).KINDS.values()}
+    edits = {kind.make.__name__ for kind in __import__("djinn_jupyter.api.edits", fromlist=["KINDS"]).KINDS.values()}
     functions = {name for name in dj.__all__ if inspect.isfunction(getattr(dj, name))}
     assert functions - edits <= tried | trained

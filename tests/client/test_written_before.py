@@ -10,9 +10,9 @@ from typing import Any, Final
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.training.trained import module_in
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.modules.training.process import module_in
 from tests.client.fixtures import write as before
 
 FOLDER: Final = before.HERE / "79ba2cba"

@@ -11,10 +11,10 @@ from queue import SimpleQueue
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.dap.serving import serve_port
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.editors.dap.serving import serve_port
+from djinn_jupyter.link.registry import running_engines
 from tests.dap.editor import SECONDS, Editor, on_port
 
 

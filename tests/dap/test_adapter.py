@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.dap.capabilities import CAPABILITIES
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import Finished, Paused
+from djinn_jupyter.editors.dap.protocol import CAPABILITIES
 from djinn_jupyter.wire.nouns import Progress
 from tests.dap.editor import Editor, on_pipes, on_port
 

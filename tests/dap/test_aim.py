@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.tree import ModelTree
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.editors.dap.adapter import Adapter
+from djinn_jupyter.editors.dap.tree import ModelTree
 from djinn_jupyter.wire.replies import SessionClosed
 
 

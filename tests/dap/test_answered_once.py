@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Paused
-from djinn_jupyter.dap import targets
-from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.arguments import Attach, Launch
-from djinn_jupyter.dap.debug_thread import DebugThread, ThreadMove
-from djinn_jupyter.dap.debuggee import Debuggee
-from djinn_jupyter.dap.tree import ModelTree
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Paused
+from djinn_jupyter.editors.dap import debuggee as targets
+from djinn_jupyter.editors.dap.adapter import Adapter
+from djinn_jupyter.editors.dap.debug_thread import DebugThread, ThreadMove
+from djinn_jupyter.editors.dap.debuggee import Debuggee
+from djinn_jupyter.editors.dap.protocol import Attach, Launch
+from djinn_jupyter.editors.dap.tree import ModelTree
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire.replies import SessionPaused
 from tests.waiting import SECONDS

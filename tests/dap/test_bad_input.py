@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.dap.framing import HEADER_BYTES, Unframer, encode
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.editors.dap.protocol import HEADER_BYTES, Unframer, encode
 from djinn_jupyter.errors import MalformedMessage, MessageTooLarge
 from tests.dap.editor import Editor, on_pipes
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_jupyter.dap import arguments
-from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.capabilities import CAPABILITIES
-from djinn_jupyter.dap.handles import Body, CommandHandlers, handles
-from djinn_jupyter.dap.protocol import Request
+from djinn_jupyter.editors.dap import protocol
+from djinn_jupyter.editors.dap.adapter import Adapter
+from djinn_jupyter.editors.dap.protocol import CAPABILITIES, Body, CommandHandlers, Request, handles
 from djinn_jupyter.errors import UsageError
 
 NEEDED = {
@@ -33,8 +31,8 @@ def test_every_capability_has_its_handler() -> None:
 
 
 class Part:
-    @handles("next", arguments.OfThread)
-    def next(self, given: arguments.OfThread, request: Request) -> Body:
+    @handles("next", protocol.OfThread)
+    def next(self, given: protocol.OfThread, request: Request) -> Body:
         return {"thread": given.thread_id}
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.magics.native_panel.bridge import LEFT, Bridge
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.editors.panel import LEFT, Bridge
 from tests.waiting import SECONDS
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.dap.framing import Unframer, encode
-from djinn_jupyter.dap.serving import MOST_OPENING
+from djinn_jupyter.editors.dap.protocol import Unframer, encode
+from djinn_jupyter.editors.dap.serving import MOST_OPENING
 from tests.dap.conftest import served
 from tests.dap.editor import SECONDS
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Paused
-from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.tree import ModelTree
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import Paused
+from djinn_jupyter.editors.dap.adapter import Adapter
+from djinn_jupyter.editors.dap.tree import ModelTree
 
 SAID = (
     ("continue", {}),

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.edits import scale
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Paused
-from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.debug_thread import DebugThread
-from djinn_jupyter.dap.tree import ModelTree
+from djinn_jupyter.api.edits import scale
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Paused
+from djinn_jupyter.editors.dap.adapter import Adapter
+from djinn_jupyter.editors.dap.debug_thread import DebugThread
+from djinn_jupyter.editors.dap.tree import ModelTree
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import EventsMissed, SessionRunning
 

@@ -19,8 +19,8 @@ from demo_training import train_sae
 from demo_training.labels import labels_of
 from demo_training.name_features import LAYER, LEAST_F1, held_out_documents
 from djinn_jupyter.demo import DOCUMENTS_PATH, MODEL_PATH, NAMES_PATH, SAE_PATH
-from djinn_jupyter.engine.persistence.identity import identity_of
-from djinn_jupyter.module_files.folder import read_folder
+from djinn_jupyter.engine.store.identity import identity_of
+from djinn_jupyter.modules.files.folder import read_folder
 from tests.threads import one_thread
 
 PROVENANCE = json.loads((SAE_PATH / "provenance.json").read_text())

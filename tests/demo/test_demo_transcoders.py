@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from demo_training import grammar as g
 from demo_training import train_transcoders
 from djinn_jupyter.demo import DOCUMENTS_PATH, MODEL_PATH, TRANSCODERS_PATH
-from djinn_jupyter.engine.persistence.identity import identity_of
-from djinn_jupyter.module_files.folder import read_folder
+from djinn_jupyter.engine.store.identity import identity_of
+from djinn_jupyter.modules.files.folder import read_folder
 from tests.threads import one_thread
 
 LAYERS = 8

@@ -12,19 +12,19 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.engine import Engine
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
-from djinn_jupyter.engine.parts import Foundation
-from djinn_jupyter.engine.persistence.persistence import Persistence
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.process.assemble import Foundation
+from djinn_jupyter.engine.process.build import build_engine
+from djinn_jupyter.engine.process.engine import Engine
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.startup.build import build_engine
+from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.model.loading.other_parts import other_parts
+from djinn_jupyter.engine.process.engine import Engine
 from djinn_jupyter.errors import ModelRefused
 from tests.engine.desk import build_desk
 from tests.families import FAMILIES, MORE, MORE_REFUSED, REFUSED, TOWERS_REFUSED, WITH_TOWERS, build

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from djinn_jupyter.engine.engine import Engine
-from djinn_jupyter.engine.startup import build
-from djinn_jupyter.engine.startup.selftest import Proof
+from djinn_jupyter.engine.process import build
+from djinn_jupyter.engine.process.engine import Engine
+from djinn_jupyter.engine.process.selftest import Proof
 
 
 @contextmanager

@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.forward import decode_graphs
-from djinn_jupyter.engine.forward.decode_graphs import DecodeGraphs
-from djinn_jupyter.engine.model.hooks.layer_graph import LayerGraph, record
-from djinn_jupyter.engine.startup import build as startup
-from djinn_jupyter.engine.startup.build import open_engine
-from djinn_jupyter.engine.startup.graphs import notes_on
+from djinn_jupyter.engine.process import build as startup
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
+from djinn_jupyter.parallel import graphs as decode_graphs
+from djinn_jupyter.parallel.graphs import DecodeGraphs, LayerGraph, notes_on, record
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, Outcome, build_desk, desk_of, tokens
 from tests.families import FAMILIES, build

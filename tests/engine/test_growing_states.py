@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from djinn_jupyter.engine.forward.frame import States
-from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.memory.kv.geometry import LayerState
+from djinn_jupyter.engine.passes.frame import States
 from djinn_jupyter.engine.session import generation as generations
 from djinn_jupyter.engine.session.generation import GROWING_KEPT, STATE_PERIOD
 from tests.engine.desk import desk_of, tokens

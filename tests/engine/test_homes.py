@@ -12,18 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from djinn_jupyter.engine.interventions import edit_kinds
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
-from djinn_jupyter.engine.model.hooks import crossing
+from djinn_jupyter.engine.model.hooks import gates
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.passes import edits, wavefront
+from djinn_jupyter.engine.passes.columns import ColumnMemory, Columns
+from djinn_jupyter.engine.passes.wavefront import CallSize
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.engine.wavefront import wavefront
-from djinn_jupyter.engine.wavefront.call_size import CallSize
-from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory
-from djinn_jupyter.engine.wavefront.columns import Columns
 from djinn_jupyter.errors import ModelRefused
-from djinn_jupyter.methods.datasets.request.collecting import Collect, Collected
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Collect, Collected, Score
 from djinn_jupyter.methods.direct.request import Attribute
 from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.paths.engine import path_lines
@@ -315,10 +312,10 @@ def test_a_pass_after_one_that_was_left_has_the_first_device_as_its_current_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     current: list[torch.device] = []
-    monkeypatch.setattr(crossing, "make_current", current.append)
+    monkeypatch.setattr(gates, "make_current", current.append)
     layers = [nn.Identity(), Left()]
     with two_homes(monkeypatch):
-        crossing.cross(layers, HOMES)
+        gates.cross(layers, HOMES)
         hidden = torch.ones(1, device=HOMES[0])
         with pytest.raises(Leave):
             layers[1](layers[0](hidden))
@@ -329,7 +326,7 @@ def test_a_pass_after_one_that_was_left_has_the_first_device_as_its_current_one(
 def test_a_value_of_the_other_home_is_patched_in(monkeypatch: pytest.MonkeyPatch) -> None:
     with two_homes(monkeypatch):
         source, part = (torch.full((1, 4), value, device=home) for value, home in zip((1.5, 0.0), HOMES, strict=True))
-        after = edit_kinds.compute(part, PatchFrom(session="b", site="resid_post.0"), source=source)
+        after = edits.compute(part, PatchFrom(session="b", site="resid_post.0"), source=source)
         assert after.device == HOMES[1]
         assert after.tolist() == [[1.5] * 4]
 
@@ -352,7 +349,7 @@ def test_tensors_of_two_homes_do_not_meet() -> None:
 
 def test_a_layer_that_is_not_crossed_to_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode finds the tensor that strays: without the hooks the engine is not built."""
-    monkeypatch.setattr("djinn_jupyter.engine.startup.weight_plan.cross", lambda layers, homes: None)
+    monkeypatch.setattr("djinn_jupyter.engine.process.weight_plan.cross", lambda layers, homes: None)
     model = build("llama")
     with two_homes(monkeypatch), pytest.raises(ModelRefused, match="cpu:0, cpu:1"):
         build_desk(model, devices=DEVICES, device_memory=EACH)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.cases import CLIENTS, SESSIONS, STEPS, Step
 from tests.engine.crowd import Crowd, is_refusal

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from djinn_jupyter.engine.forward import multiplication
-from djinn_jupyter.engine.forward.multiplication import LEAST_ROWS, LEAST_WORK, ManyRows
+from djinn_jupyter.engine.passes import epilogue
+from djinn_jupyter.engine.passes.epilogue import LEAST_ROWS, LEAST_WORK, ManyRows
 from djinn_jupyter.engine.session import shared_prompts
 from tests.engine.desk import build_desk, desk_of, tokens
 from tests.engine.session.test_sharing import NEW, run_at_once
@@ -29,22 +29,22 @@ Made = list[tuple[int, ...]]
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     """Return the shapes of the rows that oneDNN multiplied."""
     found: Made = []
-    multiply = multiplication._multiply
+    multiply = epilogue._multiply
 
     def noted(rows: Tensor, *others: Any) -> Tensor:
         found.append(tuple(rows.shape))
         return multiply(rows, *others)
 
-    monkeypatch.setattr(multiplication, "_multiply", noted)
-    monkeypatch.setattr(multiplication, "is_faster", lambda threads: True)
+    monkeypatch.setattr(epilogue, "_multiply", noted)
+    monkeypatch.setattr(epilogue, "is_faster", lambda threads: True)
     return found
 
 
 @pytest.fixture
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the products of small models worth a call."""
-    monkeypatch.setattr(multiplication, "LEAST_ROWS", 1)
-    monkeypatch.setattr(multiplication, "LEAST_WORK", 0)
+    monkeypatch.setattr(epilogue, "LEAST_ROWS", 1)
+    monkeypatch.setattr(epilogue, "LEAST_WORK", 0)
 
 
 def multiplied(work: Callable[[], Tensor], rows: int = ROWS) -> Tensor:
@@ -178,10 +178,10 @@ def test_a_pytorch_without_the_operator_or_with_a_wrong_or_slow_one_is_left_alon
         return sum((nn.functional.linear(rows, weight, bias) for _ in range(3)), torch.zeros(())) / 3
 
     for fault in (missing, wrong, slow):
-        monkeypatch.setattr(multiplication, "_multiply", fault)
-        multiplication.is_faster.cache_clear()
-        assert not multiplication.is_faster(torch.get_num_threads())
-    multiplication.is_faster.cache_clear()
+        monkeypatch.setattr(epilogue, "_multiply", fault)
+        epilogue.is_faster.cache_clear()
+        assert not epilogue.is_faster(torch.get_num_threads())
+    epilogue.is_faster.cache_clear()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -222,7 +222,7 @@ def test_products_that_are_wrong_are_found_when_a_cell_is_computed_again_alone(
     desk = desk_of("llama", layers=LAYERS)
     expected = values(swept(desk, mode="exact"))
     swept(desk)  # the family is known to share passes: what breaks from here on the first test cannot see
-    monkeypatch.setattr(multiplication, "_multiply", lambda *given: 1.01 * nn.functional.linear(*given))
+    monkeypatch.setattr(epilogue, "_multiply", lambda *given: 1.01 * nn.functional.linear(*given))
     falls_back(swept(desk), expected)
     desk.close_all()
 
@@ -233,7 +233,7 @@ def test_products_that_are_wrong_are_found_when_a_prompt_is_computed_again_alone
     desk = build_desk(build("llama"))
     prompts = [tokens(length, seed=length) for length in (5, 9, 9)]
     run_at_once(desk, mode="fast", prompts=prompts, new=1)
-    monkeypatch.setattr(multiplication, "_multiply", lambda *given: 1.01 * nn.functional.linear(*given))
+    monkeypatch.setattr(epilogue, "_multiply", lambda *given: 1.01 * nn.functional.linear(*given))
     desk.engine.runtime.sharing._prompts._unchecked = shared_prompts.CHECKED_OF
     rows = run_at_once(desk, mode="fast", prompts=prompts, new=1)
     for number, row in enumerate(rows):

@@ -12,13 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.forward.pass_controller import PassController
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
-from djinn_jupyter.engine.model.hooks.call_forms import LayerForm
-from djinn_jupyter.engine.model.hooks.gates import Gates
-from djinn_jupyter.engine.model.loading.rotary import RotaryBuffers
+from djinn_jupyter.engine.model.hooks.gates import Gates, LayerForm
+from djinn_jupyter.engine.model.loading.load import RotaryBuffers
+from djinn_jupyter.engine.passes.controller import PassController
+from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, Outcome, build_desk, desk_of, tokens
 from tests.engine.plain import generate, plain_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.startup import build as startup
+from djinn_jupyter.engine.process import build as startup
 from djinn_jupyter.errors import ModelRefused
 from tests.engine.desk import build_desk
 from tests.engine.proofs import proven_once

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward import weight_reader
 from djinn_jupyter.engine.model.discovery.model_map import discover
+from djinn_jupyter.engine.passes import weight_reader
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import DjinnError, OutOfDeviceMemory
 from djinn_jupyter.wire import requests as ask
@@ -170,7 +170,7 @@ def test_what_a_model_has_not_is_refused_in_a_sentence(
 
 
 def test_a_matrix_larger_than_a_reply_is_cropped_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djinn_jupyter.engine.forward.weight_reader.MOST_BYTES", 1000)
+    monkeypatch.setattr("djinn_jupyter.engine.passes.weight_reader.MOST_BYTES", 1000)
     desk = desk_of("llama", layers=LAYERS)
     with pytest.raises(DjinnError, match="choose heads, rows or columns"):
         read(desk, "W_U")

@@ -20,10 +20,10 @@ from djinn_evaluation.claims.table import CLAIMS
 from djinn_evaluation.commands.every import UNDECIDED
 from djinn_evaluation.timing import checkpoint_cost
 from djinn_evaluation.whitebox.trials import Reference
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.link.registry import running_engines
+from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.wire.keys import KeyFolder
 
 pytestmark = pytest.mark.processes

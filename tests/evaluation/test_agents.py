@@ -29,8 +29,8 @@ from djinn_evaluation.configuration.agents import WAY_NAMES, AgentsFile
 from djinn_evaluation.configuration.reading import read
 from djinn_evaluation.course import Course, begin
 from djinn_evaluation.link import Link
-from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.units import GIB
 
 SMALL = read("agents_small.yaml", AgentsFile)
 

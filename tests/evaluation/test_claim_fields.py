@@ -14,7 +14,7 @@ from djinn_evaluation.claims.results import ARCHITECTURES, FieldSource, NotMeasu
 from djinn_evaluation.claims.table import CLAIMS
 from djinn_evaluation.course import Course
 from djinn_evaluation.pressure import experiment as pressure
-from djinn_jupyter.amounts import GIB
+from djinn_jupyter.units import GIB
 from tests.evaluation.test_claims import HOLDING, SPAWNED, evicted
 
 

@@ -14,9 +14,9 @@ from djinn_evaluation.claims.results import Results
 from djinn_evaluation.claims.table import CLAIMS
 from djinn_evaluation.report import tables
 from djinn_evaluation.whitebox import overhead, trials
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Paused
+from djinn_jupyter.units import GIB
 from tests.faults.inside import OURS_ALONE, Inside
 from tests.faults.test_keys import TRIALS
 from tests.threads import one_thread

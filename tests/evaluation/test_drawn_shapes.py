@@ -14,8 +14,8 @@ from djinn_evaluation.baselines.copies import WAYS
 from djinn_evaluation.course import Course
 from djinn_evaluation.streaming import subjects
 from djinn_evaluation.streaming.subjects import DrawnShape, configuration_of, shrunk, that_fits
-from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.units import GIB
 
 
 @pytest.mark.parametrize("name", ["Llama-2-13b-hf", "CodeLlama-34b-hf", "Llama-2-70b-hf"])

@@ -21,7 +21,7 @@ from djinn_evaluation.memory import Curve, MemorySample
 from djinn_evaluation.validation import flatline_verdict as verdict
 from djinn_evaluation.validation.beside import HandStreamed
 from djinn_evaluation.validation.windows import MovedBytes, TimeSpan, sustained, window_rates
-from djinn_jupyter.amounts import MIB
+from djinn_jupyter.units import MIB
 from djinn_jupyter.wire.nouns import LayerCopy
 
 PASSES, LAYERS, ROUNDS = 50, 8, 9

@@ -15,7 +15,7 @@ import djinn_jupyter.cli.main as cli
 from djinn_evaluation import report
 from djinn_evaluation.course import Course, begin, conducted
 from djinn_evaluation.pressure import experiment as pressure
-from djinn_jupyter.cli import added
+from djinn_jupyter.cli import commands
 from djinn_jupyter.errors import StorageFailed, UsageError
 
 
@@ -135,13 +135,13 @@ def test_a_run_never_takes_its_own_files_for_an_earlier_ones(tmp_path: Path) -> 
     ("points", "said"),
     [
         ((), "`pip install ./evaluation`"),
-        ((EntryPoint("experiment", "no_such_package", added.GROUP),), "cannot be imported (No module named"),
+        ((EntryPoint("experiment", "no_such_package", commands.GROUP),), "cannot be imported (No module named"),
     ],
 )
 def test_the_command_says_how_to_get_the_evaluation(
     points: tuple[EntryPoint, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(added, "entry_points", lambda group: EntryPoints(points))
+    monkeypatch.setattr(commands, "entry_points", lambda group: EntryPoints(points))
     assert cli.main(["experiment", "all", "--profile", "small"]) == 1
     assert said in capsys.readouterr().err
     assert cli.main(["list"]) == 0

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import djinn_jupyter.cli.main as cli
 from djinn_evaluation import devices
 from djinn_jupyter import machine
-from djinn_jupyter.client.engines import launcher
 from djinn_jupyter.engine.__main__ import engine_config, parser
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.startup import build
-from djinn_jupyter.engine.system.device_limit import LOADED_LATER, fraction_of, free_on
+from djinn_jupyter.engine.process import build
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.engine.system.device import LOADED_LATER, fraction_of, free_on
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link import launcher
 from tests.engine.memory.weights.saved import desk_from, save
 from tests.threads import one_thread
 

@@ -9,8 +9,8 @@ import pytest
 from djinn_evaluation.baselines import link as plain
 from djinn_evaluation.link import TOLERANCE, Link, TimedCopy, Way, of_transfer
 from djinn_evaluation.timing import resume_latency
-from djinn_jupyter.amounts import GIB
 from djinn_jupyter.engine.session.residence import Swap
+from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.nouns import Transfer
 from tests.faults.inside import OURS_ALONE, Inside
 from tests.faults.test_keys import PRESSED, TRIALS

@@ -11,12 +11,11 @@ import pytest
 
 from djinn_evaluation import course
 from djinn_evaluation.absence import absence
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.wire.holdings import BudgetStatistics, Holding
-from djinn_jupyter.wire.nouns import Transfer
+from djinn_jupyter.units import GIB
+from djinn_jupyter.wire.nouns import BudgetStatistics, Holding, Transfer
 from tests.faults.inside import OURS_ALONE, Inside
 from tests.faults.test_keys import NOTHING, PRESSURE, STEERING, TRIALS
 

@@ -26,11 +26,11 @@ from djinn_evaluation.commands.every import UNDECIDED
 from djinn_evaluation.configuration.reading import explain, parse
 from djinn_evaluation.configuration.whitebox import Whitebox
 from djinn_evaluation.validation import sleep
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines import doctor
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.options import Identity, Options
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished, Paused
+from djinn_jupyter.link import doctor
+from djinn_jupyter.settings import Identity, Options
 from djinn_jupyter.wire.registry import Entry
 from tests.faults.inside import Inside, moved
 from tests.process.served import entry_for
@@ -133,7 +133,7 @@ def test_every_experiment_takes_a_gpu(name: str, ran: Ran, tmp_path: Path) -> No
 
 def test_the_server_is_an_engine_on_that_port_and_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
-    load = "djinn_jupyter.client.loading.load"
+    load = "djinn_jupyter.api.loading.load"
     monkeypatch.setattr(load, lambda model, **options: asked.append({"model": model, **options}))
     assert cli.main([word.replace("MODEL", "gpt2") for word in adapted(SERVER, tmp_path)]) == 0
     found = asked[0]

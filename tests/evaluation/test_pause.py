@@ -16,9 +16,9 @@ from djinn_evaluation.counter import PROCESS, counter_of
 from djinn_evaluation.course import Unmeasured
 from djinn_evaluation.whitebox import pause, until_full
 from djinn_evaluation.whitebox.pause import DROWNED, PauseReadings, prompts_of
-from djinn_jupyter.amounts import GIB, MIB
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.units import GIB, MIB
 from tests.faults.inside import OURS_ALONE, Inside
 from tests.faults.test_keys import CARD, OTHER
 

@@ -14,7 +14,7 @@ from djinn_evaluation.memory import Curve, MemorySample
 from djinn_evaluation.nvml import Card, Unseen
 from djinn_evaluation.pressure.arithmetic import Arithmetic
 from djinn_evaluation.pressure.experiment import _driver, plateau, resume_order
-from djinn_jupyter.amounts import GIB
+from djinn_jupyter.units import GIB
 
 
 def curve(*accounted: int) -> Curve:

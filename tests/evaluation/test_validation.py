@@ -21,8 +21,8 @@ from djinn_evaluation.course import Unmeasured
 from djinn_evaluation.link import Link, TimedCopy
 from djinn_evaluation.validation import logit_equivalence, sleep
 from djinn_evaluation.validation.opening import AnswerLate, card_for, endpoint, within
-from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.units import GIB
 
 SMALL = "validation_small.yaml"
 

@@ -18,7 +18,7 @@ from djinn_evaluation.baselines.asking import baseline
 from djinn_evaluation.configuration.agents import AgentsFile
 from djinn_evaluation.configuration.reading import read
 from djinn_evaluation.course import Course, Unmeasured
-from djinn_jupyter.amounts import GIB
+from djinn_jupyter.units import GIB
 from tests.evaluation.planted_vllm import plant
 
 Patch = pytest.MonkeyPatch

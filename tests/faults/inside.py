@@ -28,17 +28,17 @@ from djinn_evaluation.pressure import experiment as pressure
 from djinn_evaluation.timing import checkpoint_cost, resume_latency
 from djinn_evaluation.whitebox import experiment as whitebox
 from djinn_evaluation.whitebox import pause, until_full
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.cli.main import main
-from djinn_jupyter.client.connection.channel import SocketChannel
-from djinn_jupyter.client.connection.io_thread import IoThread
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import SocketFolder
-from djinn_jupyter.engine.process.zmq_service import Service
+from djinn_jupyter.engine.process.sender import Outbox
+from djinn_jupyter.engine.process.service import Service
 from djinn_jupyter.engine.residency import eviction
 from djinn_jupyter.errors import UnknownSession
+from djinn_jupyter.link.channel import SocketChannel
+from djinn_jupyter.link.io_thread import IoThread
 from tests.device import DEVICE
 from tests.engine.desk import Desk
 from tests.engine.memory.weights.saved import desk_from, save

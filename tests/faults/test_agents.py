@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from djinn_evaluation.agents import crowd, experiment
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.engine.memory.offload.tiers import Load, Tiers
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.session import run

@@ -16,7 +16,7 @@ import pytest
 from djinn_evaluation.memory import Curve
 from djinn_evaluation.validation.flatline_verdict import Bar, Flow, judge
 from djinn_evaluation.validation.windows import TimeSpan
-from djinn_jupyter.engine.memory.weights.ring import BlockOrder
+from djinn_jupyter.engine.memory.weights.streamed import BlockOrder
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
 from tests.engine.desk import Desk, tokens

@@ -22,7 +22,7 @@ from djinn_evaluation.configuration.streaming import Streaming
 from djinn_evaluation.course import Course
 from djinn_evaluation.link import FASTER
 from djinn_evaluation.streaming import experiment, others, ring
-from djinn_jupyter.engine.memory.weights.copies import ArrivedCopies, BlockCopy
+from djinn_jupyter.engine.memory.weights.copy_engine import ArrivedCopies, BlockCopy
 from tests.device import DEVICE
 from tests.engine.desk import Desk
 from tests.engine.memory.weights.streaming import SlowCopyEngine, streamed_desk

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.memory.offload.storages import Storage
-from djinn_jupyter.engine.memory.offload.swappable import Item
-from djinn_jupyter.engine.requests.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.memory.offload.swappable import Item, Storage
 from djinn_jupyter.engine.residency.eviction import Eviction
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull, UnknownSession
 from tests.engine.desk import Desk, tokens
 from tests.engine.memory.weights.saved import desk_from

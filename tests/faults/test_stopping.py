@@ -13,14 +13,13 @@ from transformers.models.llama import modeling_llama
 
 import djinn_jupyter as dj
 from djinn_evaluation.commands.every import UNDECIDED
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Paused
-from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.forward.pass_controller import PassController
-from djinn_jupyter.engine.forward.plan import make_plan
-from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint
+from djinn_jupyter.engine.passes.controller import PassController, make_plan
+from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session import run as runs
 from djinn_jupyter.engine.session.history import History

@@ -17,7 +17,7 @@ from djinn_evaluation.configuration.validation import ValidationFile
 from djinn_evaluation.course import Course
 from djinn_evaluation.link import WAYS, Link
 from djinn_evaluation.validation import logit_equivalence
-from djinn_jupyter.engine.memory.weights.ring import BlockOrder, Ring, Slot
+from djinn_jupyter.engine.memory.weights.streamed import BlockOrder, Ring, Slot
 from djinn_jupyter.errors import DjinnError
 from tests.device import DEVICE
 from tests.engine.desk import Desk, desk_of, tokens

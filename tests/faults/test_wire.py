@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.errors import DjinnError, MalformedMessage
 from djinn_jupyter.wire import arrays, codec
 from djinn_jupyter.wire.requests import Ping

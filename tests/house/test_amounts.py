@@ -1,4 +1,4 @@
-"""Bytes are spelled by one module, `djinn_jupyter/amounts.py`: the same count is the same text wherever it is read."""
+"""Bytes are spelled by one module, `djinn_jupyter/units.py`: the same count is the same text wherever it is read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_jupyter.amounts import parse_bytes, spell_bytes, spell_option, spell_rate
-from djinn_jupyter.digits import power_above
+from djinn_jupyter.units import parse_bytes, power_above, spell_bytes, spell_option, spell_rate
 
 PACKAGE = Path(__file__).parents[2] / "djinn_jupyter"
 EXAMPLES = PACKAGE.parent / "labextension" / "test" / "bytes.json"  # the sidebar's test reads them too

@@ -13,21 +13,21 @@ PACKAGE = ENGINE.parent
 EVALUATION = PACKAGE.parent / "evaluation" / "djinn_evaluation"
 # Files that import our own modules within functions: the reason, and those modules or the folders they are in.
 LATE = {
-    "cli/cluster.py": ("Ray, which an environment of engines may not have", {"cluster"}),
-    "cli/dap.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
-    "cli/engines.py": ("the process of `djinn serve` stays small", {"client.engine", "client.loading"}),
-    "cli/entry.py": ("the process of `djinn serve` stays small", {"client.loading"}),
-    "cli/hub.py": ("tornado, which an environment of engines may not have", {"hub"}),
-    "cli/people.py": ("the process of `djinn serve` stays small", {"client.loading"}),
-    "client/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
-    "client/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
+    "remote/cli/cluster.py": ("Ray, which an environment of engines may not have", {"cluster"}),
+    "editors/cli.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
+    "cli/engines.py": ("the process of `djinn serve` stays small", {"api.engine", "api.loading"}),
+    "remote/cli/entry.py": ("the process of `djinn serve` stays small", {"api.loading"}),
+    "remote/cli/hub.py": ("tornado, which an environment of engines may not have", {"hub"}),
+    "remote/cli/people.py": ("the process of `djinn serve` stays small", {"api.loading"}),
+    "api/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
+    "api/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
     "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process", "engine.startup"}),
     "engine/process/daemon.py": ("Prometheus's library, 50 ms of every start", {"engine.process.metrics"}),
     "engine/model/loading/tokenizer_process.py": ("the child alone needs transformers", {"engine.model.loading"}),
-    "training/__main__.py": ("it says that PyTorch is missing without it", {"training.running.run"}),
+    "modules/training/__main__.py": ("it says that PyTorch is missing without it", {"training.running.run"}),
     "magics/__init__.py": ("importing the package registers and loads nothing", {"magics"}),
-    "magics/cell_events.py": ("a load shows its line before messages are imported", {"client.session", "wire"}),
-    "magics/debugging.py": ("experimental; only its magic loads it", {"magics.native_panel"}),
+    "magics/kernel_state.py": ("a load shows its line before messages are imported", {"api.session", "wire"}),
+    "editors/magic.py": ("experimental; only its magic loads it", {"editors.panel"}),
     "magics/kernel_state.py": (
         "a load shows its line first; the package finds its names",
         {"", "wire", "magics"},
@@ -37,10 +37,10 @@ LATE = {
     "magics/screen.py": ("a load shows its line before cards are imported", {"widgets.views"}),
     "magics/stand_ins.py": ("`%load_ext` waits for no magic", {"magics"}),
     "methods/direct/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
-    "widgets/dose_response.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "widgets/charts.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
     "methods/sweep/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
     "widgets/snapshot.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
-    "widgets/watch.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "widgets/lens.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
 }
 MAY_TAKE_ENGINE = {"startup/build.py", "startup/selftest.py"}  # beside the loop itself
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.house.repository import text_files
 
-CONVERTER: Final = "djinn_jupyter/former_files.py"
+CONVERTER: Final = "djinn_jupyter/files.py"
 _FORMER: Final = re.compile(
     r"79ba2cba|ea93dcf|\b(?:earlier|former|older) (?:versions? of Djinn|formats?)\b|\bversions? (?:that|whose) "
     r"|older version's|\bof earlier versions|before there was one"

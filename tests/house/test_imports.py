@@ -74,9 +74,9 @@ def test_every_folder_has_its_place_in_the_layers() -> None:
 ENTRIES = {
     "djinn_jupyter.cli.main",
     "djinn_jupyter.engine.__main__",
-    "djinn_jupyter.engine.startup.rank",
+    "djinn_jupyter.parallel.rank",
     "djinn_jupyter.server.extension",
-    "djinn_jupyter.training.__main__",
+    "djinn_jupyter.modules.training.__main__",
 }
 
 

@@ -10,14 +10,14 @@ import torch
 
 from djinn_evaluation.machine import machine as reported
 from djinn_jupyter import machine
-from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.client.engines import doctor
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
-from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
+from djinn_jupyter.engine.residency.residency import open_disk, open_host
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.engine.system.device import free_for_pages
 from djinn_jupyter.errors import ModelDoesNotFit
+from djinn_jupyter.link import doctor
 from djinn_jupyter.machine import main_memory
+from djinn_jupyter.units import spell_bytes
 from tests.house.test_files import text_files
 
 CPU = torch.device("cpu")

@@ -16,9 +16,9 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter import client, errors
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.engine.model.loading.load import load_model
+from djinn_jupyter.engine.system.config import EngineConfig
 from tests import adapters, saes, transcoders
 from tests.client.reached import reached
 from tests.engine.desk import build_desk

@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engines.terminal import TerminalProgress
+from djinn_jupyter.link.waiting import TerminalProgress
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

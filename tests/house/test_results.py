@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import frames, history, interrupts, memory_trace, reproducing, rules, tree
-from djinn_jupyter.client.connection.wire_bytes import WireBytes
+from djinn_jupyter.api import engine, interrupts, memory_trace, reproducing, rules, stops, tables
+from djinn_jupyter.link.transport import WireBytes
 from djinn_jupyter.methods.datasets.api import activations
-from djinn_jupyter.methods.graphs.api import graphs
-from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics
+from djinn_jupyter.methods.graphs import api
+from djinn_jupyter.methods.sweep.api.grid import PairStatistics
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -28,15 +28,15 @@ SIGNALS: Final = {
     *(dj.Interrupted, dj.BatchInterrupted, dj.BatchEnded, dj.DjinnError, interrupts.WorkInterrupted),
 }
 PARTS: Final = {  # of a result that has the recipe
-    *(activations.Values, activations.TorchValues, graphs.PrunedGraph, graphs.GraphNode, PairStatistics),
+    *(activations.Values, activations.TorchValues, api.PrunedGraph, api.GraphNode, PairStatistics),
     dj.Reproduction,
 }
 OF_THE_MOMENT: Final = {  # times and bytes, and descriptions of what there is now: nothing computes them again
     *(
-        frames.Listing,
+        tables.Listing,
         rules.SteeringRules,
-        history.StopHistory,
-        tree.Branches,
+        stops.StopHistory,
+        engine.Branches,
         WireBytes,
         memory_trace.MemoryTrace,
         memory_trace.Reading,
@@ -91,7 +91,7 @@ def test_all_that_is_kept_is_found() -> None:
 
 def test_whatever_tells_itself_by_column_is_a_table_of_pandas() -> None:
     told = [kind for kind in python_api.public_classes() if hasattr(kind, "columns")]
-    assert [kind.__name__ for kind in told if not issubclass(kind, frames.Tabular) and kind not in {dj.Grid}] == []
+    assert [kind.__name__ for kind in told if not issubclass(kind, tables.Tabular) and kind not in {dj.Grid}] == []
     assert callable(dj.Grid.to_pandas)
 
 

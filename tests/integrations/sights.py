@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
+from djinn_jupyter.engine.system.config import EngineConfig
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.threads import one_thread

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.module_files.circuit_tracer import CONFIG, KINDS
+from djinn_jupyter.modules.files.circuit_tracer import CONFIG, KINDS
 
 SPEC = find_spec("circuit_tracer")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(SPEC is None, reason="no circuit-tracer here: make peers")]

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.temporary import open_temporarily
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.temporary import open_temporarily
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.integrations.hooked_lines import HookedLines, Values
+from djinn_jupyter.integrations.lines import HookedLines, Values
 from tests.engine.desk import Desk, tokens
 
 LINES = [list(tokens(7, seed)) for seed in (1, 2, 3)]

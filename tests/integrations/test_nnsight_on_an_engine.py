@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire import requests as ask
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
@@ -294,7 +294,7 @@ def test_nothing_but_sites_and_numbers_crosses(engine: RemoteEngine) -> None:
 
 def read_and_halve(model: Any, name: str) -> tuple[Tensor, Tensor]:
     """Return the value at a location and the logits where half of it is put in its place."""
-    from djinn_jupyter.integrations.nnsight.forms import first_tensor
+    from djinn_jupyter.integrations.nnsight.locations import first_tensor
 
     path, _, side = name.removeprefix("model").rpartition(".")
     module = model.get(path.removeprefix(".")) if path else model

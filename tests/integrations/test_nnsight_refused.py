@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import EngineUnavailable, UsageError
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire import requests as ask
 from tests.families import build
 from tests.integrations import coming_from

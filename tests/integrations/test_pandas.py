@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from tests.client import tables
 from tests.client.reached import reached
 from tests.engine.desk import build_desk

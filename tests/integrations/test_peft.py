@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.module_files.peft import LORA
+from djinn_jupyter.modules.files.peft import LORA
 from tests.engine.adapters.adapting import add, let_go, use
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.plain import generate, plain_of

@@ -15,10 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.module_files import gemma_scope
-from djinn_jupyter.module_files.folder import read_folder
-from djinn_jupyter.module_files.saelens import ARCHITECTURES
-from djinn_jupyter.module_files.saelens_fields import CONFIG, METADATA
+from djinn_jupyter.modules.files import gemma_scope
+from djinn_jupyter.modules.files.folder import read_folder
+from djinn_jupyter.modules.files.saelens import ARCHITECTURES, CONFIG, METADATA
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests import saes

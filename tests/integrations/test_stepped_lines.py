@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.temporary import open_temporarily
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.temporary import open_temporarily
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.integrations.stepped_lines import Standing, SteppedLines
+from djinn_jupyter.integrations.lines import Standing, SteppedLines
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import tokens
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire.sites import _TRANSFORMER_LENS, _TRANSFORMER_LENS_MODEL, parse_site
 from tests.client.reached import reached
 from tests.engine.desk import Desk, build_desk

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from djinn_jupyter.demo import MODEL_PATH
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import UsageError
 from tests.client.reached import reached
 from tests.engine.desk import Desk, build_desk

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from djinn_jupyter.magics.native_panel.bridge import FIRST_THREAD
+from djinn_jupyter.editors.panel import FIRST_THREAD
 from tests.kernel.conftest import SECONDS, Kernel
 
 pytestmark = pytest.mark.alone
@@ -188,7 +188,7 @@ def test_off_is_as_if_it_had_never_been_on(panel: Panel) -> None:
     assert "['plain']" in "".join(
         kernel.do("['plain' if 'do_debug_request' not in vars(get_ipython().kernel) else 'covered']")
     )
-    kernel.do("import djinn_jupyter.magics.native_panel.kernel_debugger as native\nnative.KNOWN = ('6.0.',)")
+    kernel.do("import djinn_jupyter.editors.panel as native\nnative.KNOWN = ('6.0.',)")
     refused = "".join(kernel.do("%djinn_debugger on"))
     assert "known to work with ipykernel 6.0.x" in refused
     assert "Traceback" not in refused

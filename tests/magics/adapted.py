@@ -8,7 +8,7 @@ import msgspec
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import nouns, replies, requests
-from djinn_jupyter.wire.adapters import AdapterDescription
+from djinn_jupyter.wire.modules import AdapterDescription
 
 
 class Adapted:

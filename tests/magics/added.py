@@ -6,7 +6,7 @@ from typing import Any
 
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire import replies, requests
-from djinn_jupyter.wire.module_form import AddedModuleDescription
+from djinn_jupyter.wire.modules import AddedModuleDescription
 from djinn_jupyter.wire.sites import parse_site
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.methods.datasets.engine import shard, shard_file
-from djinn_jupyter.methods.datasets.request.collecting import Collect, Collected, CollectionProgressed
-from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
+from djinn_jupyter.methods.datasets.engine import shard
+from djinn_jupyter.methods.datasets.engine import shard as shard_file
+from djinn_jupyter.methods.datasets.request import Collect, Collected, CollectionProgressed, Score, Scored
 from djinn_jupyter.wire import replies, requests
-from djinn_jupyter.wire.checking import Checked
+from djinn_jupyter.wire.greeting import Checked
 from tests.magics.headed import made
 
 

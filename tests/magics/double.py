@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 import djinn_jupyter
-from djinn_jupyter.client.arrays import from_numpy
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.arrays import from_numpy
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import (
     DjinnError,
     IllegalMove,

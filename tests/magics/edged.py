@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.api.arrays import to_numpy
 from djinn_jupyter.methods.circuits.request import AttributeEdges, CircuitRecipe, CircuitsRun, EdgeRecipe, RunCircuits
 from djinn_jupyter.wire import nouns, replies
 from tests.magics.graphed import Graphed

@@ -8,7 +8,7 @@ import torch
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.wire import replies, requests
-from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.provenance import Provenance
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from djinn_jupyter.client.arrays import from_numpy, to_numpy
+from djinn_jupyter.api.arrays import from_numpy, to_numpy
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.sites import parse_site
 from tests.widgets import samples

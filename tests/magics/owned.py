@@ -3,10 +3,10 @@ the kernel of one notebook."""
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.session.ownership import is_anothers, refusal
+from djinn_jupyter.engine.session.table import is_anothers, refusal
 from djinn_jupyter.errors import SessionsWouldSuffer
 from djinn_jupyter.wire import nouns, requests
-from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.texts import label
 
 ASKER = ("kernel-1", "work/paris.ipynb")
 

@@ -8,7 +8,7 @@ import msgspec
 
 from djinn_jupyter.methods.sweep.request import Recipe, Sweep
 from djinn_jupyter.wire import replies
-from djinn_jupyter.wire.checking import Checked
+from djinn_jupyter.wire.greeting import Checked
 from djinn_jupyter.wire.provenance import Provenance
 from tests.widgets.swept import swept
 

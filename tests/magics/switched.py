@@ -9,10 +9,9 @@ import msgspec
 
 from djinn_jupyter.errors import UnknownRule
 from djinn_jupyter.wire import nouns, replies, requests
-from djinn_jupyter.wire.access import SharedWith
+from djinn_jupyter.wire.base import SharedWith
 from djinn_jupyter.wire.edits import name_of
-from djinn_jupyter.wire.positions import limits_of
-from djinn_jupyter.wire.readings import EditAtStop
+from djinn_jupyter.wire.readings import EditAtStop, limits_of
 from tests.widgets import samples, trees
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.magics import cell_events, load_ipython_extension, unload_ipython_extension
+from djinn_jupyter.magics import kernel_state, load_ipython_extension, unload_ipython_extension
 from djinn_jupyter.wire.requests import Note
 from tests.magics.conftest import Notebook
 
@@ -29,7 +29,7 @@ def test_which_session_the_magics_act_on_is_told_when_it_is_chosen(notebook: Not
 def hooks(notebook: Notebook) -> list[Any]:
     events = notebook.shell.events.callbacks
     every = [*events["pre_run_cell"], *events["post_run_cell"]]
-    return [hook for hook in every if isinstance(getattr(hook, "__self__", None), cell_events.CellEvents)]
+    return [hook for hook in every if isinstance(getattr(hook, "__self__", None), kernel_state.CellEvents)]
 
 
 def test_a_cell_with_a_magic_is_told_before_the_magic_runs_and_after_the_cell(notebook: Notebook) -> None:

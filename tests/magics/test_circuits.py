@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.methods.circuits.api.circuit_curves import SIZES
-from djinn_jupyter.methods.circuits.api.circuits import Circuit
-from djinn_jupyter.methods.circuits.card.graph import MIME
+from djinn_jupyter.methods.circuits.api.circuits import SIZES, Circuit
+from djinn_jupyter.methods.circuits.card.circuit import MIME
 from djinn_jupyter.methods.circuits.request import RunCircuits
 from tests.magics.conftest import Notebook, last
 

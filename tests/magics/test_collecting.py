@@ -9,8 +9,7 @@ import pytest
 
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.methods.datasets.api import scoring
-from djinn_jupyter.methods.datasets.request.collecting import Collect
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Collect, Score
 from djinn_jupyter.wire import replies, requests
 from tests.magics.conftest import Notebook, last
 

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 from IPython.core.completer import provisionalcompleter
 
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.engines.keys import key_folder
-from djinn_jupyter.options import Identity
+from djinn_jupyter.remote.addresses import entry_at, key_folder, read_address
+from djinn_jupyter.settings import Identity
 from tests.magics.conftest import Notebook
 
 

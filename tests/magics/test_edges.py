@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.methods.circuits.card.graph import MIME
+from djinn_jupyter.methods.circuits.card.circuit import MIME
 from djinn_jupyter.methods.circuits.request import AttributeEdges
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last

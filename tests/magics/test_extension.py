@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.displayed import Displayed, card_of
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.tables import Displayed, card_of
 from djinn_jupyter.magics import unload_ipython_extension
 from tests.magics.conftest import Notebook
 
@@ -87,7 +87,7 @@ shell.run_cell("%djinn_load demo")
 def test_views_and_magics_leave_torch_and_plotly_out() -> None:
     code = """
 import sys
-import djinn_jupyter.widgets.views, djinn_jupyter.client.session
+import djinn_jupyter.widgets.views, djinn_jupyter.api.session
 from djinn_jupyter.magics import branching, breaking, changing, editing, keeping, loading, looking, memory, running
 print([name for name in ("torch", "plotly", "ipywidgets") if name in sys.modules])
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.methods.circuits.card.graph import MIME
+from djinn_jupyter.methods.circuits.card.circuit import MIME
 from djinn_jupyter.methods.graphs.request import MakeGraph
 from tests.magics.conftest import Notebook, last
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.wire import replies, requests
 from tests.magics.conftest import Notebook
 from tests.magics.double import EngineDouble

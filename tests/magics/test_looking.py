@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from djinn_jupyter.client import pooling
-from djinn_jupyter.client.arrays import from_numpy
-from djinn_jupyter.client.stops import Paused
-from djinn_jupyter.magics.showing import look_at, pooled_for_card
+from djinn_jupyter.api import stops
+from djinn_jupyter.api.arrays import from_numpy
+from djinn_jupyter.api.stops import Paused
+from djinn_jupyter.magics.looking import look_at, pooled_for_card
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 from tests.widgets import samples
@@ -103,7 +103,7 @@ def test_the_rows_of_a_long_pass_are_read_besides_the_whole(
     matched: int | None, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr(pooling, "read_pooled", lambda session, *, alone, **_: asked.append(alone))
+    monkeypatch.setattr(stops, "read_pooled", lambda session, *, alone, **_: asked.append(alone))
     point = samples.described_breakpoint(when="norm > 15")
     reply = samples.paused(texts=tuple("a" * 300), matched=matched, breakpoint=point)
     pooled_for_card(Paused(SimpleNamespace(label="paris"), reply, 0))  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_an_inspection_that_is_kept_is_whole_and_asked_for_once(stopped: Noteboo
 def test_of_a_long_pass_its_last_rows_are_read_with_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     values = samples.values(300, samples.WIDTH)
     rows = from_numpy(values[-16:])
-    monkeypatch.setattr(pooling, "read_pooled", lambda *asked, **given: pooled(values, last=rows))
+    monkeypatch.setattr(stops, "read_pooled", lambda *asked, **given: pooled(values, last=rows))
     stop = SimpleNamespace(site="a.site", texts=("a",) * 300, positions=range(300))
     session = SimpleNamespace(name="paris", stop=stop)
     look = look_at(session, "a.site", ahead=False)  # type: ignore[arg-type]

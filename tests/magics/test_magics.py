@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 
@@ -168,7 +168,7 @@ def test_an_interrupt_leaves_the_session_stopped_and_says_where(
         raise KeyboardInterrupt
 
     notebook.cell("%djinn_break 4")
-    monkeypatch.setattr("djinn_jupyter.client.connection.following.Following.events", break_in)
+    monkeypatch.setattr("djinn_jupyter.link.channel.Following.events", break_in)
     line = notebook.fails("%djinn_run The capital of France is")
     assert line == "Interrupted. Session paris is stopped at resid_post.4, step 0; %djinn_resume goes on."
     assert "Paused at" in notebook.html()

@@ -15,12 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.memory_trace import MemoryTrace
-from djinn_jupyter.described import settings_of
-from djinn_jupyter.sampling import GivenSampling
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.memory_trace import MemoryTrace
+from djinn_jupyter.settings import GivenSampling, settings_of
 from djinn_jupyter.wire import codec, requests
-from djinn_jupyter.wire.adapters import AdapterDescription
+from djinn_jupyter.wire.modules import AdapterDescription
 from tests import saes, transcoders
 from tests.magics.conftest import Notebook
 from tests.magics.double import EngineDouble, client_double
@@ -56,7 +55,7 @@ def places(tmp_path: Path, bare: Notebook, monkeypatch: pytest.MonkeyPatch) -> d
     """Return what lines call their folders, and have the log of an engine be a file there."""
     log = tmp_path / "log"
     log.write_text(json.dumps({"trace_id": "3f2a9c01"}) + "\n" + "another line\n" * 30)
-    monkeypatch.setattr("djinn_jupyter.client.engines.logs.log_of", lambda entry: log)
+    monkeypatch.setattr("djinn_jupyter.link.registry.log_of", lambda entry: log)
     (tmp_path / "adapter").mkdir()
     found = {
         "<sae>": saes.saved(tmp_path / "sae", saes.drawn(8), hook_name="blocks.4.hook_resid_post"),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.magics import redrawn
-from djinn_jupyter.magics.receiving import ReceivingBar
-from djinn_jupyter.widgets.receiving import receiving_view
+from djinn_jupyter.magics import screen as redrawn
+from djinn_jupyter.remote.bar import receiving_view
+from djinn_jupyter.remote.large_messages import SoFar
+from djinn_jupyter.remote.receiving import ReceivingBar
 
 
 class Screen:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.methods.datasets.api import collecting
 from djinn_jupyter.methods.sweep.api import sweeping
 from tests.magics.conftest import Notebook

@@ -133,7 +133,7 @@ def test_an_interrupted_sweep_is_drawn_and_kept_and_ends_its_cell_in_an_error(
         return replies.Pong()
 
     monkeypatch.setattr(notebook.engine, "_sweep", told)
-    monkeypatch.setattr("djinn_jupyter.magics.redrawn.Redrawn.draw", interrupt)
+    monkeypatch.setattr("djinn_jupyter.magics.screen.Redrawn.draw", interrupt)
     assert notebook.fails(f"{line} {METRIC} -o grid") == "Interrupted. The sweep is not whole: it was interrupted."
     grid = notebook.shell.user_ns["grid"]
     assert grid.interrupted

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import DjinnError, EngineError, IllegalMove, KeyRefused, OverQuota, UnknownSite
-from djinn_jupyter.wire.traces import Trace, next_request
+from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.wire.logs import Trace, next_request
 from tests.magics.conftest import Notebook
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.memory_trace import MemoryTrace
+from djinn_jupyter.api.memory_trace import MemoryTrace
 from tests.magics.conftest import Notebook
 from tests.waiting import SECONDS
 

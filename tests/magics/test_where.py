@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.engines import naming
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link import naming
 from djinn_jupyter.magics import screen
-from djinn_jupyter.magics.screen import Live
-from djinn_jupyter.magics.standing import StandingCard
+from djinn_jupyter.magics.screen import Live, StandingCard
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.nouns import StopIdentity

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.module_files import patterns
-from djinn_jupyter.module_files.peft import LORA, read_adapter
+from djinn_jupyter.modules.files import files
+from djinn_jupyter.modules.files.peft import LORA, read_adapter
 from tests import adapters
 
 PATHS = ("model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.up_proj")
@@ -126,7 +126,7 @@ def test_a_config_chooses_modules_of_the_file(tmp_path: Path, config: dict[str, 
 
 
 def test_a_pattern_that_takes_years_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns, "MOST_SECONDS", 0.5)
+    monkeypatch.setattr(files, "MOST_SECONDS", 0.5)
     with pytest.raises(UsageError, match=r"has exclude_modules '\(\.\*\)\*x.*': it takes more than 0\.5 seconds"):
         read_adapter(adapters.saved(tmp_path, tensors(), exclude_modules="(.*)*x" * 3))
 

@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.module_files import circuit_tracer, gemma_scope, peft, saelens_fields
-from djinn_jupyter.module_files.field_table import FieldTable
-from djinn_jupyter.module_files.folder import read_folder
-from djinn_jupyter.module_files.peft import read_adapter
+from djinn_jupyter.modules.files import circuit_tracer, gemma_scope, peft
+from djinn_jupyter.modules.files import saelens as saelens_fields
+from djinn_jupyter.modules.files.files import FieldTable
+from djinn_jupyter.modules.files.folder import read_folder
+from djinn_jupyter.modules.files.peft import read_adapter
 from tests import adapters, gemma_scopes, saes, transcoders
 
 WIDTH = 16

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.module_files.circuit_tracer import layers_in
-from djinn_jupyter.module_files.folder import read_folder
+from djinn_jupyter.modules.files.circuit_tracer import layers_in
+from djinn_jupyter.modules.files.folder import read_folder
 from tests import transcoders
 
 WIDTH, LAYERS = 16, 3

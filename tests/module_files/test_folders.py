@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.module_files.folder import read_folder
-from djinn_jupyter.module_files.saelens_fields import CONFIG, METADATA
+from djinn_jupyter.modules.files.folder import read_folder
+from djinn_jupyter.modules.files.saelens import CONFIG, METADATA
 from tests import saes
 
 WIDTH = 16

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.module_files.folder import ModuleFolder, read_folder
+from djinn_jupyter.modules.files.folder import ModuleFolder, read_folder
 from tests import gemma_scopes, saes
 from tests.gemma_scopes import BEFORE_MLP, BEHIND_MLP
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.wire.keys import KeyFolder
 from djinn_jupyter.wire.registry import Entry
 from tests.process.served import Served

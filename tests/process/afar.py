@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engines.afar import entry_at, read_address
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.registry import Entry

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.link.registry import running_engines
+from djinn_jupyter.remote import addresses as own
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,21 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 
-from djinn_jupyter.engine.scheduling.mailbox import (
-    Departure,
-    Holder,
-    Mailbox,
-    QueuedRequest,
-)
-from djinn_jupyter.engine.session.answered import RequestId
+from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mailbox, QueuedRequest
+from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import DjinnError, EngineBroken, IllegalMove, SessionHeld, UnknownSession
-from djinn_jupyter.file_stamps import Stamps
+from djinn_jupyter.files import Stamps
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, Snapshot, StopIdentity
-from djinn_jupyter.wire.quotas import Quota
+from djinn_jupyter.wire.people import Quota
 from djinn_jupyter.wire.replies import Event, Reply, Sessions
 
 STOP_TOKEN = 99

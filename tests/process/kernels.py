@@ -14,7 +14,7 @@ class Kernel:
         prelude = "import djinn_jupyter as dj\ndef tell(value): print(value, flush=True)\n"
         if holder is not None:  # what a kernel's connection file is to a real one
             prelude += (
-                f"from djinn_jupyter.client.connection import channels\nchannels.holder_name = lambda: {holder!r}\n"
+                f"from djinn_jupyter.link import channel as channels\nchannels.holder_name = lambda: {holder!r}\n"
             )
         self.process = subprocess.Popen(
             [sys.executable, "-c", prelude + textwrap.dedent(code)],

@@ -10,9 +10,9 @@ import torch
 import zmq
 from torch import Tensor
 
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import Failed, Finished, Logits

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.link.registry import running_engines
 
 PROMPT = [1, 5, 6, 7, 8]
 Start = Callable[[str], RemoteEngine]

@@ -52,7 +52,7 @@ class Nursery:
 def _serve() -> None:
     import torch
 
-    from djinn_jupyter.engine.startup import build  # noqa: F401  what every engine imports
+    from djinn_jupyter.engine.process import build  # noqa: F401  what every engine imports
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

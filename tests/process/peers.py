@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from djinn_jupyter.client.connection.handshake import set_keys
+from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.registry import Entry

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.cli.main import main
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.link.registry import running_engines
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ class Machines:
         """Have two machines that take engines, in the place of those that were killed or drained."""
         import ray
 
-        from djinn_jupyter.cluster.attaching import attached
+        from djinn_jupyter.remote.cluster.placement import attached
 
         with attached():
             alive = {one["NodeManagerAddress"] for one in ray.nodes() if one["Alive"]}

@@ -10,15 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.process.admission import Door
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.outbox import Outbox
-from djinn_jupyter.engine.process.peer_queues import MESSAGES_QUEUED
 from djinn_jupyter.engine.process.registration import SocketFolder, own_mark
-from djinn_jupyter.engine.process.zmq_service import Service, draw
-from djinn_jupyter.options import Identity, Options
+from djinn_jupyter.engine.process.sender import MESSAGES_QUEUED, Outbox
+from djinn_jupyter.engine.process.service import Service, draw
+from djinn_jupyter.remote.engine.persons import Door
+from djinn_jupyter.settings import Identity, Options
 from djinn_jupyter.wire import protocol
-from djinn_jupyter.wire.host import boot_id, host_name
+from djinn_jupyter.wire.own import boot_id, host_name
 from djinn_jupyter.wire.registry import Entry
 from tests.process.fake_engine import FakeEngine
 

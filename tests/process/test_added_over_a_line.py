@@ -18,15 +18,15 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.connection import awaiting
-from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import OverQuota, UnknownSession
-from djinn_jupyter.wire.quotas import QuotaFolder, read_quota
+from djinn_jupyter.link import io_thread
+from djinn_jupyter.link.registry import running_engines
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.large_messages import SoFar
+from djinn_jupyter.wire.people import QuotaFolder, read_quota
 from tests import adapters, saes
 from tests.process.afar import until
 from tests.process.rough_line import RoughLine
@@ -188,8 +188,8 @@ async def test_a_line_that_is_cut_in_its_midst_adds_it_once_and_it_computes_the_
 async def test_an_interrupt_in_its_midst_takes_it_back(
     engine: RemoteEngine, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(awaiting, "SHOWN_SECONDS", 0.0)
-    monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(io_thread, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(io_thread, "LOOK_SECONDS", 0.02)
     seen: list[SoFar] = []
 
     def interrupt(progress: SoFar, *, over: bool) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.cli import engines
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines import doctor
-from djinn_jupyter.client.engines.doctor import findings
-from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.errors import MalformedMessage
+from djinn_jupyter.link import doctor
+from djinn_jupyter.link.doctor import findings
+from djinn_jupyter.link.registry import is_alive
 
 pytestmark = pytest.mark.usefixtures("fake_site")
 
@@ -104,7 +104,7 @@ def test_an_engine_that_does_not_answer_is_ended_with_force(monkeypatch: pytest.
     def silent(entry: object) -> None:
         raise dj.client.engine.EngineUnavailable("it does not answer")
 
-    monkeypatch.setattr("djinn_jupyter.client.loading.attach", silent)
+    monkeypatch.setattr("djinn_jupyter.api.loading.attach", silent)
     monkeypatch.setattr(engines, "KILL_SECONDS", 0.5)
     assert cli.main(["stop"]) == 1
     assert is_alive(entry)

@@ -16,13 +16,13 @@ import pytest
 import djinn_jupyter as dj
 from djinn_evaluation.commands.every import UNDECIDED
 from djinn_evaluation.timing import checkpoint_cost
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.cli.main import main
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.connection.channel import SocketChannel
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.keys import key_folder
 from djinn_jupyter.errors import ModelNotFound, UsageError
-from djinn_jupyter.wire.host import host_name
+from djinn_jupyter.link.channel import SocketChannel
+from djinn_jupyter.remote.addresses import key_folder
+from djinn_jupyter.wire.own import host_name
 from tests.evaluation.test_afar import COST
 from tests.process.ray_machines import MACHINES, Machines, at, cluster, drained, needs_ray
 from tests.waiting import until
@@ -194,11 +194,10 @@ def test_a_drain_moves_the_engines_that_find_a_place_and_leaves_the_others_servi
 
 def _placed_on(address: str, copy: int, folder: Path) -> RemoteEngine:
     """Return an engine with a shared journal that Ray has placed on one machine."""
-    from djinn_jupyter.client.engines.starting import StartCallbacks
-    from djinn_jupyter.cluster import machines
-    from djinn_jupyter.cluster.attaching import attached
-    from djinn_jupyter.cluster.placement import SetAside, await_entry, place
-    from djinn_jupyter.options import Identity, Options, ProcessOptions
+    from djinn_jupyter.link.starting import StartCallbacks
+    from djinn_jupyter.remote.cluster import machines
+    from djinn_jupyter.remote.cluster.placement import SetAside, attached, await_entry, place
+    from djinn_jupyter.settings import Identity, Options, ProcessOptions
 
     with attached():
         needs, there = SetAside(cpus=1, gpus=0, memory_bytes=0), machines.named(address)["NodeID"]

@@ -18,14 +18,14 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.connection import awaiting
-from djinn_jupyter.client.connection.channel import SocketChannel
-from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
 from djinn_jupyter.errors import DjinnError, KeyRefused
+from djinn_jupyter.link import io_thread
+from djinn_jupyter.link.channel import SocketChannel
+from djinn_jupyter.link.registry import running_engines
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.large_messages import SoFar
 from tests.families import build
 from tests.process.afar import until
 from tests.process.rough_line import RoughLine
@@ -159,8 +159,8 @@ async def test_a_line_that_is_cut_in_the_midst_of_a_shard_hands_over_the_same_an
 async def test_an_interrupt_in_the_midst_of_a_shard_keeps_whole_ones_and_the_same_call_goes_on(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(awaiting, "SHOWN_SECONDS", 0.0)
-    monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(io_thread, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(io_thread, "LOOK_SECONDS", 0.02)
     seen: list[SoFar] = []
 
     def interrupt(progress: SoFar, *, over: bool) -> None:

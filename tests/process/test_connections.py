@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import zmq
 
-from djinn_jupyter.engine.process import connections as its_module
-from djinn_jupyter.engine.process.connections import NO_DESCRIPTORS, Connections
 from djinn_jupyter.errors import EngineError
+from djinn_jupyter.remote.engine import lines as its_module
+from djinn_jupyter.remote.engine.lines import NO_DESCRIPTORS, Connections
 from djinn_jupyter.wire.pieces import WHOLE_BYTES
 from tests.waiting import until
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.engine.process.connections import LEAST
+from djinn_jupyter.link.registry import running_engines
+from djinn_jupyter.remote.engine.lines import LEAST
 from tests.process.conftest import ROOT
 from tests.waiting import until
 
@@ -63,6 +63,6 @@ def _descriptors(pid: int) -> int:
 
 
 def test_a_process_takes_as_many_descriptors_as_it_may() -> None:
-    ask = "import resource; from djinn_jupyter.engine.system.descriptors import allow_all; "
+    ask = "import resource; from djinn_jupyter.engine.system.process import allow_all; "
     ask += "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 300)); print(allow_all())"
     assert subprocess.check_output([sys.executable, "-c", ask], cwd=ROOT, text=True).strip() == "300"

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.stops import Finished
 from djinn_jupyter.wire.nouns import SessionDescription
 from tests.process.diary import Diary
 

@@ -19,13 +19,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tornado.httpserver import HTTPServer
 
-from djinn_jupyter.client.engines.keys import key_folder, of_engines_here
-from djinn_jupyter.dap.framing import encode
-from djinn_jupyter.engine.process import metrics_server
-from djinn_jupyter.engine.process.metrics_server import VISITORS, start_page
-from djinn_jupyter.hub.authority import Hub
-from djinn_jupyter.hub.loans import Loans
-from djinn_jupyter.hub.service import TokenExchange, listen
+from djinn_jupyter.editors.dap.protocol import encode
+from djinn_jupyter.engine.process import metrics
+from djinn_jupyter.engine.process.metrics import VISITORS, start_page
+from djinn_jupyter.remote.addresses import key_folder, of_engines_here
+from djinn_jupyter.remote.hub import Hub, Loans, TokenExchange, listen
 from djinn_jupyter.wire.replies import Pong
 from djinn_jupyter.wire.requests import Ping
 from tests.dap.conftest import served as adapters
@@ -229,7 +227,7 @@ def test_the_page_is_asked_by_the_machines_own_names_and_by_no_script() -> None:
 
 
 def test_silent_visitors_of_the_page_are_few_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server.PageVisit, "timeout", 0.5)
+    monkeypatch.setattr(metrics.PageVisit, "timeout", 0.5)
     with page() as (port, own):
         silent = [socket.create_connection(("127.0.0.1", port), timeout=SECONDS) for _ in range(VISITORS * 3)]
         assert [one.recv(1) for one in silent] == [b""] * len(silent)

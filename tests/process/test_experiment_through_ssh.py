@@ -13,7 +13,7 @@ import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_evaluation.commands.every import UNDECIDED
 from djinn_evaluation.timing import checkpoint_cost
-from djinn_jupyter.client import loading
+from djinn_jupyter.api import loading
 from tests.evaluation.test_afar import COST
 from tests.process.sshd import sshd
 from tests.process.test_ssh import AT, ROOT, far_entries, far_folders

@@ -16,16 +16,13 @@ from hypothesis import strategies as st
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engines import hub as client
-from djinn_jupyter.client.engines.hub import HubAdmission, HubService
-from djinn_jupyter.client.engines.keys import draw, key_folder, of_engines_here
+from djinn_jupyter.api import loading
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UsageError
-from djinn_jupyter.hub.authority import Hub
-from djinn_jupyter.hub.loans import Loans
-from djinn_jupyter.hub.persons import person_of
-from djinn_jupyter.hub.service import TokenExchange, listen
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote import hub_user as client
+from djinn_jupyter.remote.addresses import draw, key_folder, of_engines_here
+from djinn_jupyter.remote.hub import Hub, Loans, TokenExchange, listen, person_of
+from djinn_jupyter.remote.hub_user import HubAdmission, HubService
 from djinn_jupyter.wire.keys import require_person_name
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Opened

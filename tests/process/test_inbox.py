@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import zmq
 
-from djinn_jupyter.client.connection.handshake import set_keys
 from djinn_jupyter.engine.process import inbox as inbox_module
-from djinn_jupyter.engine.process import pending
-from djinn_jupyter.engine.process.admission import LOCAL
+from djinn_jupyter.engine.process import inbox as pending
 from djinn_jupyter.engine.process.inbox import FRAME_BYTES, FRAMES_AT_ONCE, Inbox, Message, MessageReader
-from djinn_jupyter.engine.process.refusals import MANY
+from djinn_jupyter.engine.process.service import MANY
+from djinn_jupyter.remote.engine.persons import LOCAL
+from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from djinn_jupyter.engine.process import requests_in_pieces
-from djinn_jupyter.engine.process.requests_in_pieces import MOST_REQUESTS, RequestsInPieces
 from djinn_jupyter.errors import DjinnError, EngineError
+from djinn_jupyter.remote.engine import large_messages
+from djinn_jupyter.remote.engine.large_messages import MOST_REQUESTS, RequestsInPieces
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
-from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.packing import pack
+from djinn_jupyter.wire.arrays import Array, pack
 from djinn_jupyter.wire.pieces import MOST_FRAMES, PieceTaken, PutPiece
 from tests.process.large_request import edit, pieces_of_frames
 
@@ -68,7 +67,7 @@ def test_of_one_person_few_requests_are_on_their_way_however_small_they_are() ->
 
 
 def test_a_frame_without_bytes_takes_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests_in_pieces, "PERSON_BYTES", 2**20)
+    monkeypatch.setattr(large_messages, "PERSON_BYTES", 2**20)
     incoming, sizes = RequestsInPieces(), (1, *[0] * (MOST_FRAMES - 1))
     incoming.put(b"c", _first(1, sizes), _ignore, b"ada", None)
     with pytest.raises(EngineError, match="of requests of yours are on their way"):

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 import zmq
 
-from djinn_jupyter.client.connection import greeting, handshake
-from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.engine.process import zmq_service
+from djinn_jupyter.engine.process import service
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote import handshake
+from djinn_jupyter.remote import handshake as greeting
+from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.wire import codec, kinds, protocol
-from djinn_jupyter.wire.gradual import PART_BYTES
+from djinn_jupyter.wire.codec import PART_BYTES
 from djinn_jupyter.wire.keys import KeyFolder
 from djinn_jupyter.wire.replies import Event, Opened, Pong, Reply, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Hello, Open, Ping, Run, SessionRequest
@@ -74,7 +75,7 @@ def test_a_request_is_of_the_key_that_it_came_by_however_long_it_is_read(
 ) -> None:
     """Anna's Hello is read in parts, between which the service forgets who has not said Hello; what she sent behind it
     waits. A revoked one is refused by the first of them, and forgotten."""
-    monkeypatch.setattr(zmq_service, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(service, "SWEEP_SECONDS", 0.0)
     hello = protocol.hello(holder="kernel-1", user="root")
     with zmq.Context() as context, context.socket(zmq.DEALER) as anna:
         anna.setsockopt(zmq.LINGER, 0)

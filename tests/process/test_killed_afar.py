@@ -16,18 +16,18 @@ import pytest
 import torch
 
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api.engine import await_end
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.link.registry import running_engines
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
+from djinn_jupyter.wire.logs import asked_by
 from djinn_jupyter.wire.registry import Entry, Ready, decode_notice
-from djinn_jupyter.wire.traces import asked_by
 from tests.engine.added.adding import request
 from tests.engine.desk import tokens
 from tests.families import build

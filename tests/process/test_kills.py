@@ -17,15 +17,15 @@ import pytest
 import torch
 
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.client.loading import attach
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.loading import attach
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished, Paused
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.registry import Ready, decode_notice

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_jupyter.engine.process import kept_replies
-from djinn_jupyter.engine.process import lines as lines_module
-from djinn_jupyter.engine.process.admission import LOCAL
-from djinn_jupyter.engine.process.event_ring import EventRing
-from djinn_jupyter.engine.process.lines import Lines
-from djinn_jupyter.engine.process.unread import bytes_of
+from djinn_jupyter.remote.engine import lines as kept_replies
+from djinn_jupyter.remote.engine import lines as lines_module
+from djinn_jupyter.remote.engine.large_messages import bytes_of
+from djinn_jupyter.remote.engine.lines import EventRing, Lines
+from djinn_jupyter.remote.engine.persons import LOCAL
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import zmq
 
-from djinn_jupyter.engine.process import listeners as listeners_module
-from djinn_jupyter.engine.process.listeners import Listeners
+from djinn_jupyter.engine.process import clients as listeners_module
+from djinn_jupyter.engine.process.clients import Listeners
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told

@@ -18,11 +18,11 @@ import zmq
 
 import djinn_jupyter as dj
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.link.registry import running_engines
+from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.wire import requests as ask
 from tests.engine.cases import KINDS, QUALITIES, Case
 from tests.families import build

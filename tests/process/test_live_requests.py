@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import djinn_jupyter as dj
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.cases import KINDS, QUALITIES, STEPS, Case, State, Step, cases, some_cases
 from tests.engine.crowd import is_refusal

@@ -15,8 +15,7 @@ import pytest
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter._version import __version__
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines.registry import registry_folder, running_engines
+from djinn_jupyter.api.engine import await_end
 from djinn_jupyter.errors import (
     EngineStartFailed,
     EngineUnavailable,
@@ -26,6 +25,7 @@ from djinn_jupyter.errors import (
     UsageError,
     VersionMismatch,
 )
+from djinn_jupyter.link.registry import registry_folder, running_engines
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, encode_entry
 from tests.process.kernels import Kernel
 from tests.waiting import until

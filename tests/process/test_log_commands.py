@@ -17,10 +17,9 @@ import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-from djinn_jupyter.client.engines.logs import FollowedLog, log_of
-from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.wire.log_files import rotate
+from djinn_jupyter.link.registry import FollowedLog, log_of, running_engines
+from djinn_jupyter.wire.logs import rotate
 from tests.waiting import SECONDS, until
 
 pytestmark = pytest.mark.usefixtures("fake_site")

@@ -18,18 +18,16 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.logs import lines_of_request, log_of
-from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.engine.log.logged import LoggedRequest, WorkingOn
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.engine.system.log import LoggedRequest, WorkingOn
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.link.registry import lines_of_request, log_of, running_engines
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.log_files import with_older
+from djinn_jupyter.wire.logs import Trace, asked_by, with_older
 from djinn_jupyter.wire.pieces import Assemble
 from djinn_jupyter.wire.replies import Failed
-from djinn_jupyter.wire.traces import Trace, asked_by
 from tests.engine.cases import KINDS, QUALITIES, Case, some_cases
 from tests.engine.desk import Desk, desk_of
 from tests.families import build

@@ -14,10 +14,10 @@ from transformers import ByT5Tokenizer
 
 import djinn_jupyter as dj
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
 from djinn_jupyter.errors import EngineError, PromptTooLong
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask

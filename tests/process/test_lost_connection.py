@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import asyncio, gc
-from djinn_jupyter.client.connection.transport import Connection
+from djinn_jupyter.link.transport import Connection
 from tests.process.test_service import served
 
 async def forgotten(house):

@@ -13,15 +13,16 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.client.connection import awaiting, line_watch, transport
-from djinn_jupyter.client.connection.channel import SocketChannel
-from djinn_jupyter.client.connection.io_thread import IoThread
-from djinn_jupyter.client.connection.line import SocketLine
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.engine.process import kept_replies
-from djinn_jupyter.engine.process.event_ring import EventRing
-from djinn_jupyter.engine.process.unread import bytes_of
 from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.link import io_thread, transport
+from djinn_jupyter.link import transport as line_watch
+from djinn_jupyter.link.channel import SocketChannel
+from djinn_jupyter.link.io_thread import IoThread
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.engine import lines
+from djinn_jupyter.remote.engine.large_messages import bytes_of
+from djinn_jupyter.remote.engine.lines import EventRing
+from djinn_jupyter.remote.line import SocketLine
 from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -60,8 +61,8 @@ async def test_who_waits_in_a_cell_is_told_that_the_line_is_down_and_that_it_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(awaiting, "_on_stderr", said.append)
-    monkeypatch.setattr(awaiting, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(io_thread, "_on_stderr", said.append)
+    monkeypatch.setattr(io_thread, "TOLD_SECONDS", 0.0)
     thread = IoThread()
     with served(tcp=True) as house:
         async with Relay(entry_of(house)) as relay:
@@ -110,8 +111,8 @@ async def test_who_is_interrupted_while_the_line_is_down_listens_no_more(monkeyp
     def interrupt(line: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(awaiting, "_on_stderr", interrupt)
-    monkeypatch.setattr(awaiting, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(io_thread, "_on_stderr", interrupt)
+    monkeypatch.setattr(io_thread, "TOLD_SECONDS", 0.0)
     thread = IoThread()
     with served(tcp=True) as house:
         async with Relay(entry_of(house)) as relay:
@@ -224,7 +225,7 @@ async def _cut_and_mended(requests: list[ask.Request], cut: str) -> None:
 async def test_a_reply_that_is_kept_no_longer_is_said_so_and_a_reading_is_done_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_replies, "MOST_BYTES", 1)
+    monkeypatch.setattr(lines, "MOST_BYTES", 1)
     async with afar() as (house, relay, connection):
         taken = taken_by(house)
         relay.swallows_replies = True

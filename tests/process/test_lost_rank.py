@@ -13,14 +13,13 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.cli.main import main
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.logs import log_of
-from djinn_jupyter.client.engines.registry import registry_folder, running_engines
-from djinn_jupyter.client.stops import Paused
 from djinn_jupyter.errors import EngineBroken, EngineUnavailable
-from djinn_jupyter.wire.traces import asked_by
+from djinn_jupyter.link.registry import log_of, registry_folder, running_engines
+from djinn_jupyter.wire.logs import asked_by
 from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -48,7 +47,7 @@ def load(model: Path, **options: Any) -> RemoteEngine:
 def ranks_of(engine: RemoteEngine) -> list[psutil.Process]:
     assert engine.entry is not None
     children = psutil.Process(engine.entry.pid).children()
-    return [child for child in children if "djinn_jupyter.engine.startup.rank" in child.cmdline()]
+    return [child for child in children if "djinn_jupyter.parallel.rank" in child.cmdline()]
 
 
 def test_a_killed_rank_ends_in_a_sentence_and_the_session_comes_back(model: Path) -> None:

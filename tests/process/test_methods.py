@@ -21,7 +21,7 @@ HERE: Final = "entropy (djinn_entropy of djinn-entropy 1.0)"
 REMEDY: Final = "install the same version for both, end the engine with `djinn stop` and load again."
 NO_VERB: Final = "IllegalMove: the fake knows no such verb"  # the engine was asked
 REQUEST: Final = """
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 
@@ -37,7 +37,7 @@ WITH_A_REPLY_OF_OTHERS: Final = REQUEST.replace("entropy: float", "entropies: tu
 CLIENT: Final = """
 import json
 import djinn_jupyter as dj
-from djinn_jupyter.client.engines.versions import method_lines
+from djinn_jupyter.link.registry import method_lines
 from djinn_jupyter.wire import protocol, requests
 
 engine = dj.load("fake")

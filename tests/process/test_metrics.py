@@ -17,9 +17,12 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.process import metrics
 from djinn_jupyter.engine.process.metrics import COUNTS, OF_THE_SERVICE, EngineCollector, MetricsPage
-from djinn_jupyter.engine.process.metrics_of_persons import (
+from djinn_jupyter.engine.process.service import ServiceStatistics
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.remote.engine.people import (
     MOST_PERSONS,
     OTHERS,
     OWN_USER,
@@ -27,13 +30,16 @@ from djinn_jupyter.engine.process.metrics_of_persons import (
     session_samples,
     time_samples,
 )
-from djinn_jupyter.engine.process.service_statistics import ServiceStatistics
-from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.errors import UsageError
-from djinn_jupyter.options import split_address
+from djinn_jupyter.settings import split_address
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.holdings import PersonMemory
-from djinn_jupyter.wire.nouns import EngineStatistics, PrefetchStatistics, Residency, SessionState, WeightsStatistics
+from djinn_jupyter.wire.nouns import (
+    EngineStatistics,
+    PersonMemory,
+    PrefetchStatistics,
+    Residency,
+    SessionState,
+    WeightsStatistics,
+)
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.waiting import SECONDS
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.connection.channel import ask_for
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import FingerprintsDiffer
+from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.wire import requests as ask
 from tests.process.admitted import admitted
 from tests.process.machines_apart import killed

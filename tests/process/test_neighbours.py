@@ -20,9 +20,9 @@ import zmq
 
 import djinn_jupyter as dj
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask

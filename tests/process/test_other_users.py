@@ -12,14 +12,13 @@ import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-from djinn_jupyter.client.engines import doctor, launcher
-from djinn_jupyter.client.engines.logs import last_lines, log_of
-from djinn_jupyter.client.engines.registry import registry_folder, running_engines
-from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.engine.process.registration import Registration
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.options import Identity
-from djinn_jupyter.wire.log_files import LOG_SUFFIX
+from djinn_jupyter.link import doctor, launcher
+from djinn_jupyter.link.registry import last_lines, log_of, registry_folder, running_engines
+from djinn_jupyter.link.starting import StartCallbacks
+from djinn_jupyter.settings import Identity
+from djinn_jupyter.wire.logs import LOG_SUFFIX
 from tests.process.served import entry_for
 
 NOBODY = 65534

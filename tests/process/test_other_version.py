@@ -8,12 +8,11 @@ import pytest
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter._version import __version__
-from djinn_jupyter.client.engines import doctor
-from djinn_jupyter.client.engines.registry import is_alive, running_engines
-from djinn_jupyter.client.engines.versions import refusal_of
 from djinn_jupyter.errors import VersionMismatch
-from djinn_jupyter.options import Options
+from djinn_jupyter.link import doctor
+from djinn_jupyter.link.registry import is_alive, refusal_of, running_engines
 from djinn_jupyter.server.link import _refusal
+from djinn_jupyter.settings import Options
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.registry import Entry, decode_entry, encode_entry
 

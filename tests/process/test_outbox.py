@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from djinn_jupyter.engine.process.outbox import Outbox
+from djinn_jupyter.engine.process.sender import Outbox
 from djinn_jupyter.wire.replies import SessionClosed
 from tests.waiting import SECONDS
 

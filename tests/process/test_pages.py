@@ -16,7 +16,7 @@ from IPython.utils.capture import capture_output
 from transformers import AutoModelForCausalLM
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH, SAE_PATH, TRANSCODERS_PATH
 from djinn_jupyter.magics import load_ipython_extension
 from tests import adapters, transcoders

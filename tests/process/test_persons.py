@@ -13,15 +13,15 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from djinn_jupyter.client.connection.handshake import set_keys
-from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.engine.process.admission import LOCAL, Admission, require_free
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UnknownSession, UsageError
-from djinn_jupyter.moments import spell_moment
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.engine.persons import LOCAL, Admission, require_free
+from djinn_jupyter.remote.handshake import set_keys
+from djinn_jupyter.units import spell_moment
 from djinn_jupyter.wire import codec, protocol
-from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.keys import KeyFolder
+from djinn_jupyter.wire.own import host_name
 from djinn_jupyter.wire.registry import encode_entry
 from djinn_jupyter.wire.replies import Event, Failed, Opened, Pong, Reply, SessionClosed, Sessions, Welcome
 from djinn_jupyter.wire.requests import ListSessions, Open, Ping, Request, Run

@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from djinn_jupyter.client.connection import awaiting
-from djinn_jupyter.client.connection.arrival import Arrival
-from djinn_jupyter.client.connection.arrivals import GIVEN_UP
-from djinn_jupyter.client.connection.channel import SocketChannel, ask_for
-from djinn_jupyter.client.connection.io_thread import IoThread
-from djinn_jupyter.client.connection.line_rate import LEAST_BYTES, LineRate, PackedRate
-from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.client.engines.afar import entry_at, read_address
 from djinn_jupyter.errors import DjinnError, EngineError
+from djinn_jupyter.link import io_thread
+from djinn_jupyter.link.channel import SocketChannel, ask_for
+from djinn_jupyter.link.io_thread import IoThread
+from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.large_messages import GIVEN_UP, LEAST_BYTES, Arrival, LineRate, PackedRate, SoFar
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
@@ -137,8 +134,8 @@ async def test_a_reply_that_is_given_up_before_it_comes_is_not_read() -> None:
 async def test_an_interrupt_ends_the_waiting_and_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a line of 2 MB/s, in the thread of a cell. What is asked for next has not to wait for the rest."""
     values, shown = activations(4 * NUMBERS), list[tuple[SoFar, bool]]()
-    monkeypatch.setattr(awaiting, "SHOWN_SECONDS", 0.0)
-    monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(io_thread, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(io_thread, "LOOK_SECONDS", 0.05)
 
     def interrupt(progress: SoFar, *, over: bool) -> None:
         shown.append((progress, over))

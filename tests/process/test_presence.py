@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.process.presence import Presence
-from djinn_jupyter.wire.holdings import PersonMemory
+from djinn_jupyter.remote.engine.persons import Presence
+from djinn_jupyter.wire.nouns import PersonMemory
 from djinn_jupyter.wire.people import People, PersonDescription
 
 

@@ -18,12 +18,12 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.registry import running_engines
-from djinn_jupyter.client.memory_trace import reading_of
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.memory_trace import reading_of
+from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, SessionsWouldSuffer, UnknownSite, UsageError
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.widgets.views import memory_view
 from djinn_jupyter.wire.replies import TokenSampled
 from tests.process.echoes import echo

@@ -13,15 +13,15 @@ import msgspec
 import psutil
 import pytest
 
-from djinn_jupyter.client.connection.end import ended_sentence
-from djinn_jupyter.client.engines.launcher import adopt
-from djinn_jupyter.client.engines.registry import is_alive, registry_folder, require_own_sockets, running_engines
 from djinn_jupyter.engine.process import registration as registration_module
 from djinn_jupyter.engine.process.registration import HeldLock, Registration, SocketFolder
 from djinn_jupyter.errors import EngineUnavailable, UsageError
-from djinn_jupyter.file_stamps import stamps_in
-from djinn_jupyter.options import Options
-from djinn_jupyter.wire.host import process_mark
+from djinn_jupyter.files import stamps_in
+from djinn_jupyter.link.launcher import adopt
+from djinn_jupyter.link.registry import is_alive, registry_folder, require_own_sockets, running_engines
+from djinn_jupyter.link.transport import ended_sentence
+from djinn_jupyter.settings import Options
+from djinn_jupyter.wire.own import process_mark
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, SOCKET_FOLDER_PREFIX, Entry
 from tests.process.served import entry_for
 

@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.connection import awaiting
-from djinn_jupyter.client.connection.channel import SocketChannel, ask_for
-from djinn_jupyter.client.connection.io_thread import IoThread
-from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.running import run_until_stop
-from djinn_jupyter.engine.process import requests_in_pieces
+from djinn_jupyter.api.batches import run_until_stop
 from djinn_jupyter.errors import DjinnError, EngineError, KeyRefused, OverQuota, UnknownSession
+from djinn_jupyter.link import io_thread
+from djinn_jupyter.link.channel import SocketChannel, ask_for
+from djinn_jupyter.link.io_thread import IoThread
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.engine import large_messages
+from djinn_jupyter.remote.large_messages import SoFar
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Set
+from djinn_jupyter.wire.people import Quota
 from djinn_jupyter.wire.pieces import MOST_BYTES, Assemble, PieceTaken, PutPiece
-from djinn_jupyter.wire.quotas import Quota
 from tests.process.afar import MESSAGE_BYTES, afar, entry_of, opened, taken_by, until
 from tests.process.fake_engine import FakeSession
 from tests.process.large_request import NUMBERS, edit, pieces_of_frames
@@ -215,7 +215,7 @@ async def test_a_person_has_no_more_on_the_way_than_their_quota_of_host_memory()
 async def test_beside_one_of_any_size_a_person_has_no_more_on_the_way_than_is_kept_for_a_person(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(requests_in_pieces, "PERSON_BYTES", 2**20)
+    monkeypatch.setattr(large_messages, "PERSON_BYTES", 2**20)
     async with afar() as (_, _, connection):
         await connection.ask(ask.Open(session="paris"))
         first = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
@@ -245,8 +245,8 @@ async def test_what_is_put_together_is_read_as_a_request_is() -> None:
 
 async def test_an_interrupt_takes_a_long_prompt_back_and_pauses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a line of 1 MB/s, in the thread of a cell; it is told how far the request is."""
-    monkeypatch.setattr(awaiting, "SHOWN_SECONDS", 0.0)
-    monkeypatch.setattr(awaiting, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(io_thread, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(io_thread, "LOOK_SECONDS", 0.05)
     shown: list[SoFar] = []
 
     def interrupt(progress: SoFar, *, over: bool) -> None:

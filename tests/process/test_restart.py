@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines.registry import registry_folder
-from djinn_jupyter.engine.process import restart
+from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.engine.process import registration
 from djinn_jupyter.errors import EngineBroken, EngineUnavailable
-from djinn_jupyter.options import Identity
+from djinn_jupyter.link.registry import registry_folder
+from djinn_jupyter.settings import Identity
 from tests.process.kernels import Kernel
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
@@ -53,7 +53,7 @@ def test_who_loads_while_it_begins_anew_waits_for_it() -> None:
 def test_it_begins_anew_so_often_and_then_ends() -> None:
     first = dj.load("fake").entry
     assert first is not None
-    for _ in range(restart.MOST):
+    for _ in range(registration.MOST):
         break_it(dj.load("fake"))
     last = dj.load("fake")
     assert last.entry is not None
@@ -68,23 +68,23 @@ def test_it_begins_anew_so_often_and_then_ends() -> None:
 def test_the_options_of_the_first_start_are_left_out_of_the_next() -> None:
     told = ["-P", "-m", "engine", "--model=x", "--launcher-pipe", "7", "--launcher-lock=8", "--log", "y"]
     left = ["-P", "-m", "engine", "--model=x", "--log", "y"]
-    assert list(restart._without(told, restart._OF_THE_FIRST_START)) == left
+    assert list(registration._without(told, registration._OF_THE_FIRST_START)) == left
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restart, "jupyter_runtime_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(registration, "jupyter_runtime_dir", lambda: str(tmp_path))
     identity = Identity(model="x", revision=None, dtype="float32", device="cpu", attention=None)
-    folder, elsewhere = tmp_path / restart.FOLDER, tmp_path / "elsewhere"
+    folder, elsewhere = tmp_path / registration.FOLDER, tmp_path / "elsewhere"
     folder.mkdir(mode=0o700)
-    lock = folder / f"{identity.slug()}{restart.LOCK_SUFFIX}"
+    lock = folder / f"{identity.slug()}{registration.LOCK_SUFFIX}"
     lock.symlink_to(elsewhere)
-    restarts = restart.Restarts()
+    restarts = registration.Restarts()
     restarts.hold_lock(identity)
     assert not elsewhere.exists()
     assert restarts._lock is None
 
 
 def test_restarts_of_long_ago_do_not_count() -> None:
-    now = restart.time.monotonic()
-    assert restart.Restarts([now - 2 * restart.PERIOD_SECONDS] * 9).allowed
-    assert not restart.Restarts([now - 1.0] * restart.MOST).allowed
+    now = registration.time.monotonic()
+    assert registration.Restarts([now - 2 * registration.PERIOD_SECONDS] * 9).allowed
+    assert not registration.Restarts([now - 1.0] * registration.MOST).allowed

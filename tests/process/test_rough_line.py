@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.connection.so_far import SoFar
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.link.registry import running_engines
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.large_messages import SoFar
 from tests.process.quickstart import play
 from tests.process.rough_line import RoughLine
 

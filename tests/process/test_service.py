@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import zmq
 
-from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.outbox import Outbox
-from djinn_jupyter.engine.process.zmq_service import Service
+from djinn_jupyter.engine.process.sender import Outbox
+from djinn_jupyter.engine.process.service import Service
 from djinn_jupyter.errors import EngineUnavailable, IllegalMove, SessionHeld, UsageError
+from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.replies import (
     Event,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines.registry import is_alive
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.errors import ClaimLost, EngineUnavailable
+from djinn_jupyter.link.registry import is_alive
 from tests.process.machines_apart import PROMPT, Start, machines_apart, save_model
 
 pytestmark = pytest.mark.processes

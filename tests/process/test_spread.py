@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.api.engine import await_end
 from djinn_jupyter.errors import UsageError
 
 pytestmark = pytest.mark.processes

@@ -15,12 +15,8 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.connection import road
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.engines.registry import is_alive, read_entry
-from djinn_jupyter.client.engines.ssh import read_place
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import (
     EngineUnavailable,
     KeyRefused,
@@ -28,6 +24,10 @@ from djinn_jupyter.errors import (
     UsageError,
     VersionMismatch,
 )
+from djinn_jupyter.link.registry import is_alive, read_entry
+from djinn_jupyter.remote import road
+from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.ssh import read_place
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, Entry
 from tests.process.sshd import Sshd, sshd
 

@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engines import starting
-from djinn_jupyter.client.engines.registry import registry_folder, running_engines
-from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.errors import EngineStartFailed
-from djinn_jupyter.wire.log_files import LOG_SUFFIX
+from djinn_jupyter.link import starting
+from djinn_jupyter.link.registry import registry_folder, running_engines
+from djinn_jupyter.link.waiting import TerminalProgress
+from djinn_jupyter.wire.logs import LOG_SUFFIX
 from tests.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
@@ -88,8 +88,8 @@ def test_a_process_that_gets_nowhere_is_told_of_and_ended(slow_model: Path, monk
 def test_who_waits_for_anothers_start_hears_it_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    from djinn_jupyter.client.engines import launcher
-    from djinn_jupyter.options import Identity
+    from djinn_jupyter.link import launcher
+    from djinn_jupyter.settings import Identity
     from djinn_jupyter.wire.registry import LOCK_SUFFIX
 
     monkeypatch.setattr(starting, "TICK_SECONDS", 0.1)
@@ -132,8 +132,8 @@ def test_a_terminal_rewrites_one_line_and_a_file_gets_the_steps() -> None:
 
 def test_a_child_engine_ends_in_order_with_the_process_that_started_it_however_that_ends() -> None:
     code = (
-        "import os, signal; from djinn_jupyter.client.engines.launcher import start_child;"
-        "from djinn_jupyter.client.engines.starting import StartCallbacks; from djinn_jupyter.options import Identity;"
+        "import os, signal; from djinn_jupyter.link.launcher import start_child;"
+        "from djinn_jupyter.link.starting import StartCallbacks; from djinn_jupyter.settings import Identity;"
         "told = StartCallbacks(line=lambda line: None, second=lambda line: None);"
         "child = start_child(Identity(model='fake'), ['--model=fake'], told=told);"
         "print(child.entry.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"

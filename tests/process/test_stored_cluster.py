@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.cli.main import main
-from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError
 from tests.process.ray_machines import MACHINES, Machines, at, cluster, drained, needs_ray
 from tests.process.s3_server import Server, needs_s3

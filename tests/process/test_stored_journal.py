@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.engines.registry import is_alive
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.errors import ClaimLost, DjinnError, EngineUnavailable, StorageFailed, UsageError
+from djinn_jupyter.link.registry import is_alive
 from tests.process.machines_apart import PROMPT, Start, machines_apart, save_model
 from tests.process.s3_server import SECRET, Server, needs_s3, server
 from tests.waiting import until

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.connection.channel import ask_for
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.wire import requests as ask
 from tests.process.machines_apart import PROMPT, Machine, killed, machines_apart, save_model
 from tests.process.s3_server import Server, needs_s3, server

@@ -16,9 +16,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.link.registry import running_engines
 from tests.threads import one_thread
 
 pytestmark = pytest.mark.processes

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api.engine import await_end
 from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.link.registry import running_engines
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.log_files import ended_in_order, reason_of_end
+from djinn_jupyter.wire.logs import ended_in_order, reason_of_end
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Finished, Opened
 from tests.process.conftest import ROOT

@@ -14,9 +14,9 @@ import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.wire.keys import PREFIX
 from tests.process.unix_user import UnixUser
 from tests.waiting import until

@@ -15,17 +15,17 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from djinn_jupyter.client.connection.handshake import set_keys
-from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY, Door, Doorkeeper
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import Message
-from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import SocketFolder
-from djinn_jupyter.engine.process.zmq_service import Service, draw
+from djinn_jupyter.engine.process.sender import Outbox
+from djinn_jupyter.engine.process.service import Service, draw
+from djinn_jupyter.remote.engine.persons import LOCAL, UNKNOWN_KEY, Door, Doorkeeper
+from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, kinds, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.gradual import PART_BYTES
+from djinn_jupyter.wire.codec import PART_BYTES
 from djinn_jupyter.wire.keys import KeyFolder, PublicKey
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PutPiece, ReadPiece
 from djinn_jupyter.wire.replies import Failed, Reply, Welcome

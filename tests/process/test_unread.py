@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 import zmq
 
-from djinn_jupyter.client.connection.handshake import set_keys
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.engine.process import unread as unread_module
-from djinn_jupyter.engine.process.admission import Admission
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.lines import Lines
-from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
-from djinn_jupyter.engine.process.refusals import NOT_TAKEN
-from djinn_jupyter.engine.process.sender import NOT_SENT, Sender
-from djinn_jupyter.engine.process.unread import FULL_SECONDS, LUMP_BYTES, MESSAGE_BYTES, Unread, bytes_of
+from djinn_jupyter.engine.process.sender import MISSED, NOT_SENT, PeerQueues, Sender
+from djinn_jupyter.engine.process.service import NOT_TAKEN
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.engine import large_messages as unread_module
+from djinn_jupyter.remote.engine.large_messages import FULL_SECONDS, LUMP_BYTES, MESSAGE_BYTES, Unread, bytes_of
+from djinn_jupyter.remote.engine.lines import Lines
+from djinn_jupyter.remote.engine.persons import Admission
+from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask

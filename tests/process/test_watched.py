@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engines import interpreter
+from djinn_jupyter.link import starting
 from tests.process.kernels import Kernel
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
@@ -69,38 +69,38 @@ def test_a_kernel_that_ignores_its_environment_has_engines_that_do(flags: list[s
     """A package that lies beside the code and that PYTHONPATH may not name is found."""
     code = f"""
         import sys
-        sys.path.insert(0, {interpreter.package_root()!r})
-        from djinn_jupyter.client.engines import interpreter
+        sys.path.insert(0, {starting.package_root()!r})
+        from djinn_jupyter.link import starting as interpreter
         import subprocess
         command = interpreter.command("import djinn_jupyter; print(sys.flags[:], djinn_jupyter.__file__)")
         asked = subprocess.run(command, env=interpreter.environment(), capture_output=True, text=True, cwd="/")
         print(asked.stdout, asked.stderr)
         """
     found = subprocess.run([sys.executable, *flags, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert str(Path(interpreter.package_root()) / "djinn_jupyter" / "__init__.py") in found.stdout, found.stderr
+    assert str(Path(starting.package_root()) / "djinn_jupyter" / "__init__.py") in found.stdout, found.stderr
 
 
 def test_a_home_that_is_this_pythons_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHOME", sys.base_prefix)
-    assert interpreter.environment()["PYTHONHOME"] == sys.base_prefix
+    assert starting.environment()["PYTHONHOME"] == sys.base_prefix
 
 
 def test_what_belongs_to_the_kernel_alone_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JPY_PARENT_PID", "JPY_SESSION_NAME", "MPLBACKEND", "DEBUGPY_RUNNING", "PYDEVD_USE_FRAME_EVAL"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("CONDA_PREFIX", "/opt/conda")
-    assert not {name for name in interpreter.environment() if name.startswith(("JPY_", "MPL", "DEBUGPY", "PYDEVD"))}
-    assert interpreter.environment()["CONDA_PREFIX"] == "/opt/conda"
+    assert not {name for name in starting.environment() if name.startswith(("JPY_", "MPL", "DEBUGPY", "PYDEVD"))}
+    assert starting.environment()["CONDA_PREFIX"] == "/opt/conda"
 
 
 def test_a_folder_is_the_same_from_another_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "HF_HOME", "HF_HUB_CACHE", "XDG_DATA_HOME", "TMPDIR"):
         monkeypatch.setenv(name, "here")
-        assert interpreter.environment()[name] == str(tmp_path / "here")
+        assert starting.environment()[name] == str(tmp_path / "here")
     for name, value in (("JUPYTER_DATA_DIR", ""), ("HF_HOME", "~/.cache"), ("HF_TOKEN", "here")):
         monkeypatch.setenv(name, value)
-        assert interpreter.environment()[name] == value
+        assert starting.environment()[name] == value
 
 
 def test_without_a_python_to_name_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

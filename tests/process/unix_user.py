@@ -17,7 +17,7 @@ _PROCESS = """
 import asyncio, contextlib, encodings.idna, encodings.punycode, getpass, io, json, os, pwd, socket, stat, sys
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-import djinn_jupyter.client.loading, djinn_jupyter.client.edits
+import djinn_jupyter.api.loading, djinn_jupyter.api.edits
 uid = int(sys.argv[1])
 os.setgroups([])
 os.setgid(uid)

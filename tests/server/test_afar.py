@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from djinn_jupyter.client.connection.channels import Channels
-from djinn_jupyter.client.connection.io_thread import IoThread
-from djinn_jupyter.client.engines import attachments
-from djinn_jupyter.client.engines import keys as own
-from djinn_jupyter.client.engines.afar import entry_at, read_address
-from djinn_jupyter.client.engines.registry import registry_folder, running_engines
+from djinn_jupyter.link.channel import Channels
+from djinn_jupyter.link.io_thread import IoThread
+from djinn_jupyter.link.registry import registry_folder, running_engines
+from djinn_jupyter.remote import addresses
+from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.server import monitor
-from djinn_jupyter.wire.host import process_mark
+from djinn_jupyter.wire.own import process_mark
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.requests import Open
 from tests.process.relay import Relay
@@ -92,10 +92,10 @@ async def test_two_notebooks_at_one_engine_are_one_engine_and_no_key_is_written(
 ) -> None:
     entry, window = entry_of(afar), await jupyter.listen()
     parent = msgspec.structs.replace(entry, pid=os.getppid(), mark=process_mark(os.getppid()) or "")
-    notes = [attachments.note_attached(one) for one in (entry, parent)]
+    notes = [addresses.note_attached(one) for one in (entry, parent)]
     await window.until_seen(lambda engines: [one["found"]["state"] for one in engines.values()] == ["ready"])
     secret = json.loads((runtime / "data" / "djinn" / "keys" / "own" / "ada").read_text())["secret"]
-    files = [path for path in registry_folder().iterdir() if path.name.endswith(attachments.SUFFIX)]
+    files = [path for path in registry_folder().iterdir() if path.name.endswith(addresses.SUFFIX)]
     assert len(files) == 2
     assert not [path for path in files if secret in path.read_text() or path.stat().st_mode & 0o77]
     notes[0]()
@@ -108,10 +108,10 @@ async def test_two_notebooks_at_one_engine_are_one_engine_and_no_key_is_written(
 
 def test_the_note_of_a_process_that_has_gone_is_removed(afar: Served) -> None:
     entry = entry_of(afar)
-    attachments.note_attached(msgspec.structs.replace(entry, mark="0"))
-    looked = attachments.Attachments()
+    addresses.note_attached(msgspec.structs.replace(entry, mark="0"))
+    looked = addresses.Attachments()
     assert looked.look() == {}
-    assert not list(registry_folder().glob(f"*{attachments.SUFFIX}"))
+    assert not list(registry_folder().glob(f"*{addresses.SUFFIX}"))
 
 
 def test_a_forked_child_leaves_the_note_of_its_parent(afar: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,14 +120,14 @@ def test_a_forked_child_leaves_the_note_of_its_parent(afar: Served, monkeypatch:
     with monkeypatch.context() as forked:
         forked.setattr(IoThread, "usable", False)
         channel.close()
-    assert list(registry_folder().glob(f"*{attachments.SUFFIX}"))
+    assert list(registry_folder().glob(f"*{addresses.SUFFIX}"))
     channels.close()
-    assert not list(registry_folder().glob(f"*{attachments.SUFFIX}"))
+    assert not list(registry_folder().glob(f"*{addresses.SUFFIX}"))
 
 
 def test_a_note_that_cannot_be_written_is_logged_and_stops_no_one(
     afar: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry_folder().chmod(0o777)
-    attachments.note_attached(entry_of(afar))()
+    addresses.note_attached(entry_of(afar))()
     assert f"The sidebar will not show {entry_of(afar).place}" in caplog.text

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from djinn_jupyter.engine.process.registration import Registration
-from djinn_jupyter.server import monitor, reader
+from djinn_jupyter.server import live, monitor
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.live import OUTCOMES_KEPT
 from tests.process.served import Served, served
@@ -133,7 +133,7 @@ async def test_a_frame_that_is_none_of_ours_closes_with_a_reason(jupyter: Jupyte
 async def test_a_window_that_does_not_read_holds_nobody_up_and_is_resynced(
     engine: Served, jupyter: Jupyter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "WAITING_MESSAGES", 8)
+    monkeypatch.setattr(live, "WAITING_MESSAGES", 8)
     window, fake = await opened(jupyter, "paris")
     (brisk,) = jupyter.extension.picture.readers
     slow = await jupyter.listen()

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire.registry import Entry
 from tests.server.jupyter import Jupyter, Window, jupyter_server
 

@@ -15,24 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter import errors
-from djinn_jupyter.described import chosen, part_of
 from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.magics.parsing import read
 from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import CheckCollect, Collect, Score
 from djinn_jupyter.methods.graphs.request import MakeGraph
 from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.sweep.request import CheckSweep, Sweep
-from djinn_jupyter.options import GivenOptions, Identity
-from djinn_jupyter.server import answers, json_codec, reader
+from djinn_jupyter.server import live, messages
 from djinn_jupyter.server.activities import Activities
+from djinn_jupyter.server.endpoints import STATUSES, status_of
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import load_words
-from djinn_jupyter.server.live import LivePicture
+from djinn_jupyter.server.live import LivePicture, Reader
 from djinn_jupyter.server.messages import EngineFound, LiveEngine, LiveSession
-from djinn_jupyter.server.reader import Reader
-from djinn_jupyter.server.statuses import STATUSES, status_of
+from djinn_jupyter.settings import GivenOptions, Identity, chosen, part_of
 from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
@@ -208,31 +205,31 @@ def test_a_notebook_is_found_by_its_kernel_or_by_the_name_of_the_session() -> No
 
 
 def test_numbers_that_json_has_no_word_for_are_null() -> None:
-    row = json.loads(json_codec.write(TopToken(token=1, text="a", probability=math.nan, logit=-math.inf)))
+    row = json.loads(messages.write(TopToken(token=1, text="a", probability=math.nan, logit=-math.inf)))
     assert (row["probability"], row["logit"]) == (None, None)
 
 
 def test_an_answer_with_too_many_bytes_is_refused() -> None:
     half = Array(dtype="uint8", shape=(2**24 + 1,), data=bytes(2**24 + 1))
     value = Snapshot(site="z.1", value=half, axes="T", positions=(), dtype="uint8", exactness="exact", stop=STOP)
-    assert len(json_codec.write(Inspected(snapshot=value))) > 2**24
+    assert len(messages.write(Inspected(snapshot=value))) > 2**24
     with pytest.raises(errors.MessageTooLarge, match="ask for fewer positions"):
-        json_codec.write([value, value])
+        messages.write([value, value])
 
 
 def test_a_request_with_too_many_bytes_is_refused() -> None:
     with pytest.raises(errors.MessageTooLarge):
-        json_codec.read_request(b" " * (json_codec.MAX_REQUEST_BYTES + 1))
+        messages.read_request(b" " * (messages.MAX_REQUEST_BYTES + 1))
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_whatever_comes_is_read_or_refused_in_one_sentence(body: bytes) -> None:
     with pytest.raises(errors.MalformedMessage, match=r"^Not a request of this protocol: [^\n]*\.$"):
-        json_codec.read_request(body)
+        messages.read_request(body)
 
 
 def test_every_request_is_either_answered_or_not_for_browsers() -> None:
-    refused = set(kinds.known().requests) - set(answers.answers_among(kinds.known()).keys())
+    refused = set(kinds.known().requests) - set(messages.answers_among(kinds.known()).keys())
     assert refused == {
         ask.Hello,
         ask.Goodbye,
@@ -290,7 +287,7 @@ def test_a_window_asks_for_the_notebook_that_it_shows() -> None:
 
 
 async def test_a_reader_that_is_behind_drops_what_waits_and_gets_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "WAITING_MESSAGES", 3)
+    monkeypatch.setattr(live, "WAITING_MESSAGES", 3)
     sent: list[bytes] = []
     takes = asyncio.Event()
 
@@ -316,10 +313,10 @@ async def test_a_reader_that_is_behind_drops_what_waits_and_gets_a_snapshot(monk
 
 
 async def test_what_waits_for_a_reader_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "WAITING_BYTES", 100)
+    monkeypatch.setattr(live, "WAITING_BYTES", 100)
     slow = Reader(send=lambda message: asyncio.sleep(0), snapshot=lambda: b"")
     slow._next()
     slow.post(b"x" * 60)
     assert slow.statistics().waiting_bytes == 60
     slow.post(b"x" * 60)
-    assert slow.statistics() == reader.ReaderStatistics(waiting=0, waiting_bytes=0, sent=0, resyncs=1)
+    assert slow.statistics() == live.ReaderStatistics(waiting=0, waiting_bytes=0, sent=0, resyncs=1)

@@ -17,9 +17,9 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.client import loading
-from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.engines.registry import running_engines
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.link.registry import running_engines
 from tests.server.jupyter import Json, Jupyter, jupyter_server
 
 pytestmark = pytest.mark.processes
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.processes
 PROMPT = [1, 5, 6, 7, 8]
 UNTIL_PAUSED = """
 import djinn_jupyter as dj
-from djinn_jupyter.client.engines.naming import default_session_name
+from djinn_jupyter.link.naming import default_session_name
 session = dj.load({model!r}, dtype="float32", device={device!r}, threads=1).session(default_session_name())
 stop = None
 while not isinstance(stop, dj.Paused):

@@ -11,14 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.client.training.jobs import AnyJob, ProbeJob, SteeringJob
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.training import running
-from djinn_jupyter.training.labelling import labels_of, left_out
-from djinn_jupyter.training.probe import MOST_STEPS, logistic, ridge
-from djinn_jupyter.training.reporting import never
-from djinn_jupyter.training.rows import CollectedRows
-from djinn_jupyter.training.steering import direction
+from djinn_jupyter.modules.training import running
+from djinn_jupyter.modules.training.jobs import AnyJob, ProbeJob, SteeringJob
+from djinn_jupyter.modules.training.probes import MOST_STEPS, CollectedRows, labels_of, left_out, logistic, never, ridge
+from djinn_jupyter.modules.training.running import direction
 
 DRAW = torch.Generator().manual_seed(2)
 ROWS = 3 * torch.randn(300, 6, generator=DRAW) + 5

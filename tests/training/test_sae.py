@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.client.training.jobs import SaeJob
-from djinn_jupyter.training import sae
-from djinn_jupyter.training.sae import train_sae
+from djinn_jupyter.modules.training import sae
+from djinn_jupyter.modules.training.jobs import SaeJob
+from djinn_jupyter.modules.training.sae import train_sae
 from tests.threads import one_thread
 
 WIDTH, PLANTED, ACTIVE = 24, 40, 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from djinn_jupyter.client.training.jobs import TranscoderJob
-from djinn_jupyter.training.sae import train_transcoder
+from djinn_jupyter.modules.training.jobs import TranscoderJob
+from djinn_jupyter.modules.training.sae import train_transcoder
 from tests.threads import one_thread
 
 WIDTH, MADE, PLANTED, ACTIVE = 24, 20, 32, 3

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.client.training.jobs import TunedLensJob
-from djinn_jupyter.training.tuned_lens import Head, divergence, train_lens
+from djinn_jupyter.modules.training.jobs import TunedLensJob
+from djinn_jupyter.modules.training.running import Head, divergence, train_lens
 from tests.threads import one_thread
 
 WIDTH, TOKENS, ROWS = 12, 30, 2000

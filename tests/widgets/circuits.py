@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from djinn_jupyter.methods.circuits.api.circuit_curves import CircuitCurve
-from djinn_jupyter.methods.circuits.api.circuits import Circuit
-from djinn_jupyter.methods.circuits.api.faithfulness import Interval
+from djinn_jupyter.methods.circuits.api.circuits import Circuit, CircuitCurve, Interval
 from djinn_jupyter.methods.circuits.request import CircuitRecipe, CircuitsRun, RunCircuits
 from tests.magics.swept import PROVENANCE
 from tests.widgets import edged

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from djinn_jupyter.wire.figures import Apart, Compared, LargestDifference
+from djinn_jupyter.wire.readings import Apart, Compared, LargestDifference
 from tests.widgets.samples import STOP
 
 Values = np.ndarray[Any, Any]

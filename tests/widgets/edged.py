@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from djinn_jupyter.client.arrays import from_numpy
+from djinn_jupyter.api.arrays import from_numpy
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.circuits.request import EdgesAttributed
 from djinn_jupyter.wire.nouns import StopIdentity

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from djinn_jupyter.client.arrays import from_numpy
-from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph
+from djinn_jupyter.api.arrays import from_numpy
+from djinn_jupyter.methods.graphs.api import AttributionGraph
 from djinn_jupyter.methods.graphs.request import GraphMade
 from djinn_jupyter.wire.nouns import StopIdentity
 from tests.widgets.edged import STOP

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from djinn_jupyter.client.arrays import from_numpy
+from djinn_jupyter.api.arrays import from_numpy
 from djinn_jupyter.widgets import pictures
-from djinn_jupyter.wire.pooling import Pooled, PooledHeads, ReadPooled, Strongest
+from djinn_jupyter.wire.readings import Pooled, PooledHeads, ReadPooled, Strongest
 from tests.widgets.samples import STOP
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from djinn_jupyter.client.memory_trace import Reading, TracedTransfer
+from djinn_jupyter.api.memory_trace import Reading, TracedTransfer
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Add
-from djinn_jupyter.wire.holdings import SlabStatistics
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     CheckpointDescription,
@@ -20,6 +19,7 @@ from djinn_jupyter.wire.nouns import (
     RingSlot,
     RuleDescription,
     SessionDescription,
+    SlabStatistics,
     StopIdentity,
     TierStatistics,
     TopToken,

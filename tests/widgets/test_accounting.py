@@ -6,9 +6,9 @@ import dataclasses
 
 import msgspec
 
-from djinn_jupyter.client.memory_trace import reading_of
+from djinn_jupyter.api.memory_trace import reading_of
 from djinn_jupyter.widgets import views
-from djinn_jupyter.wire.holdings import BudgetStatistics, PersonMemory, ProcessMemory
+from djinn_jupyter.wire.nouns import BudgetStatistics, PersonMemory, ProcessMemory
 from tests.widgets import cards, samples
 
 CARDS = cards.all_cards()

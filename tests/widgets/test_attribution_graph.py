@@ -6,7 +6,7 @@ import itertools
 import json
 
 from djinn_jupyter.methods.circuits.card import edge_layout
-from djinn_jupyter.methods.circuits.card.graph import MIME
+from djinn_jupyter.methods.circuits.card.circuit import MIME
 from djinn_jupyter.methods.graphs.card import attribution_graph_view
 from tests.widgets import graphed
 

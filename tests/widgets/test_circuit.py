@@ -6,9 +6,8 @@ import itertools
 import re
 from urllib.parse import unquote
 
-from djinn_jupyter.methods.circuits.card.circuit import circuit_view, curve_view
-from djinn_jupyter.methods.circuits.card.graph import MIME
-from djinn_jupyter.widgets.svg import series_chart
+from djinn_jupyter.methods.circuits.card.circuit import MIME, circuit_view, curve_view
+from djinn_jupyter.widgets.charts import series_chart
 from tests.widgets import circuits
 
 

@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from djinn_jupyter.client.arrays import from_numpy
+from djinn_jupyter.api.arrays import from_numpy
 from djinn_jupyter.methods.circuits.api.edges import Edges
+from djinn_jupyter.methods.circuits.card.circuit import MIME, MOST, edges_view
 from djinn_jupyter.methods.circuits.card.edge_layout import BETWEEN, GAP, HEIGHT, NODE, EdgeLayout, laid_out
-from djinn_jupyter.methods.circuits.card.edges import edges_view
-from djinn_jupyter.methods.circuits.card.graph import MIME, MOST
 from tests.widgets import edged
 
 POINTS = 24

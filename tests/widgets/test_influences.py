@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from djinn_jupyter.client.influences import influence_lines
+from djinn_jupyter.api.influences import influence_lines
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.readings import Change, Influences, Override
 from tests.widgets import samples

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.widgets import pictures
-from djinn_jupyter.widgets.png import data_uri, encode
+from djinn_jupyter.widgets.pictures import data_uri, encode
 
 
 def decode(uri: str) -> tuple[np.ndarray, np.ndarray]:

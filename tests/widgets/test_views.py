@@ -13,9 +13,9 @@ import pytest
 
 from djinn_jupyter.widgets import attention, views
 from djinn_jupyter.widgets.diff import differing
-from djinn_jupyter.widgets.residency import transfer_line
+from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.wire.nouns import StopDescription, Transfer
-from djinn_jupyter.wire.pooling import ReadPooled
+from djinn_jupyter.wire.readings import ReadPooled
 from tests.widgets import cards, compared, samples
 from tests.widgets.pooled import heads_of, pooled
 

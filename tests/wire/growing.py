@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import inspect
 
 from djinn_jupyter.wire import kinds
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.base import ReplyBase
 
 BY: Final[dict[str, str]] = {
     "model": """

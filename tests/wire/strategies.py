@@ -10,8 +10,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
-from djinn_jupyter.wire.limits import COLDEST, LONGEST_REST
 from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.request_base import COLDEST, LONGEST_REST
 from djinn_jupyter.wire.requests import Rest
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from msgspec import inspect
 
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.bounds import BOUNDED_BY, FEW
-from djinn_jupyter.wire.naming import respelled
+from djinn_jupyter.wire.base import BOUNDED_BY, FEW, respelled
 
 NOUNS = {"positions", "tokens", "edges", "cells", "matrix"}
 PLAIN = (inspect.IntType, inspect.FloatType, inspect.BoolType, inspect.NoneType, inspect.LiteralType)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.persistence import tensor_table
+from djinn_jupyter.engine.store import image
 from djinn_jupyter.errors import (
     CheckpointRefused,
     MalformedMessage,
@@ -173,7 +173,7 @@ def test_sampling_that_cannot_be_computed_is_refused_of_a_run_and_read_of_a_kept
     sampling = Sampling(**{field: value})
     with pytest.raises(UsageError, match=f"it cannot be {value}"):
         Run(session="a", sampling=sampling)
-    assert tensor_table.decode(msgspec.msgpack.encode(sampling), Sampling, {}) == sampling
+    assert image.decode(msgspec.msgpack.encode(sampling), Sampling, {}) == sampling
 
 
 def test_sampling_that_was_kept_before_there_was_min_p_is_read() -> None:
@@ -185,13 +185,13 @@ def test_sampling_that_was_kept_before_there_was_min_p_is_read() -> None:
         "seed": 3,
         "model_defaults": False,
     }
-    read = tensor_table.decode(msgspec.msgpack.encode(kept), Sampling, {})
+    read = image.decode(msgspec.msgpack.encode(kept), Sampling, {})
     assert read == Sampling(temperature=0.7, top_k=5, repetition_penalty=1.1, seed=3)
 
 
 def test_a_file_that_holds_such_sampling_is_refused_as_a_file() -> None:
     with pytest.raises(CheckpointRefused, match="top_k counts tokens"):
-        tensor_table.decode(msgspec.msgpack.encode({"top_k": -4}), Sampling, {})
+        image.decode(msgspec.msgpack.encode({"top_k": -4}), Sampling, {})
 
 
 def test_the_ends_of_what_sampling_may_be_are_taken() -> None:

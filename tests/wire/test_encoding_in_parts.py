@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.methods.circuits.request import RunCircuits
-from djinn_jupyter.wire import encoding_in_parts, kinds
+from djinn_jupyter.wire import codec, kinds
 from djinn_jupyter.wire import replies as told
-from djinn_jupyter.wire.codec import Envelope
-from djinn_jupyter.wire.encoding_in_parts import RUN, encoded
+from djinn_jupyter.wire.codec import RUN, Envelope, encoded
 from djinn_jupyter.wire.nouns import BreakpointDescription, LensRow, SessionDescription, StopIdentity, TopToken
 from djinn_jupyter.wire.running import MetricsRead
 from tests.wire import strategies
@@ -98,5 +97,5 @@ def test_any_reply_has_the_bytes_of_the_whole_however_short_the_parts_are(kind: 
     message = Envelope(id=7, body=data.draw(strategies.of(kind)))
     encoder = msgspec.msgpack.Encoder(enc_hook=repr)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding_in_parts, "RUN", data.draw(st.integers(1, 3)))
+        patch.setattr(codec, "RUN", data.draw(st.integers(1, 3)))
         assert bytes(encoded(message, encoder)) == encoder.encode(message)

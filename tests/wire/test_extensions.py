@@ -14,7 +14,7 @@ import pytest
 from djinn_jupyter import extensions
 from djinn_jupyter.cli import engines as cli_engines
 from djinn_jupyter.cli import main as cli
-from djinn_jupyter.client.engines import doctor
+from djinn_jupyter.link import doctor
 from tests.strangers import added_to
 from tests.wire.test_kinds import REQUEST
 

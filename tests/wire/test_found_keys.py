@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.found_keys import FoundKeys
-from djinn_jupyter.wire.keys import KeyFolder
+from djinn_jupyter.wire.keys import FoundKeys, KeyFolder
 
 HERE, GONE = "10.0.0.3:5556", "10.0.0.3:5557"
 

@@ -12,10 +12,10 @@ from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, UsageError
 from djinn_jupyter.methods.circuits.request import RunCircuits
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.adapters import MOST_ADAPTED, AdaptedModule
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.bounds import MOST_TOKENS
-from djinn_jupyter.wire.gradual import RUN, decode_in_parts, is_large
+from djinn_jupyter.wire.base import MOST_TOKENS
+from djinn_jupyter.wire.codec import RUN, decode_in_parts, is_large
+from djinn_jupyter.wire.modules import MOST_ADAPTED, AdaptedModule
 from tests.engine.cases import KINDS
 from tests.wire import largest, values
 

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import pytest
 
-from djinn_jupyter.server.protocol import digest as digest_of_server
+from djinn_jupyter.server.messages import digest as digest_of_server
 from djinn_jupyter.wire import kinds, protocol
-from djinn_jupyter.wire.checking import Checked
+from djinn_jupyter.wire.greeting import Checked
 from djinn_jupyter.wire.requests import Hello
 from tests.strangers import add_stranger
 
 HEAD: Final = """
-from djinn_jupyter.wire.event_base import EventBase
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.base import EventBase
+from djinn_jupyter.wire.base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 """
 REPLY: Final = f"{HEAD}\nclass EntropyRead(ReplyBase):\n    entropy: float\n"
@@ -28,7 +28,7 @@ ASK: Final = f"{REPLY}\nclass Ask(SessionRequest[EntropyRead])"
 ASKED: Final = """
 import json
 from djinn_jupyter import extensions
-from djinn_jupyter.server import protocol as of_server
+from djinn_jupyter.server import messages as of_server
 from djinn_jupyter.wire import codec, kinds, protocol
 from djinn_jupyter.wire.requests import Ping
 

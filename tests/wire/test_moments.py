@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.moments import read_duration, read_moment, spell_duration, spell_moment
+from djinn_jupyter.units import read_duration, read_moment, spell_duration, spell_moment
 
 
 @pytest.mark.parametrize(

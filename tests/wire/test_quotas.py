@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.keys import KeyFolder
-from djinn_jupyter.wire.quotas import KINDS, NO_QUOTA, PersonQuotas, Quota, QuotaFolder, read_quota, spell_told
+from djinn_jupyter.wire.people import KINDS, NO_QUOTA, PersonQuotas, Quota, QuotaFolder, read_quota, spell_told
 
 
 @pytest.mark.parametrize(

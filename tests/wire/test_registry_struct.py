@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from djinn_jupyter.errors import MalformedMessage
-from djinn_jupyter.options import Identity, Options
+from djinn_jupyter.settings import Identity, Options
 from djinn_jupyter.wire.registry import (
     Entry,
     Notice,

@@ -7,8 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_jupyter.wire.names import told_apart
-from djinn_jupyter.wire.texts import MOST_NAMED, few_of, natural_order
+from djinn_jupyter.wire.texts import MOST_NAMED, few_of, natural_order, told_apart
 
 FOLDERS = st.lists(st.sampled_from(("a", "b", "team")), max_size=4).map("/".join)
 NAMES = st.one_of(

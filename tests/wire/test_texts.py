@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire.limits import LONGEST_NAME
-from djinn_jupyter.wire.naming import MOST_CHARACTERS, of_person
+from djinn_jupyter.wire.base import MOST_CHARACTERS, of_person
+from djinn_jupyter.wire.request_base import LONGEST_NAME
 from djinn_jupyter.wire.texts import LONGEST_QUOTED, in_quotes
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from djinn_jupyter.errors import WireError
 from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.logs import Trace
 from djinn_jupyter.wire.requests import Ping
-from djinn_jupyter.wire.traces import Trace
 
 IDS = ("3f" * 16, "9b" * 8)
 

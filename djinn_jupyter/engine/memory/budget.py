@@ -1,17 +1,61 @@
-"""The bytes of one device that pages, working copies, stops and later kinds of holder share, and the order in which
-they are released under pressure. Knows no session and no tier."""
+"""The growth still allowed to the engine's parts of main memory. A configured limit is a bound, not existing memory:
+Linux grants mappings that it cannot fill and kills the process that fills them, so nothing is mapped without room for
+it.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
-from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.engine.memory.growth import Growth
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+import torch
+
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull
-from djinn_jupyter.wire.holdings import BudgetStatistics, Holding
+from djinn_jupyter.machine import MainMemory, main_memory
+from djinn_jupyter.units import spell_bytes
+from djinn_jupyter.wire.nouns import BudgetStatistics, Holding
+
+HEADROOM: Final = 20  # a twentieth of the memory stays free for what a pass allocates, and for other programs
+LEAST_HEADROOM: Final = 4  # but no more than a quarter of the memory available at the start
+STALE_SECONDS: Final = 0.25  # a reading opens a dozen files, and pages are taken many at a time
+
+
+class Growth:
+    """One instance for all parts of an engine that lie in main memory. Their bytes count from the moment they are
+    mapped, though the system counts them only once they are filled."""
+
+    def __init__(
+        self, read: Callable[[], MainMemory] = main_memory, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read, self._clock = read, clock
+        self._parts: list[Callable[[], int]] = []
+        found = read()
+        self._begun = self._available = found.available
+        self._taken_then, self._read_at = 0, clock()
+        self._kept_free = min(found.total // HEADROOM, found.available // LEAST_HEADROOM)
+
+    def add(self, taken: Callable[[], int]) -> None:
+        """Add a part; `taken` returns how many bytes it has."""
+        self._parts.append(taken)
+
+    def left(self) -> int:
+        """Return the bytes that may still be taken."""
+        taken, now = sum(part() for part in self._parts), self._clock()
+        if now - self._read_at >= STALE_SECONDS:
+            self._read_at = now
+            with suppress(OSError):  # where no file can be opened the last reading holds
+                self._available, self._taken_then = self._read().available, taken
+        left = min(self._begun - taken, self._available - (taken - self._taken_then))
+        return max(0, left - self._kept_free)
+
+
+# The bytes of one device that pages, working copies, stops and later kinds of holder share, and the order in which
+# they are released under pressure. Knows no session and no tier.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,3 +223,98 @@ class Budget:
         for copy in list(self._copies.values()):
             if asked > self.free and copy.session is not by:
                 copy.drop()
+
+
+# The budgets of several devices that hold one model's layers, as one budget of all. Knows no session and no tier.
+
+
+class Budgets(Budget):
+    """A budget for each device, `by_device`. Pages, working copies, stops and states draw from that of their device.
+
+    What is drawn here may come to lie on any of them (the stop that a pass may leave, the lines of a sweep), so it is
+    drawn on every device in full: more than is needed, never less. Each session's pages are spread over the devices in
+    the same `shares`, so the device that has least room for its share bounds what is `free` here.
+    """
+
+    def __init__(self, by_device: Mapping[torch.device, Budget], shares: Sequence[float]) -> None:
+        self.by_device = dict(by_device)
+        self._homes = tuple(self.by_device.values())
+        self._shares = tuple(shares)
+        super().__init__(sum(home.limit for home in self._homes))
+
+    @property
+    def free(self) -> int:
+        return min(int(home.free / share) for home, share in zip(self._homes, self._shares, strict=True))
+
+    @property
+    def lent(self) -> int:
+        return min(home.lent for home in self._homes)
+
+    def join(self, owner: object, part: Part) -> None:
+        for home in self._homes:
+            home.join(owner, replace(part))
+
+    def take(self, asked: int, *, by: object) -> None:
+        drawn: list[Budget] = []
+        try:
+            for home in self._homes:
+                home.take(asked, by=by)
+                drawn.append(home)
+        except SlabFull:
+            for home in drawn:
+                home.give_back(asked)
+            raise
+
+    def give_back(self, size: int) -> None:
+        for home in self._homes:
+            home.give_back(size)
+
+    def set_aside(self, size: int, *, by: object) -> None:
+        before = [home.aside for home in self._homes]
+        try:
+            for home in self._homes:
+                home.set_aside(size, by=by)
+        except SlabFull:
+            for home, aside in zip(self._homes, before, strict=True):
+                home.put_back(aside)
+            raise
+
+    def put_back(self, kept: int = 0) -> None:
+        for home in self._homes:
+            home.put_back(kept)
+
+    @property
+    def overdrawn(self) -> int:
+        return max(home.overdrawn for home in self._homes)
+
+    def relieve(self) -> int:
+        return max(home.relieve() for home in self._homes)
+
+    def held(self) -> dict[str, int]:
+        """Return the bytes held on all devices together, by kind of holder."""
+        found: Counter[str] = Counter()
+        for home in self._homes:
+            found.update(home.held())
+        return dict(found)
+
+    def check(self) -> None:
+        for home in self._homes:
+            home.check()
+
+    @property
+    def bound(self) -> str:
+        """The end of an error message: the limit of the device that has least left, and the remedy."""
+        return min(self._homes, key=lambda home: home.free).bound
+
+    def statistics(self) -> BudgetStatistics:
+        return BudgetStatistics(
+            bytes_limit=self.limit,
+            bytes_taken=sum(home.taken for home in self._homes),
+            bytes_overdrawn=self.overdrawn,
+            holdings=tuple(Holding(kind=kind, bytes_held=size) for kind, size in self.held().items()),
+        )
+
+
+def by_device(budget: Budget, device: torch.device) -> Mapping[torch.device, Budget]:
+    """Return the budget of each device: those of several, or the only one, that of `device`."""
+    return budget.by_device if isinstance(budget, Budgets) else {device: budget}

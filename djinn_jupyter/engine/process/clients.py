@@ -1,28 +1,20 @@
-"""The client table: which client speaks for which holder, and which holders have gone.
-
-Answers the requests that must be answered at once even while the engine computes (Hello, Goodbye, Ping, Listen,
-statistics, sessions, Shutdown) and hands the rest on. Knows no sockets; called from one thread.
-"""
+"""The clients that hear events, by the session whose events they hear, and the latest events. Knows no sockets; called
+from one thread."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from djinn_jupyter import extensions
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.process.listeners import Listeners
-from djinn_jupyter.engine.process.own_folders import Folders
-from djinn_jupyter.engine.process.persons import Person, as_own_user
-from djinn_jupyter.engine.process.presence import Presence, no_persons
-from djinn_jupyter.engine.process.served import Answer, Served
-from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session.answered import RequestId
-from djinn_jupyter.engine.session.ownership import is_anothers
+from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.session.session import RequestId
+from djinn_jupyter.engine.session.table import is_anothers
 from djinn_jupyter.errors import (
     DjinnError,
     EngineUnavailable,
@@ -31,10 +23,12 @@ from djinn_jupyter.errors import (
     UsageError,
     VersionMismatch,
 )
+from djinn_jupyter.remote.engine.lines import EventRing
+from djinn_jupyter.remote.engine.persons import Folders, Person, Presence, as_own_user, no_persons
 from djinn_jupyter.wire import protocol
-from djinn_jupyter.wire.log_files import told_of_end
-from djinn_jupyter.wire.names import require_showable, told_apart
-from djinn_jupyter.wire.nouns import SessionDescription
+from djinn_jupyter.wire.base import Access
+from djinn_jupyter.wire.logs import told_of_end
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import (
     Departed,
     Event,
@@ -44,6 +38,7 @@ from djinn_jupyter.wire.replies import (
     People,
     Pong,
     Reply,
+    Sessions,
     ShuttingDown,
     Statistics,
     Welcome,
@@ -63,6 +58,82 @@ from djinn_jupyter.wire.requests import (
     Shutdown,
     Unlisten,
 )
+from djinn_jupyter.wire.texts import require_showable, told_apart
+
+MOST_NAMES: Final = 1000
+"""That one client may listen to. A name has at most 512 characters."""
+
+
+class Listeners:
+    """None in place of a session stands for all sessions. A client that listens to both hears each event once."""
+
+    def __init__(self) -> None:
+        self.events = EventRing()
+        self._peers: dict[str | None, set[bytes]] = {}
+        self._names: dict[bytes, set[str | None]] = {}
+
+    def add(self, peer: bytes, session: str | None) -> None:
+        """Raises UsageError where the client listens to too many sessions."""
+        names = self._names.setdefault(peer, set())
+        if len(names) >= MOST_NAMES and session not in names:
+            raise UsageError(f"A client listens to at most {MOST_NAMES:,} sessions by name; listen to all of them.")
+        names.add(session)
+        self._peers.setdefault(session, set()).add(peer)
+
+    def remove(self, peer: bytes, session: str | None) -> None:
+        self._names.get(peer, set()).discard(session)
+        peers = self._peers.get(session, set())
+        peers.discard(peer)
+        if not peers:
+            self._peers.pop(session, None)
+
+    def forget(self, peer: bytes) -> None:
+        """Remove a client that has gone."""
+        for session in self._names.pop(peer, ()):
+            self._peers[session].discard(peer)
+            if not self._peers[session]:
+                del self._peers[session]
+
+    def hears(self, peer: bytes, session: str) -> bool:
+        return not {session, None}.isdisjoint(self._names.get(peer, ()))
+
+    def of(self, session: str) -> Collection[bytes]:
+        """Return the clients that hear an event of this session."""
+        return self._peers.get(session, set()) | self._peers.get(None, set())
+
+
+# An engine as its service needs it.
+
+Answer = Callable[[Reply], None]
+
+
+class PublishedState(Protocol):
+    @property
+    def statistics(self) -> EngineStatistics: ...
+    @property
+    def sessions(self) -> tuple[SessionDescription, ...]: ...
+    def page(self, first: int) -> Sessions: ...
+
+
+class Served(Protocol):
+    """An engine as the client table needs it; every part may be used from any thread."""
+
+    @property
+    def description(self) -> ModelDescription: ...
+    @property
+    def reading(self) -> PublishedState: ...
+    @property
+    def keeps_sessions(self) -> bool: ...
+    def access(self, session: str, person: str) -> Access | None: ...
+    def forget_sessions(self) -> None: ...
+    def accept(self, request: Request, holder: Holder, reply: Answer, known_as: RequestId | None = None) -> None: ...
+    def left_by(self, holder: Holder) -> tuple[str, ...]: ...
+    def depart(self, holder: Holder) -> None: ...
+
+
+# The client table: which client speaks for which holder, and which holders have gone. Answers the requests that must
+# be answered at once even while the engine computes (Hello, Goodbye, Ping, Listen, statistics, sessions, Shutdown) and
+# hands the rest on. Knows no sockets; called from one thread.
 
 log = logging.getLogger(__name__)
 

@@ -13,24 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.process.admission import Door, require_free
-from djinn_jupyter.engine.process.clients import ClientTable, no_one
-from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
-from djinn_jupyter.engine.process.outbox import Outbox
-from djinn_jupyter.engine.process.own_folders import own_folders
-from djinn_jupyter.engine.process.presence import no_persons
-from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
-from djinn_jupyter.engine.process.requests_in_pieces import no_quota
-from djinn_jupyter.engine.process.restart import Restarts
-from djinn_jupyter.engine.process.served import Served
-from djinn_jupyter.engine.process.zmq_service import STOPPED, Service, draw
-from djinn_jupyter.engine.scheduling.mailbox import Mailbox
+from djinn_jupyter.engine.loop.mailbox import Mailbox
+from djinn_jupyter.engine.process.clients import ClientTable, Served, no_one
+from djinn_jupyter.engine.process.registration import LauncherPipe, Registration, Restarts, SocketFolder, make_entry
+from djinn_jupyter.engine.process.sender import Outbox
+from djinn_jupyter.engine.process.service import STOPPED, Service, draw
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import ClaimLost, EngineBroken, UsageError
-from djinn_jupyter.file_stamps import Stamps
-from djinn_jupyter.wire.log_files import ENDED, READY
-from djinn_jupyter.wire.quotas import NO_QUOTA, Quota, read_quota
+from djinn_jupyter.files import Stamps
+from djinn_jupyter.remote.engine.large_messages import no_quota
+from djinn_jupyter.remote.engine.persons import Door, no_persons, own_folders, require_free
+from djinn_jupyter.wire.logs import ENDED, READY
+from djinn_jupyter.wire.people import NO_QUOTA, Quota, read_quota
 from djinn_jupyter.wire.registry import Progressed
 from djinn_jupyter.wire.replies import Event, Failed
 

@@ -7,29 +7,36 @@ import fcntl
 import logging
 import os
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from jupyter_core.paths import jupyter_runtime_dir, secure_write
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.file_stamps import Stamps
-from djinn_jupyter.options import Options
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.files import Stamps
+from djinn_jupyter.settings import Identity, Options
 from djinn_jupyter.wire import protocol
-from djinn_jupyter.wire.host import boot_id, host_name, process_mark
 from djinn_jupyter.wire.nouns import ModelDescription
-from djinn_jupyter.wire.own import make_own_folder, open_own
+from djinn_jupyter.wire.own import boot_id, host_name, make_own_folder, open_own, process_mark
 from djinn_jupyter.wire.registry import (
     ENTRY_SUFFIX,
     FOLDER,
     LIFE_SUFFIX,
+    LOCK_SUFFIX,
     SOCKET_FOLDER_PREFIX,
     Entry,
+    Notice,
+    Ready,
     encode_entry,
+    encode_notice,
 )
 
 log = logging.getLogger(__name__)
@@ -180,3 +187,121 @@ class SocketFolder:
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         self._held.let_go()
+
+
+# The pipe to the launcher of this engine: its progress, then that it is ready or why it cannot start. Also keeps the
+# launcher's lock open until the engine is in the registry: if the launcher dies meanwhile, the next one waits for this
+# engine instead of starting a second.
+
+
+class LauncherPipe:
+    """Writes notices while the launcher reads. A launcher that has gone, or a missing one (None), is no error."""
+
+    def __init__(self, descriptor: int | None, *, lock: int | None = None) -> None:
+        self._descriptor, self._lock = descriptor, lock
+        for inherited in (descriptor, lock):
+            if inherited is not None:
+                os.set_inheritable(inherited, False)
+
+    def send(self, notice: Notice) -> None:
+        if self._descriptor is None:
+            return
+        try:
+            os.write(self._descriptor, encode_notice(notice))
+        except BrokenPipeError:
+            self._close_pipe()
+
+    def ready(self, entry: Entry) -> None:
+        """Send the last notice, once every client can find the entry; release the lock and close the pipe."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        self.send(Ready(entry=entry))
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+# An engine that ends with the process that started it, however that ended: the other end of a pipe is closed then.
+
+
+def end_with_parent(descriptor: int) -> None:
+    """Send this process SIGTERM, on which an engine ends in order, once the other end of the pipe is closed."""
+    threading.Thread(target=_wait, args=(descriptor,), name="djinn-parent", daemon=True).start()
+
+
+def _wait(descriptor: int) -> None:
+    while os.read(descriptor, 1):
+        pass
+    log.info("The process that started this engine has gone, or ends it")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+# Restart of a broken engine: the process executes its own command line again, with the same pid, log and options, and
+# recovers its sessions as after a crash. At most MOST times in PERIOD_SECONDS; a lock keeps out a second engine.
+
+MOST: Final = 3
+PERIOD_SECONDS: Final = 3600.0
+LOCK_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.05
+_OF_THE_FIRST_START: Final = ("--launcher-pipe", "--launcher-lock", "--restarted-at")
+
+
+class Restarts:
+    """`before` are the times of this process's restarts, by the monotonic clock, which all processes of a machine share
+    and which is never set back."""
+
+    def __init__(self, before: Sequence[float] = ()) -> None:
+        self._recent = [at for at in before if time.monotonic() - at < PERIOD_SECONDS]
+        self._lock: int | None = None
+
+    @property
+    def allowed(self) -> bool:
+        return len(self._recent) < MOST
+
+    def hold_lock(self, identity: Identity) -> None:
+        """Take the launch lock: clients that load the model from now on wait for the restarted engine, as for one that
+        another client starts. Called while the old entry can still be found."""
+        import fcntl  # missing on platforms where engines cannot run
+
+        path = Path(jupyter_runtime_dir()) / FOLDER / f"{identity.slug()}{LOCK_SUFFIX}"
+        try:
+            lock = open_own(path, os.O_RDWR | os.O_CREAT)
+        except (OSError, UsageError) as error:
+            log.warning("A second engine of the model may start: %s", error)
+            return
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = lock
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    log.warning("Another process is loading the model just now; a second engine of it may start")
+                    os.close(lock)
+                    return
+            time.sleep(_LOOK_SECONDS)
+
+    def begin(self) -> NoReturn:
+        """Restart: this process becomes the new engine. Does not return."""
+        options = [f"--restarted-at={at}" for at in (*self._recent, time.monotonic())]
+        if self._lock is not None:
+            os.set_inheritable(self._lock, True)
+            options.append(f"--launcher-lock={self._lock}")
+        logging.shutdown()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *_without(sys.orig_argv[1:], _OF_THE_FIRST_START), *options])
+
+
+def _without(arguments: Sequence[str], options: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments without these options and their values."""
+    value_follows = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if not value_follows and name not in options:
+            yield argument
+        value_follows = not value_follows and name in options and not equals

@@ -1,31 +1,242 @@
-"""The sending of a service: to each request its one reply, and events to the clients that hear them. Knows which
-requests wait for their reply; decides nothing. Called from the thread of the service.
+"""Replies and events that leave the engine, in order: posted from its thread, taken by the service's. Replies are
+encoded before, in the thread that posts them: the service's answers others meanwhile.
+
+Knows no network sockets; the socket pair here only wakes a thread that polls.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import filterfalse
 from typing import Final
 
 import zmq
 
-from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.engine.process.admission import Admission
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.lines import Lines
-from djinn_jupyter.engine.process.outbox import Outgoing
-from djinn_jupyter.engine.process.peer_queues import MISSED, PeerQueues
-from djinn_jupyter.engine.process.pending import PendingRequests
-from djinn_jupyter.engine.process.replies_in_pieces import RepliesInPieces
-from djinn_jupyter.engine.process.unread import PERSON_BYTES
+from djinn_jupyter.engine.process.inbox import PendingRequests
+from djinn_jupyter.remote.engine.large_messages import (
+    LUMP_BYTES,
+    PERSON_BYTES,
+    RepliesInPieces,
+    Tracker,
+    Unread,
+    bytes_of,
+)
+from djinn_jupyter.remote.engine.lines import Lines
+from djinn_jupyter.remote.engine.persons import Admission
+from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.codec import WireFrame, encode_reply
+from djinn_jupyter.wire.greeting import EventsMissed
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.pieces import PieceRead, is_large
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A reply, and the frames that say it, with the client and the request it answers."""
+
+    peer: bytes
+    number: int
+    reply: Reply
+    frames: list[WireFrame]
+
+    @classmethod
+    def of(cls, peer: bytes, number: int, reply: Reply) -> Outgoing:
+        return cls(peer=peer, number=number, reply=reply, frames=encode_reply(number, reply))
+
+
+class Outbox:
+    """First in, first out, any number of posters, one taker.
+
+    The taker clears the mark *before* it takes; a poster appends *before* it looks at the mark, and sends a byte when
+    there was none. So an item that was not taken has a byte on its way, and a surplus byte only wakes.
+
+    `let_out` is for a poster with other work to do: that work would hold Python's lock, which the taker needs to send.
+    """
+
+    def __init__(self) -> None:
+        self._outgoing: deque[Outgoing | Event] = deque()
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._marked = False
+        self._empty = threading.Event()
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when an item is waiting."""
+        return self._reader.fileno()
+
+    def post(self, outgoing: Outgoing | Event) -> None:
+        self._empty.clear()
+        self._outgoing.append(outgoing)
+        self.wake()
+
+    def wake(self) -> None:
+        """End a poll on `fileno` even if no item is waiting."""
+        if not self._marked:
+            self._marked = True
+            try:
+                self._writer.send(b"\0")
+            except (BlockingIOError, OSError):
+                pass  # full: the taker is awake already; closed: there is no taker
+
+    def take(self, *, woken: bool) -> list[Outgoing | Event]:
+        """Take all items that are waiting. `woken`: `fileno` was readable."""
+        if woken:
+            self._reader.recv(64)
+        self._marked = False
+        return [self._outgoing.popleft() for _ in range(len(self._outgoing))]
+
+    def note_sent(self) -> None:
+        """Note that what was taken has been sent. An item posted meanwhile may end a `let_out` early: it only costs
+        time."""
+        if not self._outgoing:
+            self._empty.set()
+
+    def let_out(self, seconds: float) -> None:
+        """Return when all items have been sent, or after so many seconds."""
+        self._empty.wait(seconds)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+
+
+# The queues of messages to the clients of a ROUTER, each in order. Replies to a client that does not read wait for it;
+# its events are dropped beyond a bound, and it is told so before the next one. No person leaves more than a number of
+# bytes unread (unread.py).
+
 log = logging.getLogger(__name__)
+
+MESSAGES_QUEUED: Final = 10_000
+"""By zmq for each client, events and replies together. An event takes 100 to 300 bytes."""
+MISSED: Final = codec.encode_event(0, EventsMissed(session=""))
+Frames = Sequence[codec.WireFrame]
+
+
+@dataclass(slots=True)
+class _Behind:
+    """The messages that wait for one client, and the person it was of when the first one began to wait."""
+
+    person: PublicKey
+    messages: deque[Frames] = field(default_factory=deque)
+
+
+class PeerQueues:
+    """A client is behind from the first message that its queue does not take until there is room again. `person` tells
+    by the key of a client's connection whose it is, empty for the engine's own user."""
+
+    def __init__(
+        self,
+        router: zmq.Socket[bytes],
+        messages_queued: int,
+        person: Callable[[bytes], PublicKey],
+    ) -> None:
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.SNDHWM, messages_queued)
+        self._router, self._person = router, person
+        self._behind: dict[bytes, _Behind] = {}
+        self._unread = Unread()
+        self.events_dropped = 0
+
+    @property
+    def behind(self) -> bool:
+        """True while messages wait for room."""
+        return bool(self._behind)
+
+    def is_behind(self, peer: bytes) -> bool:
+        return peer in self._behind
+
+    def has_room(self, peer: bytes, frames: Frames = ()) -> bool:
+        """Return whether the person behind a client has read so much that a message may be sent."""
+        return self._unread.has_room(self._person(peer), bytes_of(frames) if frames else 0)
+
+    def takes_no_more(self, peer: bytes) -> bool:
+        return self._unread.takes_no_more(self._person(peer))
+
+    def send_reply(self, peer: bytes, frames: Frames) -> None:
+        """Raises zmq.ZMQError where the client has gone."""
+        if peer not in self._behind:
+            try:
+                return self._send(peer, frames)
+            except zmq.Again:
+                pass
+        self._wait(peer, frames)
+
+    def send_event(self, peer: bytes, frames: Frames) -> None:
+        """Send an event, or drop it where the client is behind, or its person. Raises zmq.ZMQError where the client has
+        gone."""
+        if peer not in self._behind:
+            try:
+                if self.has_room(peer, frames):
+                    return self._send(peer, frames)
+            except zmq.Again:
+                pass
+            log.info("A client does not read its events; they are dropped until it does")
+            self._wait(peer, MISSED)
+        elif MISSED not in self._behind[peer].messages:
+            self._wait(peer, MISSED)
+        self.events_dropped += 1
+
+    def forget(self, peer: bytes) -> None:
+        """Drop what waits under a routing id."""
+        if (behind := self._behind.pop(peer, None)) is not None:
+            self._unread.wait(behind.person, peer, -sum(map(bytes_of, behind.messages)))
+
+    def go_on(self) -> Iterable[bytes]:
+        """Send what waits, as far as there is room. Return the clients that have gone, whose messages are dropped."""
+        gone = []
+        for peer, behind in tuple(self._behind.items()):
+            try:
+                while behind.messages:
+                    self._send(peer, behind.messages[0])
+                    self._unread.wait(behind.person, peer, -bytes_of(behind.messages.popleft()))
+            except zmq.Again:
+                continue
+            except zmq.ZMQError:
+                gone.append(peer)
+            self.forget(peer)
+        return gone
+
+    def keep_only(self, known: Callable[[bytes], bool]) -> list[bytes]:
+        """Forget what clients that are not known any more have read. Return those that have to be let go, because their
+        person reads nothing."""
+        return self._unread.keep_only(known)
+
+    def full(self) -> tuple[PublicKey, ...]:
+        """Return the persons who leave too much unread. May be called from any thread."""
+        return self._unread.full
+
+    def _wait(self, peer: bytes, frames: Frames) -> None:
+        behind = self._behind.setdefault(peer, _Behind(self._person(peer)))
+        behind.messages.append(frames)
+        self._unread.wait(behind.person, peer, bytes_of(frames))
+
+    def _send(self, peer: bytes, frames: Frames) -> None:
+        person, count = self._person(peer), bytes_of(frames)
+        if self._unread.is_tracked(person, peer, count):
+            self._unread.take(person, peer, count, self._send_tracked(peer, frames))
+        else:
+            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=count < LUMP_BYTES)
+            self._unread.take(person, peer, count, None)
+
+    def _send_tracked(self, peer: bytes, frames: Frames) -> Tracker:
+        last = zmq.Frame(frames[-1], track=True, copy=False)
+        self._router.send_multipart([peer, *frames[:-1], last], zmq.NOBLOCK, copy=False)
+        tracker: Tracker | None = last.tracker
+        assert tracker is not None
+        return tracker
+
+
+# The sending of a service: to each request its one reply, and events to the clients that hear them. Knows which
+# requests wait for their reply; decides nothing. Called from the thread of the service.
 
 NOT_SENT: Final = Failed(
     code="EngineError",

@@ -1,30 +1,193 @@
-"""The notebooks' use of their sessions, the rests between, and the decisions that follow: which session is
-evicted first, and which is prefetched. Moves bytes only by asking `Swapping` to."""
+"""The sessions that rest, since when, and when they said that they come back. Has no clock itself.
+
+A rest of which nothing was said is expected to go on for as long again as it has lasted: times between a person's
+actions have heavy tails (Blenn and Van Mieghem 2016, "Are human interactivity times lognormal?", arXiv:1607.02952).
+While its notebook has the focus the rest is expected to end sooner.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Final, Literal
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.memory.offload.storages import StorageTable
-from djinn_jupyter.engine.residency.bandwidth import Bandwidth
-from djinn_jupyter.engine.residency.eviction_policy import (
-    Candidate,
-    EvictionOrder,
-    in_order,
-    may_leave_for,
-    victims,
-)
-from djinn_jupyter.engine.residency.idle_times import IdleTimes
-from djinn_jupyter.engine.residency.prefetch import PATIENCE, Prefetching, Signal
+from djinn_jupyter.engine.memory.offload.swappable import StorageTable
+from djinn_jupyter.engine.residency.eviction_policy import Candidate, EvictionOrder, in_order, may_leave_for, victims
 from djinn_jupyter.engine.residency.priority import QUIET, Claim, Signals, claim_of
-from djinn_jupyter.engine.residency.returns import AGAIN_SECONDS, Returns, lead
-from djinn_jupyter.engine.residency.swapping import Swapping
+from djinn_jupyter.engine.residency.swapping import Bandwidth, Swapping
 from djinn_jupyter.engine.session.footprint import all_storages_of, own_items_of, pages_of
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
+
+LATE_SECONDS: Final = 60.0  # a session that is later than this is expected as if it had announced nothing
+TIMES_SOONER: Final = 16.0  # back with the focus; in the replay 64 waits as little, and 4 longer
+
+
+@dataclass(slots=True, kw_only=True)
+class RestUnderWay:
+    """`since`: when the session was last active; `due`: when it said that it would be back."""
+
+    since: float
+    due: float | None = None
+
+
+class IdleTimes:
+    """The rests under way. `now` never goes backwards."""
+
+    def __init__(self) -> None:
+        self._rests: dict[str, RestUnderWay] = {}
+
+    def rests(self, session: str, now: float) -> None:
+        """Note that the session rests from now on, where it does not yet."""
+        self._rests.setdefault(session, RestUnderWay(since=now))
+
+    def announce(self, session: str, due: float) -> None:
+        """Note when a session that rests will be back."""
+        self._rests[session].due = due
+
+    def announced(self, session: str, now: float) -> float | None:
+        """Return the seconds until the return that the session announced, 0 while it is late; None without one."""
+        rest = self._rests.get(session)
+        return None if rest is None or rest.due is None or now > rest.due + LATE_SECONDS else max(rest.due - now, 0.0)
+
+    def acts(self, session: str, now: float) -> None:
+        """Note a use of the session, which ends its rest if it rested."""
+        self.forget(session)
+
+    def forget(self, session: str) -> None:
+        """Forget a session that is closed or active."""
+        self._rests.pop(session, None)
+
+    def lasted(self, session: str, now: float) -> float:
+        """Return the seconds since the session was active; 0 while it is."""
+        rest = self._rests.get(session)
+        return 0.0 if rest is None else now - rest.since
+
+    def remaining(self, session: str, now: float, *, focused: bool | None = None) -> float:
+        """Return the seconds for which the session, whose notebook is `focused` where that is known, is expected to
+        rest on; 0 while it is active."""
+        announced = self.announced(session, now)
+        if announced is not None:
+            return announced
+        return self.lasted(session, now) / (TIMES_SOONER if focused else 1.0)
+
+
+# Statistics of prefetches: sessions brought back before a request needs them. Moves nothing, and decides nothing.
+
+Signal = Literal["focused", "expected", "announced"]
+
+PATIENCE: Final = 60.0  # seconds in which a session must be used for its signal to have come true
+MEMORY: Final = 0.98  # factor on the record of the focus, at each new outcome
+BEFORE: Final = (2.0, 3.0)  # notebooks in focus whose session was used, and all, assumed before any was seen
+
+
+@dataclass(slots=True, kw_only=True)
+class PrefetchCounts:
+    """Prefetches begun; `hits` were on the device when requested, `late` still on their way, `wasted` left again unused
+    or were not used in PATIENCE seconds."""
+
+    begun: int = 0
+    hits: int = 0
+    late: int = 0
+    wasted: int = 0
+
+
+class Prefetching:
+    """Notebooks in focus whose session was not used yet, prefetches begun, and the record of the focus."""
+
+    def __init__(self) -> None:
+        self.counts = PrefetchCounts()
+        self._record = BEFORE
+        self._in_focus: dict[str, float] = {}
+        self._begun: dict[str, float] = {}
+
+    @property
+    def trust_in_focus(self) -> float:
+        """The probability that a session is used within PATIENCE seconds of its notebook's focus."""
+        true, all_ = self._record
+        return true / all_
+
+    def signalled(self, session: str, signal: Signal, now: float) -> None:
+        """Note a signal; the first focus of a series counts, and has come true where a cell follows."""
+        self.expire(now)
+        if signal == "focused":
+            self._in_focus.setdefault(session, now)
+        else:
+            self._settle(session, came_true=True)
+
+    def began(self, session: str, now: float) -> None:
+        self.counts.begun += 1
+        self._begun[session] = now
+
+    def used(self, session: str, now: float, *, present: bool) -> None:
+        """Note a request for the session; `present`: its bytes were on the device."""
+        self.expire(now)
+        self._settle(session, came_true=True)
+        if self._begun.pop(session, None) is not None:
+            self.counts.hits += present
+            self.counts.late += not present
+
+    def left(self, session: str) -> None:
+        """Note that the session has left the device or was closed."""
+        if self._begun.pop(session, None) is not None:
+            self.counts.wasted += 1
+
+    def expire(self, now: float) -> None:
+        """Count signals and prefetches older than PATIENCE as false."""
+        for session, when in list(self._in_focus.items()):
+            if now - when > PATIENCE:
+                self._settle(session, came_true=False)
+        for session, when in list(self._begun.items()):
+            if now - when > PATIENCE:
+                self.left(session)
+
+    def _settle(self, session: str, *, came_true: bool) -> None:
+        if self._in_focus.pop(session, None) is not None:
+            true, all_ = self._record
+            self._record = (MEMORY * true + came_true, MEMORY * all_ + 1.0)
+
+
+# The moments at which to begin to bring back sessions that announced their return. The clock is the caller's.
+
+MARGIN_SECONDS: Final = 0.1  # a layer of another session's prefill may lie between two looks
+TIMES_THE_WAY: Final = 2.0  # past moves are slower and faster than their mean
+AGAIN_SECONDS: Final = 0.1  # after a look that found no room
+
+
+def lead(way_back: float) -> float:
+    """Return how long before its return a session sets out, whose bytes need `way_back` seconds."""
+    return MARGIN_SECONDS + TIMES_THE_WAY * way_back
+
+
+class Returns:
+    """Each session is planned once, until its moment has come or it is withdrawn."""
+
+    def __init__(self) -> None:
+        self._begin: dict[str, float] = {}
+        self.soonest = inf
+
+    def plan(self, session: str, begin: float) -> None:
+        self._begin[session] = begin
+        self.soonest = min(self._begin.values())
+
+    def withdraw(self, session: str) -> None:
+        if self._begin.pop(session, None) is not None:
+            self.soonest = min(self._begin.values(), default=inf)
+
+    def take(self, now: float) -> list[str]:
+        """Return the sessions whose moment has come, the first one first; they are no longer planned."""
+        come = sorted((name for name, begin in self._begin.items() if begin <= now), key=self._begin.__getitem__)
+        for name in come:
+            self.withdraw(name)
+        return come
+
+
+# The notebooks' use of their sessions, the rests between, and the decisions that follow: which session is evicted
+# first, and which is prefetched. Moves bytes only by asking `Swapping` to.
 
 
 class SessionActivity:

@@ -9,15 +9,15 @@ from itertools import chain
 from typing import Final
 
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.weights.flat import HOST, return_freed
+from djinn_jupyter.engine.memory.weights.host_weights import HOST, return_freed
 from djinn_jupyter.engine.residency.activity import free_bytes, private_bytes
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
-from djinn_jupyter.engine.residency.quotas import MemoryQuotas
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.residence import Cause
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.remote.engine.quotas import MemoryQuotas
+from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.nouns import Tier
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.offload.mover import Moved, MoverBatch
-from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
+from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.session.footprint import each_once, storages_of, tensors_of_stop

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Final
 
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.mover import Moved
-from djinn_jupyter.engine.memory.offload.storages import StorageTable
-from djinn_jupyter.engine.memory.offload.swappable import Item
+from djinn_jupyter.engine.memory.offload.swappable import Item, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.older_stops import OlderStops
@@ -398,3 +398,31 @@ def _unforeseen(session: Session, error: Exception) -> DjinnError:
         f"Session {in_quotes(session.name)} could not be moved: the engine met an error it does not know "
         f"({in_short(error)}); see %djinn_log."
     )
+
+
+# The time to bring bytes back from a tier, estimated from past moves.
+
+BEFORE: Final[dict[Tier, float]] = {"host": 8e9, "disk": 1e9}  # bytes/s, assumed before the first move
+WEIGHED: Final = 64 << 20  # bytes: the weight of that guess
+MEMORY: Final = 0.9  # factor on past moves, at each move
+
+
+class Bandwidth:
+    """Bytes and seconds of the moves from each tier, older ones weighted less. A move's seconds include its wait for
+    room, as a session that comes back would wait for room as well."""
+
+    def __init__(self) -> None:
+        self._moved = {tier: (float(WEIGHED), WEIGHED / rate) for tier, rate in BEFORE.items()}
+
+    def learn(self, transfer: Transfer) -> None:
+        if transfer.direction == "in" and transfer.bytes_moved:
+            size, seconds = self._moved[transfer.tier]
+            self._moved[transfer.tier] = (
+                MEMORY * size + transfer.bytes_moved,
+                MEMORY * seconds + transfer.seconds,
+            )
+
+    def seconds(self, tier: Tier, size: int) -> float:
+        """Return the seconds for `size` bytes from `tier` to the device."""
+        moved, taken = self._moved[tier]
+        return size * taken / moved

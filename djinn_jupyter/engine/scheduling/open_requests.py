@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
+from djinn_jupyter.engine.loop.mailbox import QueuedRequest
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.system.counters import Counters
+from djinn_jupyter.engine.system.faults import Counters
 from djinn_jupyter.wire.replies import Reply
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
-from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.pass_controller import Admit, Outcome, SavedStates
-from djinn_jupyter.engine.forward.plan import Plan
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.passes.controller import Admit, Outcome, Plan, SavedStates
+from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
 
 GENERATOR_BYTES: Final = 5056  # the state of a CPU generator, which counts where the device is the CPU
 LOGIT_BYTES: Final = 4  # logits are kept in float32

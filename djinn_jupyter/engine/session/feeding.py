@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.interventions.fed_line import FedLine, FedPasses
-from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.passes.breakpoints import FedLine, FedPasses
+from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.engine.session.pass_log import Passes, PassLog
 from djinn_jupyter.wire.nouns import Exactness
 

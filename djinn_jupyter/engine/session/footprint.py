@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame, States
+from djinn_jupyter.engine.memory.kv.geometry import LayerState
 from djinn_jupyter.engine.memory.kv.slab import Page
-from djinn_jupyter.engine.memory.kv.states import LayerState
-from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
-from djinn_jupyter.engine.memory.offload.swappable import Item
+from djinn_jupyter.engine.memory.offload.swappable import Item, Storage, StorageTable
+from djinn_jupyter.engine.passes.frame import Frame, States
 from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.residence import SessionStorages
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.system.nested import tensors_within
+from djinn_jupyter.engine.system.arrays import tensors_within
 
 
 def pages_of(session: Session) -> Iterator[Page]:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from djinn_jupyter.engine.forward.frame import Frame, Override
-from djinn_jupyter.engine.interventions.change import Change
-from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.passes.edits import Change
+from djinn_jupyter.engine.passes.frame import Frame, Override
+from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.engine.session.pass_log import Passes
 from djinn_jupyter.engine.session.queries import may_be_reached
 from djinn_jupyter.engine.session.session import Session

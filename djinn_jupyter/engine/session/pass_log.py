@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.wire.sites import Site
 
 

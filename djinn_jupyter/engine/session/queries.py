@@ -1,29 +1,75 @@
-"""Reads of a stopped pass: values below the stop, values ahead of it, and the logits of the next token.
-
-A look runs parts of the pass on the side. It draws no random number, fires no breakpoint, records no watch, counts
-no rule and commits nothing; afterwards the session's states are as before. It writes in-flight KV only: below the stop
-the same bits again, above it rows that the resumed pass will overwrite."""
+"""Plans for the passes of a session: what its breakpoints, rules and watches do in them."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.pass_controller import Completed, Halted, Yielded
-from djinn_jupyter.engine.forward.plan import Observer, PassRule, Plan, Target, make_plan
+from djinn_jupyter.engine.memory.kv import cache as committed_rows
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.geometry import LayerGeometry
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes import edits
+from djinn_jupyter.engine.passes import edits as edit_kinds
+from djinn_jupyter.engine.passes.controller import (
+    Completed,
+    Halted,
+    Observer,
+    PassRule,
+    Plan,
+    Target,
+    Yielded,
+    make_plan,
+)
+from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.session.entering import entered
-from djinn_jupyter.engine.session.plans import side_plan_of
+from djinn_jupyter.engine.session.pass_log import CachedEdit
+from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.errors import IllegalMove, UnknownSite
+from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite
+from djinn_jupyter.wire.edits import Edit, PatchFrom
+from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.texts import in_quotes
+
+
+def plan_of(session: Session, *, free: bool, targets: Iterable[Target], yields: Callable[[], bool]) -> Plan:
+    """Return the plan for a pass of its run; `free` passes all breakpoints."""
+    armed = [] if free else [b for b in session.breakpoints.values() if b.enabled]
+    return make_plan(
+        rules=session.rules_in_force,
+        observers=session.watches.values(),
+        halts=(*armed, *targets),
+        yields=yields,
+    )
+
+
+def side_plan_of(
+    session: Session,
+    targets: Iterable[Target],
+    yields: Callable[[], bool],
+    *,
+    ruled: bool,
+    observers: Iterable[Observer] = (),
+    all_logits: bool = False,
+) -> Plan:
+    """Return a plan for a look: no watches, no breakpoints, rules without counting (no rules at all where the pass is
+    run again: there the frame's overrides hold what the rules made)."""
+    rules = session.rules_in_force if ruled else ()
+    return make_plan(
+        rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields, all_logits=all_logits
+    )
+
+
+# Reads of a stopped pass: values below the stop, values ahead of it, and the logits of the next token. A look runs
+# parts of the pass on the side. It draws no random number, fires no breakpoint, records no watch, counts no rule and
+# commits nothing; afterwards the session's states are as before. It writes in-flight KV only: below the stop the same
+# bits again, above it rows that the resumed pass will overwrite.
 
 Provenance = Literal["exact", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
 
@@ -191,3 +237,92 @@ def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[B
         outcome = yield from replay(runtime, session, frame, (), ruled=True)
     assert isinstance(outcome, Completed)
     return outcome.logits_1V[0]
+
+
+# Edits of keys and values that are committed: made in a fork, whose pages alone have them.
+
+KEYS, VALUES = "k_rot", "v"
+
+
+@torch.inference_mode()
+def edit_cached(
+    runtime: Runtime, session: Session, edit: Edit, site: Site, positions: Sequence[int] | None, words: str | None
+) -> CachedEdit:
+    """Edit committed keys (`k_rot.N`) or values (`v.N`) of a session and note that in its pass log. Raises InvalidEdit,
+    UnknownSite and SlabFull; nothing has changed then."""
+    layer = _cache_layer(runtime, session.frame, site)
+    available = committed_rows.readable(session.cache, layer)
+    chosen = _chosen(positions, available)
+    keys = site.point == KEYS
+    before = committed_rows.read_rows(session.cache, layer, chosen, keys=keys)
+    if isinstance(edit, PatchFrom):
+        raise InvalidEdit("patch_from takes the value of a stop, and these rows are of none; use set with an array.")
+    edit_kinds.check(edit, before.shape[-1])
+    part = edits.take(before, None, site.selector)
+    after = edit_kinds.compute(part, edit, None)
+    if not bool(torch.isfinite(after).all()):
+        raise InvalidEdit("The edit makes NaN or infinity of the keys or values; there is no fork.")
+    made = CachedEdit(
+        at=session.committed,
+        site=site,
+        positions=chosen,
+        rows_nHD=edits.put(before, after, None, site.selector).to("cpu"),
+        what=edits.spell_at(words or edit_kinds.spell(edit), site, chosen) + ", in the cache",
+        size=float(edits.sizes(part, after).relative),
+    )
+    put_back(runtime, session.cache, made)
+    session.pass_log.note(made)
+    return made
+
+
+def put_back(runtime: Runtime, cache: PagedCache, made: CachedEdit) -> None:
+    """Put the edited rows into a cache, those that a window has not given up. Raises SlabFull."""
+    assert made.site.layer is not None
+    (layer,) = runtime.forward.anatomy.cache_layers_of(made.site.layer)
+    here = committed_rows.readable(cache, layer)
+    kept = [index for index, position in enumerate(made.positions) if position in here]
+    positions = [made.positions[index] for index in kept]
+    committed_rows.replace_rows(cache, layer, positions, made.rows_nHD[kept], keys=made.site.point == KEYS)
+
+
+def _cache_layer(runtime: Runtime, frame: Frame | None, site: Site) -> int:
+    """Return the cache layer of a site. Raises InvalidEdit where it is not of the cache, or where the stopped pass has
+    read it already."""
+    if site.point not in (KEYS, VALUES) or site.layer is None:
+        raise InvalidEdit(
+            f"{site} is not in the cache: it keeps keys, after the rotary embedding, and values. Write "
+            f"{KEYS}.{site.layer or 0} or {VALUES}.{site.layer or 0}, with heads in brackets."
+        )
+    runtime.resolve(site)
+    layers = runtime.forward.anatomy.cache_layers_of(site.layer)
+    if len(layers) != 1:
+        raise InvalidEdit(f"Layer {site.layer} keeps no keys and values of its own.")
+    if frame is not None and frame.tap is not None:
+        first = frame.tap.stage + 1 if frame.inside else frame.boundary
+        if site.layer < first:
+            raise InvalidEdit(
+                f"Layer {site.layer} has run in the stopped pass, with the keys and values as they were. Go back to "
+                "before it, or fork when no pass is stopped."
+            )
+    return layers[0]
+
+
+def _chosen(positions: Sequence[int] | None, available: range) -> tuple[int, ...]:
+    if not available:
+        raise InvalidEdit("No position is committed yet, so the cache holds nothing to edit; run a prompt first.")
+    if positions is None:
+        return tuple(available)
+    absolute = [available.stop + one if one < 0 else one for one in positions]
+    strange = next((one for one in absolute if one not in available), None)
+    if strange is not None:
+        raise InvalidEdit(
+            f"Position {strange} has no keys and values in this layer's cache, which holds positions "
+            f"{available.start} to {available.stop - 1}."
+        )
+    return tuple(dict.fromkeys(absolute))
+
+
+def fits_layer(geometry: LayerGeometry, site: Site, rows_nHD: Tensor) -> bool:
+    """True where rows have the shape and dtype of the site's keys or values in a cache layer."""
+    width = geometry.key_dim if site.point == KEYS else geometry.value_dim
+    return rows_nHD.shape[1:] == (geometry.kv_heads, width) and rows_nHD.dtype == geometry.dtype

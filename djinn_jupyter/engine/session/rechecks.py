@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.forward.pass_controller import Completed, Yielded
-from djinn_jupyter.engine.forward.plan import make_plan
+from djinn_jupyter.engine.passes.controller import Completed, Yielded, make_plan
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.passes.rounding import difference, equal_but_for_rounding
+from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.seats import Seat
-from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.wavefront.rounding import difference, equal_but_for_rounding
 
 
 def drawn(seats: Sequence[Seat]) -> Seat:

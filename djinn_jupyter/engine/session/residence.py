@@ -1,20 +1,68 @@
-"""One session's state of residency and the move under way. Separate from the session's own state."""
+"""The places of a session's bytes and the moves between them: a table and nothing else.
+
+resident   on the device, all of them
+storing    still on the device, while those without a copy are copied; can be called back at any moment
+host       swapped out, with copies in main memory
+disk       swapped out, with copies on disk of some or all
+loading    on the way back to the device
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, TypeVar
 
 from djinn_jupyter.engine.memory.offload.mover import MoverBatch
-from djinn_jupyter.engine.memory.offload.storages import Storage
-from djinn_jupyter.engine.memory.offload.swappable import Item
-from djinn_jupyter.engine.session import residence_states
-from djinn_jupyter.engine.session.steps import GaveWay
+from djinn_jupyter.engine.memory.offload.swappable import Item, Storage
+from djinn_jupyter.engine.session.states import follow
 from djinn_jupyter.errors import DjinnError, IllegalMove
+from djinn_jupyter.wire.base import ReplyBase
 from djinn_jupyter.wire.nouns import Residency, Tier, Transfer
+from djinn_jupyter.wire.running import Finished, Paused
+from djinn_jupyter.wire.texts import in_quotes
+
+ResidenceMove = Literal["leave", "call_back", "reach_host", "reach_disk", "sink", "come", "arrive", "begin_anew"]
+
+MOVES: Final[dict[tuple[Residency, ResidenceMove], Residency]] = {
+    ("resident", "leave"): "storing",
+    ("storing", "call_back"): "resident",
+    ("storing", "reach_host"): "host",
+    ("storing", "reach_disk"): "disk",
+    ("host", "sink"): "disk",
+    ("host", "come"): "loading",
+    ("disk", "come"): "loading",
+    ("loading", "arrive"): "resident",
+    ("loading", "reach_host"): "host",
+    ("loading", "reach_disk"): "disk",
+    ("host", "begin_anew"): "resident",
+    ("disk", "begin_anew"): "resident",
+}
+
+
+def after(state: Residency, move: ResidenceMove, name: str) -> Residency:
+    """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
+    none."""
+    return follow(MOVES, state, move, f"Session {in_quotes(name)} is {state} and cannot {move.replace('_', ' ')}.")
+
+
+# The steps of a job: between them other jobs run, and a step may name the condition that it waits for.
+
+Answer = TypeVar("Answer", bound=ReplyBase)
+Blocked = Callable[[], bool]  # True while there is still something to wait for
+Pieces = Generator[Blocked | None, None, None]  # steps that return nothing
+Steps = Generator[Blocked | None, None, Answer]  # those of a request, which return its reply
+RunSteps = Steps[Paused | Finished]
+JobKind = Literal["run", "look"]
+
+
+class GaveWay(Exception):
+    """Raised in work that waits for room when it gives what it has reserved to work that was begun earlier."""
+
+
+# One session's state of residency and the move under way. Separate from the session's own state.
 
 Cause = Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
 
@@ -107,8 +155,8 @@ class Residence:
         self.version += 1
         self.touched, self.asked = time.monotonic(), math.inf
 
-    def move(self, move: residence_states.ResidenceMove, name: str) -> None:
-        self.state = residence_states.after(self.state, move, name)
+    def move(self, move: ResidenceMove, name: str) -> None:
+        self.state = after(self.state, move, name)
 
     def begin_move(self, moving: Swap) -> None:
         self.error, self.moving = None, moving

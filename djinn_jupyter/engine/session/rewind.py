@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from djinn_jupyter.engine.forward.frame import Frame, States
-from djinn_jupyter.engine.forward.pass_controller import Completed, Halted
-from djinn_jupyter.engine.forward.plan import Target
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.controller import Completed, Halted, Target
+from djinn_jupyter.engine.passes.frame import Frame, States
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.footprint import tensors_of_states
+from djinn_jupyter.engine.session.residence import Steps
 from djinn_jupyter.engine.session.run import arrive_at
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.replies import Paused
 from djinn_jupyter.wire.sites import Site

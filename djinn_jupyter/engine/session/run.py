@@ -9,30 +9,24 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.pass_controller import (
-    Completed,
-    Halted,
-    Hit,
-    Outcome,
-    Yielded,
-)
-from djinn_jupyter.engine.forward.plan import Plan, Target, make_plan
-from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
-from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.model.loading.tokenizer import Stream
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint
+from djinn_jupyter.engine.passes.controller import Completed, Halted, Hit, Outcome, Plan, Target, Yielded, make_plan
+from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.entering import GENERATOR_BYTES, entered
 from djinn_jupyter.engine.session.footprint import tensors_of_states
 from djinn_jupyter.engine.session.generation import STATE_PERIOD
 from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.pass_log import same_rules
-from djinn_jupyter.engine.session.plans import plan_of
+from djinn_jupyter.engine.session.queries import plan_of
+from djinn_jupyter.engine.session.residence import Blocked, RunSteps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.seats import Seat
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, RunSteps
 from djinn_jupyter.errors import OverQuota, SlabFull
+from djinn_jupyter.wire.base import Progress, WorkProgressed
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason
 from djinn_jupyter.wire.replies import Finished, Paused, RuleRefused, SessionFinished, SessionPaused, TokenSampled
 from djinn_jupyter.wire.sites import Site
@@ -358,3 +352,17 @@ def finish(runtime: Runtime, session: Session, reason: FinishReason, detail: str
     reply = reports.finished(runtime, session, reason, detail)
     runtime.publish(SessionFinished(session=session.name, stop=reply.stop, reason=reason, new_tokens=new))
     return reply
+
+
+# Progress of the work in a session, published to those who follow it.
+
+SECONDS_BETWEEN: Final = 0.2
+
+
+def publish_progress(
+    runtime: Runtime, session: Session, doing: str, done: int, total: int | None, counted: str
+) -> None:
+    """Note the progress (such as "reading heads", 3 of 8 "lines"), and publish it unless that was done a moment ago."""
+    session.progress.note(now := Progress(doing=doing, done=done, total=total, counted=counted))
+    if session.progress.is_due(SECONDS_BETWEEN):
+        runtime.publish(WorkProgressed(session=session.name, progress=now))

@@ -9,20 +9,20 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.forward.pass_controller import Admit
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.offload.storages import Storage
-from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
-from djinn_jupyter.engine.model.discovery.hook_names import site_of
+from djinn_jupyter.engine.memory.offload.swappable import Storage
+from djinn_jupyter.engine.model.discovery.model_map import site_of
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
-from djinn_jupyter.engine.session.added_modules import SeenModules
+from djinn_jupyter.engine.passes.controller import Admit
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.session.residence import Blocked, Pieces
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.sharing import SharedPasses
-from djinn_jupyter.engine.session.steps import Blocked, Pieces
-from djinn_jupyter.engine.system.counters import Counters
-from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.engine.system.faults import Counters
+from djinn_jupyter.modules.engine.added import SeenModules
+from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
+from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import Event
 from djinn_jupyter.wire.sites import Site

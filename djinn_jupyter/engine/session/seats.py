@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.pass_controller import Completed
+from djinn_jupyter.engine.passes.controller import Completed
+from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import SlabFull
 
 

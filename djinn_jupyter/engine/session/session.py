@@ -1,39 +1,149 @@
-"""A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules, watches. Moves by `states`."""
+"""The requests that changed a session, with the replies to them. They are kept with the session, so that one that comes
+again, also to the next engine, is answered again and not done again. Knows no requests and no replies, only bytes.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.pass_controller import SavedStates
-from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
-from djinn_jupyter.engine.interventions.steering import Rule
-from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.offload.storages import StorageTable
-from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
+from djinn_jupyter.engine.memory.offload.swappable import StorageTable
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint, FedLine, Watch
+from djinn_jupyter.engine.passes.controller import SavedStates
+from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.engine.session import states
-from djinn_jupyter.engine.session.answered import AnsweredRequests
 from djinn_jupyter.engine.session.feeding import fed_line
 from djinn_jupyter.engine.session.generation import Generation
-from djinn_jupyter.engine.session.history import History, StopRecord
-from djinn_jupyter.engine.session.moving import MoveUnderWay
+from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
 from djinn_jupyter.engine.session.pass_log import PassLog
-from djinn_jupyter.engine.session.residence import Residence
-from djinn_jupyter.engine.session.shares import Shares
-from djinn_jupyter.engine.session.steps import JobKind
-from djinn_jupyter.engine.session.stop_edits import StopEdit
-from djinn_jupyter.engine.session.work_progress import WorkProgress
+from djinn_jupyter.engine.session.residence import JobKind, Residence
 from djinn_jupyter.errors import IllegalMove
-from djinn_jupyter.wire.names import label
+from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
+from djinn_jupyter.remote.engine.moving import MoveUnderWay
+from djinn_jupyter.remote.engine.persons import Shares
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.base import Progress
 from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, SessionState, StopIdentity
-from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.texts import in_quotes, label
+
+MOST_REQUESTS: Final = 32
+MOST_BYTES: Final = 64 * 2**10  # of replies: each image in the journal has them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestId:
+    """A client, by a digest of what no other knows, and its number of a request. `again`: it was sent to an earlier
+    engine first."""
+
+    client: bytes
+    number: int
+    again: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredRequest:
+    """`done` is False while it is under way. `reply` is None where none is kept."""
+
+    client: bytes
+    number: int
+    done: bool
+    reply: bytes | None = None
+
+
+class AnsweredRequests:
+    """The latest MOST_REQUESTS. `let_go` is, by client, up to which number older ones were let go."""
+
+    def __init__(self) -> None:
+        self._requests: dict[tuple[bytes, int], AnsweredRequest] = {}
+        self._let_go: dict[bytes, int] = {}
+
+    def __iter__(self) -> Iterator[AnsweredRequest]:
+        return iter(self._requests.values())
+
+    @property
+    def let_go(self) -> dict[bytes, int]:
+        return dict(self._let_go)
+
+    def begin(self, known: RequestId) -> None:
+        """Note that the work of a request begins, of which an image may have a part."""
+        self._put(AnsweredRequest(client=known.client, number=known.number, done=False))
+
+    def conclude(self, known: RequestId, reply: bytes | None) -> None:
+        self._put(AnsweredRequest(client=known.client, number=known.number, done=True, reply=reply))
+
+    def find(self, known: RequestId) -> AnsweredRequest | None:
+        """Return a request that came before; one that was let go without its reply."""
+        found = self._requests.get((known.client, known.number))
+        if found is None and known.again and known.number <= self._let_go.get(known.client, -1):
+            return AnsweredRequest(client=known.client, number=known.number, done=True)
+        return found
+
+    def take_over(self, requests: Iterator[AnsweredRequest], let_go: Mapping[bytes, int]) -> None:
+        """Keep what an earlier session of the name, or an earlier process, has kept."""
+        self._let_go = dict(let_go)
+        for one in requests:
+            self._put(one)
+
+    def _put(self, one: AnsweredRequest) -> None:
+        self._requests.pop((one.client, one.number), None)
+        self._requests[one.client, one.number] = one
+        while len(self._requests) > MOST_REQUESTS:
+            self._let_oldest_go()
+        room = MOST_BYTES
+        for key, kept in reversed(self._requests.items()):
+            room -= len(kept.reply or b"")
+            if room < 0 and kept.reply is not None:
+                self._requests[key] = AnsweredRequest(client=kept.client, number=kept.number, done=True)
+
+    def _let_oldest_go(self) -> None:
+        oldest = self._requests.pop(next(iter(self._requests)))
+        self._let_go[oldest.client] = max(oldest.number, self._let_go.pop(oldest.client, -1))
+        if len(self._let_go) > MOST_REQUESTS:
+            del self._let_go[next(iter(self._let_go))]
+
+
+# The progress of work in a session, and its end with the parts that are done, where a Pause asks for that.
+
+
+@dataclass(slots=True)
+class WorkProgress:
+    """`now` is None where no work is under way, or none that tells; `told` is when a client was last told. `ending` is
+    None where there are no parts to reply with yet, and True where the work is to reply with those that there are."""
+
+    now: Progress | None = None
+    told: float = -math.inf
+    ending: bool | None = None
+
+    def note(self, now: Progress) -> None:
+        self.now = now
+
+    def is_due(self, seconds: float) -> bool:
+        """Return whether it was told so many seconds ago, and then note that it is told now."""
+        now = time.monotonic()
+        due = now - self.told >= seconds
+        self.told = now if due else self.told
+        return due
+
+    def can_end(self) -> bool:
+        """Note that there are parts to reply with. Return True where the work is to end with them."""
+        self.ending = self.ending or False
+        return self.ending
+
+    def end(self) -> bool:
+        """Have the work end with the parts that are done. Return False where there are none."""
+        self.ending = None if self.ending is None else True
+        return self.ending is not None
+
+
+# A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules, watches. Moves by `states`.
 
 Key = TypeVar("Key", int, str)
 
@@ -372,3 +482,89 @@ class Session:
             del self.generation.states[length]  # the tokens that come there now may be others
         self.cache.rewind(committed)
         self.pass_log.cut(committed)
+
+
+# The arrays that clients give a session to keep, and what it records on the host beside its line. Reads only.
+
+Part = TypeVar("Part")
+TOKEN_BYTES: Final = 8  # of a token in a tuple, whose number is shared with the line
+POSITION_BYTES: Final = 40  # of a position in a tuple, with its number
+
+
+def arrays_within(value: object) -> Iterator[Array]:
+    """Yield the arrays of a message, or of a part of one."""
+    return parts_within(value, Array)
+
+
+def parts_within(value: object, kind: type[Part]) -> Iterator[Part]:
+    """Yield the parts of this kind of structs and what they hold."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from parts_within(getattr(value, name), kind)
+    elif isinstance(value, tuple | list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from parts_within(part, kind)
+
+
+def given_arrays(session: Session) -> Iterator[Array]:
+    """Yield the arrays of the session's rules and edits, which passes take to the device."""
+    for rule in session.rules.values():
+        yield from arrays_within(rule.edit)
+    for edit in session.edits:
+        yield from arrays_within(edit.edit)
+
+
+def past_arrays(session: Session) -> Iterator[Array]:
+    """Yield the arrays of rules under which passes were run, also of those that are gone: such passes are run again."""
+    each = [one.rules for one in session.pass_log.passes]
+    each += [one.rules for line in _lines(session) for one in line.passes]
+    for rule in {id(rule): rule for rules in each for rule in rules}.values():
+        yield from arrays_within(rule.edit)
+
+
+def recorded(session: Session) -> Iterator[tuple[object, int]]:
+    """Yield what the session keeps on the host beside its line, each thing with its bytes; forks have the same ones."""
+    yield from ((array, array.nbytes) for array in past_arrays(session))
+    kept: list[StopRecord | Frame | FedLine] = [*session.history.stops, *_frames(session), *_lines(session)]
+    yield from ((one.tokens, TOKEN_BYTES * len(one.tokens)) for one in kept)
+    for watch in session.watches.values():
+        yield watch.values, watch.bytes_held
+        yield watch.positions, POSITION_BYTES * sum(map(len, watch.positions))
+        if watch.unit is not None:
+            yield watch.unit, watch.unit.nbytes
+    for rule in session.rules.values():
+        yield rule, rule.bytes_recorded
+    for generation in session.generations:
+        yield generation.drawn, sum(state.nbytes for state in generation.drawn[:1]) * len(generation.drawn)
+    yield from ((edit, edit.rows_nHD.nbytes) for edit in session.pass_log.edited)
+    yield from ((raw, raw.nbytes) for raw in _overrides(session) if not _is_item(session, raw))
+
+
+def copies_on_device(session: Session) -> Iterator[Tensor]:
+    """Yield what its rules keep of their arrays on the device."""
+    for rule in session.rules.values():
+        yield from rule.copies
+
+
+def _lines(session: Session) -> Iterator[FedLine]:
+    for watch in session.watches.values():
+        yield from watch.lines.values()
+
+
+def _frames(session: Session) -> Iterator[Frame]:
+    kept = [frame for stop in session.history.stops for frame in (stop.frame, stop.left_as)]
+    kept += [session.frame, *(passes.entry for passes in session.pass_log.passes)]
+    yield from (frame for frame in kept if frame is not None)
+
+
+def _overrides(session: Session) -> Iterator[Tensor]:
+    """Yield the values that were put into passes which stopped on their way."""
+    for passes in session.pass_log.passes:
+        yield from () if passes.entry is None else (override.raw for override in passes.entry.overrides)
+
+
+def _is_item(session: Session, kept: Tensor) -> bool:
+    """Return whether the bytes are the engine's to move: those of the host are not, where the device is another."""
+    return session.storage_table is not None and kept.device in session.storage_table.devices

@@ -1,31 +1,64 @@
-"""The prompts of several runs in shared passes, sized so that a section of one keeps no other session waiting long.
-
-One row of those that begin together is computed again alone, first of all: the first time, where one of them is longer
-than any that were there at such a check, and whenever at least CHECKED_OF more prompts have come. Where it is another
-by more than rounding, none of them is shared, and none in this engine any more.
-"""
+"""The columns of prompts of one length that begin together. Their runs go on in these, and no row is copied there from
+its pages, as rows are that begin at other lengths."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.session.joined_prompts import JoinedPrompts
+from djinn_jupyter.engine.passes.columns import Columns, KeptMemory, batches_of, capacity_for, prompt_logits
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.passes.sections import Sections
 from djinn_jupyter.engine.session.rechecks import drawn, rechecked
+from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.seats import Seat, driven
-from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.wavefront.column_memory import KeptMemory
-from djinn_jupyter.engine.wavefront.columns import Columns
-from djinn_jupyter.engine.wavefront.filling import batches_of
-from djinn_jupyter.engine.wavefront.prompts import prompt_logits
-from djinn_jupyter.engine.wavefront.sections import Sections
 from djinn_jupyter.errors import SlabFull
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JoinedPrompts:
+    """`seats` in the order of their lines, and their columns."""
+
+    seats: Sequence[Seat]
+    columns: Columns
+
+    @staticmethod
+    def capacity(seats: Sequence[Seat]) -> int | None:
+        """Return how many columns these prompts and their new tokens take; None where they do not lie alike, or no
+        token comes behind the first."""
+        lengths = [len(seat.session.tokens) for seat in seats]
+        to_come = max((seat.to_come for seat in seats), default=0) - 1  # the prompt's own pass has the first
+        if len(seats) < 2 or len(set(lengths)) > 1 or to_come < 1:
+            return None
+        return capacity_for(lengths, to_come)
+
+    @classmethod
+    def of(cls, memory: KeptMemory, seats: Sequence[Seat], capacity: int) -> JoinedPrompts:
+        """Return empty columns for these prompts, in memory that is the caller's to give back. Raises SlabFull."""
+        return cls(seats=seats, columns=Columns(memory.take(len(seats) * capacity), [0] * len(seats), capacity))
+
+    def part(self, seats: Sequence[Seat]) -> Columns | None:
+        """Return the columns of these seats; None where they do not lie beside each other."""
+        first = self.seats.index(seats[0])
+        behind = first + len(seats)
+        return self.columns.part(first, behind) if list(seats) == list(self.seats[first:behind]) else None
+
+    @property
+    def whole(self) -> bool:
+        """True where every seat has its pass."""
+        return all(seat.outcome is not None for seat in self.seats)
+
+
+# The prompts of several runs in shared passes, sized so that a section of one keeps no other session waiting long. One
+# row of those that begin together is computed again alone, first of all: the first time, where one of them is longer
+# than any that were there at such a check, and whenever at least CHECKED_OF more prompts have come. Where it is
+# another by more than rounding, none of them is shared, and none in this engine any more.
 
 PASSES: Final = 3  # before the runs that generate have their turn
 CHECKED_OF: Final = 64  # shared prompts, of which one is computed again alone

@@ -1,34 +1,201 @@
-"""Passes that several running sessions share: those that asked for it, at their prompts and at their next tokens.
-
-A run takes a seat before such a pass and waits for one round of the others. Of those seated then, the first to have
-its turn runs the passes for all; each goes on with its own logits. Where a pass cannot be shared (alone in the round,
-no memory, a family whose lines cannot), every seat is answered None: its run does the pass by itself, as ever.
-"""
+"""Runs that begin together: the rows of a batch arrive one after another, and wait until no other has come for a
+while. Meanwhile the engine's thread has nothing to do, and lets the one that reads requests have Python's lock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import math
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.forward.pass_controller import Completed
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.session.gathering import Gathering
-from djinn_jupyter.engine.session.joined_prompts import JoinedPrompts
+from djinn_jupyter.engine.model.loading.reasons import first_line
+from djinn_jupyter.engine.passes.columns import (
+    ColumnMemory,
+    Columns,
+    KeptMemory,
+    capacity_for,
+    next_logits,
+    prompt_logits,
+)
+from djinn_jupyter.engine.passes.controller import Completed, Yielded, make_plan
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.passes.packing import why_not_in_columns
+from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
+from djinn_jupyter.engine.passes.sections import Sections
+from djinn_jupyter.engine.passes.shared_cache import why_not_batched
 from djinn_jupyter.engine.session.rechecks import drawn, rechecked
+from djinn_jupyter.engine.session.residence import Blocked, Pieces
 from djinn_jupyter.engine.session.seats import Seat, driven
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.shared_prompts import SharedPrompts
-from djinn_jupyter.engine.session.steps import Blocked, Pieces
-from djinn_jupyter.engine.session.trial import Trial
-from djinn_jupyter.engine.system.out_of_memory import out_of_memory
-from djinn_jupyter.engine.wavefront.column_memory import KeptMemory
-from djinn_jupyter.engine.wavefront.columns import Columns, capacity_for
-from djinn_jupyter.engine.wavefront.next_position import next_logits
+from djinn_jupyter.engine.session.shared_prompts import JoinedPrompts, SharedPrompts
+from djinn_jupyter.engine.system.device import out_of_memory
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
+
+QUIET_S: Final = 0.008  # Python has a thread that reads requests wait up to 5 ms for its lock
+
+
+class Gathering:
+    """Waits until `seated` has been the same number for QUIET_S. The first run looks at the clock, and the others wait
+    for it."""
+
+    def __init__(self, seated: Callable[[], int]) -> None:
+        self._seated = seated
+        self._quiet_at: float | None = None
+
+    @property
+    def due_in(self) -> float:
+        """The seconds until the runs that gather go on, if no other comes before; infinite where none gather."""
+        return math.inf if self._quiet_at is None else max(0.0, self._quiet_at - time.monotonic())
+
+    def gathered(self, seat: Seat) -> Pieces:
+        """Wait with the other runs that begin."""
+        if self._quiet_at is not None:
+            yield lambda: seat.waits and self._quiet_at is not None
+            return
+        try:
+            yield from self._until_quiet(seat)
+        finally:
+            self._quiet_at = None
+
+    def _until_quiet(self, seat: Seat) -> Pieces:
+        seated = 0
+        while seated != self._seated():
+            seated, self._quiet_at = self._seated(), time.monotonic() + QUIET_S
+            yield partial(self._another_may_come, seat, seated)
+
+    def _another_may_come(self, seat: Seat, seated: int) -> bool:
+        return seat.waits and self._seated() == seated and self.due_in > 0
+
+
+# The trial of shared passes: in this family several lines may share their prompts and next positions where short lines
+# of ours prove it, once.
+
+LENGTHS: Final = ((9, 5, 7), (6, 6, 6))
+FEW: Final = 64  # ids of any vocabulary
+PARTS: Final = (slice(None, -1), slice(-1, None))  # of a line: its prompt, and its next token
+Logits = Generator[Blocked | None, None, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyNot:
+    """The reasons for which prompts, and next positions, cannot share passes; None where they can."""
+
+    prompts: str | None = None
+    next_positions: str | None = None
+
+
+class Trial:
+    """The trial of one engine. `caches` are those of its lines while it is under way: their pages are no session's."""
+
+    def __init__(self, forward: Forward, new_cache: Callable[[], PagedCache], should_yield: Callable[[], bool]) -> None:
+        self._forward, self._new_cache, self._should_yield = forward, new_cache, should_yield
+        self.caches: list[PagedCache] = []
+
+    def why_not(self) -> Generator[Blocked | None, None, WhyNot]:
+        """Return the reasons against sharing, after two dozen passes over a few tokens; gives way between their layers.
+        Raises SlabFull, OutOfDeviceMemory and torch.OutOfMemoryError where memory is short, and has freed its pages."""
+        reason = why_not_batched(self._forward)
+        found = WhyNot(prompts=reason, next_positions=reason or why_not_in_columns(self._forward))
+        for lengths in LENGTHS if reason is None else ():
+            with self._pages_for((*lengths, *lengths)) as caches:
+                here = yield from self._compared(caches[: len(lengths)], caches[len(lengths) :], lengths)
+            found = WhyNot(
+                prompts=found.prompts or here.prompts, next_positions=found.next_positions or here.next_positions
+            )
+        return found
+
+    @contextmanager
+    def _pages_for(self, lengths: Sequence[int]) -> Iterator[Sequence[PagedCache]]:
+        """Have caches with the pages of lines of these lengths and one more token."""
+        self.caches += [self._new_cache() for _ in lengths]
+        try:
+            for cache, length in zip(self.caches, lengths, strict=True):
+                cache.allocate(0, length + 1)
+            yield tuple(self.caches)
+        finally:
+            for cache in self.caches:
+                cache.free()
+            self.caches.clear()
+
+    def _compared(
+        self, shared: Sequence[PagedCache], alone: Sequence[PagedCache], lengths: Sequence[int]
+    ) -> Generator[Blocked | None, None, WhyNot]:
+        """Compare lines among others, the first of them NaN, with passes of their own: their prompts, then the next
+        position behind the rows that these left, where they are right, else behind those of passes of their own."""
+        generator = torch.Generator().manual_seed(sum(lengths))
+        lines = [tuple(torch.randint(FEW, (n + 1,), generator=generator).tolist()) for n in lengths]
+        prompts: list[Tensor] = []
+        following: list[Tensor] = []
+        for found, at in zip((prompts, following), PARTS, strict=True):
+            for line, cache in zip(lines, alone, strict=True):
+                found.append((yield from self._passed(line[at], cache)))
+        of_prompts = yield from self._why_other(self._prompts(lines, shared), prompts)
+        if of_prompts is not None:
+            for line, cache in zip(lines, shared, strict=True):
+                cache.free()
+                yield from self._passed(line[:-1], cache)
+        of_next = yield from self._why_other(self._next(lines, shared), following)
+        return WhyNot(prompts=of_prompts, next_positions=of_next)
+
+    def _why_other(self, together: Logits, alone: Sequence[Tensor]) -> Generator[Blocked | None, None, str | None]:
+        """Return why logits [B, V] computed together are not those of each line alone; None where they are."""
+        try:
+            ours_BV = yield from together
+        except REFUSALS as error:
+            if out_of_memory(error):
+                raise  # this says nothing of the family
+            return f"its layers refuse several lines ({first_line(error)})"
+        if not equal_but_for_rounding(ours_BV[1:], torch.stack(list(alone[1:])), self._forward.model.dtype):
+            return "its layers give a line other values among others than alone"
+        return None
+
+    def _prompts(self, lines: Sequence[tuple[int, ...]], caches: Sequence[PagedCache]) -> Logits:
+        forward, prompts = self._forward, [line[:-1] for line in lines]
+        longest = max(map(len, prompts))
+        memory = ColumnMemory(forward.geometry, len(lines) * longest, forward.device)
+        columns = Columns(memory, [0] * len(lines), longest)
+        step = prompt_logits(Sections(forward), columns, prompts, spoilt=0)
+        logits_BV = yield from driven(step, self._should_yield)
+        for number, (prompt, cache) in enumerate(zip(prompts, caches, strict=True)):
+            columns.put(number, cache, len(prompt))
+        return logits_BV
+
+    def _next(self, lines: Sequence[tuple[int, ...]], caches: Sequence[PagedCache]) -> Logits:
+        lengths = [cache.length for cache in caches]
+        capacity = capacity_for(lengths)
+        memory = ColumnMemory(self._forward.geometry, len(caches) * capacity, self._forward.device)
+        columns = Columns(memory, lengths, capacity)
+        columns.fill(caches)
+        for run in (run for group in columns.runs for run in group):
+            for rows in run:
+                rows[:, 0].fill_(torch.nan)
+        step = next_logits(self._forward, columns, [line[-1] for line in lines])
+        return (yield from driven(step, self._should_yield))
+
+    def _passed(self, tokens: tuple[int, ...], cache: PagedCache) -> Logits:
+        frame, plan = Frame(tokens=tokens, committed=cache.length, step=0), make_plan(yields=self._should_yield)
+        while True:
+            outcome = self._forward.enter(frame, plan, cache, {}, lambda kept: None)
+            if isinstance(outcome, Completed):
+                return outcome.logits_1V[0]
+            assert isinstance(outcome, Yielded)
+            frame = outcome.frame
+            yield None
+
+
+# Passes that several running sessions share: those that asked for it, at their prompts and at their next tokens. A run
+# takes a seat before such a pass and waits for one round of the others. Of those seated then, the first to have its
+# turn runs the passes for all; each goes on with its own logits. Where a pass cannot be shared (alone in the round, no
+# memory, a family whose lines cannot), every seat is answered None: its run does the pass by itself, as ever.
 
 SPLIT: Final = "ranks of a split model compute one session's pass at a time"
 CHECKED_OF: Final = 32  # shared next positions, the first among them: in one of so many a row is computed again alone

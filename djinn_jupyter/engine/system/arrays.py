@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,3 +54,18 @@ def to_tensor(array: Array) -> Tensor:
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         flat = torch.frombuffer(array.data, dtype=_DTYPES[array.dtype])
     return flat.clone().reshape(array.shape)
+
+
+# Find tensors in nested mappings and sequences. Knows nothing of their meaning.
+
+
+def tensors_within(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in `value` in order; skip anything else."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_within(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors_within(part)

@@ -1,15 +1,23 @@
-"""Unforeseen errors of the engine: logged with their traces, counted where they belong to no request, reported in the
-statistics. Repairs nothing, and knows neither sessions nor requests."""
+"""The error for memory accounting that contradicts itself; every module of the engine may raise it."""
 
 from __future__ import annotations
 
 import logging
+import time
+from dataclasses import dataclass, field
 from types import TracebackType
 
-from djinn_jupyter.engine.system.invariant_error import InvariantError
 from djinn_jupyter.errors import DjinnError, EngineBroken
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.texts import sendable
+
+
+class InvariantError(DjinnError):
+    """The memory accounting contradicts itself, or a caller asked for what it excludes: a fault in the engine."""
+
+
+# Unforeseen errors of the engine: logged with their traces, counted where they belong to no request, reported in the
+# statistics. Repairs nothing, and knows neither sessions nor requests.
 
 log = logging.getLogger(__name__)
 
@@ -90,3 +98,49 @@ def in_short(error: Exception) -> str:
     """Return the first line of an error, with its type, as it can be sent."""
     lines = f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__]
     return sendable(lines[0].removesuffix(": "))
+
+
+# Counters of an engine's work since it started.
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts of one engine. Written on the engine's thread only."""
+
+    started: float = field(default_factory=time.monotonic)
+    passes: int = 0
+    layers_run: int = 0
+    layers_replayed: int = 0
+    graphs_postponed: int = 0
+    tokens_sampled: int = 0
+    requests_answered: int = 0
+    preemptions: int = 0
+    whole_heads: int = 0
+    recovered_exact: int = 0
+    recovered_recomputed: int = 0
+
+    def count_pass(self) -> None:
+        self.passes += 1
+
+    def count_layers(self, count: int) -> None:
+        self.layers_run += count
+
+    def note_graphs(self, *, replayed: int, postponed: int) -> None:
+        """Note how many layers have been replayed in all, and how many wait for memory to be recorded."""
+        self.layers_replayed, self.graphs_postponed = replayed, postponed
+
+    def count_token(self) -> None:
+        self.tokens_sampled += 1
+
+    def count_answer(self) -> None:
+        self.requests_answered += 1
+
+    def count_whole_head(self) -> None:
+        self.whole_heads += 1
+
+    def note_recovered(self, *, exact: int, recomputed: int) -> None:
+        """Note the sessions that the last start brought back; an engine that begins anew keeps its counters."""
+        self.recovered_exact, self.recovered_recomputed = exact, recomputed
+
+    def count_preemption(self) -> None:
+        self.preemptions += 1

@@ -1,22 +1,171 @@
-"""The locations of nnsight, in the order of a pass, and the site of each: modules by the paths that both tools have.
-Found by one forward of the model without weights, in which no number is computed."""
+"""The form in which a module takes or returns values: tuples, dicts and outputs around one tensor that an engine has.
+The others of its tensors stay in the engine's process, and say so where they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
+from nnsight.intervention.interleaver import Mediator
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.integrations.hooked_lines import LOGITS, place_of
-from djinn_jupyter.integrations.nnsight.forms import ValueForm, first_tensor, form_of
+from djinn_jupyter.integrations.lines import LOGITS, place_of
 from djinn_jupyter.wire.nouns import ModelDescription
+
+ONLY_THE_FIRST: Final = "of what a module takes or returns, the first tensor is changed, and no other part."
+PLAIN: Final = (bool, int, float, str, torch.dtype, torch.device, type(None))
+Trail = tuple[Any, ...]  # the keys and indices that lead to a part
+
+
+class NotServed:
+    """Stands where a part of a value is only in the engine's process. Whatever is done with it is refused."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<not served: {self._name}>"
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"{self._name} stays in the engine's process: of what a module takes or returns, the first tensor is read."
+        )
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        given = [*args, *(kwargs or {}).values()]
+        next(one for one in given if isinstance(one, NotServed))._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    __getitem__ = __call__ = __iter__ = __len__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueForm:
+    """The form of the value at a location: `around` is all but the tensor at `trail`, whose shape the model had on the
+    lines that were tried. Without a floating tensor there is no trail."""
+
+    name: str
+    around: Any
+    trail: Trail | None
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+
+    def filled(self, value: Tensor) -> Any:
+        """Return what a module takes or returns, with this tensor in its place."""
+        return value if self.trail is None or not self.trail else _put(self.around, self.trail, value)
+
+    def tensor_in(self, left: Any) -> Tensor:
+        """Return the tensor in what took its place. UsageError where that has another form, or where another part of it
+        was changed."""
+        _require_alike(self.name, self.around, left, self.trail or ())
+        value = left
+        for key in self.trail or ():
+            value = value[key]
+        if not isinstance(value, Tensor):
+            raise UsageError(f"{self.name} holds a tensor; it was replaced by a {type(value).__name__}.")
+        return value
+
+
+def form_of(name: str, value: Any) -> ValueForm:
+    """Return the form of a value, whose first floating tensor is the one that an engine has."""
+    found = next(_parts(value), None)
+    trail, tensor = found if found is not None else (None, None)
+    around = _mapped(value, (), lambda at, one: _left(name, at, one, trail))
+    if tensor is None:
+        return ValueForm(name=name, around=around, trail=None)
+    return ValueForm(name=name, around=around, trail=trail, shape=tuple(tensor.shape), dtype=tensor.dtype)
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    return next((one for _, one in _parts(value)), None)
+
+
+def _left(name: str, at: Trail, one: Any, chosen: Trail | None) -> Any:
+    if at == chosen or isinstance(one, PLAIN):
+        return None if at == chosen else one
+    return NotServed(name + "".join(f"[{key!r}]" for key in at))
+
+
+def _parts(value: Any, at: Trail = ()) -> Iterator[tuple[Trail, Tensor]]:
+    """Yield all floating tensors within."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield at, value
+    elif isinstance(value, dict | list | tuple):
+        for key, one in _entries(value):
+            yield from _parts(one, (*at, key))
+
+
+def _entries(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items() if isinstance(value, dict) else enumerate(value))
+
+
+def _mapped(value: Any, at: Trail, change: Callable[[Trail, Any], Any]) -> Any:
+    """Return a value of the same containers whose leaves are changed."""
+    if not isinstance(value, dict | list | tuple):
+        return change(at, value)
+    return _rebuilt(value, {key: _mapped(one, (*at, key), change) for key, one in _entries(value)})
+
+
+def _put(value: Any, trail: Trail, put: Any) -> Any:
+    if not trail:
+        return put
+    parts = dict(_entries(value))
+    return _rebuilt(value, parts | {trail[0]: _put(parts[trail[0]], trail[1:], put)})
+
+
+def _rebuilt(value: Any, parts: dict[Any, Any]) -> Any:
+    """Return a container of the same type: transformers' outputs are dicts that also have attributes."""
+    if isinstance(value, dict):
+        made = value.copy()
+        for key, one in parts.items():
+            made[key] = one
+        return made
+    if hasattr(value, "_fields"):
+        return type(value)(*parts.values())
+    return type(value)(parts.values())
+
+
+def _require_alike(name: str, around: Any, left: Any, trail: Trail) -> None:
+    if not trail and not isinstance(around, dict | list | tuple):
+        return
+    if not isinstance(around, dict | list | tuple):
+        raise UsageError(f"{name}: {ONLY_THE_FIRST}")
+    if type(left) is not type(around) or len(left) != len(around):
+        raise UsageError(
+            f"{name} is a {type(around).__name__} of {len(around)}; it was replaced by a {type(left).__name__}."
+        )
+    parts = dict(_entries(left))
+    for key, one in _entries(around):
+        if trail and key == trail[0]:
+            _require_alike(name, one, parts[key], trail[1:])
+        elif not _same(one, parts[key]):
+            raise UsageError(f"{name}: {ONLY_THE_FIRST}")
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict | list | tuple):
+        if type(one) is not type(other) or len(one) != len(other):
+            return False
+        parts = dict(_entries(other))
+        return all(key in parts and _same(part, parts[key]) for key, part in _entries(one))
+    return one is other or (isinstance(one, PLAIN) and type(one) is type(other) and one == other)
+
+
+# The locations of nnsight, in the order of a pass, and the site of each: modules by the paths that both tools have.
+# Found by one forward of the model without weights, in which no number is computed.
 
 OF_LAYERS: Final = {"input": "resid_pre", "output": "resid_post", "attention_probabilities": "pattern"}
 LINES, POSITIONS = 3, 11  # of the lines that are tried: where a tensor has these in front, it has a row for each
@@ -196,3 +345,108 @@ def _not_met(name: str) -> str:
     if ".source." in name:
         return f"{name} is not served: what a module does within is the engine's; its `input` and `output` are read."
     return f"{name} is not served: no such module runs in a pass of this model."
+
+
+# The names of nnterp's StandardizedTransformer, the same for every family: `model.layers_output[5]`.
+
+OF_LAYER_NAMES: Final = {"layers_input": "input", "layers_output": "output", "attention_probabilities": PROBABILITIES}
+OF_MODULES: Final = {
+    "attentions_input": "attn_in",
+    "attentions_output": "attn_out",
+    "mlps_input": "mlp_in",
+    "mlps_output": "mlp_out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedValues:
+    """The values of the trace that runs, as bare tensors, by the names of their locations."""
+
+    locations: Locations
+    description: ModelDescription
+
+    def read(self, name: str) -> Tensor:
+        return self.locations.named(name).form.tensor_in(Mediator.value(name))
+
+    def assign(self, name: str, value: Tensor) -> None:
+        Mediator.swap(name, self.locations.named(name).form.filled(value))
+
+    def module_of(self, point: str) -> str:
+        """Return the path of the module whose input or output a point is, below its layer or in the model. UsageError
+        where there is no such module."""
+        there = next(one for one in self.description.points if one.point == point)
+        if there.module is None:
+            why = there.absent or "its layers have it at different modules"
+            raise UsageError(f"This model has no one {point}: {why}.")
+        return there.module
+
+
+@dataclass(frozen=True, slots=True)
+class ByLayer:
+    """A value that every layer has: in a trace it is read, and assigned, by the layer's number."""
+
+    values: NamedValues
+    names: tuple[str, ...]
+
+    def __getitem__(self, layer: int) -> Tensor:
+        return self.values.read(self.names[layer])
+
+    def __setitem__(self, layer: int, value: Tensor) -> None:
+        self.values.assign(self.names[layer], value)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class OfLayers:
+    """An attribute of the model that is read by layer."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, model: Any, owner: type) -> Any:
+        if model is None:
+            return self
+        values: NamedValues = model.named_values
+        if self._name in OF_LAYER_NAMES:
+            below = OF_LAYER_NAMES[self._name]
+        else:
+            below = f"{values.module_of(OF_MODULES[self._name])}.{self._name.rpartition('_')[2]}"
+        return ByLayer(values, tuple(f"{path}.{below}" for path in values.locations.layers))
+
+
+class NnterpNames:
+    """The attributes of nnterp's models that nnsight's lack."""
+
+    layers_input, layers_output = OfLayers(), OfLayers()
+    attentions_input, attentions_output = OfLayers(), OfLayers()
+    mlps_input, mlps_output = OfLayers(), OfLayers()
+    attention_probabilities = OfLayers()
+    named_values: NamedValues
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.named_values.locations.layers)
+
+    @property
+    def token_embeddings(self) -> Tensor:
+        """The output of the embedding, in a trace."""
+        return self.named_values.read(self._embedding)
+
+    @token_embeddings.setter
+    def token_embeddings(self, value: Tensor) -> None:
+        self.named_values.assign(self._embedding, value)
+
+    @property
+    def logits(self) -> Tensor:
+        """The logits that the model returns, in a trace."""
+        return self.named_values.read(f"{self.named_values.locations.root}.output")
+
+    @logits.setter
+    def logits(self, value: Tensor) -> None:
+        self.named_values.assign(f"{self.named_values.locations.root}.output", value)
+
+    @property
+    def _embedding(self) -> str:
+        values = self.named_values
+        return f"{values.locations.root}.{values.module_of('embed')}.output"

@@ -13,16 +13,14 @@ from nnsight.modeling.transformers import TransformersModel
 from torch._guards import detect_fake_mode
 from transformers import AutoTokenizer
 
-from djinn_jupyter.client.connection.channel import ask_for
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.temporary import open_temporarily
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.temporary import open_temporarily
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.integrations.nnsight.lines import generation_of, lines_of, require_known
-from djinn_jupyter.integrations.nnsight.locations import Locations, recorded
-from djinn_jupyter.integrations.nnsight.names import NamedValues, NnterpNames
-from djinn_jupyter.integrations.nnsight.serving import Serving
-from djinn_jupyter.integrations.stepped_lines import SteppedLines
+from djinn_jupyter.integrations.lines import SteppedLines
+from djinn_jupyter.integrations.nnsight.locations import Locations, NamedValues, NnterpNames, recorded
+from djinn_jupyter.integrations.nnsight.serving import Serving, generation_of, lines_of, require_known
+from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
 

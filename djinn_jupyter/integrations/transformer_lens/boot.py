@@ -12,11 +12,11 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources.transformers_driver import TransformersDriver
 
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.integrations.transformer_lens.driver import DjinnDriver
-from djinn_jupyter.integrations.transformer_lens.hook_sites import hook_sites
+from djinn_jupyter.integrations.transformer_lens.hooks import hook_sites
 from djinn_jupyter.wire.nouns import AttentionName
 
 LINE: Final = 6  # tokens of the line on which both are compared

@@ -17,15 +17,19 @@ from torch import Tensor
 from transformer_lens.model_bridge.driver_protocol import ForwardResult
 from transformer_lens.model_bridge.exceptions import StopAtLayerException
 
-from djinn_jupyter.client.connection.channel import ask_for
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.temporary import open_temporarily
-from djinn_jupyter.integrations.hooked_lines import Change, HookedLines, Values, place_of
-from djinn_jupyter.integrations.tensors import to_tensor, to_values
-from djinn_jupyter.integrations.transformer_lens.hook_sites import HookSite
-from djinn_jupyter.integrations.transformer_lens.hooks import fired, only_looks, stops
-from djinn_jupyter.integrations.transformer_lens.interventions import Function, function_of
-from djinn_jupyter.integrations.transformer_lens.norms import of_norm
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.temporary import open_temporarily
+from djinn_jupyter.integrations.lines import Change, HookedLines, Values, place_of, to_tensor, to_values
+from djinn_jupyter.integrations.transformer_lens.hooks import (
+    Function,
+    HookSite,
+    fired,
+    function_of,
+    of_norm,
+    only_looks,
+    stops,
+)
+from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
 

@@ -9,9 +9,9 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, HOVER, KEEP, SESSION, Group, given, option, verb
-from djinn_jupyter.methods.attribution.api import attributing
+from djinn_jupyter.methods.attribution import api
 from djinn_jupyter.methods.common.magic import engines_beside
-from djinn_jupyter.methods.sweep.api.sweep_arguments import AXES
+from djinn_jupyter.methods.sweep.api.arguments import AXES
 from djinn_jupyter.methods.sweep.magic import CELLS, SITE, cells_of, draw_swept, named_line, pairs_of
 
 ESTIMATED: Final = [axis for axis in AXES if axis != "coef"]
@@ -48,7 +48,7 @@ class AttributingMagics(Group):
         draw_swept(
             self.state,
             args,
-            lambda on_progress: attributing.attribute(
+            lambda on_progress: api.attribute(
                 self.state.engine,
                 corrupted=session if pairs is None else None,
                 pairs=pairs,

@@ -6,13 +6,13 @@ from argparse import Namespace
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.client.interrupts import WorkInterrupted
+from djinn_jupyter.api.interrupts import WorkInterrupted
 from djinn_jupyter.errors import MeasurementEnded, UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, KEEP, SESSION, Group, given, option, verb
-from djinn_jupyter.magics.redrawn import Redrawn
+from djinn_jupyter.magics.screen import Redrawn
 from djinn_jupyter.methods.common.magic import PROMPTS, engines_beside, prompts_of
 from djinn_jupyter.methods.datasets import card
-from djinn_jupyter.methods.datasets.api import collecting, session_verbs, splicing
+from djinn_jupyter.methods.datasets.api import collecting, scoring, session_verbs
 from djinn_jupyter.widgets import views
 
 
@@ -93,6 +93,6 @@ class CollectingMagics(Group):
         Beside it are the loss of the model, and the one with the point at zero."""
         if args.prompts is None:
             raise UsageError("Name the prompts to measure by: --prompts FILE, or a variable with a list.")
-        found = splicing.splice(self.state.engine, args.module, prompts_of(self, args.prompts))
+        found = scoring.splice(self.state.engine, args.module, prompts_of(self, args.prompts))
         self.state.keep(args.keep, found)
         self.state.screen.say(repr(found))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.client.result import STRONGEST
-from djinn_jupyter.methods.direct.api.attribution import Attribution
-from djinn_jupyter.widgets.markup import Html, div, element, table
+from djinn_jupyter.api.result import STRONGEST
+from djinn_jupyter.methods.direct.api import Attribution
+from djinn_jupyter.widgets.html import Html, card, div, element, facts, part, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.widgets.spelling import columns, logit, marked
-from djinn_jupyter.widgets.theme import card, facts, part
 from djinn_jupyter.widgets.view import View
 
 SAID = "each module's output through the model's head, with the final norm's factor as it is at this stop"

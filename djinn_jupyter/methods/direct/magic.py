@@ -10,8 +10,7 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, HOVER, KEEP, Group, given, option, read_prompt, unquoted, verb
-from djinn_jupyter.methods.direct import card
-from djinn_jupyter.methods.direct.api import direct
+from djinn_jupyter.methods.direct import api, card
 
 
 @magics_class
@@ -37,7 +36,7 @@ class DirectMagics(Group):
         line = self._line(args)
         if args.late is not None:
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
-        read = direct.direct(self.state.engine, line, metric=args.metric, **given(over=args.over, adapter=args.adapter))
+        read = api.direct(self.state.engine, line, metric=args.metric, **given(over=args.over, adapter=args.adapter))
         self.state.keep(args.keep, read)
         self.state.screen.show(card.attribution_view(read, hover=args.hover, top=args.top))
 

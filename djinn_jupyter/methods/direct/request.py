@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
-from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.limits import OneOrTwo
+from djinn_jupyter.wire.base import Frozen, ReplyBase
+from djinn_jupyter.wire.looks import Circumstances, FedTokens
 from djinn_jupyter.wire.nouns import StopIdentity, TopToken
 from djinn_jupyter.wire.readings import Contribution, NeuronParts
-from djinn_jupyter.wire.reply_base import ReplyBase
-from djinn_jupyter.wire.request_base import SessionRequest
+from djinn_jupyter.wire.request_base import OneOrTwo, SessionRequest
 
 
 class AttributionRecipe(Frozen, frozen=True):

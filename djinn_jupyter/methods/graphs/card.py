@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from djinn_jupyter.digits import power_above
+from djinn_jupyter.methods.circuits.card.circuit import MOST, Edge, EdgeGraph, graph_view
 from djinn_jupyter.methods.circuits.card.edge_layout import NODE, Key, Node, laid_out_by
-from djinn_jupyter.methods.circuits.card.graph import MOST, Edge, EdgeGraph, graph_view
-from djinn_jupyter.methods.graphs.api.graphs import AttributionGraph, GraphNode
+from djinn_jupyter.methods.graphs.api import AttributionGraph, GraphNode
+from djinn_jupyter.units import power_above
 from djinn_jupyter.widgets.spelling import figure
 from djinn_jupyter.widgets.view import View
 

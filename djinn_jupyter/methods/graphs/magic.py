@@ -8,8 +8,7 @@ from typing import Final
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
-from djinn_jupyter.methods.graphs import card
-from djinn_jupyter.methods.graphs.api import graphs
+from djinn_jupyter.methods.graphs import api, card
 from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
 
 DRAWN: Final = 30
@@ -38,7 +37,7 @@ class GraphMagics(Group):
         if args.line is not None:
             refuse_session(args)
         line = self.state.session(args.session) if args.line is None else named_line(self.state, args.line)
-        found = graphs.attribution_graph(
+        found = api.attribution_graph(
             self.state.engine, line, args.metric, module=args.module, **given(features=args.features)
         )
         self.state.keep(args.keep, found)

@@ -7,15 +7,12 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from djinn_jupyter.methods.sweep.request import LineSource
-from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.limits import Spelling
-from djinn_jupyter.wire.module_form import Digest, ModuleName
+from djinn_jupyter.wire.base import Frozen, ReplyBase
+from djinn_jupyter.wire.modules import AdapterIdentity, Digest, ModuleName
 from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
 from djinn_jupyter.wire.provenance import Provenance
-from djinn_jupyter.wire.reply_base import ReplyBase
-from djinn_jupyter.wire.request_base import SessionRequest
+from djinn_jupyter.wire.request_base import SessionRequest, Spelling
 
 MOST_FEATURES: Final = 8192
 MOST_LOGITS: Final = 64

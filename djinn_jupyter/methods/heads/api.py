@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import msgspec
 
-from djinn_jupyter.client.arguments import typed
-from djinn_jupyter.client.arrays import largest, to_numpy
-from djinn_jupyter.client.connection.channel import Channel
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.partial_replies import replied_in_parts
-from djinn_jupyter.client.prompts import given_prompts, tokenized
-from djinn_jupyter.client.result import Result
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.api.arguments import typed
+from djinn_jupyter.api.arrays import largest, to_numpy
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.interrupts import interruptible
+from djinn_jupyter.api.partial_replies import replied_in_parts
+from djinn_jupyter.api.result import Result
+from djinn_jupyter.api.runs import given_prompts, tokenized
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.heads.request import KINDS, MOST_LINES, HeadsRead, Kind, ReadHeads
 
 WORK: Final = "The reading of heads"

@@ -6,10 +6,9 @@ import numpy as np
 
 from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
 from djinn_jupyter.methods.heads.request import KINDS, Kind
-from djinn_jupyter.widgets.markup import Html, div, element, folded, over, span, table
+from djinn_jupyter.widgets.html import Html, card, div, element, folded, over, part, span, table
 from djinn_jupyter.widgets.pictures import image, share_colour, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, plural, share
-from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.view import View
 
 NAMES = {"previous": "previous token", "duplicate": "duplicate token", "induction": "induction"}

@@ -7,10 +7,9 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta
 
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.circumstances import Circumstances
-from djinn_jupyter.wire.limits import OwnName, SomeTokens
-from djinn_jupyter.wire.reply_base import ReplyBase
-from djinn_jupyter.wire.request_base import SessionRequest
+from djinn_jupyter.wire.base import ReplyBase
+from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire.request_base import OwnName, SessionRequest, SomeTokens
 
 MOST_LINES: Final = 4096
 Kind = Literal["previous", "duplicate", "induction"]

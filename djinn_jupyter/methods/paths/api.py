@@ -6,14 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.arguments import checked_seed, typed
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.sweep.api.arguments import axes_of, edit_of, lines_given, metrics_of
 from djinn_jupyter.methods.sweep.api.grid import Grid
-from djinn_jupyter.methods.sweep.api.grid_waits import waits_for_grid
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric
-from djinn_jupyter.methods.sweep.api.sweep_arguments import axes_of, edit_of, lines_given, metrics_of
-from djinn_jupyter.methods.sweep.api.sweeping import OnProgress, swept
+from djinn_jupyter.methods.sweep.api.sweeping import OnProgress, swept, waits_for_grid
 from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire.sites import HEAD_POINTS
 

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from djinn_jupyter.methods.sweep.api.grid import Grid
-from djinn_jupyter.methods.sweep.api.pair_statistics import FEWEST, NO_INTERVAL
-from djinn_jupyter.widgets.markup import Html, div, element, folded, joined, over, table
+from djinn_jupyter.methods.sweep.api.grid import FEWEST, NO_INTERVAL, Grid
+from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, mono, over, part, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, plural
-from djinn_jupyter.widgets.theme import card, facts, mono, part
 from djinn_jupyter.widgets.tokens import cell_token
 from djinn_jupyter.widgets.view import View
 

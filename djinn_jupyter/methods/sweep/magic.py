@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.client.interrupts import WorkInterrupted
+from djinn_jupyter.api.interrupts import WorkInterrupted
 from djinn_jupyter.errors import SweepEnded, UsageError
 from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.parsing import (
@@ -28,13 +28,13 @@ from djinn_jupyter.magics.parsing import (
     verb,
     words_of,
 )
-from djinn_jupyter.magics.redrawn import Redrawn
+from djinn_jupyter.magics.screen import Redrawn
 from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
 from djinn_jupyter.methods.sweep import card
-from djinn_jupyter.methods.sweep.api import sweep_arguments, sweeping
+from djinn_jupyter.methods.sweep.api import arguments, sweeping
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.patches import Patch
+    from djinn_jupyter.api.patches import Patch
     from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.methods.sweep.api.grid import Grid
     from djinn_jupyter.methods.sweep.api.sweeping import OnProgress
@@ -75,7 +75,7 @@ class SweepingMagics(Group):
         SITE,
         option(
             "--over",
-            help=f"of {', '.join(sweep_arguments.AXES)}; default the site's stars, else layer,position",
+            help=f"of {', '.join(arguments.AXES)}; default the site's stars, else layer,position",
         ),
         option(
             "--from",
@@ -142,7 +142,7 @@ class SweepingMagics(Group):
             return None
         if args.clean is not None:
             raise UsageError("--noise patches from the present line itself: leave --from out.")
-        return sweep_arguments.noise(args.noise, **given(scale=args.noise_scale))
+        return arguments.noise(args.noise, **given(scale=args.noise_scale))
 
 
 def cells_of(state: KernelState, args: Namespace) -> dict[str, Any]:

@@ -7,19 +7,14 @@ from typing import Annotated, Final, Generic, Literal
 import msgspec
 from msgspec import Meta
 
-from djinn_jupyter.wire.adapters import AdapterIdentity
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.bounds import bounded_by
-from djinn_jupyter.wire.checking import Checked
+from djinn_jupyter.wire.base import EventBase, Frozen, ReplyBase, bounded_by
 from djinn_jupyter.wire.edits import Edit, EditBase
-from djinn_jupyter.wire.event_base import EventBase
-from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.limits import OwnName, Positions, SomeTokens, Spelling
-from djinn_jupyter.wire.module_form import ModuleIdentity
+from djinn_jupyter.wire.greeting import Checked
+from djinn_jupyter.wire.modules import AdapterIdentity, ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName, Mode
 from djinn_jupyter.wire.provenance import Provenance
-from djinn_jupyter.wire.reply_base import ReplyBase
-from djinn_jupyter.wire.request_base import R, SessionRequest
+from djinn_jupyter.wire.request_base import OwnName, Positions, R, SessionRequest, SomeTokens, Spelling
 from djinn_jupyter.wire.running import MOST_METRICS
 
 MOST_STEPS: Final = 1000  # of integrated gradients

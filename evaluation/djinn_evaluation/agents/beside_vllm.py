@@ -13,7 +13,7 @@ from djinn_evaluation.baselines.asking import Baseline, BaselineFailed, baseline
 from djinn_evaluation.configuration.agents import AgentsFile
 from djinn_evaluation.course import Course, Unmeasured
 from djinn_evaluation.pressure.arithmetic import Arithmetic
-from djinn_jupyter.amounts import GIB
+from djinn_jupyter.units import GIB
 
 OFFLOADS: Final = {"prefix_cache": False, "prefix_cache_and_offload": True}
 UNCOUNTED: Final = Unmeasured(reason="this vLLM does not count its preemptions")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from djinn_evaluation.memory import on_device
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 
 PERIOD_SECONDS = 0.05

@@ -16,7 +16,7 @@ from djinn_evaluation.configuration.agents import AgentsFile
 from djinn_evaluation.course import Course
 from djinn_evaluation.link import TimedCopy
 from djinn_evaluation.pressure.swaps import heard
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import MemoryShortage
 from djinn_jupyter.wire.nouns import PrefetchStatistics
 

@@ -20,9 +20,9 @@ from djinn_evaluation.memory import bytes_of
 from djinn_evaluation.pressure.arithmetic import Arithmetic, arithmetic
 from djinn_evaluation.serving import engine_for
 from djinn_evaluation.shape import Shape, foretold, shape_of
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.units import GIB
 
 LOG, FILE = "agents.log", "agents_results.json"
 FILES = (FILE,)

@@ -11,9 +11,9 @@ from typing import Final
 from djinn_evaluation.agents.script import SHARED, AgentScript
 from djinn_evaluation.agents.ways import Way
 from djinn_evaluation.outcomes import finished
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished
 from djinn_jupyter.errors import MemoryShortage
 
 AGAIN_SECONDS: Final = 0.05

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from djinn_evaluation.configuration.agents import AgentsFile, PauseKind, Pauses
-from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.errors import UsageError
 
 SHARED = "shared prompt"

@@ -19,7 +19,7 @@ from transformers import DynamicCache
 
 from djinn_evaluation.baselines import weights
 from djinn_evaluation.baselines.answering import serve
-from djinn_jupyter.amounts import GIB
+from djinn_jupyter.units import GIB
 
 
 class Eager:

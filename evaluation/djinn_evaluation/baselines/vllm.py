@@ -19,7 +19,7 @@ from djinn_evaluation.baselines.answering import serve
 from djinn_evaluation.baselines.sources import source_of
 from djinn_evaluation.baselines.vllm_interface import answers_of, fields_of, found_in
 from djinn_evaluation.nvml import Unseen, card
-from djinn_jupyter.amounts import GIB
+from djinn_jupyter.units import GIB
 
 SLEEP_LEVEL: Final = 1  # weights to host memory, keys and values discarded; level 2 would lose the weights too
 SEED: Final = 0

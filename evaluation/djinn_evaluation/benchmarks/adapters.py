@@ -20,7 +20,7 @@ from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.digest import digest
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 NEW = 32
 LENGTHS = (32, 256)

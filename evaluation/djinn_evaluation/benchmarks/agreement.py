@@ -15,9 +15,9 @@ from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_most
 from djinn_evaluation.benchmarks.serving_engine import engine_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
-from djinn_jupyter.integrations.hooked_lines import HookedLines
+from djinn_jupyter.integrations.lines import HookedLines
 
 LINE: Final = (5, 6, 7, 8, 9, 10, 11, 12)
 LAYER: Final = 4

@@ -16,7 +16,7 @@ from djinn_evaluation.benchmarks.serving_engine import engine_of, pid_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 LENGTHS = (16, 128)
 ROUNDS = 5

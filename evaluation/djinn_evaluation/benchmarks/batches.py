@@ -15,7 +15,7 @@ from djinn_evaluation.benchmarks.serving_engine import engine_of, pid_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.session import RemoteSession
 
 ROWS, NEW, LENGTH, SHORTEST = 32, 20, 16, 4
 ROUNDS = 7

@@ -18,10 +18,10 @@ from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.benchmarks.workers.heavy import ASKED
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.connection.channel import expect
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Paused
+from djinn_jupyter.link.channel import expect
 
 LAYER_MILLISECONDS = 20.0
 POSITIONS, PROMPTS, LENGTH, ROWS, NEW, SHORT = 24, 128, 32, 32, 20, 8

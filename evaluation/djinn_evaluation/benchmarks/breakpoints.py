@@ -14,7 +14,7 @@ from djinn_evaluation.benchmarks.setting import GPT2, Setting, Shape
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.session import RemoteSession
 
 # A small model for costs of microseconds: its tokens are short enough for them to show.
 SMALL = replace(GPT2, width=128, heads=4, vocabulary=1000)

@@ -21,7 +21,7 @@ from djinn_evaluation.benchmarks.serving_engine import engine_of, pid_of
 from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 PROMPTS, PROMPTS_IF_QUICK = 128, 32
 LENGTH, LENGTHS = 32, range(17, 49)  # all of one length; of 32 lengths, half a token longer in the mean

@@ -32,7 +32,7 @@ from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.course import Course
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 REPETITIONS: Final = 6
 RESAMPLES: Final = 1000

@@ -44,7 +44,7 @@ from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_least, at_most
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.intervals import MedianInterval
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 REPETITIONS: Final = {8: 10, 24: 10, 80: 3}  # by agents
 VOCABULARY: Final = 50257  # of tokens that are only counted

@@ -14,8 +14,8 @@ from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 
 PER_WIDTH = 8  # features for each number of the residual
 LENGTH, NEW = 16, 16

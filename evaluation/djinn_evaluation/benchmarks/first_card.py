@@ -18,7 +18,7 @@ from djinn_evaluation.benchmarks.measuring import Spread, take_turns
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_most
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.intervals import ratios
-from djinn_jupyter.client.loading import attach, engines
+from djinn_jupyter.api.loading import attach, engines
 from tests.browser.chromium import chromium
 from tests.browser.lab_page import HEIGHT, WIDTH, LabPage
 from tests.browser.lab_server import lab_server

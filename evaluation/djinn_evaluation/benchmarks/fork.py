@@ -10,8 +10,8 @@ from djinn_evaluation.benchmarks.serving_engine import engine_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 
 COMMITTED = 1000
 ROUNDS = 25

@@ -12,7 +12,7 @@ from djinn_evaluation.benchmarks.serving_engine import Stopwatch, engine_of, pid
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.session import RemoteSession
 
 NEW = 48
 PLACES = {64: 0.97, 1024: 1.0}

@@ -21,10 +21,10 @@ from djinn_evaluation.benchmarks.results import Checks, Figure, Result
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.engine import Engine
-from djinn_jupyter.engine.persistence import records
-from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.process.engine import Engine
+from djinn_jupyter.engine.store import records
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.requests import Back, ClearBreakpoints, Open, Resume, Run, SetBreakpoint
 

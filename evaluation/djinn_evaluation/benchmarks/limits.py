@@ -2,7 +2,7 @@
 
 Counts the multiplications of the rows that any sweep has to compute, and measures the most of them that the model's own
 layer reaches here in a second, at any number of rows, multiplied as those of a sweep are
-(`engine/forward/multiplication.py`). What a sweep cannot do faster are these rows, and the two lines of a pair alone.
+(`engine/passes/epilogue.py`). What a sweep cannot do faster are these rows, and the two lines of a pair alone.
 Of many pairs it is one line alone, for the rows of the other run among those of cells. A fast sweep also owes the cells
 that it computes again alone, at the rate of one line's rows in plain PyTorch: with them the limit is lower.
 TransformerLens's times are those of `results/patching.json`, so both are measured right after one another.
@@ -28,7 +28,7 @@ from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.patching import CASES, PAIRS, POSITIONS, THEIRS, Case
 from djinn_evaluation.benchmarks.results import Figure, Result, at_least
 from djinn_evaluation.benchmarks.setting import GPT2, Shape
-from djinn_jupyter.engine.forward.multiplication import ManyRows
+from djinn_jupyter.engine.passes.epilogue import ManyRows
 from djinn_jupyter.methods.sweep.engine.sweep import RECHECKED
 
 ROWS = (16, 77, 115, 230, 285, 400, 600, 1024)

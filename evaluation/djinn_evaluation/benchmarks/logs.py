@@ -19,7 +19,7 @@ from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.cores import seconds_computed
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.session import RemoteSession
 
 Clock = Callable[[], float]
 LEVELS = ("warning", "info", "debug")

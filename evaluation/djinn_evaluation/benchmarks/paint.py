@@ -16,7 +16,7 @@ from playwright.sync_api import Page
 from djinn_evaluation.benchmarks.measuring import Spread, differences
 from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_most
 from djinn_evaluation.benchmarks.setting import Setting
-from djinn_jupyter.client.loading import attach, engines
+from djinn_jupyter.api.loading import attach, engines
 from tests.browser import painting
 from tests.browser.chromium import chromium
 from tests.browser.lab_page import HEIGHT, WIDTH, LabPage

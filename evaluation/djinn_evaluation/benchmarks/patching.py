@@ -22,7 +22,7 @@ from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.methods.sweep.api.grid import Grid
 
 POSITIONS, LATE = 16, 10

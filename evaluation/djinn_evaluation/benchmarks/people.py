@@ -30,11 +30,11 @@ from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.cores import seconds_computed
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.connection.channel import SocketChannel, expect
-from djinn_jupyter.client.connection.io_thread import IoThread
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished, Paused
+from djinn_jupyter.link.channel import SocketChannel, expect
+from djinn_jupyter.link.io_thread import IoThread
 from djinn_jupyter.wire.nouns import Mode
 
 SHAPE = Shape(layers=12, width=384, heads=6, vocabulary=8192)

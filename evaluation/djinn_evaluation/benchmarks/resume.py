@@ -11,8 +11,8 @@ from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.digest import digest
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished
 
 POSITIONS = 256
 BAR, DECODE_MILLISECONDS = 1.05, 0.5

@@ -23,8 +23,8 @@ from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Tokenize

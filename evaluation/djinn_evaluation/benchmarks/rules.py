@@ -17,9 +17,9 @@ from djinn_evaluation.benchmarks.serving_engine import engine_of, pid_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.connection.channel import expect
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished
+from djinn_jupyter.link.channel import expect
 from djinn_jupyter.wire.edits import Edit
 
 RULES, NEW, LENGTH = 8, 4, 16  # so many rules that their cost stands out from the layers' own, and turns so short

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import djinn_jupyter as dj
 from djinn_evaluation.benchmarks.setting import Setting
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 
 @contextmanager

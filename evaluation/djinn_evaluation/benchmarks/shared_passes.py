@@ -28,7 +28,7 @@ from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.cores import seconds_computed
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.wire.nouns import Mode
 
 NOTEBOOKS, NOTEBOOKS_OF_A_QUICK_RUN = 64, 16

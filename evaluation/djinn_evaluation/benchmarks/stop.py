@@ -11,7 +11,7 @@ from djinn_evaluation.benchmarks.serving_engine import engine_of
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.session import RemoteSession
 
 ROUNDS = 9
 

@@ -25,8 +25,8 @@ from djinn_evaluation.commit import versions
 from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
 from djinn_evaluation.validation.ring import weights_of
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 
 SHAPE = Shape(layers=12, width=512, heads=8, vocabulary=1000)  # 12 layers of 12 MiB
 BUDGET = 80 << 20

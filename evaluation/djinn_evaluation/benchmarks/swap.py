@@ -14,7 +14,7 @@ from djinn_evaluation.benchmarks.setting import Setting, Shape
 from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.digest import digest
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.wire.nouns import Tier
 
 LENGTHS = {

@@ -26,10 +26,10 @@ from djinn_evaluation.benchmarks.worker import Worker, worker
 from djinn_evaluation.digest import digest
 from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.connection.channel import expect
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished, Paused
+from djinn_jupyter.link.channel import expect
 
 POSITIONS, POSITIONS_IF_QUICK = 16, 4  # as long as the sentences that are usually patched
 ROUNDS = 3

@@ -9,7 +9,7 @@ from typing import Any, Final
 from djinn_evaluation.claims import verdicts
 from djinn_evaluation.claims.claim import StatedSize
 from djinn_evaluation.claims.paths import AGENTS, FEW, GPT2, LOGITS, SLEEP, TWICE, P, W
-from djinn_jupyter.amounts import GIB
+from djinn_jupyter.units import GIB
 
 LAYERS: Final = W + "token_accuracy.entries[].layer"
 COPIED: Final = P + "swap_events[].bytes"

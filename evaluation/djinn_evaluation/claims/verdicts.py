@@ -19,7 +19,7 @@ from djinn_evaluation.claims.judgement import (
     read_interval,
     together,
 )
-from djinn_jupyter.amounts import GIB, spell_bytes
+from djinn_jupyter.units import GIB, spell_bytes
 
 V = Mapping[str, Any]
 RUNS: Final = 2  # with the same edit at the same stop

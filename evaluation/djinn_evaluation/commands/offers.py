@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from djinn_jupyter.amounts import GIB, parse_bytes
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.units import GIB, parse_bytes
 
 TWO_MODELS = "Give --model or --random-weights, not both."
 Run = Callable[[argparse.Namespace, Any], list[str]]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from djinn_evaluation.configuration.reading import decode_yaml
-from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.errors import UsageError
 
 PREFIX = "architecture."

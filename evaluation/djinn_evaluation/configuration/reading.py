@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from djinn_evaluation.configuration.section import Section, keys_of
-from djinn_jupyter.client.given_paths import given_path
+from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.wire.texts import in_quotes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from djinn_evaluation.memory import limits_card
-from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.units import spell_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

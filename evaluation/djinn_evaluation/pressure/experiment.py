@@ -17,11 +17,11 @@ from djinn_evaluation.pressure.held import held_by
 from djinn_evaluation.pressure.swaps import Swaps, heard
 from djinn_evaluation.serving import engine_for, prompt_of
 from djinn_evaluation.shape import foretold, require_whitebox, shape_of
-from djinn_jupyter.amounts import GIB, spell_bytes
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.units import GIB, spell_bytes
 
 LOG = "exp3_memory_pressure_final.log"
 FILE = "memory_pressure_results.json"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from djinn_evaluation.memory import in_use, weights_on_device
-from djinn_jupyter.amounts import GIB, spell_bytes
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.units import GIB, spell_bytes
 from djinn_jupyter.wire.nouns import EngineStatistics
 
 SECONDS, PERIOD_SECONDS = 30.0, 0.02  # for moves under way to end

@@ -11,8 +11,8 @@ from typing import Any
 
 from djinn_evaluation.course import Course, Unmeasured
 from djinn_evaluation.link import TimedCopy, of_transfer
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Event, SessionSwapped
 

@@ -18,7 +18,7 @@ from djinn_evaluation.streaming.others import OFFLOADS, RESIDENT, HandSide, Offl
 from djinn_evaluation.streaming.ring import NAME, RingSide
 from djinn_evaluation.streaming.subjects import DrawnShape, Subject, subject
 from djinn_evaluation.streaming.turns import Tool, fit_together, readings
-from djinn_jupyter.amounts import GIB, spell_bytes
+from djinn_jupyter.units import GIB, spell_bytes
 
 LOG: Final = "streaming.log"
 FILE: Final = "streaming_results.json"

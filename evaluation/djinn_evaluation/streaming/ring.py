@@ -18,8 +18,8 @@ from djinn_evaluation.streaming.logits import Answer
 from djinn_evaluation.streaming.subjects import Subject
 from djinn_evaluation.streaming.turns import Measure, Repetition, watched
 from djinn_evaluation.validation.ring import arrived
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
 

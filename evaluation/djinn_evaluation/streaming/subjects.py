@@ -15,9 +15,9 @@ from typing import Any, Final
 from djinn_evaluation.baselines.asking import Baseline
 from djinn_evaluation.configuration.architecture import architecture
 from djinn_evaluation.course import Course
-from djinn_jupyter.amounts import GIB, spell_bytes
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.machine import main_memory
+from djinn_jupyter.units import GIB, spell_bytes
 
 WIDTHS: Final = ("hidden_size", "intermediate_size", "vocab_size")
 HEADS: Final = ("num_attention_heads", "num_key_value_heads", "hidden_size", "intermediate_size", "vocab_size")

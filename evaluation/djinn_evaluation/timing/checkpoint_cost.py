@@ -20,9 +20,9 @@ from djinn_evaluation.outcomes import paused
 from djinn_evaluation.serving import engine_for, prompt_of
 from djinn_evaluation.shape import Shape, foretold, shape_of
 from djinn_evaluation.timing import bars
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.units import GIB
 
 LOG = "checkpoint_cost.log"
 FILE = "checkpoint_cost_results.json"

@@ -16,10 +16,10 @@ from djinn_evaluation.outcomes import finished
 from djinn_evaluation.serving import engine_for, prompt_of
 from djinn_evaluation.shape import Shape, foretold, shape_of
 from djinn_evaluation.timing import bars
-from djinn_jupyter.amounts import MIB
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.units import MIB
 
 LOG = "resume_latency.log"
 THREADS = 1

@@ -14,7 +14,7 @@ from djinn_evaluation.cores import seconds_without_core
 from djinn_evaluation.course import Course, Unmeasured
 from djinn_evaluation.validation.opening import PAGES_SHARE
 from djinn_evaluation.validation.windows import MovedBytes, TimeSpan
-from djinn_jupyter.amounts import GIB
+from djinn_jupyter.units import GIB
 
 PROMPT, NEW = 8, 16
 ROUNDS = 3

@@ -24,10 +24,10 @@ from djinn_evaluation.validation.flatline_verdict import Bar, Flow, bar_of, judg
 from djinn_evaluation.validation.opening import card_for, imposed, options_of, within
 from djinn_evaluation.validation.ring import arrived
 from djinn_evaluation.validation.windows import TimeSpan
-from djinn_jupyter.amounts import GIB, MIB, spell_bytes
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.units import GIB, MIB, spell_bytes
 from djinn_jupyter.wire.nouns import LayerCopy
 
 FILE = "pcie_flatline_results.json"

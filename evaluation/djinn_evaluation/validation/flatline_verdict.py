@@ -15,7 +15,7 @@ from djinn_evaluation.memory import Curve
 from djinn_evaluation.validation import windows
 from djinn_evaluation.validation.beside import HandStreamed
 from djinn_evaluation.validation.windows import MovedBytes, TimeSpan, sustained, window_rates
-from djinn_jupyter.amounts import MIB
+from djinn_jupyter.units import MIB
 from djinn_jupyter.wire.nouns import LayerCopy
 
 OF_BOTH = 0.9  # of what plain PyTorch attains with both at once, as in `streaming`: least_of_both

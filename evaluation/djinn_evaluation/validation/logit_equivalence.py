@@ -20,10 +20,10 @@ from djinn_evaluation.serving import engine_for, prompt_of
 from djinn_evaluation.streaming.logits import finite
 from djinn_evaluation.validation.opening import card_for, imposed, options_of, with_link, within
 from djinn_evaluation.validation.ring import arrived, weights_of
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished
+from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.nouns import LayerCopy
 
 FILE = "logit_equivalence_results.json"

@@ -12,8 +12,8 @@ from djinn_evaluation.configuration.validation import Server, ValidationFile
 from djinn_evaluation.course import Course, Unmeasured
 from djinn_evaluation.link import Link, TimedCopy
 from djinn_evaluation.memory import bytes_of
-from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.units import GIB
 
 Made = TypeVar("Made")
 PAGES_SHARE = 8  # an engine keeps an eighth of its allowance for pages

@@ -6,7 +6,7 @@ import time
 
 from djinn_evaluation.afar import is_afar
 from djinn_evaluation.validation.opening import AnswerLate
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
 
 

@@ -16,9 +16,9 @@ from djinn_evaluation.outcomes import finished
 from djinn_evaluation.pressure.swaps import heard
 from djinn_evaluation.serving import engine_for, prompt_of
 from djinn_evaluation.validation.opening import imposed, options_of, with_link, within
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished
 from djinn_jupyter.errors import MemoryShortage
 
 FILE = "agent_sleep_resume_results.json"

@@ -8,8 +8,8 @@ from typing import Any
 from djinn_evaluation.course import Unmeasured
 from djinn_evaluation.memory import pages_in_use
 from djinn_evaluation.outcomes import paused
-from djinn_jupyter.amounts import GIB, spell_bytes
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.units import GIB, spell_bytes
 from djinn_jupyter.wire.nouns import EngineStatistics
 
 STOPS = "stops and states"  # the budget's name of this kind of holder

@@ -46,7 +46,7 @@ from djinn_evaluation.whitebox.until_full import (
     filled_by_eager,
 )
 from djinn_evaluation.whitebox.wire import measure_wire
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 
 LOG = "exp3_osdi.log"

@@ -8,8 +8,8 @@ from djinn_evaluation.configuration.whitebox import Concurrent
 from djinn_evaluation.course import Course, Unmeasured, timed
 from djinn_evaluation.outcomes import paused
 from djinn_evaluation.whitebox.trials import Reference
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.stops import Finished
 
 
 def run_meanwhile(

@@ -11,8 +11,8 @@ from djinn_evaluation.course import Course, timed
 from djinn_evaluation.intervals import MedianInterval
 from djinn_evaluation.serving import pids_of
 from djinn_evaluation.whitebox.trials import run_prompt, stopped_and_resumed
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 
 
 def measure_overhead(course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from djinn_evaluation.memory import in_use, pages_in_use
 from djinn_evaluation.outcomes import digest_of, finished, paused
 from djinn_evaluation.serving import engine_for
 from djinn_evaluation.whitebox.breakdown import slab_bytes
-from djinn_jupyter.amounts import GIB, MIB
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.units import GIB, MIB
 
 PAUSE_FIELDS = """paused_sessions vram_before_pause_gb vram_at_stop_gb vram_during_pause_gb vram_under_nap_gb
     vram_released requires_full_gpu_for_pause kv_bytes_resident_during_pause session_bytes_on_device

@@ -11,8 +11,8 @@ from djinn_evaluation.configuration.whitebox import Steering
 from djinn_evaluation.course import Course, timed
 from djinn_evaluation.outcomes import digest_of, finished, paused
 from djinn_evaluation.whitebox.trials import Reference, predicted_by
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 
 PAIRS = 8  # of restores without the edit and with it, in turns
 

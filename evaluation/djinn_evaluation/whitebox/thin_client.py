@@ -10,9 +10,9 @@ from djinn_evaluation.afar import LINE_OF_ITS_OWN, is_afar
 from djinn_evaluation.course import Course, Unmeasured, timed
 from djinn_evaluation.outcomes import paused
 from djinn_evaluation.slow_line import Line, over
-from djinn_jupyter.client.connection.channel import SocketChannel
-from djinn_jupyter.client.connection.io_thread import IoThread
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.link.channel import SocketChannel
+from djinn_jupyter.link.io_thread import IoThread
 
 LINE: Final = Line(bits_per_second=50e6, delay_seconds=0.02)
 REPETITIONS: Final = 6

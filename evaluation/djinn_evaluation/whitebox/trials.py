@@ -19,10 +19,10 @@ from djinn_evaluation.digest import digest
 from djinn_evaluation.link import TimedCopy
 from djinn_evaluation.memory import pages_in_use
 from djinn_evaluation.outcomes import digest_of, finished, paused
-from djinn_jupyter.amounts import MIB
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished, Paused, Stop
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished, Paused, Stop
+from djinn_jupyter.units import MIB
 
 RESULTS = "djinn_breakpoint_results.json"
 FIELDS = """model device token_accuracy os_overhead activation_steering concurrent_demo memory_breakdown

@@ -11,10 +11,10 @@ from djinn_evaluation.course import Course, Unmeasured
 from djinn_evaluation.memory import options_for_limit
 from djinn_evaluation.outcomes import digest_of, finished, paused
 from djinn_evaluation.serving import engine_for
-from djinn_jupyter.amounts import GIB, spell_bytes
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import MemoryShortage
+from djinn_jupyter.units import GIB, spell_bytes
 
 FULL_FIELDS = """sessions_until_full sessions_until_full_limit_gb sessions_until_full_reached
     sessions_until_full_refusal""".split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from djinn_evaluation.outcomes import finished, paused
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 
 def measure_wire(engine: RemoteEngine, layer: int, prompt: list[int], new: int) -> dict[str, int]:

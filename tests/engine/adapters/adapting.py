@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from djinn_jupyter.module_files.peft import read_adapter
+from djinn_jupyter.modules.files.peft import read_adapter
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import AdapterAdded
 from tests import adapters

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.errors import IllegalMove, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests import adapters

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.errors import CheckpointRefused, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests import adapters

@@ -12,9 +12,9 @@ from torch import Tensor
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.methods.circuits.request import AttributeEdges
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.methods.direct.request import Attribute
-from djinn_jupyter.methods.sweep.engine.continuing import recipe_of
+from djinn_jupyter.methods.sweep.engine.checked_sweep import recipe_of
 from djinn_jupyter.methods.sweep.request import Estimate, Sweep
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from djinn_jupyter.module_files.folder import read_folder
+from djinn_jupyter.modules.files.folder import read_folder
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.module_form import NamedTensor
+from djinn_jupyter.wire.modules import NamedTensor
 from djinn_jupyter.wire.replies import ModuleAdded
 from tests.engine.desk import Desk
 

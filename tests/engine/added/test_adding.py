@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import IllegalMove, InvalidEdit, SlabFull, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.module_form import ModuleForm
+from djinn_jupyter.wire.modules import ModuleForm
 from tests import saes
 from tests.engine.added.adding import add, opened, remove
 from tests.engine.desk import ME, Desk, build_desk, tokens

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from tests import gemma_scopes, saes
 from tests.client.reached import reached

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.errors import CheckpointRefused, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Scale

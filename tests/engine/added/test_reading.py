@@ -115,7 +115,7 @@ def test_the_numbers_of_a_feature_have_the_bits_of_its_tensor(
 def test_a_condition_computes_the_row_of_its_feature_and_no_other(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from djinn_jupyter.engine.model.added import arithmetic
+    from djinn_jupyter.modules.engine import arithmetic
 
     add(desk, saes.saved(tmp_path, saes.drawn(width(desk))))
     rows: list[int] = []

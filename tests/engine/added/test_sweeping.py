@@ -12,7 +12,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.datasets.request import Collect
 from djinn_jupyter.methods.sweep.request import Estimate, Sweep
 from djinn_jupyter.wire.edits import Zero
 from tests import saes

@@ -21,10 +21,10 @@ from djinn_jupyter.errors import (
     UnknownSite,
     UsageError,
 )
-from djinn_jupyter.methods.datasets.engine import shard_file
+from djinn_jupyter.methods.datasets.engine import shard as shard_file
 from djinn_jupyter.methods.datasets.engine.collection import Collecting
 from djinn_jupyter.methods.datasets.engine.shard import Shard
-from djinn_jupyter.methods.datasets.request.collecting import Collect, Collected
+from djinn_jupyter.methods.datasets.request import Collect, Collected
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE

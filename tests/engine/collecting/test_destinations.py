@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.datasets.api.shard_files import ShardFile
-from djinn_jupyter.methods.datasets.engine import destinations
+from djinn_jupyter.methods.datasets.api.activations import ShardFile
+from djinn_jupyter.methods.datasets.engine import shard
 from djinn_jupyter.methods.datasets.engine.collection import Collecting
-from djinn_jupyter.methods.datasets.engine.destinations import MOST_HANDED_OVER, InFolder, WithClient
-from djinn_jupyter.methods.datasets.request.collecting import Collect, Collected
+from djinn_jupyter.methods.datasets.engine.shard import MOST_HANDED_OVER, InFolder, WithClient
+from djinn_jupyter.methods.datasets.request import Collect, Collected
 from tests.engine.desk import Desk, desk_of, tokens
 
 PROMPTS = tuple(tokens(length, seed=length) for length in (7, 3, 12, 7))
@@ -91,7 +91,7 @@ def test_a_folder_with_the_note_of_a_client_is_refused(desk: Desk, tmp_path: Pat
 def test_more_than_is_handed_over_at_once_is_refused_and_is_written_into_a_folder(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "MOST_HANDED_OVER", 1000)
+    monkeypatch.setattr(shard, "MOST_HANDED_OVER", 1000)
     with pytest.raises(UsageError, match=r"more than the 1,000 B .* fewer prompts in each, by shard_prompts"):
         collected(desk)
     assert collected(desk, folder=str(tmp_path)).path is not None

@@ -9,7 +9,7 @@ import torch
 
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import DjinnError, SlabFull
-from djinn_jupyter.methods.heads.engine.heads import HeadReading, targets_of
+from djinn_jupyter.methods.heads.engine.handlers import HeadReading, targets_of
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero

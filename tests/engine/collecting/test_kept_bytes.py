@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.wavefront.sections import SectionedCall
-from djinn_jupyter.methods.datasets.request.collecting import Collect
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.engine.passes.sections import SectionedCall
+from djinn_jupyter.methods.datasets.request import Collect, Score
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build

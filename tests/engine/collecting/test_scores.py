@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from djinn_jupyter.engine.requests import answer_sizes
+from djinn_jupyter.engine.loop import lines
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, SlabFull, UsageError
-from djinn_jupyter.methods.datasets.engine import scoring
-from djinn_jupyter.methods.datasets.engine.scoring import loss_of
-from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
+from djinn_jupyter.methods.datasets.engine import handlers
+from djinn_jupyter.methods.datasets.engine.handlers import loss_of
+from djinn_jupyter.methods.datasets.request import Score, Scored
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Zero
 from tests.device import DEVICE
@@ -47,7 +47,7 @@ def plain_loss(model: Any, prompt: tuple[int, ...]) -> torch.Tensor:
 def test_losses_and_logits_have_the_bits_of_the_plain_model(
     family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "LOSS_ROWS", 5)
+    monkeypatch.setattr(handlers, "LOSS_ROWS", 5)
     desk, model = desk_of(family, dtype, layers=LAYERS), plain_of(family, dtype, layers=LAYERS)
     assert torch.equal(scored(desk), torch.cat([plain_loss(model, prompt) for prompt in PROMPTS]))
     logits = scored(desk, what="logits")
@@ -150,7 +150,7 @@ def test_logits_of_more_bytes_than_an_answer_has_are_refused_before_a_pass(monke
     desk = desk_of("llama", layers=LAYERS)
     desk.open("long")
     desk.run(PROMPTS[0], 0, name="long")
-    monkeypatch.setattr(answer_sizes, "ANSWERED_LOGITS", len(PROMPTS[0]) * 128 * 4)
+    monkeypatch.setattr(lines, "ANSWERED_LOGITS", len(PROMPTS[0]) * 128 * 4)
     assert scored(desk, prompts=("long",), what="logits").shape == (len(PROMPTS[0]), 128)
     passes = desk.engine.counters.layers_run
     with pytest.raises(

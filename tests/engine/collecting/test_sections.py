@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.wavefront import sections
-from djinn_jupyter.engine.wavefront.sections import Sections
-from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
+from djinn_jupyter.engine.passes import sections
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.passes.sections import Sections
+from djinn_jupyter.engine.passes.shared_cache import BaseRows, SharedCache
 from tests.engine.desk import build_desk, desk_of, tokens
 from tests.engine.session.test_sharing import run_at_once
 from tests.families import build

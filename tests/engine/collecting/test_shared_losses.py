@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.requests.workspace import Reservation
+from djinn_jupyter.engine.loop.figures import Reservation
+from djinn_jupyter.engine.passes import sections
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.engine.wavefront import sections
 from djinn_jupyter.errors import SlabFull, UsageError
-from djinn_jupyter.methods.datasets.engine import scoring, shared_losses
+from djinn_jupyter.methods.datasets.engine import handlers
 from djinn_jupyter.methods.datasets.engine.batches import Batches, NotBatched
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.collecting.test_collections import LAYERS
 from tests.engine.collecting.test_scores import plain_loss
@@ -33,7 +33,7 @@ def scored(desk: Desk, **fields: Any) -> Any:
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "bloom", "mixtral"])
 def test_prompts_of_many_lengths_share_passes(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_losses, "LOSS_ROWS", 5)
+    monkeypatch.setattr(handlers, "LOSS_ROWS", 5)
     desk, model = desk_of(family, layers=LAYERS), plain_of(family, layers=LAYERS)
     expected = torch.cat([plain_loss(model, prompt) for prompt in PROMPTS])
     before = desk.engine.runtime.counters.layers_run
@@ -43,7 +43,7 @@ def test_prompts_of_many_lengths_share_passes(family: str, monkeypatch: pytest.M
     found = to_tensor(reply.values)
     assert torch.allclose(found, expected, rtol=0, atol=1e-4)
     rows = [row.split([len(prompt) - 1 for prompt in PROMPTS]) for row in (found, expected)]
-    assert sum(torch.equal(ours, theirs) for ours, theirs in zip(*rows, strict=True)) >= shared_losses.RECHECKED
+    assert sum(torch.equal(ours, theirs) for ours, theirs in zip(*rows, strict=True)) >= handlers.RECHECKED
     again = desk.engine.runtime.counters.layers_run
     scored(desk)
     assert again > before
@@ -153,5 +153,5 @@ def test_a_prompt_of_one_token_has_no_loss_among_others() -> None:
     desk = desk_of("llama", layers=LAYERS)
     reply = scored(desk, prompts=((3,), *PROMPTS[:2]))
     assert to_tensor(reply.values).shape == (len(PROMPTS[0]) + len(PROMPTS[1]) - 2,)
-    assert scoring.LOSS_ROWS == shared_losses.LOSS_ROWS
+    assert handlers.LOSS_ROWS == handlers.LOSS_ROWS
     desk.close_all()

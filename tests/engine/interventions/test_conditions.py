@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.interventions.conditions import parse
+from djinn_jupyter.engine.passes.conditions import parse
 from djinn_jupyter.errors import InvalidCondition
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.passes import edits
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -26,8 +26,8 @@ from djinn_jupyter.wire.edits import (
     Set,
     Zero,
 )
+from djinn_jupyter.wire.looks import Direction
 from djinn_jupyter.wire.nouns import RuleDescription, WatchDescription
-from djinn_jupyter.wire.watches import Direction
 from tests.device import DEVICE
 from tests.engine.desk import Desk, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from djinn_jupyter.engine.interventions.token_readings import READINGS, of_token
+from djinn_jupyter.engine.passes.conditions import READINGS, of_token
 
 
 def test_readings_are_those_of_torch() -> None:

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from djinn_jupyter.engine.log.lines import JsonLines, PlainLines, Stamp, told
-from djinn_jupyter.engine.log.logged import LoggedRequest, WorkingOn
-from djinn_jupyter.wire.traces import Trace
+from djinn_jupyter.engine.system.log import JsonLines, LoggedRequest, PlainLines, Stamp, WorkingOn, told
+from djinn_jupyter.wire.logs import Trace
 
 TRACE = Trace("3f2a9c01" * 4, "9b1c7d42" * 2, "%djinn_run")
 RUN = LoggedRequest(trace=TRACE, verb="Run", person="anna", session="anna@main")

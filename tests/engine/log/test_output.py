@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.client.engines.logs import lines_of_request
-from djinn_jupyter.engine.log.output import MOST_AT_ONCE
+from djinn_jupyter.engine.system.log import MOST_AT_ONCE
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.log_files import OLDER_KEPT, older, with_older
+from djinn_jupyter.link.registry import lines_of_request
+from djinn_jupyter.wire.logs import OLDER_KEPT, older, with_older
 from tests.waiting import SECONDS
 
 PROGRAM = """
 import logging, os, sys
 from pathlib import Path
-from djinn_jupyter.engine.log.lines import PlainLines
-from djinn_jupyter.engine.log.logged import LoggedRequest, WorkingOn
-from djinn_jupyter.engine.log.output import QueuedLines, StandardError, trouble
-from djinn_jupyter.wire.traces import Trace
+from djinn_jupyter.engine.system.log import PlainLines
+from djinn_jupyter.engine.system.log import LoggedRequest, WorkingOn
+from djinn_jupyter.engine.system.log import QueuedLines, StandardError, trouble
+from djinn_jupyter.wire.logs import Trace
 log = logging.getLogger("djinn_jupyter")
 log.setLevel(logging.INFO)
 """
@@ -74,7 +74,7 @@ def test_a_log_is_begun_anew_and_takes_no_more_than_its_share_of_the_disk(tmp_pa
 def test_a_process_beside_goes_on_in_the_file_that_was_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "demo.log"
     body = """
-        from djinn_jupyter.wire.log_files import rotate
+        from djinn_jupyter.wire.logs import rotate
         path = Path(sys.argv[1])
         sink = StandardError(path, rotates=False)
         sink.write(["before"])
@@ -154,7 +154,7 @@ def test_a_warning_and_the_end_do_not_wait_for_other_lines_and_a_line_says_what_
     """The lines that wait for others would wait for an hour here."""
     path = tmp_path / "demo.log"
     body = """
-        from djinn_jupyter.engine.log import output
+        from djinn_jupyter.engine.system import log as output
         output.GATHER_SECONDS, output.CLOSE_SECONDS = 3600.0, 3600.0
         queued = QueuedLines(PlainLines(), StandardError())
         log.addHandler(queued)

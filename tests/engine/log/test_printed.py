@@ -16,8 +16,8 @@ from tests.waiting import SECONDS
 
 PROGRAM = """
 import logging, os, sys, threading, time, warnings
-from djinn_jupyter.engine.log import output
-from djinn_jupyter.engine.log.form import LogForm
+from djinn_jupyter.engine.system import log as output
+from djinn_jupyter.engine.system.log import LogForm
 form = LogForm(form=sys.argv[1], engine="demo", path=sys.argv[2])
 log = logging.getLogger("djinn_jupyter.tests")
 with output.logging_to_standard_error(form):

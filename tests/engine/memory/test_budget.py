@@ -8,9 +8,9 @@ import torch
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
-from djinn_jupyter.engine.memory.kv.invariants import check_invariants
+from djinn_jupyter.engine.memory.kv.rows import check_invariants
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull
 from tests.engine.memory.kv.runs import CPU, PAGE, pair, tokens
 from tests.families import build
@@ -127,7 +127,7 @@ def test_a_working_copy_the_device_refuses_is_done_without(monkeypatch):
     def refuse(*args, **kwargs):
         raise torch.OutOfMemoryError("no memory left")
 
-    from djinn_jupyter.engine.memory.kv import working_copy
+    from djinn_jupyter.engine.memory.kv import pages as working_copy
 
     monkeypatch.setattr(working_copy, "uninitialised", refuse)
     both.steps(tokens(3, seed=2))

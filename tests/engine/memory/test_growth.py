@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter import machine
-from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.growth import STALE_SECONDS, Growth
+from djinn_jupyter.engine.memory.budget import STALE_SECONDS, Budget, Growth
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.host import HostTier

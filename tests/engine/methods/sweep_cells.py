@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from djinn_jupyter.methods.sweep.engine.swept_edits import elsewhere
+from djinn_jupyter.methods.sweep.engine.edits import elsewhere
 from djinn_jupyter.methods.sweep.request import Mean, Noise, Resample
 from djinn_jupyter.wire.edits import Add, Scale, Zero
 from tests.engine.desk import array, tokens

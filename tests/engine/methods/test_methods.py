@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
-from djinn_jupyter.methods.datasets.request.collecting import Collect
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Collect, Score
 from djinn_jupyter.methods.sweep.request import Sweep, Swept
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Edit, PatchFrom, Scale, Set, Zero

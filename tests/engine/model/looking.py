@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from djinn_jupyter.engine.model.discovery.hook_names import site_of
-from djinn_jupyter.engine.model.discovery.model_map import Anatomy, discover
+from djinn_jupyter.engine.model.discovery.model_map import Anatomy, discover, site_of
 from djinn_jupyter.engine.model.discovery.recording import cache_argument
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from tests.families import build

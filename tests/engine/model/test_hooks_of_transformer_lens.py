@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.model.discovery.attention_points import COMPRESSED
+from djinn_jupyter.engine.model.discovery.points import COMPRESSED
 from djinn_jupyter.errors import UnknownSite
 from tests.engine.model.looking import TOKENS, Subject, run, subject
 from tests.engine.model.test_points import layers_with

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaForSequenceClassification
 
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.discovery.layer_list import Stack, find_stack
 from djinn_jupyter.engine.model.discovery.recording import LENGTHS, spread_tokens
 from djinn_jupyter.engine.model.loading import pretrained
 from djinn_jupyter.engine.model.loading.load import load_model
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import MissingDependency, ModelDoesNotFit, ModelError, ModelNotFound, ModelRefused
 from tests.families import build, configuration, randomise
 

@@ -13,13 +13,13 @@ from transformers import AutoConfig, BertConfig, T5Config
 
 from djinn_evaluation.baselines.weights import device_for
 from djinn_evaluation.devices import computed_on
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.engine.model.loading.load import choose_device, load_model
-from djinn_jupyter.engine.startup.describe import describe
+from djinn_jupyter.engine.process.describe import describe
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, ModelRefused, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import build_desk, tokens

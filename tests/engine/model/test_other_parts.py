@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMultimodalLM, Qwen2_5OmniConfig
 
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import LoadedModel, load_model
 from djinn_jupyter.engine.model.loading.other_parts import LeftOut, leave_out, other_parts
-from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelRefused
 from tests.families import build, configuration
 

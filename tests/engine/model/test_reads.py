@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from djinn_jupyter.engine.model.discovery.make_taps import UNREAD
-from djinn_jupyter.engine.model.discovery.reads import Border, RecordedOperations, changing
-from djinn_jupyter.engine.model.discovery.recording import Recording, storage_of
+from djinn_jupyter.engine.model.discovery.recording import Border, RecordedOperations, Recording, changing, storage_of
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import InvalidEdit, UnknownSite
 from djinn_jupyter.wire import requests as ask

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from djinn_jupyter.engine.model.loading.byte_tokens import BYTE_TOKENS, spelled
-from djinn_jupyter.engine.model.loading.token_bound import growth_fault
-from djinn_jupyter.engine.model.loading.tokenizer import INCOMPLETE, TokenText
+from djinn_jupyter.engine.model.loading.tokenizer import BYTE_TOKENS, INCOMPLETE, TokenText, growth_fault, spelled
 from djinn_jupyter.errors import NoTokenizer, UsageError
 
 CORPUS = [

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.system.config import EngineConfig
 from tests.engine.desk import PAGE, Desk, tokens
 from tests.families import configuration, randomise
 

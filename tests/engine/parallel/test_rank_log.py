@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.log.lines import PlainLines, Stamp
-from djinn_jupyter.engine.log.logged import LoggedRequest
-from djinn_jupyter.engine.parallel.rank_log import LayerFailed, layer_told
-from djinn_jupyter.wire.traces import Trace
+from djinn_jupyter.engine.system.log import LoggedRequest, PlainLines, Stamp
+from djinn_jupyter.parallel.follower import LayerFailed, layer_told
+from djinn_jupyter.wire.logs import Trace
 
 SECRET = "a secret of the prompt"
 RUN = LoggedRequest(trace=Trace("3f2a9c01" * 4, "9b1c7d42" * 2, "%djinn_run"), verb="Run", person="anna")

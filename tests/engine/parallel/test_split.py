@@ -20,7 +20,7 @@ from djinn_jupyter.errors import (
     OutOfDeviceMemory,
     UsageError,
 )
-from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.datasets.request import Collect
 from djinn_jupyter.methods.graphs.request import MakeGraph
 from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.sweep.request import Sweep

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.parallel.cutting import cut, split_plan
-from djinn_jupyter.engine.startup import split
-from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.engine.process import build as split
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import EngineStartFailed, ModelDoesNotFit, ModelRefused, UsageError
+from djinn_jupyter.parallel.cutting import cut, split_plan
 from tests.engine.parallel.ranked import saved
 from tests.families import build
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from djinn_jupyter.engine.persistence.move_folder import MoveFolder
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.remote.engine.move_folder import MoveFolder
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.provenance import Provenance
 from tests.engine.desk import Desk

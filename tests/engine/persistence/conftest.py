@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from djinn_jupyter.engine.startup.selftest import Proof
+from djinn_jupyter.engine.process.selftest import Proof
 from tests.engine.proofs import proven_once
 
 PROOFS: Final[dict[Hashable, Proof]] = {}  # of these files: what others plant into the engine is in no key

@@ -13,15 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from djinn_jupyter.engine.persistence.records import (
-    ARRAY,
-    FORMAT,
-    MAGIC,
-    PREFIX_BYTES,
-    SESSION,
-    RecordReader,
-    digest_of,
-)
+from djinn_jupyter.engine.store.records import ARRAY, FORMAT, MAGIC, PREFIX_BYTES, SESSION, RecordReader, digest_of
 
 Record = tuple[bytes, bytes]
 EXTREME: Final[list[Any]] = [

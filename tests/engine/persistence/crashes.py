@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.engine.persistence.records import SESSION, RecordReader, Torn
-from djinn_jupyter.engine.startup.build import open_journal
+from djinn_jupyter.engine.process.build import open_journal
+from djinn_jupyter.engine.store.records import SESSION, RecordReader, Torn
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk
 from tests.engine.persistence.roundtrip import pair_of

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from djinn_jupyter.engine.persistence.move_folder import MoveFolder
-from djinn_jupyter.engine.persistence.move_places import MovePlaces
-from djinn_jupyter.engine.persistence.store.checkpoint_store import CheckpointStore
-from djinn_jupyter.engine.persistence.store.move_store import MoveStore
-from djinn_jupyter.engine.startup.build import open_journal
+from djinn_jupyter.engine.process.build import open_journal
 from djinn_jupyter.errors import StorageFailed
+from djinn_jupyter.remote.engine.checkpoint_store import CheckpointStore, MoveStore
+from djinn_jupyter.remote.engine.move_folder import MoveFolder
+from djinn_jupyter.remote.engine.move_places import MovePlaces
 from tests.engine.desk import Desk
 from tests.engine.persistence.faulty_store import Fault, Line, Objects
 

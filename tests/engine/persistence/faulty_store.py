@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from djinn_jupyter.engine.persistence.store.journal_store import Changed
+from djinn_jupyter.remote.engine.objects import Changed
 
 Fault = Literal["before", "after", "late", "read"]
 Tagged = tuple[bytes, str]

@@ -13,29 +13,25 @@ import msgspec
 import pytest
 import torch
 
-from djinn_jupyter.engine.forward.frame import Frame, Override
-from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
-from djinn_jupyter.engine.interventions.change import Change
-from djinn_jupyter.engine.interventions.conditions import Condition
-from djinn_jupyter.engine.interventions.guard import Guard
-from djinn_jupyter.engine.interventions.steering import Rule
-from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.persistence import image
-from djinn_jupyter.engine.persistence.image import ImagePart
-from djinn_jupyter.engine.session.answered import MOST_REQUESTS, AnsweredRequests, RequestId
-from djinn_jupyter.engine.session.generation import Generation
-from djinn_jupyter.engine.session.history import History, StopRecord
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Watch
+from djinn_jupyter.engine.passes.conditions import Condition
+from djinn_jupyter.engine.passes.edits import Change
+from djinn_jupyter.engine.passes.frame import Frame, Override
+from djinn_jupyter.engine.passes.site_value import Guard
+from djinn_jupyter.engine.passes.steering import Rule
+from djinn_jupyter.engine.session.generation import Generation, Sampler
+from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
 from djinn_jupyter.engine.session.pass_log import Passes, PassLog
-from djinn_jupyter.engine.session.sampling import Sampler
-from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.shares import Shares
-from djinn_jupyter.engine.session.stop_edits import StopEdit
+from djinn_jupyter.engine.session.session import MOST_REQUESTS, AnsweredRequests, RequestId, Session
+from djinn_jupyter.engine.store import image
+from djinn_jupyter.engine.store.image import ImagePart
+from djinn_jupyter.remote.engine.persons import Shares
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Set
+from djinn_jupyter.wire.looks import Direction
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.sites import parse_site
-from djinn_jupyter.wire.watches import Direction
 from tests.engine.desk import Desk, array, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import carry, pair_of

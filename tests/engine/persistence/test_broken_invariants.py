@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from djinn_jupyter.engine.system import device
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import DjinnError, EngineBroken
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, tokens

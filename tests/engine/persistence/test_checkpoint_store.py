@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from djinn_jupyter.engine.persistence.store import objects
-from djinn_jupyter.engine.persistence.store.checkpoint_store import CheckpointStore, require_store
-from djinn_jupyter.engine.persistence.store.objects import Objects
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.errors import CheckpointRefused, MissingDependency, StorageFailed, UnknownCheckpoint, UsageError
+from djinn_jupyter.remote.engine import objects
+from djinn_jupyter.remote.engine.checkpoint_store import CheckpointStore, require_store
+from djinn_jupyter.remote.engine.objects import Objects
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk
 from tests.engine.persistence.roundtrip import future, pair_of, reading, same

@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 import torch
 
-from djinn_jupyter.engine.persistence import adopted_pages
-from djinn_jupyter.engine.persistence.journal_names import SUFFIX
-from djinn_jupyter.engine.persistence.locked_folder import LOCK
+from djinn_jupyter.engine.store import adopted
+from djinn_jupyter.engine.store.journal_file import SUFFIX
+from djinn_jupyter.engine.store.locked_folder import LOCK
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk
@@ -215,7 +215,7 @@ def test_what_is_no_session_is_set_aside_and_the_rest_comes_back(
     forget(desk)
 
 
-@pytest.mark.parametrize("name", [f"0000{adopted_pages.SUFFIX}", LOCK])
+@pytest.mark.parametrize("name", [f"0000{adopted.SUFFIX}", LOCK])
 @pytest.mark.parametrize("kind", ["a link to nothing", "a pipe", "a folder"])
 def test_neither_does_what_is_no_file_of_pages_or_lock(kind: str, name: str, left: Left, tmp_path: Path) -> None:
     """A folder whose lock is a folder is left alone, with its content."""
@@ -256,7 +256,7 @@ def test_a_name_that_is_no_text_is_left_out_of_the_list(left: Left) -> None:
 def test_an_array_that_memory_cannot_hold_is_refused_before_it_is_read(
     left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from djinn_jupyter.engine.persistence import records
+    from djinn_jupyter.engine.store import records
     from djinn_jupyter.machine import MainMemory
 
     monkeypatch.setattr(records, "_PIECE", 64)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from djinn_jupyter.engine.persistence import load
+from djinn_jupyter.engine.store import load
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk
 from tests.engine.persistence.crashes import crashed, forget, journal, written

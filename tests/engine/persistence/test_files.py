@@ -17,9 +17,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.persistence import checkpoint_files, records
-from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.store import checkpoint_files, records
+from djinn_jupyter.engine.store.checkpoint_files import CheckpointFolder
 from djinn_jupyter.errors import (
     CheckpointRefused,
     IllegalMove,

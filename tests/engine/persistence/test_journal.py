@@ -15,16 +15,21 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence import journal_file as journal_files
-from djinn_jupyter.engine.persistence import records
-from djinn_jupyter.engine.persistence.dump import dump_session
-from djinn_jupyter.engine.persistence.identity import ModelIdentity
-from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.journal_file import Disk, JournalFiles, ReadValues
-from djinn_jupyter.engine.persistence.journal_names import SUFFIX, JournalName
-from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
-from djinn_jupyter.engine.persistence.locked_folder import take_folder
+from djinn_jupyter.engine.store import journal as journals
+from djinn_jupyter.engine.store import journal_file as journal_files
+from djinn_jupyter.engine.store import records
+from djinn_jupyter.engine.store.dump import dump_session
+from djinn_jupyter.engine.store.identity import ModelIdentity
+from djinn_jupyter.engine.store.image import SessionImage
+from djinn_jupyter.engine.store.journal_file import (
+    SUFFIX,
+    Disk,
+    JournalFiles,
+    JournalName,
+    ReadValues,
+    read_journal_file,
+)
+from djinn_jupyter.engine.store.locked_folder import take_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE

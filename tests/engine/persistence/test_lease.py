@@ -11,19 +11,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from djinn_jupyter.engine.persistence import lease as leases
-from djinn_jupyter.engine.persistence import leased_folder as leased_folders
-from djinn_jupyter.engine.persistence.claim_files import ClaimFiles
-from djinn_jupyter.engine.persistence.journal_file import Disk, JournalFile
-from djinn_jupyter.engine.persistence.lease import (
+from djinn_jupyter.engine.store.journal_file import Disk, JournalFile
+from djinn_jupyter.errors import ClaimLost
+from djinn_jupyter.remote.engine import lease as leased_folders
+from djinn_jupyter.remote.engine import lease as leases
+from djinn_jupyter.remote.engine.lease import (
     LEASE_SECONDS,
+    SEALED,
     Claimant,
+    ClaimFiles,
     JournalLease,
+    LeasedFolder,
     await_earlier,
     claim,
+    take_leased_folder,
 )
-from djinn_jupyter.engine.persistence.leased_folder import SEALED, LeasedFolder, take_leased_folder
-from djinn_jupyter.errors import ClaimLost
 
 SESSION, PAGES = ".session", ".pages"
 Claim = Callable[..., JournalLease]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.engine.persistence import checkpoint_files, records
+from djinn_jupyter.engine.store import checkpoint_files, records
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk
 from tests.engine.persistence.test_files import refusal, restore, save

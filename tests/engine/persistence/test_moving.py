@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session.answered import RequestId
+from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.errors import FingerprintsDiffer, IllegalMove, SessionsWouldSuffer, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.fingerprints import FINGERPRINT, require_equal
-from djinn_jupyter.wire.naming import person_of
+from djinn_jupyter.wire.base import person_of
+from djinn_jupyter.wire.provenance import FINGERPRINT, require_equal
 from tests.engine.desk import Desk
 from tests.engine.persistence.carrying import (
     MOVE,

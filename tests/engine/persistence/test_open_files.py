@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.engine.persistence.open_files import MOST_FILES, OpenFiles
+from djinn_jupyter.engine.store.open_files import MOST_FILES, OpenFiles
 from tests.engine.desk import build_desk, desk_of, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.families import build

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.persistence import adopted_pages
-from djinn_jupyter.engine.persistence.journal_names import SUFFIX
+from djinn_jupyter.engine.store import adopted
+from djinn_jupyter.engine.store.journal_file import SUFFIX
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
@@ -55,7 +55,7 @@ def after(one: Desk, tmp_path: Path, make: Make, **config: Any) -> Desk:
 
 
 def pages_file(folder: Path) -> Path:
-    (found,) = folder.rglob(f"*{adopted_pages.SUFFIX}")
+    (found,) = folder.rglob(f"*{adopted.SUFFIX}")
     return found
 
 

@@ -20,21 +20,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence import journal_file as journal_files
-from djinn_jupyter.engine.persistence import journal_folder as journal_folders
-from djinn_jupyter.engine.persistence import locked_folder as locked_folders
-from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder, describe
-from djinn_jupyter.engine.persistence.image import (
-    FrameImage,
-    HistoryImage,
-    PassLogImage,
-    SessionImage,
-)
-from djinn_jupyter.engine.persistence.journal import Journal
-from djinn_jupyter.engine.persistence.journal_file import JournalFiles
-from djinn_jupyter.engine.persistence.persistence import Persistence
-from djinn_jupyter.engine.persistence.values import keep
+from djinn_jupyter.engine.store import journal as journals
+from djinn_jupyter.engine.store import journal_file as journal_files
+from djinn_jupyter.engine.store import journal_file as journal_folders
+from djinn_jupyter.engine.store import locked_folder as locked_folders
+from djinn_jupyter.engine.store.checkpoint_files import CheckpointFolder, describe
+from djinn_jupyter.engine.store.image import FrameImage, HistoryImage, PassLogImage, SessionImage
+from djinn_jupyter.engine.store.journal import Journal
+from djinn_jupyter.engine.store.journal_file import JournalFiles
+from djinn_jupyter.engine.store.persistence import Persistence
+from djinn_jupyter.engine.store.values import keep
 from tests.engine.persistence.power import Cut, Disk, Said, after_cut, not_waited_for
 from tests.engine.persistence.test_journal import CPU, MODEL
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.persistence import journal as journals
+from djinn_jupyter.engine.store import journal as journals
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Sampling
 from tests.engine.desk import ME, Desk, build_desk, tokens

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
-from djinn_jupyter.engine.persistence.image import GroupRows, RunRows
-from djinn_jupyter.engine.persistence.regrouped import rows_in_groups
+from djinn_jupyter.engine.store.image import GroupRows, RunRows
+from djinn_jupyter.engine.store.load import rows_in_groups
 from djinn_jupyter.errors import CheckpointRefused
 
 HEADS, WIDTH, LENGTH = 2, 4, 6

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from djinn_jupyter.engine.persistence.dump import dump_session
-from djinn_jupyter.engine.requests import repeats
-from djinn_jupyter.engine.requests.needs import kept_with
-from djinn_jupyter.engine.session import answered
-from djinn_jupyter.engine.session.answered import AnsweredRequests, RequestId
+from djinn_jupyter.engine.loop import replies as repeats
+from djinn_jupyter.engine.loop.replies import kept_with
+from djinn_jupyter.engine.session import session as answered
+from djinn_jupyter.engine.session.session import AnsweredRequests, RequestId
+from djinn_jupyter.engine.store.dump import dump_session
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence.journal import Journal
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.store import journal as journals
+from djinn_jupyter.engine.store.journal import Journal
 from djinn_jupyter.errors import CheckpointRefused
 from tests.engine.desk import Desk
 from tests.engine.persistence.crashes import forget

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.engine.persistence.running_times import TIMES, WRITTEN_SECONDS, RunningTimesFile
-from djinn_jupyter.engine.scheduling.running_time import DAY_SECONDS, STEP_SECONDS, RunningTime
+from djinn_jupyter.engine.session.jobs import DAY_SECONDS, STEP_SECONDS, RunningTime
+from djinn_jupyter.remote.engine.quotas import TIMES, WRITTEN_SECONDS, RunningTimesFile
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.quotas import Quota
+from djinn_jupyter.wire.people import Quota
 from djinn_jupyter.wire.replies import Failed, Finished
 from tests.engine.desk import build_desk, tokens
 from tests.engine.persistence.crashes import crashed, journal

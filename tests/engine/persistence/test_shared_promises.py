@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence.claim_files import ClaimFiles
-from djinn_jupyter.engine.persistence.journal_file import JournalFiles
-from djinn_jupyter.engine.persistence.lease import claim
-from djinn_jupyter.engine.persistence.leased_folder import LeasedFolder
+from djinn_jupyter.engine.store import journal as journals
+from djinn_jupyter.engine.store.journal_file import JournalFiles
 from djinn_jupyter.errors import ClaimLost
+from djinn_jupyter.remote.engine.lease import ClaimFiles, LeasedFolder, claim
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.desk import ME, Desk, build_desk

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.persistence import lease as leases
-from djinn_jupyter.engine.persistence import persistence as persistences
+from djinn_jupyter.engine.store import persistence as persistences
+from djinn_jupyter.remote.engine import lease as leases
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import MoveSettled, Opened, Reply, SentAway
 from tests.engine.desk import Desk, build_desk

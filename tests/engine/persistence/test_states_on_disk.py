@@ -14,18 +14,17 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.memory.kv.geometry import LayerState
 from djinn_jupyter.engine.memory.offload.disk import DiskTier
-from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
-from djinn_jupyter.engine.memory.offload.swappable import Stored
-from djinn_jupyter.engine.persistence import adopted_states
-from djinn_jupyter.engine.persistence.dump import dump_session
-from djinn_jupyter.engine.persistence.journal import Journal
-from djinn_jupyter.engine.persistence.journal_names import SUFFIX
-from djinn_jupyter.engine.persistence.left_behind import LeftBehind
-from djinn_jupyter.engine.persistence.swapped_values import values_of
-from djinn_jupyter.engine.persistence.values import dtype_of
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable, Stored
+from djinn_jupyter.engine.store import adopted as adopted_states
+from djinn_jupyter.engine.store.dump import dump_session
+from djinn_jupyter.engine.store.journal import Journal
+from djinn_jupyter.engine.store.journal_file import SUFFIX
+from djinn_jupyter.engine.store.left_behind import LeftBehind
+from djinn_jupyter.engine.store.records import values_of
+from djinn_jupyter.engine.store.values import dtype_of
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.memory.kv.runs import CPU

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from djinn_jupyter.engine.persistence.dump import dump_session
-from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.load import load_session
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.store.dump import dump_session
+from djinn_jupyter.engine.store.image import SessionImage
+from djinn_jupyter.engine.store.load import load_session
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk

@@ -12,14 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from djinn_jupyter.engine.persistence.journal_file import JournalFile
-from djinn_jupyter.engine.persistence.journal_names import JournalName, by_session, name_of
-from djinn_jupyter.engine.persistence.lease import Claimant
-from djinn_jupyter.engine.persistence.store import files as stored_files
-from djinn_jupyter.engine.persistence.store.claims import HeadClaims
-from djinn_jupyter.engine.persistence.store.files import StoredFiles
-from djinn_jupyter.engine.persistence.store.folder import _fetch
-from djinn_jupyter.engine.persistence.store.head import HeadObject
+from djinn_jupyter.engine.store.journal_file import JournalFile, JournalName, by_session, name_of
+from djinn_jupyter.remote.engine import object_store as stored_files
+from djinn_jupyter.remote.engine.lease import Claimant
+from djinn_jupyter.remote.engine.object_store import StoredFiles, _fetch
+from djinn_jupyter.remote.engine.objects import HeadClaims, HeadObject
 from tests.engine.persistence.faulty_store import Fault, Line, Objects
 
 FAULTS = some.lists(some.sampled_from([None, None, "before", "after", "late"]), max_size=3)

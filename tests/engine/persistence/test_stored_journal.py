@@ -11,19 +11,17 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.engines.spelling import spell_shared
-from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence import lease as leases
-from djinn_jupyter.engine.persistence import persistence as persistences
-from djinn_jupyter.engine.persistence.journal_file import JournalFile
-from djinn_jupyter.engine.persistence.store import files as stored_files
-from djinn_jupyter.engine.persistence.store import s3
-from djinn_jupyter.engine.persistence.store.claims import HeadClaims
-from djinn_jupyter.engine.persistence.store.folder import StoredFolder, take_stored_folder
-from djinn_jupyter.engine.persistence.store.head import HeadObject, JournalHead, StoredPart
-from djinn_jupyter.engine.persistence.store.journal_store import require_compare_and_put
-from djinn_jupyter.engine.startup.build import open_journal
+from djinn_jupyter.engine.process.build import open_journal
+from djinn_jupyter.engine.store import journal as journals
+from djinn_jupyter.engine.store import persistence as persistences
+from djinn_jupyter.engine.store.journal_file import JournalFile
 from djinn_jupyter.errors import ClaimLost, MissingDependency, UsageError
+from djinn_jupyter.link.spelling import spell_shared
+from djinn_jupyter.remote.engine import lease as leases
+from djinn_jupyter.remote.engine import object_store as stored_files
+from djinn_jupyter.remote.engine import objects as s3
+from djinn_jupyter.remote.engine.object_store import StoredFolder, take_stored_folder
+from djinn_jupyter.remote.engine.objects import HeadClaims, HeadObject, JournalHead, StoredPart, require_compare_and_put
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.desk import ME, Desk, build_desk, tokens

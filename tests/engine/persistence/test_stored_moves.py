@@ -14,12 +14,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence import lease as leases
-from djinn_jupyter.engine.persistence import persistence as persistences
-from djinn_jupyter.engine.persistence.store import files as stored_files
-from djinn_jupyter.engine.requests.moving import looked_at
+from djinn_jupyter.engine.store import journal as journals
+from djinn_jupyter.engine.store import persistence as persistences
 from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
+from djinn_jupyter.remote.engine import lease as leases
+from djinn_jupyter.remote.engine import object_store as stored_files
+from djinn_jupyter.remote.engine.requests_moving import looked_at
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk
 from tests.engine.persistence.carrying import MOVE, answers, has_looked, provenance

@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence import journal_file as journal_files
-from djinn_jupyter.engine.persistence import left_behind
-from djinn_jupyter.engine.persistence.journal import Journal
-from djinn_jupyter.engine.persistence.journal_file import Disk, JournalFile
-from djinn_jupyter.engine.persistence.journal_names import SUFFIX
-from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
-from djinn_jupyter.engine.persistence.locked_folder import LockedFolder
+from djinn_jupyter.engine.store import journal as journals
+from djinn_jupyter.engine.store import journal_file as journal_files
+from djinn_jupyter.engine.store import left_behind
+from djinn_jupyter.engine.store.journal import Journal
+from djinn_jupyter.engine.store.journal_file import SUFFIX, Disk, JournalFile, read_journal_file
+from djinn_jupyter.engine.store.locked_folder import LockedFolder
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
 from tests.engine.desk import Desk, build_desk, tokens

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from djinn_jupyter.engine.persistence import adopted_pages
-from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.store import adopted
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.host import host_name
+from djinn_jupyter.wire.own import host_name
 from tests.engine.desk import Desk
 from tests.engine.persistence.crashes import forget
 from tests.engine.persistence.fixtures import write as before
@@ -47,7 +47,7 @@ class Old:
         shutil.copytree(self.folder / "checkpoints", data / "checkpoints")
         locked = data / "journals" / slug / f"{host_name()}-0"
         shutil.copytree(self.folder / "journal", locked)
-        for pages in locked.glob(f"*{adopted_pages.SUFFIX}"):
+        for pages in locked.glob(f"*{adopted.SUFFIX}"):
             with pages.open("r+b") as file:
                 file.truncate(FILE_BYTES)
 

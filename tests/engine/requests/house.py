@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.own_folders import own_folders
 from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.remote.engine.persons import own_folders
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Welcome

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect, Collected
+from djinn_jupyter.methods.datasets.request import CheckCollect, Collect, Collected
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Opened
 from tests.engine.desk import desk_of, tokens

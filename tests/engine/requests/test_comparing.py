@@ -13,13 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from djinn_jupyter.engine.requests import figures
-from djinn_jupyter.engine.requests.comparing import apart
+from djinn_jupyter.engine.loop import figures
+from djinn_jupyter.engine.loop.comparing import apart
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.errors import IllegalMove, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import encode
-from djinn_jupyter.wire.figures import Apart, Compared
+from djinn_jupyter.wire.readings import Apart, Compared
 from djinn_jupyter.wire.sites import parse_site
 from tests.engine.desk import Desk, tokens
 from tests.engine.requests.test_pooled_heads import inspected, pattern

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from djinn_jupyter.engine.requests import figures
-from djinn_jupyter.engine.requests.figures import figures_for, figures_of, figures_of_each
+from djinn_jupyter.engine.loop import figures
+from djinn_jupyter.engine.loop.figures import figures_for, figures_of, figures_of_each
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import encode
-from djinn_jupyter.wire.figures import Figures
+from djinn_jupyter.wire.readings import Figures
 from tests.engine.desk import Desk, tokens
 from tests.engine.requests.test_pooled_heads import inspected, part_of, pattern
 from tests.engine.requests.test_pooling import values

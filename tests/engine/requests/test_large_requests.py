@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.requests import answer_sizes
-from djinn_jupyter.engine.requests.answer_sizes import require_few_tokens
+from djinn_jupyter.engine.loop import lines
+from djinn_jupyter.engine.loop.lines import require_few_tokens
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.circuits.engine.edge_patching import EdgeNames
 from djinn_jupyter.methods.circuits.engine.edges import LayerEnds
+from djinn_jupyter.methods.circuits.engine.patching import EdgeNames
 from djinn_jupyter.methods.circuits.request import MOST_EDGES, AttributeEdges, RunCircuits
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
+from djinn_jupyter.methods.datasets.request import CheckCollect, Collect
 from djinn_jupyter.methods.sweep.request import CheckSweep, Sweep
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
@@ -157,9 +157,9 @@ def test_a_watch_with_more_than_one_answer_takes_is_refused_in_a_sentence(
     desk.run(tokens(10), 4, "empty")
     watched = desk.ask(ask.ReadWatch(session="empty", site="resid_post.1"))
     passes, size = len(watched.values), watched.watch.bytes_held
-    monkeypatch.setattr(answer_sizes, bound, {"ANSWERED_ARRAYS": passes, "ANSWERED_VALUES": size}[bound])
+    monkeypatch.setattr(lines, bound, {"ANSWERED_ARRAYS": passes, "ANSWERED_VALUES": size}[bound])
     assert desk.ask(ask.ReadWatch(session="empty", site="resid_post.1")).watch == watched.watch
-    monkeypatch.setattr(answer_sizes, bound, 1)
+    monkeypatch.setattr(lines, bound, 1)
     with pytest.raises(UsageError, match=rf"The watch of resid_post.1 has recorded .* in {passes} passes, more than"):
         desk.ask(ask.ReadWatch(session="empty", site="resid_post.1"))
 

@@ -10,17 +10,16 @@ from typing import Final
 import pytest
 
 from djinn_jupyter import extensions
-from djinn_jupyter.engine.requests import methods
-from djinn_jupyter.engine.requests.extents import extents
-from djinn_jupyter.engine.requests.handles import RequestHandlers
-from djinn_jupyter.engine.requests.methods import MethodParts, handlers_of_methods
-from djinn_jupyter.methods.sweep.engine import ways
+from djinn_jupyter.engine.loop import dispatch
+from djinn_jupyter.engine.loop.dispatch import MethodParts, RequestHandlers, handlers_of_methods
+from djinn_jupyter.engine.loop.lines import extents
+from djinn_jupyter.methods.sweep.engine import sweep
 from djinn_jupyter.methods.sweep.engine.together import Together
 from tests.engine.desk import ME, Desk
 from tests.strangers import add_stranger, forget
 
 REQUEST: Final = """
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 class ZetaRead(ReplyBase):
@@ -30,8 +29,8 @@ class ReadZeta(SessionRequest[ZetaRead], shared="read", changes=False):
     layer: int = 0
 """
 ENGINE: Final = """
-from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.wire.swapping import SwapIn
+from djinn_jupyter.engine.loop.dispatch import handles
+from djinn_jupyter.wire.weights import SwapIn
 from djinn_zeta.request import ReadZeta, ZetaRead
 
 def handlers(parts):
@@ -68,7 +67,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     loaded = set(sys.modules)
     add_stranger(tmp_path, "zeta", "djinn_zeta", {"request": REQUEST})
     forget()
-    monkeypatch.setattr(methods, "methods", lambda: [one for one in extensions.methods() if not one.is_ours])
+    monkeypatch.setattr(dispatch, "methods", lambda: [one for one in extensions.methods() if not one.is_ours])
     yield tmp_path / "djinn_zeta"
     for name in set(sys.modules) - loaded:
         del sys.modules[name]
@@ -154,15 +153,15 @@ def test_a_method_that_fails_is_left_out_alone(
 def test_a_way_to_sweep_goes_with_the_method_that_is_left_out(
     parts: MethodParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class ByZeta(ways.SweepWay): ...
+    class ByZeta(sweep.SweepWay): ...
 
-    def kinds() -> list[type[ways.SweepWay]]:
-        return [type(way) for way in ways.every_way(Together(parts.runtime))]
+    def kinds() -> list[type[sweep.SweepWay]]:
+        return [type(way) for way in sweep.every_way(Together(parts.runtime))]
 
     ByZeta.__module__ = "djinn_zeta.engine"
     before = kinds()
-    monkeypatch.setattr(ways, "_OTHERS", [*ways._OTHERS])
-    ways.way_to_sweep(ByZeta)
+    monkeypatch.setattr(sweep, "_OTHERS", [*sweep._OTHERS])
+    sweep.way_to_sweep(ByZeta)
     assert kinds() == [*before[:-1], ByZeta, before[-1]]
     (zeta,) = (method for method in extensions.installed() if method.name == "zeta")
     extensions.leave_out(zeta, "it fails")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import SessionHeld, SessionsWouldSuffer
 from djinn_jupyter.wire import requests as ask

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from jupyter_core.paths import jupyter_data_dir
 
-from djinn_jupyter.engine.process.persons import NOT_KEPT, Person
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.methods.datasets.request.collecting import Collect
+from djinn_jupyter.methods.datasets.request import Collect
+from djinn_jupyter.remote.engine.persons import NOT_KEPT, Person
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.naming import respelled
+from djinn_jupyter.wire.base import respelled
 from djinn_jupyter.wire.replies import (
     Checkpoints,
     Departed,

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.requests.pooling import PartOfPass, pooled_for
+from djinn_jupyter.engine.loop.figures import PartOfPass, pooled_for
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.codec import encode
 from djinn_jupyter.wire.looks import Inspected
 from djinn_jupyter.wire.nouns import Snapshot, StopIdentity
-from djinn_jupyter.wire.pooling import Pooled, PooledRead
+from djinn_jupyter.wire.readings import Pooled, PooledRead
 from djinn_jupyter.wire.sites import parse_site
 from tests.engine.desk import Desk, tokens
 from tests.engine.requests.test_pooling import plainly

@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from djinn_jupyter.engine.requests import pooling
-from djinn_jupyter.engine.requests.pooling import PooledTensor, pooled
+from djinn_jupyter.engine.loop import figures
+from djinn_jupyter.engine.loop.figures import PooledTensor, pooled
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import InvalidEdit, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Snapshot
-from djinn_jupyter.wire.pooling import Pooled
+from djinn_jupyter.wire.readings import Pooled
 from tests.engine.desk import Desk, tokens
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -58,7 +58,7 @@ def _strongest(block: np.ndarray[Any, Any]) -> float:
 @example(value=torch.full((5, 3), torch.nan), rows=2, columns=2, chunk=1)
 def test_a_pooled_value_is_numpys_pooling_of_the_whole(value: Tensor, rows: int, columns: int, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pooling, "CHUNK", chunk)
+        patch.setattr(figures, "CHUNK", chunk)
         found = pooled(value, rows, columns)
     expected = torch.from_numpy(plainly(value, rows, columns))
     assert found.cells.dtype == (_dtype_of_view(value.dtype) if _is_pooled(found) else value.dtype)

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
-from djinn_jupyter.methods.datasets.request.collecting import Collect
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Collect, Score
 from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import replies as told

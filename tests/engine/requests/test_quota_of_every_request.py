@@ -10,7 +10,7 @@ import pytest
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.quotas import Quota
+from djinn_jupyter.wire.people import Quota
 from djinn_jupyter.wire.replies import CheckpointSaved, Failed, Opened, ProvenanceRead, SentAway
 from tests.engine.cases import KINDS
 from tests.engine.desk import build_desk, tokens

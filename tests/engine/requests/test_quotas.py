@@ -10,13 +10,13 @@ from typing import Any, Final
 import pytest
 import torch
 
-from djinn_jupyter.engine.requests import quotas
-from djinn_jupyter.engine.session.holdings import by_person
+from djinn_jupyter.engine.session.table import by_person
 from djinn_jupyter.errors import EngineError
-from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
+from djinn_jupyter.methods.datasets.request import Score, Scored
+from djinn_jupyter.remote.engine import requests_quotas
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.quotas import NO_QUOTA, Quota
+from djinn_jupyter.wire.people import NO_QUOTA, Quota
 from djinn_jupyter.wire.replies import CheckpointSaved, Failed, Finished, Opened, Paused, Swapped
 from tests import adapters, saes
 from tests.engine.adapters import adapting
@@ -119,7 +119,7 @@ def test_no_one_has_more_sessions_than_one_person_may_have_by_any_way(
     quoted.ask(person, ask.Open(session="a"))
     quoted.ask(person, ask.SaveCheckpoint(session="a", name="of many", replace=True))
     quoted.ask(person, ask.Open(session="b"))
-    monkeypatch.setattr(quotas, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(requests_quotas, "MOST_SESSIONS", 2)
     for request in (
         ask.Open(session="c"),
         ask.Fork(session="a", name="c"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from djinn_jupyter import errors
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, NormMatch, PatchFrom, ProjectOut, Scale, Set, Zero

@@ -9,24 +9,24 @@ import msgspec
 import numpy as np
 import pytest
 
-from djinn_jupyter.client.connection.channel import sessions_of
-from djinn_jupyter.engine.requests import answer_sizes, tree
-from djinn_jupyter.engine.requests.answer_sizes import ANSWERED_TOKENS, MOST_STANDING
+from djinn_jupyter.engine.loop import lines, stateless
+from djinn_jupyter.engine.loop.lines import ANSWERED_TOKENS, MOST_STANDING
+from djinn_jupyter.engine.loop.publisher import EngineReading
 from djinn_jupyter.engine.residency import older_stops
 from djinn_jupyter.engine.session import feeding, influences
 from djinn_jupyter.engine.session import history as stops
-from djinn_jupyter.engine.state_publisher import EngineReading
 from djinn_jupyter.engine.system.faults import in_short
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link.channel import sessions_of
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.bounds import MOST_TOKENS
+from djinn_jupyter.wire.base import MOST_TOKENS
+from djinn_jupyter.wire.codec import RUN, entries_of
 from djinn_jupyter.wire.edits import Add, Scale
-from djinn_jupyter.wire.encoding_in_parts import RUN, entries_of
-from djinn_jupyter.wire.listing import TRIES, Sessions
 from djinn_jupyter.wire.nouns import LensRow, SessionDescription, TopToken
+from djinn_jupyter.wire.sessions import TRIES, Sessions
 from djinn_jupyter.wire.texts import LONGEST_MESSAGE
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.wire import growing
@@ -71,7 +71,7 @@ SET: dict[str, Any] = {
 def test_a_session_has_a_bounded_number_of_each_and_says_so(
     desk: Desk, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_sizes, "MOST_STANDING", FEW)
+    monkeypatch.setattr(lines, "MOST_STANDING", FEW)
     if what == "edits":
         desk.stop_at(3)
         desk.run(PROMPT)
@@ -84,7 +84,7 @@ def test_a_session_has_a_bounded_number_of_each_and_says_so(
 
 
 def test_the_rules_of_a_session_name_a_bounded_number_of_positions(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_sizes, "MOST_TOKENS", 4)
+    monkeypatch.setattr(lines, "MOST_TOKENS", 4)
     desk.steer("resid_post.1", positions=(0, 1))
     desk.steer("resid_post.2", positions=(0, 1))
     with pytest.raises(UsageError, match="The steering rules of the session would name more than 4 positions in all"):
@@ -172,7 +172,7 @@ def test_a_tree_tells_a_bounded_number_of_stops_the_present_one_among_them(
     for _ in range(4):
         desk.resume()
     whole = desk.ask(ask.ReadTree()).branches[0]
-    monkeypatch.setattr(tree, "STOPS_TOLD", 2)
+    monkeypatch.setattr(stateless, "STOPS_TOLD", 2)
     short = desk.ask(ask.ReadTree()).branches[0]
     assert [one.number for one in short.stops] == [one.number for one in whole.stops[-2:]]
     assert (short.dropped, short.present) == (whole.dropped + 3, 1)
@@ -234,5 +234,5 @@ def test_the_tokens_of_a_lens_are_in_the_budget_while_it_reads(desk: Desk, monke
 
     monkeypatch.setattr(type(forward), "lens", watched)
     desk.ask(ask.Lens(session="a", top=7))
-    assert held == [len(PROMPT) * 7 * answer_sizes.TOKEN_BYTES]
+    assert held == [len(PROMPT) * 7 * lines.TOKEN_BYTES]
     assert desk.engine.budget.taken == before

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from djinn_jupyter.engine.process.persons import Person, named_by
-from djinn_jupyter.engine.session.shares import MOST_PERSONS, Shares
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.datasets.request.collecting import CheckCollect, Collect
+from djinn_jupyter.methods.datasets.request import CheckCollect, Collect
+from djinn_jupyter.remote.engine.persons import MOST_PERSONS, Person, Shares, named_by
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Finished, Inspected, Noted, Opened, Paused, SessionClosed

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djinn_jupyter.engine.residency.idle_times import TIMES_SOONER, IdleTimes
-from djinn_jupyter.engine.residency.prefetch import PATIENCE, Prefetching
+from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.residency.activity import PATIENCE, TIMES_SOONER, IdleTimes, Prefetching
 from djinn_jupyter.engine.residency.priority import Claim
-from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics

@@ -11,10 +11,15 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.process.daemon import WATCHFUL_WAIT_SECONDS, longest_wait
-from djinn_jupyter.engine.residency.bandwidth import Bandwidth
-from djinn_jupyter.engine.residency.idle_times import LATE_SECONDS, IdleTimes
-from djinn_jupyter.engine.residency.prefetch import Prefetching
-from djinn_jupyter.engine.residency.returns import AGAIN_SECONDS, MARGIN_SECONDS, Returns
+from djinn_jupyter.engine.residency.activity import (
+    AGAIN_SECONDS,
+    LATE_SECONDS,
+    MARGIN_SECONDS,
+    IdleTimes,
+    Prefetching,
+    Returns,
+)
+from djinn_jupyter.engine.residency.swapping import Bandwidth
 from djinn_jupyter.errors import IllegalMove, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk

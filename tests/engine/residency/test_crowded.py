@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from djinn_jupyter.engine.session.given_arrays import arrays_within
-from djinn_jupyter.methods.datasets.request.collecting import Collect
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.engine.session.session import arrays_within
+from djinn_jupyter.methods.datasets.request import Collect, Score
 from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.sweep.request import Estimate, Sweep
 from djinn_jupyter.wire import requests as ask

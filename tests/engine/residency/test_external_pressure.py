@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
-from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.memory.kv.pages import PageTable
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.disk import DirectFile, DiskTier
 from djinn_jupyter.engine.memory.offload.mover import perform
-from djinn_jupyter.engine.memory.offload.page_file import DirectFile
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
+from djinn_jupyter.engine.residency.room import ExternalPressure
 from djinn_jupyter.engine.system.device import Usage
 from tests.engine.desk import Desk, tokens
 from tests.engine.residency.doubles import HeldMover

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.memory.weights.flat import HOST
+from djinn_jupyter.engine.memory.weights.host_weights import HOST
 from djinn_jupyter.engine.residency import eviction
 from tests.engine.residency.evicting import PROMPT, Clock, made, until_idle
 

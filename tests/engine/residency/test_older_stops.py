@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory.offload.storages import Storage
+from djinn_jupyter.engine.memory.offload.swappable import Storage
 from djinn_jupyter.engine.residency import eviction
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.errors import SlabFull, StorageFailed, UsageError

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from djinn_jupyter.engine.residency.prefetch import PATIENCE, Prefetching
+from djinn_jupyter.engine.residency.activity import PATIENCE, Prefetching
 from djinn_jupyter.engine.residency.priority import Claim, Signals, claim_of
 
 QUICK = settings(max_examples=40, deadline=None)

@@ -7,22 +7,22 @@ from collections import deque
 
 import pytest
 
-from djinn_jupyter.engine.session import residence_states
+from djinn_jupyter.engine.session import residence
 from djinn_jupyter.engine.session.residence import Residence
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.nouns import Residency
 
 STATES = typing.get_args(Residency)
-MOVES = typing.get_args(residence_states.ResidenceMove)
+MOVES = typing.get_args(residence.ResidenceMove)
 
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("move", MOVES)
 def test_every_move_from_every_state(state, move):
     here = Residence(state=state)
-    if (state, move) in residence_states.MOVES:
+    if (state, move) in residence.MOVES:
         here.move(move, "a")
-        assert here.state == residence_states.MOVES[state, move]
+        assert here.state == residence.MOVES[state, move]
     else:
         with pytest.raises(IllegalMove, match="'a'"):
             here.move(move, "a")
@@ -34,7 +34,7 @@ def test_every_state_is_reached_and_left_for_the_device():
         seen, queue = {start}, deque([start])
         while queue:
             here = queue.popleft()
-            for (state, _), after in residence_states.MOVES.items():
+            for (state, _), after in residence.MOVES.items():
                 if state == here and after not in seen:
                     seen.add(after)
                     queue.append(after)

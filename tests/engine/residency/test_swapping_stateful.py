@@ -16,24 +16,23 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.kv.invariants import check_invariants
+from djinn_jupyter.engine.memory.kv.rows import check_invariants
 from djinn_jupyter.engine.memory.offload.disk import DiskTier
 from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.engine.memory.offload.mover import Moved
-from djinn_jupyter.engine.memory.offload.storages import StorageTable
-from djinn_jupyter.engine.memory.offload.swappable import Item
+from djinn_jupyter.engine.memory.offload.swappable import Item, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.residency.eviction import Eviction
-from djinn_jupyter.engine.residency.pass_room import StopRoom
+from djinn_jupyter.engine.residency.room import StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_items_of, tensors_of_stop
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.system.huge_pages import pageable
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.system.faults import InvariantError
+from djinn_jupyter.engine.system.host_memory import pageable
 from djinn_jupyter.errors import IllegalMove, SlabFull, StorageFailed, TierFull
 from tests.engine.memory.kv.runs import CPU
 from tests.engine.memory.kv.test_cache_stateful import Caches

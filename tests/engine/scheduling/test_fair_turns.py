@@ -9,11 +9,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from djinn_jupyter.engine.scheduling.jobs import Job
-from djinn_jupyter.engine.scheduling.mailbox import Mailbox
-from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.loop.mailbox import Mailbox
+from djinn_jupyter.engine.loop.scheduler import Scheduler
+from djinn_jupyter.engine.session.jobs import Job
 from djinn_jupyter.engine.session.residence import Residence
-from djinn_jupyter.engine.system.prefill_throttle import PrefillThrottle
+from djinn_jupyter.engine.system.device import PrefillThrottle
 
 PEOPLE: Final = ("anna", "bert", "cora")
 MOST_AHEAD: Final = 2

@@ -7,7 +7,7 @@ import sys
 
 STORM = """
 import signal
-from djinn_jupyter.engine.scheduling.mailbox import Mailbox
+from djinn_jupyter.engine.loop.mailbox import Mailbox
 
 mailbox, rung = Mailbox(), 0
 

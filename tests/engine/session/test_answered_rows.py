@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import TokenSampled

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.forward import other_attention
 from djinn_jupyter.engine.model.hooks.attention import SDPA
+from djinn_jupyter.engine.passes import epilogue
 from djinn_jupyter.errors import IllegalMove, OutOfDeviceMemory, UnknownSite, UsageError
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.methods.direct.request import Attribute
 from djinn_jupyter.methods.sweep.request import Sweep, Swept
 from djinn_jupyter.wire import requests as ask
@@ -259,7 +259,7 @@ def test_without_device_memory_to_find_its_points_it_is_refused_and_can_be_tried
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with monkeypatch.context() as short:
-        short.setattr(other_attention, "discover", none_left)
+        short.setattr(epilogue, "discover", none_left)
         with pytest.raises(OutOfDeviceMemory, match="for finding the points of eager attention"):
             desk.ask(ask.SetAttention(session="a", attention="eager"))
     assert desk.describe().attention is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from djinn_jupyter.engine.memory.kv.working_copy import WorkingCopy
+from djinn_jupyter.engine.memory.kv.pages import WorkingCopy
 from tests.engine.desk import Desk, tokens
 
 FIRST, SECOND = tokens(40, seed=1), tokens(24, seed=2)

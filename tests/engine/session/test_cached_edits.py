@@ -12,7 +12,7 @@ import torch
 from transformers import DynamicCache
 
 from djinn_jupyter.errors import InvalidEdit, UnknownSite, UsageError
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Edit, PatchFrom, Scale, Zero
 from djinn_jupyter.wire.nouns import Sampling

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry
-from djinn_jupyter.engine.wavefront import column_memory
-from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory, KeptMemory, bytes_of
+from djinn_jupyter.engine.passes import columns
+from djinn_jupyter.engine.passes.columns import ColumnMemory, KeptMemory, bytes_of
 from djinn_jupyter.errors import SlabFull
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.session.test_sharing import run_at_once
@@ -36,10 +36,10 @@ def kept_of(desk: Desk) -> KeptMemory:
 
 def test_the_next_batch_takes_the_memory_of_the_last(llama: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    flat = column_memory._flat
+    flat = columns._flat
     run_at_once(llama, mode="fast", prompts=ALIKE, new=6)
     llama.close_all()
-    monkeypatch.setattr(column_memory, "_flat", lambda run, *given: (made.append(given[0]), flat(run, *given))[1])
+    monkeypatch.setattr(columns, "_flat", lambda run, *given: (made.append(given[0]), flat(run, *given))[1])
     run_at_once(llama, mode="fast", prompts=ALIKE, new=6)
     assert made == []
     assert llama.engine.budget.held()["columns kept"] == kept_of(llama)._kept.nbytes > 0  # type: ignore[union-attr]
@@ -76,7 +76,7 @@ def test_kept_memory_is_there_for_whatever_needs_it(llama: Desk) -> None:
 
 
 def test_large_memory_is_returned_at_once(llama: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_memory, "MOST_KEPT", 1)
+    monkeypatch.setattr(columns, "MOST_KEPT", 1)
     run_at_once(llama, mode="fast", prompts=ALIKE, new=6)
     assert llama.engine.budget.held()["columns kept"] == 0
     llama.close_all()

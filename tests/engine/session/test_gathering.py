@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.session import gathering, shared_prompts
+from djinn_jupyter.engine.passes import columns
+from djinn_jupyter.engine.session import shared_prompts, sharing
 from djinn_jupyter.engine.session.seats import driven
-from djinn_jupyter.engine.wavefront import columns
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.session.test_sharing import run_at_once
@@ -38,7 +38,7 @@ def test_columns_have_room_for_the_tokens_to_come_and_no_more(monkeypatch: pytes
 
 def gather_three(llama: Desk, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Have three runs begin at a clock of ours; the list of their replies."""
-    monkeypatch.setattr(gathering, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(sharing, "time", SimpleNamespace(monotonic=clock))
     replies: list[Any] = []
     for number in range(3):
         llama.open(f"s{number}")
@@ -60,7 +60,7 @@ def test_runs_that_gather_leave_the_engine_nothing_to_do_until_none_has_come_for
     replies = gather_three(llama, lambda: now, monkeypatch)
     come_to_rest(llama)
     assert all(job.waits for job in llama.engine.scheduler.jobs)
-    assert llama.engine.due_in == gathering.QUIET_S
+    assert llama.engine.due_in == sharing.QUIET_S
     now = 1.0
     assert llama.engine.due_in == 0.0
     while len(replies) < 3:
@@ -74,13 +74,13 @@ def test_a_run_that_comes_while_others_gather_is_waited_for_as_long_again(monkey
     llama, now = desk_of("llama"), 0.0
     replies = gather_three(llama, lambda: now, monkeypatch)
     come_to_rest(llama)
-    now = gathering.QUIET_S / 2
+    now = sharing.QUIET_S / 2
     llama.open("late")
     llama.post(ask.Run(session="late", tokens=tokens(9, seed=9), max_new_tokens=1, mode="fast"), replies)
     come_to_rest(llama)
-    now = gathering.QUIET_S
+    now = sharing.QUIET_S
     assert not llama.engine.tick()
-    assert llama.engine.due_in == pytest.approx(gathering.QUIET_S / 2)
+    assert llama.engine.due_in == pytest.approx(sharing.QUIET_S / 2)
     now = 1.0
     while len(replies) < 4:
         llama.engine.tick()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig, GenerationMixin
 
-from djinn_jupyter.engine.session.generation_fields import GENERATION
-from djinn_jupyter.engine.startup.describe import generation_defaults
+from djinn_jupyter.engine.process.describe import generation_defaults
+from djinn_jupyter.engine.session.generation import GENERATION
 from tests.engine.desk import desk_of
 
 TOLD: dict[str, Any] = {

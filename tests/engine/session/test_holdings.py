@@ -14,31 +14,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.interventions.steering import FLOAT_BYTES, Rule
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.offload.storages import Storage, StorageTable
-from djinn_jupyter.engine.model.added.low_rank import HeldAdapter
+from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.passes.steering import FLOAT_BYTES, Rule
 from djinn_jupyter.engine.session.footprint import items_of
-from djinn_jupyter.engine.session.given_arrays import (
-    POSITION_BYTES,
-    TOKEN_BYTES,
-    given_arrays,
-    recorded,
-)
-from djinn_jupyter.engine.session.holdings import Holdings, by_person, holdings_of, memory_of_persons
-from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.session import POSITION_BYTES, TOKEN_BYTES, Session, given_arrays, recorded
+from djinn_jupyter.engine.session.table import Holdings, by_person, holdings_of, memory_of_persons
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.edits import Add, PatchFrom, ProjectOut
-from djinn_jupyter.wire.holdings import PersonMemory
-from djinn_jupyter.wire.naming import person_of
-from djinn_jupyter.wire.nouns import Sampling
-from djinn_jupyter.wire.quotas import NO_QUOTA, Quota
+from djinn_jupyter.wire.looks import Direction
+from djinn_jupyter.wire.nouns import PersonMemory, Sampling
+from djinn_jupyter.wire.people import NO_QUOTA, Quota
 from djinn_jupyter.wire.replies import Failed, Finished, Opened, Paused
-from djinn_jupyter.wire.watches import Direction
 from tests.engine.desk import Desk, array, build_desk, tokens
 from tests.engine.requests.house import House
 from tests.families import build

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory.kv.working_copy import WorkingCopy
+from djinn_jupyter.engine.memory.kv.pages import WorkingCopy
+from djinn_jupyter.engine.passes.columns import ColumnMemory, Columns
 from djinn_jupyter.engine.session import shared_prompts
-from djinn_jupyter.engine.session.joined_prompts import JoinedPrompts
-from djinn_jupyter.engine.wavefront.column_memory import ColumnMemory
-from djinn_jupyter.engine.wavefront.columns import Columns
+from djinn_jupyter.engine.session.shared_prompts import JoinedPrompts
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.session.test_sharing import run_at_once

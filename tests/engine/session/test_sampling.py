@@ -12,12 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig, WatermarkingConfig
 from transformers.generation import logits_process
 
-from djinn_jupyter.engine.session.generation_fields import GENERATION
-from djinn_jupyter.engine.session.sampling import highest, make_sampler
-from djinn_jupyter.engine.startup.describe import generation_defaults
+from djinn_jupyter.engine.process.describe import generation_defaults
+from djinn_jupyter.engine.session.generation import GENERATION, highest, make_sampler
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.limits import COLDEST
 from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.request_base import COLDEST
 from tests.device import DEVICE
 from tests.engine.desk import Desk, desk_of, engine_like, tokens
 from tests.engine.plain import generate, plain_of

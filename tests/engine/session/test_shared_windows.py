@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_jupyter.engine.wavefront.windows import why_not_in_columns
+from djinn_jupyter.engine.passes.packing import why_not_in_columns
 from tests.engine.desk import desk_of, tokens
 from tests.engine.session.test_sharing import LENGTHS, NEW, run_at_once
 

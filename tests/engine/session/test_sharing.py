@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.session import gathering, shared_prompts, sharing, trial
-from djinn_jupyter.engine.wavefront import column_memory
-from djinn_jupyter.engine.wavefront.columns import ColumnLayer
+from djinn_jupyter.engine.passes import columns
+from djinn_jupyter.engine.passes.columns import ColumnLayer
+from djinn_jupyter.engine.session import shared_prompts, sharing
+from djinn_jupyter.engine.session import sharing as gathering
+from djinn_jupyter.engine.session import sharing as trial
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
@@ -39,8 +41,8 @@ def test_lines_of_other_lengths_share_passes_and_stay_what_they_are_alone(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns that no line has been given may hold anything."""
-    given = column_memory._flat
-    monkeypatch.setattr(column_memory, "_flat", lambda *of: tuple(rows.fill_(torch.nan) for rows in given(*of)))
+    given = columns._flat
+    monkeypatch.setattr(columns, "_flat", lambda *of: tuple(rows.fill_(torch.nan) for rows in given(*of)))
     desk = desk_of(family)
     prompts = [tokens(length, seed=length) for length in LENGTHS]
     rows = run_at_once(desk, mode="fast", prompts=prompts)

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from djinn_jupyter.engine.model.loading.source import DEMO
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
-from djinn_jupyter.engine.session.unspaced import Unspaced, note_of
+from djinn_jupyter.engine.session.reports import Unspaced, note_of
 
 PARIS = "'Paris' is the token without a space before it"
 

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.memory.budget import Budget, Part
-from djinn_jupyter.engine.memory.budgets import Budgets
-from djinn_jupyter.engine.memory.weights.placement import WeightSizes
+from djinn_jupyter.engine.memory.budget import Budget, Budgets, Part
+from djinn_jupyter.engine.memory.weights.residence import WeightSizes
 from djinn_jupyter.engine.model.loading.load import choose_devices
-from djinn_jupyter.engine.startup import card_plan
-from djinn_jupyter.engine.startup.build import open_engine
-from djinn_jupyter.engine.startup.card_plan import plan_cards, spread
+from djinn_jupyter.engine.process import weight_plan
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.process.weight_plan import plan_cards, spread
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, SlabFull, UsageError
 from tests.engine.desk import build_desk
 from tests.families import build
@@ -77,7 +76,7 @@ def test_weights_that_a_card_refuses_are_told_in_a_sentence() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
 
     with pytest.MonkeyPatch.context() as monkeypatch, two_homes(monkeypatch):
-        monkeypatch.setattr(card_plan, "to_home", refuse)
+        monkeypatch.setattr(weight_plan, "to_home", refuse)
         with pytest.raises(ModelDoesNotFit, match="does not fit on cpu:0,cpu:1: CUDA out of memory"):
             build_desk(build("llama"), devices=DEVICES, device_memory=64 << 20)
 

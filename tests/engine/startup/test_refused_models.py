@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.forward.pass_controller import PassController
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.layers import PagedFullLayer
-from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.engine.passes.controller import PassController
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelRefused
 from tests.engine.desk import build_desk, tokens
 from tests.engine.plain import generate

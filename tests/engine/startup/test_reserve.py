@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from djinn_evaluation.claims.verdicts import NEAR, PLATEAU, fit_on_the_card
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.discovery.recording import spread_tokens
-from djinn_jupyter.engine.startup import reserve, weight_plan
-from djinn_jupyter.engine.system import device_limit
+from djinn_jupyter.engine.process import weight_plan
+from djinn_jupyter.engine.process import weight_plan as reserve
+from djinn_jupyter.engine.system import device as device_limit
+from djinn_jupyter.engine.system.config import EngineConfig
 from tests.card import Card
 from tests.families import build
 

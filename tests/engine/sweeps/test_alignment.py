@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.methods.sweep.engine.alignment import SweptLine, aligned, chosen_positions
+from djinn_jupyter.methods.sweep.engine.places import SweptLine, aligned, chosen_positions
 from djinn_jupyter.methods.sweep.request import Noise, Resample
 from djinn_jupyter.wire.edits import Zero
 from tests.engine.desk import Desk, desk_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from djinn_jupyter.methods.common.engine.lines import RunLine
-from djinn_jupyter.methods.sweep.engine import cell_edits
+from djinn_jupyter.methods.sweep.engine import edits
 from djinn_jupyter.methods.sweep.engine.together import Together
 from tests.device import DEVICE
 from tests.engine.desk import desk_of, tokens
@@ -50,8 +50,8 @@ def test_the_keys_and_values_of_the_base_are_those_of_its_one_pass(
 
 def test_cells_of_rows_that_both_lines_have_are_not_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     desk, compared = desk_of("llama", layers=LAYERS), list[bool]()
-    same_bits = cell_edits.same_bits
-    monkeypatch.setattr(cell_edits, "same_bits", lambda *parts: compared.append(same_bits(*parts)) or compared[-1])
+    same_bits = edits.same_bits
+    monkeypatch.setattr(edits, "same_bits", lambda *parts: compared.append(same_bits(*parts)) or compared[-1])
     reply = swept(desk, mode="exact")
     assert compared == [False] * (LAYERS * 7)  # of 12 positions the first five are the same
     assert reply.computed == len(compared)

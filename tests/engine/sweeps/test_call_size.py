@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.wavefront.call_size import FIRST_ROWS, SLOW_CALLS, TOO_SLOW, CallPlan, CallSize
+from djinn_jupyter.engine.passes.wavefront import FIRST_ROWS, SLOW_CALLS, TOO_SLOW, CallPlan, CallSize
 
 PLANS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=5)
 

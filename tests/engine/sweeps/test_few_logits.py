@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward import forward
-from djinn_jupyter.engine.model.hooks import head_columns
+from djinn_jupyter.engine.model.hooks import attention
+from djinn_jupyter.engine.passes import forward
 from tests.engine.desk import Desk, build_desk
 from tests.engine.sweeps.test_recheck import falls_back
 from tests.engine.sweeps.test_sweeps import LAYERS, swept, values
@@ -43,8 +43,8 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Blocks:
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    block = head_columns._block
-    monkeypatch.setattr(head_columns, "_block", lambda *given: change(block(*given)))
+    block = attention._block
+    monkeypatch.setattr(attention, "_block", lambda *given: change(block(*given)))
 
 
 def last_bit(logits: Tensor) -> Tensor:

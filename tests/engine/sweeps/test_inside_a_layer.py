@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.wavefront import packing
-from djinn_jupyter.engine.wavefront.inside import Inside, is_served
-from djinn_jupyter.methods.sweep.engine.cell_lines import CellLines
+from djinn_jupyter.engine.passes import packing
+from djinn_jupyter.engine.passes.sections import Inside, is_served
+from djinn_jupyter.methods.sweep.engine.together import CellLines
 from djinn_jupyter.wire.edits import Zero
 from tests.engine.desk import Desk, build_desk, desk_of
 from tests.engine.sweeps.test_recheck import falls_back

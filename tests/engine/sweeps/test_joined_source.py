@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.requests.workspace import Reservation
+from djinn_jupyter.engine.loop.figures import Reservation
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
-from djinn_jupyter.methods.sweep.engine import pair_sweep
-from djinn_jupyter.methods.sweep.engine.joined_source import JoinedSource
+from djinn_jupyter.methods.sweep.engine import sweep
+from djinn_jupyter.methods.sweep.engine.together import JoinedSource
 from tests.engine.desk import Desk, desk_of
 from tests.engine.sweeps.test_recheck import falls_back
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, LAYERS, swept, values
@@ -27,7 +27,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         "run",
         lambda self, tokens, *args, **kwargs: found.append(tokens) or run(self, tokens, *args, **kwargs),
     )
-    monkeypatch.setattr(pair_sweep, "SOURCES_RECHECKED", 0.0)
+    monkeypatch.setattr(sweep, "SOURCES_RECHECKED", 0.0)
     return found
 
 
@@ -90,7 +90,7 @@ def test_rows_of_the_source_that_are_wrong_are_found_where_it_is_drawn(monkeypat
         return rows_nD * 1.5
 
     monkeypatch.setattr(JoinedSource, "_keep", kept_wrongly)
-    monkeypatch.setattr(pair_sweep, "SOURCES_RECHECKED", 1.0)
+    monkeypatch.setattr(sweep, "SOURCES_RECHECKED", 1.0)
     reply = swept(desk, pair=1)
     falls_back(reply, values(exact))
     assert reply.measured[0].clean == exact.measured[0].clean

@@ -8,7 +8,7 @@ import pytest
 from transformers import AttentionInterface
 
 from djinn_jupyter.engine.model.hooks.gates import Leave
-from djinn_jupyter.engine.wavefront.packing import FunctionEntry, attention_as
+from djinn_jupyter.engine.passes.packing import FunctionEntry, attention_as
 
 
 def own(*args: Any) -> str:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.wavefront import shared_cache, wavefront
-from djinn_jupyter.engine.wavefront.call_size import CallSize
-from djinn_jupyter.methods.sweep.engine import cell_edits
+from djinn_jupyter.engine.passes import shared_cache, wavefront
+from djinn_jupyter.engine.passes.wavefront import CallSize
+from djinn_jupyter.methods.sweep.engine import edits
 from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from djinn_jupyter.wire.edits import Zero
 from tests.engine.desk import Desk, desk_of
@@ -72,7 +72,7 @@ def test_a_cell_that_is_left_out_though_it_changes_something_is_found(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = values(swept(desk, mode="exact"))
-    monkeypatch.setattr(cell_edits, "same_bits", lambda part, before: True)
+    monkeypatch.setattr(edits, "same_bits", lambda part, before: True)
     reply = swept(desk, seed=1)  # draws one of the cells that do change something
     falls_back(reply, expected)
     assert "was left out, and the edit changes something there" in reply.notes[-1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.wavefront.packing import Packing
+from djinn_jupyter.engine.passes.packing import Packing
 from djinn_jupyter.methods.sweep.engine.together import Together
 from djinn_jupyter.methods.sweep.request import Sweep
 from tests.engine.desk import build_desk, desk_of

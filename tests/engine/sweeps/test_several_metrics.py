@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
 from djinn_jupyter.methods.sweep.engine import sweep as sweeps

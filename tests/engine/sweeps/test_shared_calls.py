@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.requests.workspace import Reservation
-from djinn_jupyter.engine.system.nested import tensors_within
-from djinn_jupyter.engine.wavefront import wavefront
-from djinn_jupyter.engine.wavefront.call_size import CallSize
-from djinn_jupyter.engine.wavefront.sections import SectionedCall
-from djinn_jupyter.engine.wavefront.wavefront import Wavefront
+from djinn_jupyter.engine.loop.figures import Reservation
+from djinn_jupyter.engine.passes import wavefront
+from djinn_jupyter.engine.passes.sections import SectionedCall
+from djinn_jupyter.engine.passes.wavefront import CallSize, Wavefront
+from djinn_jupyter.engine.system.arrays import tensors_within
 from tests.engine.desk import desk_of
 from tests.engine.sweeps.test_sweeps import LAYERS, swept, values
 

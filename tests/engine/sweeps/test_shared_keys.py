@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.loop.figures import Reservation
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
-from djinn_jupyter.engine.requests.workspace import Reservation
-from djinn_jupyter.engine.wavefront import wavefront
-from djinn_jupyter.engine.wavefront.inside import NotPacked
-from djinn_jupyter.engine.wavefront.shared_keys import Handing, MappingWatch, SharedEntry, first_other_keys
-from djinn_jupyter.engine.wavefront.wavefront import Wavefront
+from djinn_jupyter.engine.passes import wavefront
+from djinn_jupyter.engine.passes.sections import NotPacked
+from djinn_jupyter.engine.passes.shared_keys import Handing, MappingWatch, SharedEntry, first_other_keys
+from djinn_jupyter.engine.passes.wavefront import Wavefront
 from djinn_jupyter.errors import DjinnError, UnknownSite
 from djinn_jupyter.wire.edits import Zero
 from djinn_jupyter.wire.sites import Site

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.methods.sweep.engine.swept_edits import elsewhere, noised
+from djinn_jupyter.methods.sweep.engine.edits import elsewhere, noised
 from djinn_jupyter.methods.sweep.request import Mean, Noise, Resample
 from djinn_jupyter.wire.edits import Add, Scale, Zero
 from tests.engine.desk import Desk, desk_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from djinn_jupyter.engine.system.prefill_throttle import LAYERS_AHEAD, PrefillThrottle
+from djinn_jupyter.engine.system.device import LAYERS_AHEAD, PrefillThrottle
 from tests.engine.desk import desk_of, tokens
 
 

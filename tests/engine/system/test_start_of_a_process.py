@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from djinn_jupyter.engine.system.collector import importing
+from djinn_jupyter.engine.system.process import importing
 
 
 class Ring:
@@ -50,7 +50,7 @@ def test_an_import_that_fails_leaves_the_collector_on() -> None:
 
 FAULTS = """
 import mmap, resource
-from djinn_jupyter.engine.system.allocator import keep_freed
+from djinn_jupyter.engine.system.process import keep_freed
 import ctypes
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]

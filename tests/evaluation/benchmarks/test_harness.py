@@ -23,7 +23,7 @@ from djinn_evaluation.benchmarks.results import Checks, Disagreement, Figure, Re
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import worker
 from djinn_evaluation.intervals import ratios
-from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.api.stops import Finished
 
 
 def test_sides_take_turns_in_changing_order_and_the_warm_up_is_not_kept() -> None:

@@ -15,7 +15,7 @@ import pytest
 from djinn_evaluation.benchmarks import people, shared_passes
 from djinn_evaluation.benchmarks.results import Checks, Disagreement
 from djinn_evaluation.benchmarks.setting import Setting
-from djinn_jupyter.client.connection.wire_bytes import WireBytes
+from djinn_jupyter.link.transport import WireBytes
 from tests.engine.desk import desk_of
 from tests.faults.inside import moved
 from tests.waiting import SECONDS

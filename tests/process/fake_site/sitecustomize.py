@@ -38,6 +38,6 @@ if os.environ.get("FAKE_SITE_HANGS") and "--launcher-pipe" in " ".join(sys.orig_
     signal.pause()
 
 
-_module = types.ModuleType("djinn_jupyter.engine.startup.build")
+_module = types.ModuleType("djinn_jupyter.engine.process.build")
 _module.open_engine = _open_engine
-sys.modules["djinn_jupyter.engine.startup.build"] = _module
+sys.modules["djinn_jupyter.engine.process.build"] = _module

@@ -3,10 +3,10 @@
 from typing import Any
 
 from djinn_entropy.request import EntropyRead, ReadEntropy
-from djinn_jupyter.client import arrays, fed_again
-from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.result import Result
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api import arrays, fed_again
+from djinn_jupyter.api.result import Result
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.link.channel import Channel, ask_for
 
 
 class HeadEntropies(Result):

@@ -1,7 +1,9 @@
 """The entropies as a table, layers down and heads across."""
 
 from djinn_entropy.api import HeadEntropies
-from djinn_jupyter.widgets import markup, spelling, theme
+from djinn_jupyter.widgets import html as markup
+from djinn_jupyter.widgets import html as theme
+from djinn_jupyter.widgets import spelling
 from djinn_jupyter.widgets.view import View
 
 

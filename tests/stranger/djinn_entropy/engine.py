@@ -6,14 +6,13 @@ from dataclasses import dataclass
 import torch
 
 from djinn_entropy.request import EntropyRead, ReadEntropy
-from djinn_jupyter.engine.interventions.site_value import SiteValue
+from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
+from djinn_jupyter.engine.loop.look_recipes import way_to_stop
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.look_recipes import way_to_stop
-from djinn_jupyter.engine.requests.methods import MethodParts
+from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session import queries
+from djinn_jupyter.engine.session.residence import Steps
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UnknownSite
 

@@ -1,8 +1,8 @@
 """The entropy of every head's attention at a stop: what is asked of the engine, and its answer."""
 
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.circumstances import Circumstances, FedTokens
-from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.base import ReplyBase
+from djinn_jupyter.wire.looks import Circumstances, FedTokens
 from djinn_jupyter.wire.request_base import SessionRequest
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
-from djinn_jupyter.engine.memory.kv import states
-from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, GroupKind
+from djinn_jupyter.engine.memory.kv import geometry as states
+from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, GroupKind, LayerState
 from djinn_jupyter.engine.memory.kv.group_cache import GroupCache, LayerRows
 from djinn_jupyter.engine.memory.kv.layers import (
     PagedFullLayer,
@@ -22,10 +23,9 @@ from djinn_jupyter.engine.memory.kv.layers import (
     paged_own,
 )
 from djinn_jupyter.engine.memory.kv.own_layers import is_own
-from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.memory.kv.pages import PageTable
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.memory.kv.states import LayerState
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import IllegalMove, SlabFull
 
 
@@ -316,3 +316,59 @@ def _paged(plain: Any) -> Any:
 def _unused_states(model_config: PreTrainedConfig) -> dict[int, LayerState]:
     unused = [_paged(plain) for plain in DynamicCache(config=model_config).layers]
     return {i: states.take(layer) for i, layer in enumerate(unused) if states.has_states(layer)}
+
+
+# Committed rows of one layer: read, and single ones replaced on private copies of their pages. Shapes: n positions, H
+# key-value heads, D features of a head.
+
+
+def readable(cache: PagedCache, layer: int) -> range:
+    """Return the committed positions of which a cache layer still has the rows."""
+    group = _group(cache, layer)
+    return range(min(cache.length, max(group.table.first, group.known_from)), cache.length)
+
+
+def read_rows(cache: PagedCache, layer: int, positions: Sequence[int], *, keys: bool) -> Tensor:
+    """Return a copy of the keys or values [n, H, D] of a cache layer at these positions."""
+    group = _group(cache, layer)
+    group.flush()
+    return torch.stack([_row(group, layer, position, keys).clone() for position in positions])
+
+
+def whole_rows(cache: PagedCache, layer: int) -> tuple[Tensor, Tensor]:
+    """Return copies of the keys [1, H, n, Dk] and values [1, H, n, Dv] of a cache layer at all committed positions,
+    none of which may have been released."""
+    group = _group(cache, layer)
+    group.flush()
+    pieces = list(group.table.pieces(0, cache.length))
+    keys, values = (
+        torch.cat([view(piece.page, layer).narrow(1, piece.row, piece.count) for piece in pieces], 1)[None]
+        for view in (group.slab.key_view, group.slab.value_view)
+    )
+    return keys, values
+
+
+def replace_rows(cache: PagedCache, layer: int, positions: Sequence[int], rows_nHD: Tensor, *, keys: bool) -> None:
+    """Put other keys or values there. Pages that another cache holds too are copied first. Raises SlabFull; no row has
+    changed then."""
+    group = _group(cache, layer)
+    group.drop_working()
+    for position in positions:
+        group.table.reserve(position, position + 1)
+    for position, row_HD in zip(positions, rows_nHD, strict=True):
+        _row(group, layer, position, keys).copy_(row_HD)
+        (piece,) = group.table.pieces(position, position + 1)
+        group.slab.wrote(piece.page)
+
+
+def _group(cache: PagedCache, layer: int) -> GroupCache:
+    held = cache.layers[layer]
+    if not isinstance(held, PagedRows) or held.rows is None:
+        raise InvariantError(f"Cache layer {layer} has no rows.")
+    return held.rows.group
+
+
+def _row(group: GroupCache, layer: int, position: int, keys: bool) -> Tensor:
+    (piece,) = group.table.pieces(position, position + 1)
+    view = group.slab.key_view if keys else group.slab.value_view
+    return view(piece.page, layer).select(1, piece.row)

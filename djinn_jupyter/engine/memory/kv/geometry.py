@@ -1,6 +1,8 @@
-"""The contents of one position of a model's cache, layer by layer, and their layout in a page.
+"""The states of a cache layer beside its rows, captured as a value and restored: those of convolutions and recurrences,
+and those of a model's own layer class.
 
-Read from the tensors of a real one-token forward, never from configuration fields. Knows no session and owns no memory.
+They are not idempotent: a layer that runs twice on the same token advances its state twice. A frame therefore keeps the
+states of its own layer and all later ones, as of their entry.
 """
 
 from __future__ import annotations
@@ -12,11 +14,87 @@ from itertools import groupby
 from typing import Any, Literal, cast
 
 import torch
+from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, cache_utils
 
-from djinn_jupyter.engine.memory.kv import own_layers, states
+from djinn_jupyter.engine.memory.kv import own_layers
+from djinn_jupyter.engine.memory.kv.own_layers import tensors
 from djinn_jupyter.errors import HOOKS, ModelRefused, UsageError
 from djinn_jupyter.wire.nouns import CacheGroup
+
+# All attributes of the library's recurrent layer, in its installed version: states, flags, kernel sizes.
+_FIELDS = tuple(vars(cache_utils.LinearAttentionLayer()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+class LayerState:
+    """The states and flags of one layer at one moment, also before its first use. `take` makes it own its tensors."""
+
+    fields: tuple[tuple[str, object], ...]
+
+    def tensors(self) -> Iterator[Tensor]:
+        for _, value in self.fields:
+            yield from tensors(value)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors())
+
+
+class HasFields:
+    """A layer of a model's own class; `fields` names its states beside its rows."""
+
+    fields: tuple[str, ...] = ()
+
+
+def fields_of(layer: object) -> tuple[str, ...]:
+    """Return the names of the attributes that a layer holds beside its rows."""
+    if isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin):
+        return _FIELDS
+    return layer.fields if isinstance(layer, HasFields) else ()
+
+
+def has_states(layer: object) -> bool:
+    return bool(fields_of(layer))
+
+
+def take(layer: object) -> LayerState:
+    """Return a copy of the layer's states; the library writes into a layer's tensors in place."""
+    return LayerState(fields=tuple((name, _copied(vars(layer)[name])) for name in fields_of(layer)))
+
+
+def put(layer: object, state: LayerState) -> None:
+    """Restore the layer's states from copies of their tensors, so that a state can be put back any number of times."""
+    for name, value in state.fields:
+        setattr(layer, name, _copied(value))
+
+
+def take_up(layer: object, state: LayerState) -> None:
+    """Give the layer the state's own tensors, without a copy. No other layer may hold them; their bytes may be away."""
+    for name, value in state.fields:
+        setattr(layer, name, value)
+
+
+def _copied(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value
+
+
+def nbytes(layer: object) -> int:
+    """Return the bytes of the states that a layer holds now."""
+    return live(layer).nbytes
+
+
+def live(layer: object) -> LayerState:
+    """Return the layer's own tensors, not copies; the next pass writes them."""
+    return LayerState(fields=tuple((name, vars(layer)[name]) for name in fields_of(layer)))
+
+
+# The contents of one position of a model's cache, layer by layer, and their layout in a page. Read from the tensors of
+# a real one-token forward, never from configuration fields. Knows no session and owns no memory.
 
 GroupKind = Literal["full", "window", "index", "positions"]
 LayerKind = Literal["full", "window", "index", "positions", "recurrent", "recurrent+full", "recurrent+window", "none"]
@@ -270,7 +348,7 @@ def _forward_one_token(
 def _read(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry:
     own = own_layers.own_fields(layer)
     recurrent = "recurrent" if own or _state_bytes(layer) else ""
-    fields = own or states.fields_of(layer)
+    fields = own or fields_of(layer)
     keys, values = layer_rows(layer)
     if keys is None or values is None:
         return LayerGeometry(cache_layer=index, kind="recurrent" if recurrent else "none", state_fields=fields)

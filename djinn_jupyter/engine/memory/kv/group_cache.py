@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.kv.page_table import PageTable
-from djinn_jupyter.engine.memory.kv.working_copy import WorkingCopy
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.memory.kv.pages import PageTable, WorkingCopy
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import IllegalMove, SlabFull
 
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from transformers import cache_utils
 
-from djinn_jupyter.engine.memory.kv.geometry import LayerGeometry
+from djinn_jupyter.engine.memory.kv.geometry import HasFields, LayerGeometry
 from djinn_jupyter.engine.memory.kv.group_cache import LayerRows
 from djinn_jupyter.engine.memory.kv.own_layers import own_fields
-from djinn_jupyter.engine.memory.kv.states import HasFields
 from djinn_jupyter.errors import ModelRefused
 
 

@@ -1,24 +1,42 @@
-"""The host tier: copies, in main memory, of data that left the device. Segments come and go; pinned on CUDA."""
+"""Places for several sizes at once, in whichever tier: all of them or none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from torch import Tensor
 
-from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.engine.memory.growth import Growth
-from djinn_jupyter.engine.memory.offload.all_or_none import all_or_none
+from djinn_jupyter.engine.memory.budget import Growth
 from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Place, Traffic
-from djinn_jupyter.engine.system.huge_pages import pageable
-from djinn_jupyter.engine.system.invariant_error import InvariantError
-from djinn_jupyter.engine.system.pinned import PIECE_MOST
+from djinn_jupyter.engine.system.faults import InvariantError
+from djinn_jupyter.engine.system.host_memory import PIECE_MOST, pageable
 from djinn_jupyter.errors import TierFull
+from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire.nouns import TierStatistics
+
+AnyPlace = TypeVar("Place")
+
+
+def all_or_none(
+    sizes: Sequence[int], allocate: Callable[[int], AnyPlace], free: Callable[[AnyPlace], None]
+) -> list[AnyPlace]:
+    """Return a place for each size. Raises TierFull, and has freed the places taken until then."""
+    taken: list[AnyPlace] = []
+    try:
+        for size in sizes:
+            taken.append(allocate(size))
+    except TierFull:
+        for place in taken:
+            free(place)
+        raise
+    return taken
+
+
+# The host tier: copies, in main memory, of data that left the device. Segments come and go; pinned on CUDA.
 
 SEGMENT_BYTES: Final = 64 << 20
 SPARE_SEGMENTS: Final = 2

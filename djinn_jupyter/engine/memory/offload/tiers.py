@@ -24,7 +24,7 @@ from djinn_jupyter.engine.memory.offload.mover import (
 )
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier, TierStatistics
 

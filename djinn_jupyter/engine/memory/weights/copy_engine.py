@@ -1,8 +1,5 @@
-"""Copies that overlap with computing: by a side stream and events on CUDA, by a thread on the CPU.
-
-Two rules, for both: a copy into a slot begins after the mark made when the slot was last computed with; and the engine
-computes with a slot only after waiting for its copy's arrival. Copies run one after the other, in order.
-"""
+"""The log of single copies: block, bytes, start, duration, how long computing waited for it, and for how long something
+was computed meanwhile."""
 
 from __future__ import annotations
 
@@ -10,6 +7,8 @@ import queue
 import threading
 import time
 import weakref
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,8 +17,78 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.weights.copies import ArrivedCopies, BlockCopy, Computed
+from djinn_jupyter.engine.memory.weights.host_weights import HOST, flat_buffer
 from djinn_jupyter.errors import StorageFailed
+
+KEPT = 8192
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class BlockCopy:
+    """One copy of a block. `begun` is in seconds since the epoch, `began` on the clock of `Computed`; `stalled` is the
+    seconds computing waited for it, None until the block is first waited for."""
+
+    block: int
+    nbytes: int
+    seconds: float = 0.0
+    begun: float = 0.0
+    began: float = 0.0
+    stalled: float | None = None
+    number: int = 0
+
+    def note_made(self, *, began: float, seconds: float, begun: float) -> None:
+        """Note when it was made, on both clocks, and how long that took."""
+        self.began, self.seconds, self.begun = began, seconds, begun
+
+    def note_stall(self, seconds: float) -> None:
+        """Note the time that the first computation with it waited."""
+        if self.stalled is None:
+            self.stalled = seconds
+
+
+class ArrivedCopies:
+    """The last `kept` copies that have arrived, numbered from 1 in order of arrival. One thread adds; another may read
+    concurrently."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._arrived: deque[BlockCopy] = deque(maxlen=kept)
+        self._count = 0
+
+    def add(self, copy: BlockCopy) -> None:
+        self._count += 1
+        copy.number = self._count
+        self._arrived.append(copy)
+
+    def since(self, number: int) -> list[BlockCopy]:
+        """Return the copies with numbers above `number`, oldest first."""
+        return [copy for copy in self._arrived.copy() if copy.number > number]
+
+
+class Computed:
+    """The last `kept` times in which a pass computed, in their order: it neither waited for weights nor fetched any."""
+
+    def __init__(self, kept: int = 2 * KEPT) -> None:
+        self._begins: deque[float] = deque(maxlen=kept)
+        self._ends: deque[float] = deque(maxlen=kept)
+
+    def add(self, begun: float, ended: float) -> None:
+        self._begins.append(begun)
+        self._ends.append(ended)
+
+    def during(self, copies: Sequence[BlockCopy]) -> list[float]:
+        """Return for each copy the seconds in which something was computed while it was made."""
+        begins, ends = list(self._begins), list(self._ends)
+        return [_shared(copy.began, copy.began + copy.seconds, begins, ends) for copy in copies]
+
+
+def _shared(begun: float, ended: float, begins: Sequence[float], ends: Sequence[float]) -> float:
+    first, last = bisect_left(ends, begun), bisect_left(begins, ended)
+    return sum(min(ended, ends[at]) - max(begun, begins[at]) for at in range(first, last))
+
+
+# Copies that overlap with computing: by a side stream and events on CUDA, by a thread on the CPU. Two rules, for both:
+# a copy into a slot begins after the mark made when the slot was last computed with; and the engine computes with a
+# slot only after waiting for its copy's arrival. Copies run one after the other, in order.
 
 Transfers = Sequence[tuple[Tensor, Tensor]]
 """Source and target, both `uint8` of one size."""
@@ -320,3 +389,46 @@ def _split(intervals: list[_Interval]) -> tuple[list[_Interval], list[_Interval]
     """Split intervals into completed and pending ones."""
     there = [(interval, interval.done.query()) for interval in intervals]
     return [interval for interval, over in there if over], [interval for interval, over in there if not over]
+
+
+# Measure the copy bandwidth between host memory and the memory that passes compute with.
+
+ROUNDS = 4
+MOST = 128 << 20  # more than a processor's caches hold, so that a repeated copy is not read from them
+
+
+def measure_link(device: torch.device, allowed: int) -> float:
+    """Return bytes per second of the best of a few rounds of copies, made as a copy engine makes them: from a source of
+    at most half of `allowed`, into a sixteenth of it. The source is memory; a disk may be slower."""
+    cuda = device.type == "cuda"
+    size = min(MOST, max(1 << 16, allowed // 2))
+    source = torch.empty(size, dtype=torch.uint8, pin_memory=True) if cuda else flat_buffer(size, HOST)
+    target = flat_buffer(max(1 << 13, min(size, allowed // 16)), device)
+    source.fill_(1)
+    seconds = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        for piece in source.split(target.numel()):
+            if cuda:
+                target[: piece.numel()].copy_(piece, non_blocking=True)
+            else:
+                target.numpy()[: piece.numel()] = piece.numpy()
+        if cuda:
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - begun)
+    return size / min(seconds[1:])
+
+
+def measure_return(device: torch.device, allowed: int) -> float:
+    """Return bytes per second of the best of a few rounds of copies from a GPU to pinned host memory, as sessions leave
+    it; of at most a sixteenth of `allowed`."""
+    source = flat_buffer(max(1 << 13, min(MOST, allowed // 16)), device)
+    target = torch.empty(source.numel(), dtype=torch.uint8, pin_memory=True)
+    seconds = []
+    for _ in range(ROUNDS):
+        torch.cuda.synchronize(device)
+        begun = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - begun)
+    return source.numel() / min(seconds[1:])

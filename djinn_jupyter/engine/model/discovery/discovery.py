@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from djinn_jupyter.engine.model.discovery.blocks import find_blocks
 from djinn_jupyter.engine.model.discovery.heads import flat
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack, same
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
 from djinn_jupyter.engine.model.discovery.make_taps import (
+    Probes,
     border_tap,
     boundary_tap,
     form_of,
+    rows_of,
     tap_of,
 )
 from djinn_jupyter.engine.model.discovery.matrices import (
@@ -33,27 +34,23 @@ from djinn_jupyter.engine.model.discovery.matrices import (
     find_positions,
 )
 from djinn_jupyter.engine.model.discovery.modules import ModelModules
-from djinn_jupyter.engine.model.discovery.point import FoundPoints, ModuleTensor
-from djinn_jupyter.engine.model.discovery.points import find_places
-from djinn_jupyter.engine.model.discovery.reads import (
-    Border,
-    RecordedOperations,
-    changing,
-    mark_unread,
-    tensors_of,
-    unread,
-)
+from djinn_jupyter.engine.model.discovery.points import FoundPoints, ModuleTensor, find_blocks, find_places
 from djinn_jupyter.engine.model.discovery.recording import (
     LENGTHS,
     PROMPTS,
+    Border,
     Hook,
+    RecordedOperations,
     Recording,
+    changing,
     kept,
     linears,
+    mark_unread,
     record,
     spread_tokens,
+    tensors_of,
+    unread,
 )
-from djinn_jupyter.engine.model.discovery.shapes import Probes, rows_of
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import HOOKS, ModelRefused

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from djinn_jupyter.engine.model.discovery.finite import check_finite
 from djinn_jupyter.engine.model.discovery.recording import (
     Call,
     Hook,
     KeepLast,
     Recording,
+    check_finite,
     record,
     ways_to_keep_last,
 )
-from djinn_jupyter.engine.model.hooks.call_forms import LayerForm, TensorKey
+from djinn_jupyter.engine.model.hooks.gates import LayerForm, TensorKey
 from djinn_jupyter.errors import ModelRefused
 
 Handed = tuple[TensorKey, int | str]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from djinn_jupyter.engine.model.discovery.heads import columns_by_bits, distinct, flat
 from djinn_jupyter.engine.model.discovery.layer_list import same
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord, adds, has_matrix
-from djinn_jupyter.engine.model.discovery.point import FoundPoints, ModuleTensor
+from djinn_jupyter.engine.model.discovery.points import FoundPoints, ModuleTensor
 from djinn_jupyter.engine.model.discovery.recording import PROMPTS, Call, RecordedTensor, Recording, kept, linears
 from djinn_jupyter.engine.model.hooks.layout import Heads
 

@@ -7,8 +7,7 @@ from difflib import get_close_matches
 
 from torch import nn
 
-from djinn_jupyter.engine.model.discovery.make_taps import border_tap, boundary_tap
-from djinn_jupyter.engine.model.discovery.shapes import NO_POSITIONS, Probes
+from djinn_jupyter.engine.model.discovery.make_taps import NO_POSITIONS, Probes, border_tap, boundary_tap
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire.nouns import ModuleDescription

@@ -10,21 +10,25 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import DynamicCache, PreTrainedModel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import Cache, DynamicCache, PreTrainedModel
 
-from djinn_jupyter.engine.model.hooks.attention import (
-    PRODUCTS,
-    SDPA,
-    SOFTMAX,
-    SdpaCall,
-    factors,
+from djinn_jupyter.engine.model.hooks.attention import PRODUCTS, SDPA, SOFTMAX, SdpaCall, factors
+from djinn_jupyter.engine.model.hooks.gates import (
+    TensorKey,
+    arguments_in,
+    given_at,
+    pick,
+    replace_argument,
+    swap,
+    tensors_in,
 )
-from djinn_jupyter.engine.model.hooks.call_forms import TensorKey, arguments_in, tensors_in
 from djinn_jupyter.errors import ModelRefused
 
 Family = Literal["softmax", "product", "sdpa"]
@@ -305,3 +309,158 @@ def kept(seen: RecordedTensor | None) -> Tensor:
     assert seen is not None
     assert seen.value is not None
     return seen.value
+
+
+# Refuse a model whose hidden states are NaN or infinite: damaged weights, or a dtype with too small a range.
+
+
+def check_finite(model: PreTrainedModel, layers: Mapping[str, nn.Module], recording: Recording) -> None:
+    """Raise ModelRefused where a few ordinary tokens made NaN or infinity, naming the weight or the layer."""
+    where = _first_overflow(layers, recording)
+    if where is None:
+        return
+    damaged = next((name for name, weight in model.named_parameters() if not _finite(weight)), None)
+    if damaged is not None:
+        raise ModelRefused(
+            f"The weights of this {type(model).__name__} are damaged: {damaged} holds NaN or infinity; "
+            "copy or download them again."
+        )
+    dtype = str(model.dtype).removeprefix("torch.")
+    raise ModelRefused(
+        f"{type(model).__name__} overflows in {dtype}: its weights are finite, and {where} not. "
+        "Load it in another dtype; bfloat16 and float32 reach further than float16."
+    )
+
+
+def _first_overflow(layers: Mapping[str, nn.Module], recording: Recording) -> str | None:
+    for path, layer in layers.items():
+        for call in recording.of(layer):
+            made = call.first_output
+            if made is not None and made.value is not None and not _finite(made.value):
+                return f"what {path} returns is"
+    assert recording.logits is not None
+    return "its logits are" if recording.logits.isnan().any() else None  # minus infinity masks a token
+
+
+def _finite(tensor: Tensor) -> bool:
+    """True where all entries are finite. One-byte formats have no infinity to test for."""
+    return not tensor.is_floating_point() or tensor.element_size() == 1 or bool(torch.isfinite(tensor).all())
+
+
+# Values that nothing reads: the operations of a probe, followed back from its logits and its cache. An edit of such a
+# value would change nothing. What code reads of a tensor without an operation (its dtype, its device) is no reading of
+# its value. Kernels that PyTorch does not dispatch are not seen, so a pass in which all such values are changed has to
+# agree.
+
+Border = tuple[nn.Module, str, TensorKey]
+"""A module, `input` or `output`, and the key of a tensor there."""
+_LIFTED: Final = torch.ops.aten.lift_fresh.default
+"""Returns the tensor that it is given, which `torch.tensor` made without an operation, maybe at a freed address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The storages that one operation read and wrote, and those of the written ones that it made."""
+
+    at: int
+    read: frozenset[int]
+    written: frozenset[int]
+    made: frozenset[int]
+
+
+class RecordedOperations(TorchDispatchMode):
+    """Notes each operation that PyTorch dispatches."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.recorded: list[Operation] = []
+
+    def of(self, recording: Recording) -> RecordedOperations:
+        """Return the mode for the pass of this recording."""
+        self._recording = recording
+        return self
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = _storages([] if func is _LIFTED else [args, kwargs])
+        result = func(*args, **(kwargs or {}))
+        changed = _storages(a for a, of in zip(args, func._schema.arguments, strict=False) if _is_written(of))
+        returned = _storages(result)
+        self.recorded.append(Operation(self._recording.tick(), given, returned | changed, returned - given))
+        return result
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _storages(values: Any) -> frozenset[int]:
+    return frozenset(storage_of(one) for one in tree_leaves(values) if isinstance(one, Tensor))
+
+
+def tensors_of(cache: Cache) -> list[Tensor]:
+    """Return the tensors that a cache holds."""
+    return [one for layer in cache.layers for one in tree_leaves(vars(layer)) if isinstance(one, Tensor)]
+
+
+def mark_unread(recording: Recording, operations: Iterable[Operation], left: Iterable[Tensor]) -> None:
+    """Mark the tensors at the borders of modules that do not reach the tensors `left` by the pass."""
+    live = {storage_of(tensor) for tensor in left}
+    within: list[Call] = []
+    for event in _backwards(recording, operations):
+        if isinstance(event, Operation):
+            if not event.written or event.written & live:  # one that makes no tensor decides what code does next
+                live = (live - event.made) | event.read
+                _mark(within, event.read)
+        elif event in within:
+            within.remove(event)
+        else:
+            within.append(event)
+            for seen in event.outputs.values():
+                seen.read = seen.storage in live
+            for seen in event.inputs.values():
+                seen.read = any(seen.storage == made.storage and made.read for made in event.outputs.values())
+
+
+def _backwards(recording: Recording, operations: Iterable[Operation]) -> Iterator[Operation | Call]:
+    """Yield the operations from the last to the first, and each call twice: where it was left, and entered."""
+    moments: dict[int, Operation | Call] = {operation.at: operation for operation in operations}
+    moments |= {call.entered: call for call in recording.calls} | {call.left: call for call in recording.calls}
+    for at in sorted(moments, reverse=True):
+        yield moments[at]
+
+
+def _mark(within: Iterable[Call], read: frozenset[int]) -> None:
+    for call in within:
+        for seen in call.inputs.values():
+            seen.read = seen.read or seen.storage in read
+
+
+def unread(recording: Recording) -> list[Border]:
+    """Return the borders that carry numbers and were marked in each call of their module."""
+    found: dict[Border, bool] = {}
+    for call in recording.calls:
+        for side, border in (("input", call.inputs), ("output", call.outputs)):
+            for key, seen in border.items():
+                place = call.module, side, key
+                found[place] = found.get(place, True) and seen.floating and not seen.read
+    return [place for place, is_unread in found.items() if is_unread]
+
+
+def changing(borders: Iterable[Border]) -> Iterator[Hook]:
+    """Yield hooks that put other numbers there."""
+    for module, side, key in borders:
+        yield (module, _given_other(key), None) if side == "input" else (module, None, _made_other(key))
+
+
+def _given_other(key: TensorKey) -> Callable[..., Any]:
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return replace_argument(args, kwargs, key, 1 - given_at(key, args, kwargs))
+
+    return before
+
+
+def _made_other(key: TensorKey) -> Callable[..., Any]:
+    def after(module: nn.Module, args: Any, output: Any) -> Any:
+        return swap(output, key, 1 - pick(output, key))
+
+    return after

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import Cache
 
-from djinn_jupyter.engine.model.added.units import OfUnits, UnitParts
 from djinn_jupyter.engine.model.hooks.attention import (
     PRODUCTS,
     SDPA,
@@ -24,10 +23,11 @@ from djinn_jupyter.engine.model.hooks.attention import (
     SdpaCall,
     query_slot,
 )
-from djinn_jupyter.engine.model.hooks.call_forms import TensorKey, given_at, pick, replace_argument, swap
-from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
+from djinn_jupyter.engine.model.hooks.gates import TensorKey, given_at, pick, replace_argument, swap
 from djinn_jupyter.engine.model.hooks.layout import Layout, written
-from djinn_jupyter.wire.module_form import ModuleIdentity
+from djinn_jupyter.modules.engine.arithmetic import OfUnits, UnitParts
+from djinn_jupyter.modules.engine.feature_layout import FeatureLayout
+from djinn_jupyter.wire.modules import ModuleIdentity
 from djinn_jupyter.wire.sites import Site
 
 TapKind = Literal[

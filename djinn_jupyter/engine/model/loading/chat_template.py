@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.engine.model.loading.limited_process import LimitedProcess, Limits, serve
 from djinn_jupyter.errors import NoTokenizer, UsageError
-from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.base import Frozen
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

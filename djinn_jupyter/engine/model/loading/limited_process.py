@@ -20,9 +20,9 @@ from typing import IO, Final, TypeVar
 
 import msgspec
 
-from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import DjinnError, EngineError, UsageError, from_code
-from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.units import spell_bytes
+from djinn_jupyter.wire.base import Frozen
 
 _LENGTH: Final = 8  # bytes
 First = TypeVar("First", bound=Frozen)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading import hub
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import DjinnError, MissingDependency, ModelDoesNotFit, ModelNotFound, ModelRefused
 from djinn_jupyter.model_files import fault_in, weight_files
 

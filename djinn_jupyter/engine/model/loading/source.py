@@ -18,7 +18,6 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.engine.model.loading.other_parts import sections
 from djinn_jupyter.engine.model.loading.reasons import (
@@ -27,9 +26,10 @@ from djinn_jupyter.engine.model.loading.reasons import (
     not_found,
     unknown_configuration,
 )
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelNotFound, ModelRefused
 from djinn_jupyter.model_files import folder_called
-from djinn_jupyter.module_files.field_table import short
+from djinn_jupyter.modules.files.files import short
 
 MOST: Final = (
     (re.compile(r"(num|n|encoder|decoder)(_\w+)?_layers?|n_layer|depth"), 1000, "layers"),

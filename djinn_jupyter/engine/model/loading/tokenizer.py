@@ -1,18 +1,177 @@
-"""Convert text to token ids and back. Without a tokenizer, token 17 reads `<17>` and text is refused."""
+"""The bytes that one token stands for, where it may be no whole character. Knows two spellings of bytes: one letter
+each, as in byte-level BPE, and `<0xD9>`, as in sentencepiece."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerBase
 
-from djinn_jupyter.engine.model.loading.byte_tokens import ByteTokens, strays
-from djinn_jupyter.engine.model.loading.token_bound import longest_token
 from djinn_jupyter.errors import NoTokenizer, PromptTooLong, UsageError
-from djinn_jupyter.wire.limits import LONGEST_STOP
+from djinn_jupyter.wire.request_base import LONGEST_STOP
+
+BYTE_TOKENS: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
+_LONE = range(0xDC80, 0xDD00)  # `surrogateescape`'s code for a byte of no whole character
+
+
+class ByteTokens:
+    """Bytes of the tokens of one vocabulary."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._byte_level = _is_byte_level(tokenizer)
+
+    def spelled(self, token: int) -> str:
+        """Return the spelling of a token that holds part of a character: whole characters as they are, other bytes as
+        <0xD9>, and `<17>`, its number, where its bytes are not known."""
+        piece = self._tokenizer.convert_ids_to_tokens(token)
+        if piece in BYTE_TOKENS:
+            return str(piece)
+        letters = byte_letters()
+        if self._byte_level and isinstance(piece, str) and all(letter in letters for letter in piece):
+            return spelled(bytes(letters[letter] for letter in piece))
+        return f"<{token}>"
+
+    def by_token(self, decoded: Callable[[list[int]], str]) -> dict[int, int]:
+        """Return the bytes of tokens that are spelled as bytes and are `decoded` as such."""
+        vocabulary = self._tokenizer.get_vocab()
+        found = {vocabulary[piece]: byte for byte, piece in enumerate(BYTE_TOKENS) if piece in vocabulary}
+        literal = any(decoded([token]) == BYTE_TOKENS[byte] for token, byte in [*found.items()][:1])
+        return {} if literal else found
+
+    def token_of(self, text: str) -> int | None:
+        """Return the token of the single byte that `text` spells, as <0xD9>, or None."""
+        if text not in BYTE_TOKENS:
+            return None
+        letter = {byte: letter for letter, byte in byte_letters().items()}[BYTE_TOKENS.index(text)]
+        found = self._tokenizer.get_vocab().get(letter if self._byte_level else text)
+        return None if found is None else int(found)
+
+
+def spelled(content: bytes) -> str:
+    """Return UTF-8 as text, with bytes of no whole character as <0xD9>."""
+    read = content.decode("utf-8", errors="surrogateescape")
+    return "".join(BYTE_TOKENS[ord(c) - 0xDC00] if ord(c) in _LONE else c for c in read)
+
+
+def strays(content: Sequence[int | None]) -> Iterator[int]:
+    """Yield the places of bytes that are part of no character; None stands for what is no byte."""
+    at = 0
+    for is_byte, run in groupby(content, lambda one: one is not None):
+        if not is_byte:
+            at += len(list(run))
+            continue
+        for character in bytes(one for one in run if one is not None).decode("utf-8", errors="surrogateescape"):
+            if ord(character) in _LONE:
+                yield at
+                at += 1
+            else:
+                at += len(character.encode())
+
+
+@cache
+def byte_letters() -> dict[str, int]:
+    """Return the byte for each letter of byte-level BPE: printable bytes as they are, others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+def _is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return hasattr(tokenizer, "byte_decoder")
+    decoder = json.loads(backend.to_str())["decoder"] or {}
+    return any(part.get("type") == "ByteLevel" for part in (decoder, *decoder.get("decoders", ())))
+
+
+# A lower bound on a text's tokens from its length, to refuse text that cannot fit a context without tokenizing it. A
+# bound holds only where no character can vanish or be joined to others without limit. That is certain for byte-level
+# BPE and for vocabularies with a token for every byte, behind normalizers and pre-tokenizers that remove nothing.
+
+Component = dict[str, Any]
+_COMPOSES: Final = frozenset({"NFC", "NFKC"})
+_LETTERS_OF_ONE: Final = 4  # no composed character stands for more than four (Unicode, UAX 15)
+MOST_GROWTH: Final = 64  # characters that replacements may make of one, one after the other
+_KEEPS_ALL: Final = frozenset({"ByteLevel", "Metaspace", "Digits", "Punctuation", "UnicodeScripts", "FixedLength"})
+
+
+def longest_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the most characters of a text that one token can stand for; None where that is not certain."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    made: Component = json.loads(backend.to_str())
+    normalizers, pre_tokenizers = _parts(made["normalizer"]), _parts(made["pre_tokenizer"])
+    certain = (
+        _every_byte_is_known(made["model"], pre_tokenizers)
+        and all(map(_normalizer_keeps, normalizers))
+        and all(map(_pre_tokenizer_keeps, pre_tokenizers))
+        and not any(added["lstrip"] or added["rstrip"] for added in made["added_tokens"])
+    )
+    if not certain:
+        return None
+    composed = any(part["type"] in _COMPOSES for part in normalizers)
+    vocabulary = tokenizer.get_vocab()
+    return max(map(len, vocabulary)) * (_LETTERS_OF_ONE if composed else 1)
+
+
+def growth_fault(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return the fault of a tokenizer whose replacements make a text longer without measure, None where it has none."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    made: Component = json.loads(backend.to_str())
+    for name in ("normalizer", "decoder"):
+        contents = (part.get("content", "") for part in _parts(made[name]) if part["type"] == "Replace")
+        growth = math.prod(max(1, len(content)) for content in contents)
+        if growth > MOST_GROWTH:
+            return f"the replacements of its {name} make {growth:,} characters of one, and {MOST_GROWTH} are the most"
+    return None
+
+
+def _parts(part: Component | None) -> list[Component]:
+    """Return the steps of a normalizer or pre-tokenizer."""
+    if part is None:
+        return []
+    steps = part.get("normalizers") or part.get("pretokenizers") or part.get("decoders")
+    return [part] if part["type"] != "Sequence" else [one for step in steps or [] for one in _parts(step)]
+
+
+def _every_byte_is_known(model: Component, pre_tokenizers: list[Component]) -> bool:
+    """True where every byte has a token. Otherwise unknown characters are dropped, or any number is one token."""
+    if model["type"] not in ("BPE", "Unigram"):
+        return False
+    vocabulary = model["vocab"]
+    pieces = set(vocabulary) if isinstance(vocabulary, dict) else {piece for piece, _ in vocabulary}
+    if any(part["type"] == "ByteLevel" for part in pre_tokenizers):
+        return model["type"] == "BPE" and pieces.issuperset(ByteLevel.alphabet())
+    return bool(model.get("byte_fallback")) and pieces.issuperset(BYTE_TOKENS)
+
+
+def _normalizer_keeps(part: Component) -> bool:
+    match part:
+        case {"type": "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "Prepend"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": pattern}, "content": content}:
+            return len(content) >= len(pattern)
+    return False
+
+
+def _pre_tokenizer_keeps(part: Component) -> bool:
+    if part["type"] == "Split":
+        return bool(part["behavior"] != "Removed")
+    return part["type"] in _KEEPS_ALL and part.get("behavior") != "Removed"
+
+
+# Convert text to token ids and back. Without a tokenizer, token 17 reads `<17>` and text is refused.
 
 INCOMPLETE: Final = "\ufffd"  # the decoder's replacement for bytes that are not yet a character
 _LONGEST_CHARACTER: Final = 8  # tokens; four bytes, and those that a tokenizer may put before them

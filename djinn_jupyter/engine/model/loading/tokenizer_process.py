@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.limited_process import LimitedProcess, Limits, serve
-from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.wire.base import Frozen
 
 LIMITS: Final = Limits(seconds=120.0, memory=8 * 2**30)
 

@@ -1,34 +1,170 @@
-"""An attribution under way: the lines forward, the way back, and the reply."""
+"""The trial of a model by short lines: can it go backward, and how many bytes does a layer's graph take."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from djinn_jupyter.engine.forward.device_memory import device_memory_for
+from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
-from djinn_jupyter.engine.session.progress import publish_progress
+from djinn_jupyter.engine.model.loading.reasons import first_line
+from djinn_jupyter.engine.passes.forward import Forward, device_memory_for
+from djinn_jupyter.engine.passes.metric import Metrics
+from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
+from djinn_jupyter.engine.passes.shared_cache import why_not_batched
+from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
+from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.errors import OverQuota, SlabFull
-from djinn_jupyter.methods.attribution.engine.carried import KEYS, QUERIES, carry, z_of
-from djinn_jupyter.methods.attribution.engine.estimates import Estimates
-from djinn_jupyter.methods.attribution.engine.line import GradedLine, LayerArguments, counted, recording
-from djinn_jupyter.methods.attribution.engine.slopes import metric_gradient
-from djinn_jupyter.methods.attribution.engine.trial import GraphSize, Trials
+from djinn_jupyter.engine.system.device import out_of_memory
+from djinn_jupyter.errors import OverQuota, SlabFull, UsageError
+from djinn_jupyter.methods.attribution.engine.estimates import (
+    KEYS,
+    QUERIES,
+    SUMMED,
+    Estimates,
+    carry,
+    metric_gradient,
+    require_slopes,
+    z_of,
+)
+from djinn_jupyter.methods.attribution.engine.line import GradedLine, GradientStream, LayerArguments, counted, recording
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
-from djinn_jupyter.methods.sweep.engine import swept_edits
+from djinn_jupyter.methods.sweep.engine import edits
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
-from djinn_jupyter.methods.sweep.engine.places import Spot
-from djinn_jupyter.methods.sweep.request import Estimate, Measured, Swept
+from djinn_jupyter.methods.sweep.engine.places import Spot, SweptPlaces
+from djinn_jupyter.methods.sweep.engine.sweep import SweepWay, way_to_sweep
+from djinn_jupyter.methods.sweep.engine.together import Together
+from djinn_jupyter.methods.sweep.request import Estimate, Measured, Sweep, Swept
+from djinn_jupyter.wire.modules import AdapterIdentity
 from djinn_jupyter.wire.sites import Site
+
+LENGTHS: Final = (4, 8, 12)
+OVER: Final = 1.1  # allocators round up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSize:
+    """The bytes that the graph of the largest layer keeps, measured at the three `LENGTHS`: at another length they are
+    those of the parabola through these, for attention maps grow with its square."""
+
+    measured: tuple[int, int, int]
+
+    def at(self, length: int) -> int:
+        """Return the bytes of one layer's graph for a line of `length` tokens."""
+        (a, b, c), (low, mid, high) = LENGTHS, self.measured
+        slope, next_slope = (mid - low) / (b - a), (high - mid) / (c - b)
+        bend = max(0.0, (next_slope - slope) / (c - a))
+        return int(OVER * (low + slope * (length - a) + bend * (length - a) * (length - b))) if length > a else low
+
+
+class Trials:
+    """The findings about one model, made when the first attribution asks; other ways of attention, and adapters, have
+    their own."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, AdapterIdentity | None], GraphSize | str] = {}
+
+    def size(self, runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, None, GraphSize]:
+        """Return how large this model's graphs are. Raises UsageError where it cannot go backward."""
+        forward = runtime.forward
+        way = (forward.attention, None if forward.adapter is None else forward.adapter.identity)
+        if way not in self._found:
+            self._found[way] = why_no_line(forward) or (yield from _tried(runtime, alone))
+        found = self._found[way]
+        if isinstance(found, str):
+            raise UsageError(f"This model gives no gradients: {found}. Sweep instead.")
+        return found
+
+
+def why_no_line(forward: Forward) -> str | None:
+    """Return why a model's layers cannot run one by one and go backward, None where only a trial can tell."""
+    if len({forward.home_at(layer) for layer in range(forward.layers + 1)}) > 1:
+        return "its layers lie on several devices"
+    if forward.weights.streamed:
+        return "its weights stream, and are gone from the device by the way back"
+    if forward.anatomy.mappings:
+        return "its layers pass on more than the hidden state"
+    return why_not_batched(forward)
+
+
+def _tried(runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, None, GraphSize | str]:
+    sizes: list[int] = []
+    tokens: tuple[int, ...] = ()
+    forward, generator = runtime.forward, torch.Generator().manual_seed(1)
+    line: GradedLine | None = None
+    end_1SD = torch.empty(0)
+    try:
+        for length in LENGTHS:
+            tokens = tuple(torch.randint(runtime.description.vocab_size, (length,), generator=generator).tolist())
+            line = GradedLine(forward, LayerArguments.of(forward, tokens), ())
+            end_1SD, size = yield from _measured(line)
+            sizes.append(size)
+        assert line is not None
+        logits_V = line.logits(end_1SD)
+        yield from line.back([torch.ones_like(logits_V)], _Unread())
+    except (*REFUSALS, UsageError) as error:
+        if isinstance(error, BaseException) and out_of_memory(error):
+            raise  # this says nothing of the family
+        return f"its layers refuse to ({first_line(error).rstrip('.')})"
+    base = yield from alone.run(tokens, (), residuals=False)
+    if not equal_but_for_rounding(logits_V[None], base.logits_V[None], end_1SD.dtype):
+        return "its layers compute other values by themselves than in its own forward"
+    return GraphSize(measured=(sizes[0], sizes[1], sizes[2]))
+
+
+class _Unread:
+    """Takes no gradient: a trial has no taps."""
+
+    def take(self, stream: GradientStream, tap: Tap, raw_gradient: Tensor) -> None:
+        raise AssertionError("a line without taps has no gradient to take")
+
+
+def _measured(line: GradedLine) -> Generator[None, None, tuple[Tensor, int]]:
+    """Run a line onward. Return its end, and the bytes that the largest graph of a layer keeps."""
+    largest = 0
+    going = line.onward(graphs=True)
+    while True:
+        saved = _KeptBytes(line)
+        try:
+            with saved.counted():
+                next(going)
+        except StopIteration as done:
+            end: Tensor = done.value
+            return end, largest
+        largest = max(largest, saved.nbytes)
+        yield
+
+
+class _KeptBytes:
+    """Counts the bytes that graphs keep, each storage once, without weights, buffers and the layers' arguments."""
+
+    def __init__(self, line: GradedLine) -> None:
+        model: nn.Module = line.forward.model
+        others = (*model.parameters(), *model.buffers(), *line.arguments.tensors())
+        self._seen = {tensor.untyped_storage().data_ptr() for tensor in others}
+        self._held: list[Tensor] = []  # so that no other storage gets the address of one that was counted
+        self.nbytes = 0
+
+    def counted(self) -> torch.autograd.graph.saved_tensors_hooks:
+        return torch.autograd.graph.saved_tensors_hooks(self._count, lambda tensor: tensor)
+
+    def _count(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self._held.append(tensor.detach())
+            self.nbytes += storage.nbytes()
+        return tensor
+
+
+# An attribution under way: the lines forward, the way back, and the reply.
 
 ADVICE: Final = "Close sessions, or give shorter lines."
 CARRYING: Final = 2  # runs of a layer by which a change is carried through its attention
@@ -160,7 +296,7 @@ class Attributing:
                 return
             rows, others = asked.places.alignment.rows, asked.places.alignment.of_clean(asked.places.alignment.rows)
             spot = Spot(tap=tap, rows=rows, source_rows=others, units=None)
-            part = swept_edits.part_of(asked.edit, spot, value, value if clean is None else clean, asked.seed)
+            part = edits.part_of(asked.edit, spot, value, value if clean is None else clean, asked.seed)
             self.estimates.changes[tap.site] = _change(value, part, rows)
 
     # --- the report ------------------------------------------------------------------------------------------------
@@ -222,7 +358,63 @@ def _change(value: Tensor, part: Tensor, rows: Sequence[int] | None) -> Tensor:
 
 
 def _spelled(asked: CheckedSweep, estimate: Estimate) -> str:
-    change = "activation" if asked.edit is None and asked.source is None else swept_edits.spell(asked.edit)
+    change = "activation" if asked.edit is None and asked.source is None else edits.spell(asked.edit)
     steps = f", {estimate.steps} steps" if estimate.steps > 1 else ""
     corrected = f", {' and '.join(estimate.corrections)} corrected" if estimate.corrections else ""
     return f"gradient x {change}{steps}{corrected}"
+
+
+# Sweeps with an estimate, as a way to sweep: cells are estimated by gradients.
+
+
+@way_to_sweep
+class ByGradients(SweepWay):
+    reads_source = False
+    in_modules = "Gradients estimate"
+
+    def __init__(self, together: Together) -> None:
+        super().__init__(together)
+        self._trials = Trials()
+
+    def takes(self, request: Sweep) -> bool:
+        return request.estimate is not None
+
+    def check_lines(self, request: Sweep, metrics: Metrics, line: int, source: int | None) -> None:
+        """Raise InvalidCondition and UsageError for a sweep that gradients cannot estimate."""
+        for metric in metrics.each:
+            require_slopes(metric)
+        others = (request.noise, request.coefs, request.receivers, request.continued, request.chosen)
+        if any(others) or request.into == "clean":
+            raise UsageError("Gradients estimate a sweep into the corrupted line, of one edit, without noise or paths.")
+        if _estimate(request).steps > 1 and source != line:
+            raise UsageError(
+                "Integrated gradients go from the corrupted line to the clean one, which has to be as long: give such "
+                "a line, or one step."
+            )
+
+    def check_places(self, request: Sweep, places: SweptPlaces) -> None:
+        """Raise UsageError for added modules, for an axis that changes do not add up over, and for corrections that say
+        nothing of these places."""
+        super().check_places(request, places)
+        strange = next((axis for part, axis in places.parts.items() if part not in SUMMED), None)
+        if strange is not None:
+            raise UsageError(f"Gradients do not estimate what a cell of the axis {strange} changes: sweep instead.")
+        if "attention" not in _estimate(request).corrections:
+            return
+        if not any(point in (*QUERIES, *KEYS) for point, _ in places.taps):
+            raise UsageError(
+                "The correction of attention is one of queries and keys; attribute q, k, q_rot or k_rot, or leave it "
+                "out."
+            )
+        if _estimate(request).steps > 1:
+            raise UsageError("The correction of attention is of one step: leave it out, or the steps.")
+
+    def steps(
+        self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
+    ) -> Steps[Swept]:
+        return Attributing(runtime, session, asked, _estimate(request), self._trials).steps(workspace)
+
+
+def _estimate(request: Sweep) -> Estimate:
+    assert request.estimate is not None
+    return request.estimate

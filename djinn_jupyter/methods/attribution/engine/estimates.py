@@ -1,25 +1,191 @@
-"""The estimates of a sweep's cells: the change of what is at each place, times the gradient there.
+"""Changes of queries and keys, carried through attention before they are estimated: AtP*'s correction of saturated
+attention (the QK fix of Kramar et al. 2024, arXiv 2403.00745).
 
-To first order the changes at several places add up, so a cell is the sum over its places: a few sums of one tensor.
+A softmax that is saturated has hardly a gradient, and a change of a query or key may still turn it over. So the change
+is carried to z, what the heads give, by attention itself, and to first order it goes on from there. A query changes its
+own row of the pattern alone, so all queries of a layer are carried by one run of it. A key changes one column: its
+scores come from one run with all keys changed, and the rest of each row by the closed form of a softmax with one other
+entry.
 
-Shapes: S positions, U heads or features, M metrics.
+Shapes: S positions (T of queries, K of keys), H heads, G heads of keys and values, d features of a head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.methods.attribution.engine.carried import Carried
-from djinn_jupyter.methods.attribution.engine.line import GradientStream
-from djinn_jupyter.methods.sweep.engine.axes import Part
-from djinn_jupyter.methods.sweep.engine.places import SweptPlaces
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.passes.conditions import READINGS, TokenReading, of_token
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.passes.metric import Metric
+from djinn_jupyter.errors import InvalidCondition, UnknownSite
+from djinn_jupyter.methods.attribution.engine.line import GradedLine, GradientStream
+from djinn_jupyter.methods.sweep.engine.places import Part, SweptPlaces
 from djinn_jupyter.wire.sites import Site
+
+QUERIES: Final = ("q", "q_rot")
+KEYS: Final = ("k", "k_rot")
+ALIKE: Final = {torch.float32: 1e-3, torch.float64: 1e-3}  # of the largest entry: z, and the values by the pattern
+ALIKE_IN_16_BITS: Final = 5e-2
+
+
+class Carried(Protocol):
+    """A change that was carried to z."""
+
+    def effect(self, gradient_SHd: Tensor) -> Tensor:
+        """Return by how much the metric changes, float64 [S, units], by its gradient at z."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CarriedQueries:
+    change_SHd: Tensor
+
+    def effect(self, gradient_SHd: Tensor) -> Tensor:
+        return (self.change_SHd * gradient_SHd).sum(-1, dtype=torch.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CarriedKeysTogether:
+    """The keys of all positions changed at once; the effect of each head is told at position `row`."""
+
+    change_SHd: Tensor
+    groups: Sequence[int]
+    row: int
+
+    def effect(self, gradient_SHd: Tensor) -> Tensor:
+        by_head_SH = (self.change_SHd * gradient_SHd).sum(-1, dtype=torch.float64)
+        found = torch.zeros_like(by_head_SH)
+        found[self.row] = by_head_SH.sum(0)
+        return _by_group(found, self.groups)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CarriedKeys:
+    """The key of each position changed alone. `scores_THK` are those of the line, `changed_THK` those with all keys
+    changed."""
+
+    scores_THK: Tensor
+    changed_THK: Tensor
+    values_SHd: Tensor
+    groups: Sequence[int]
+
+    def effect(self, gradient_SHd: Tensor) -> Tensor:
+        scores, by_value = self.scores_THK.double(), _reads(gradient_SHd, self.values_SHd)
+        pattern = torch.softmax(scores, -1)
+        first = pattern.argmax(-1, keepdim=True)
+        others = torch.softmax(scores.scatter(-1, first, -torch.inf), -1).nan_to_num(0.0)
+        rest = torch.logsumexp(scores.scatter(-1, first, -torch.inf), -1, keepdim=True)
+        # Beside the largest entry of a row the others are summed by themselves: 1 - its share has no digits left.
+        odds = torch.log_softmax(scores, -1) - torch.log1p(-pattern)
+        odds = odds.scatter(-1, first, scores.gather(-1, first) - rest)
+        mean = (pattern * by_value).sum(-1, keepdim=True)
+        without = (mean - pattern * by_value) / (1 - pattern)
+        without = without.scatter(-1, first, (others * by_value).sum(-1, keepdim=True))
+        by = torch.where(scores.isinf(), 0.0, self.changed_THK.double() - scores)
+        moved = torch.sigmoid(odds + by) - pattern
+        return _by_group((moved * (by_value - without)).nan_to_num(0.0).sum(0).T, self.groups)
+
+
+def carry(forward: Forward, line: GradedLine, tap: Tap, change: Tensor, row: int | None) -> Carried:
+    """Return the change of the queries or keys at a tap, carried to z; that of keys all at once where `row` says at
+    which position it is told. Raises UnknownSite where it cannot be carried."""
+    layer, point = tap.stage, tap.site.point
+    z = z_of(forward, tap)
+    scores, values = (forward.anatomy.taps[name, layer] for name in ("attn_scores", "v"))
+    seen = [z]
+    if point in KEYS and row is None:
+        seen += [one for one in (scores, values) if isinstance(one, Tap)]
+    before, after = _values(line, layer, seen, None, None), _values(line, layer, seen, tap, change)
+    moved_SHd = after[z.site].float() - before[z.site].float()
+    if point in QUERIES:
+        return CarriedQueries(moved_SHd)
+    groups = _groups(forward, tap, z)
+    if row is not None:
+        return CarriedKeysTogether(moved_SHd, groups, row)
+    for one in (scores, values):
+        if not isinstance(one, Tap):
+            raise UnknownSite(f"The keys of layer {layer} are not carried through attention here: {one}.")
+    assert isinstance(scores, Tap) and isinstance(values, Tap)
+    found = CarriedKeys(
+        before[scores.site].float(), after[scores.site].float(), before[values.site].float()[:, groups], groups
+    )
+    _require_sum(found, before[z.site], layer)
+    return found
+
+
+def z_of(forward: Forward, tap: Tap) -> Tap:
+    """Return the tap of what the heads of a layer give. Raises UnknownSite where there is none by head."""
+    z = forward.anatomy.taps["z", tap.stage]
+    if isinstance(z, str) or z.heads is None:
+        why = z if isinstance(z, str) else "what its attention gives is not divided into heads"
+        raise UnknownSite(f"Attention of layer {tap.stage} is not corrected here: {why}.")
+    return z
+
+
+def _values(
+    line: GradedLine, layer: int, seen: Sequence[Tap], tap: Tap | None, change: Tensor | None
+) -> dict[Site, Tensor]:
+    """Run a layer once more, with a change at a tap where one is given. Return the values at the taps `seen`."""
+    found: dict[Site, Tensor] = {}
+
+    def put(met: Tap, raw: Tensor) -> Tensor | None:
+        if met is not tap or change is None:
+            found[met.site] = met.read(raw).clone()
+            return None
+        value = met.read(raw)
+        return met.write(raw, (value.float() + change).to(value.dtype))
+
+    line.again(layer, [*([] if tap is None else [tap]), *seen], put)
+    return found
+
+
+def _groups(forward: Forward, tap: Tap, z: Tap) -> Sequence[int]:
+    """Return the head of keys that each head reads. Raises UnknownSite."""
+    if tap.heads == z.heads:
+        return range(z.heads or 0)
+    found = forward.anatomy.groups[tap.stage]
+    if isinstance(found, str) or len(found) != z.heads:
+        why = found if isinstance(found, str) else "its heads are others behind the softmax"
+        raise UnknownSite(f"The keys of layer {tap.stage} are not carried through attention here: {why}.")
+    return found
+
+
+def _require_sum(keys: CarriedKeys, z_SHd: Tensor, layer: int) -> None:
+    """Raise UnknownSite where what heads give is not their values by the pattern."""
+    pattern = torch.softmax(keys.scores_THK, -1)
+    fits = pattern.shape[1] == z_SHd.shape[1] and pattern.shape[2] == keys.values_SHd.shape[0]
+    fits = fits and keys.values_SHd.shape == z_SHd.shape
+    if fits:
+        far = torch.einsum("thk,khd->thd", pattern, keys.values_SHd) - z_SHd.float()
+        fits = bool(far.abs().max() <= ALIKE.get(z_SHd.dtype, ALIKE_IN_16_BITS) * z_SHd.float().abs().max())
+    if not fits:
+        raise UnknownSite(
+            f"The keys of layer {layer} are not carried through attention here, one by one: what its heads give is not "
+            "the sum of values by their pattern. Leave the axis position out, or the correction."
+        )
+
+
+def _reads(gradient_SHd: Tensor, values_SHd: Tensor) -> Tensor:
+    """Return the metric's change [T, H, K], float64, by what each query reads at each key."""
+    return torch.einsum("thd,khd->thk", gradient_SHd.double(), values_SHd.double())
+
+
+def _by_group(found_SH: Tensor, groups: Sequence[int]) -> Tensor:
+    """Return what the heads that read each head of keys sum to, [S, G]."""
+    summed = found_SH.new_zeros((found_SH.shape[0], max(groups) + 1))
+    return summed.index_add_(1, torch.tensor(list(groups), device=found_SH.device), found_SH)
+
+
+# The estimates of a sweep's cells: the change of what is at each place, times the gradient there. To first order the
+# changes at several places add up, so a cell is the sum over its places: a few sums of one tensor. Shapes: S
+# positions, U heads or features, M metrics.
 
 SUMMED: Final[tuple[Part, ...]] = ("point", "layer", "row", "unit")  # the parts of an edit that changes add up over
 
@@ -122,3 +288,108 @@ def _in_pairs(cells: Tensor) -> Tensor:
     summed = flat[:, None] + flat[None]
     summed.diagonal().copy_(flat)
     return summed.reshape(*cells.shape, *cells.shape)
+
+
+# The gradient of a metric by the logits: a metric computed on numbers that carry their derivatives (forward mode). The
+# language of metrics stays one: these numbers are floats, and the same compiled expression takes them.
+
+Reading = tuple[TokenReading, int]  # of a token
+
+
+class Slope(float):
+    """A number, and its derivative by each reading that it was computed from."""
+
+    by: Mapping[Reading, float]
+
+    @classmethod
+    def of(cls, value: float, *parts: tuple[float, object]) -> Slope:
+        """Return `value` with the slopes of its parts, each times its own factor."""
+        made = cls(value)
+        by: dict[Reading, float] = {}
+        for factor, part in parts:
+            for reading, slope in part.by.items() if isinstance(part, Slope) else ():
+                by[reading] = by.get(reading, 0.0) + factor * slope
+        made.by = by
+        return made
+
+    @classmethod
+    def read(cls, value: float, reading: Reading) -> Slope:
+        made = cls(value)
+        made.by = {reading: 1.0}
+        return made
+
+    def __neg__(self) -> Slope:
+        return Slope.of(float.__neg__(self), (-1.0, self))
+
+    def __abs__(self) -> Slope:
+        return Slope.of(float.__abs__(self), (math.copysign(1.0, self) if self else 0.0, self))
+
+    def __add__(self, other: float) -> Slope:
+        return Slope.of(float.__add__(self, other), (1.0, self), (1.0, other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: float) -> Slope:
+        return Slope.of(float.__sub__(self, other), (1.0, self), (-1.0, other))
+
+    def __rsub__(self, other: float) -> Slope:
+        return Slope.of(float.__rsub__(self, other), (-1.0, self))
+
+    def __mul__(self, other: float) -> Slope:
+        return Slope.of(float.__mul__(self, other), (float(other), self), (float(self), other))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: float) -> Slope:
+        return _quotient(self, other)
+
+    def __rtruediv__(self, other: float) -> Slope:
+        return _quotient(other, self)
+
+    def __mod__(self, other: float) -> Slope:
+        return Slope.of(float.__mod__(self, other), (1.0, self), (-(float(self) // float(other)), other))
+
+    def __rmod__(self, other: float) -> Slope:
+        return Slope.of(float.__rmod__(self, other), (-(float(other) // float(self)), self))
+
+
+def _quotient(one: float, other: float) -> Slope:
+    above, below = float(one), float(other)
+    value = above / below
+    return Slope.of(value, (1.0 / below, one), (-value / below, other))
+
+
+def require_slopes(metric: Metric) -> None:
+    """Raise InvalidCondition for a metric that has no gradient."""
+    for name in sorted(metric.condition.names):
+        if READINGS[name].add_slope is None:
+            raise InvalidCondition(
+                f"The metric {metric.condition.text!r} has no gradient, because {READINGS[name].why_none}; attribute "
+                "logit() or prob(), or sweep."
+            )
+
+
+def metric_gradient(metric: Metric, logits_V: Tensor) -> Tensor:
+    """Return the derivatives [V], float32, of a metric by the logits, at these."""
+    value: Any = metric.condition.value(_SlopedRow(logits_V, metric.tokenizer))
+    row_V = logits_V.to(torch.float32)
+    found_V = torch.zeros_like(row_V)
+    for (reading, token), slope in value.by.items() if isinstance(value, Slope) else ():
+        assert reading.add_slope is not None
+        reading.add_slope(found_V, slope, row_V, token)
+    return found_V
+
+
+@dataclass(frozen=True, slots=True)
+class _SlopedRow:
+    """A row of logits whose readings carry their slopes."""
+
+    logits_V: Tensor
+    tokenizer: TokenText
+
+    def read(self, name: str) -> Any:
+        raise InvalidCondition(f"A metric knows no {name!r}.")
+
+    def of_token(self, name: str, token: str | int) -> float:
+        number = self.tokenizer.token_id(token) if isinstance(token, str) else token
+        return Slope.read(of_token(name, self.logits_V, number), (READINGS[name], number))

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.model.hooks.call_forms import Arguments
+from djinn_jupyter.engine.model.hooks.gates import Arguments
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.passes.shared_cache import BaseRows, SharedCache
 from djinn_jupyter.engine.session.runtime import OtherJobs
-from djinn_jupyter.engine.system.nested import tensors_within
-from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
+from djinn_jupyter.engine.system.arrays import tensors_within
 from djinn_jupyter.errors import UsageError
 
 Meet = Callable[[Tap, Tensor], None]

@@ -1,4 +1,4 @@
-"""`dj.edges`: what each edge between a writer and a reader of the residual carries, estimated by gradients."""
+"""A reading of edges between writers and readers of the residual: their names, their sites, and what they are of."""
 
 from __future__ import annotations
 
@@ -7,26 +7,81 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from djinn_jupyter.client.arguments import typed
-from djinn_jupyter.client.arrays import to_numpy
-from djinn_jupyter.client.connection.channel import Channel
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.frames import in_columns
-from djinn_jupyter.client.interrupts import in_parts
-from djinn_jupyter.client.likeness import session_like
-from djinn_jupyter.client.partial_replies import replied_in_parts
-from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.client.waits import waits
+from djinn_jupyter.api.arguments import typed
+from djinn_jupyter.api.arrays import to_numpy
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.interrupts import in_parts, waits
+from djinn_jupyter.api.likeness import session_like
+from djinn_jupyter.api.partial_replies import replied_in_parts
+from djinn_jupyter.api.result import Result
+from djinn_jupyter.api.tables import in_columns
+from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.circuits.api.edge_measurement import EdgeResult
-from djinn_jupyter.methods.circuits.request import AttributeEdges, EdgeMethod, EdgeRecipe, EdgesAttributed
-from djinn_jupyter.methods.common.api.line_sources import line_source
-from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair
-from djinn_jupyter.methods.sweep.api.sweep_arguments import are_lines, lines_given, metrics_of, pairs_of, require_texts
+from djinn_jupyter.link.channel import Channel
+from djinn_jupyter.methods.circuits.request import AttributeEdges, CircuitsRun, EdgeMethod, EdgeRecipe, EdgesAttributed
+from djinn_jupyter.methods.common.api import line_source
+from djinn_jupyter.methods.sweep.api.arguments import are_lines, lines_given, metrics_of, pairs_of, require_texts
+from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair, spelled
 from djinn_jupyter.methods.sweep.request import MOST_STEPS
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+class EdgeResult(Result, kw_only=True):
+    """`engine` is the engine's name in views, None where it is no process of its own; `stop` the one at which the
+    session stood that gave the corrupted line, None of other lines and of pairs."""
+
+    replies: Sequence[EdgesAttributed] | Sequence[CircuitsRun]
+    engine: str | None = None
+    _parts: ClassVar[str] = "pairs"
+
+    def __post_init__(self) -> None:
+        replies: Sequence[Any] = tuple(self.replies)
+        first, *_ = self.replies = replies
+        asked = [one.made.asked for one in self.replies if one.made is not None]
+        self.tokens = self._lines = tuple(
+            line for one in asked for line in (one.corrupted, one.clean) if not isinstance(line, str)
+        )
+        self.metrics = tuple(one.metric for one in self.replies)
+        self.notes = tuple(dict.fromkeys(note for one in self.replies for note in one.notes))
+        self.writers, self.readers = first.writers, first.readers
+
+    @property
+    def metric(self) -> str:
+        """The metric, or that of the first pair where each has its own."""
+        return spelled(self.metrics)
+
+    @property
+    def model(self) -> str | None:
+        """The name of the model, None where the reading has no recipe."""
+        return self.made[0].by.model if self.made else None
+
+    def site(self, name: str) -> str:
+        """Return the site of a writer or reader, at which a breakpoint stops it: the embedding's is resid_pre.0, that
+        of the logits the last resid_post.
+
+        >>> found = dj.edges(engine, clean=[1, 2, 3], corrupted=[1, 2, 4], metric="logit(5)")
+        >>> found.site("logits"), found.site("q.3[2]")
+        ('resid_post.7', 'q.3[2]')
+        """
+        last = max(layers_of(self.readers), default=0)
+        return {"embed": "resid_pre.0", "logits": f"resid_post.{last}"}.get(name, name)
+
+    @property
+    def shared(self) -> frozenset[int]:
+        """The layers in which several heads read one head of keys and values."""
+        heads, keys = layers_of(self.writers, "z"), layers_of(self.readers, "k")
+        return frozenset(layer for layer in set(heads) if keys.count(layer) < heads.count(layer))
+
+
+def layers_of(names: Sequence[str], point: str | None = None) -> list[int]:
+    """Return the layer of each of the writers or readers that have one, or of those at one point."""
+    placed = (name.split(".") for name in names if "." in name)
+    return [int(rest.split("[")[0]) for at, rest in placed if point in (None, at)]
+
+
+# `dj.edges`: what each edge between a writer and a reader of the residual carries, estimated by gradients.
 
 ANY_SESSION: Final = "edges"
 WORK: Final = "The attribution of edges"

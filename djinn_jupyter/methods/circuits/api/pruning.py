@@ -10,23 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.waiting import far
-from djinn_jupyter.client.waits import waits
+from djinn_jupyter.api.arguments import checked_seed, typed
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.interrupts import interruptible, waits
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link.waiting import far
 from djinn_jupyter.methods.circuits.api.circuits import (
     MOST_ASKED,
     Circuit,
     CircuitRuns,
+    Interval,
     Numbers,
     ordered,
     require_count,
 )
-from djinn_jupyter.methods.circuits.api.edge_measurement import layers_of
-from djinn_jupyter.methods.circuits.api.edges import Edges
-from djinn_jupyter.methods.circuits.api.faithfulness import Interval
+from djinn_jupyter.methods.circuits.api.edges import Edges, layers_of
 
 Kept = frozenset[tuple[int, int]]
 OnPruned = Callable[[int, int, int], None]

@@ -1,6 +1,5 @@
 """The cards of circuits, their curves and edges."""
 
-from djinn_jupyter.methods.circuits.card.circuit import circuit_view, curve_view
-from djinn_jupyter.methods.circuits.card.edges import edges_view
+from djinn_jupyter.methods.circuits.card.circuit import circuit_view, curve_view, edges_view
 
 __all__ = ["circuit_view", "curve_view", "edges_view"]

@@ -9,21 +9,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.interventions.metric import Metric
-from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.lines import require_empty
-from djinn_jupyter.engine.requests.methods import MethodParts
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
+from djinn_jupyter.engine.loop.lines import require_empty
+from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.passes.metric import Metric
+from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
-from djinn_jupyter.methods.attribution.engine.trial import Trials
-from djinn_jupyter.methods.circuits.engine.edge_attributing import EdgeAttributing
-from djinn_jupyter.methods.circuits.engine.edge_patching import EdgePatching
-from djinn_jupyter.methods.circuits.engine.edges import most_edges
-from djinn_jupyter.methods.circuits.engine.recordings import Recordings
+from djinn_jupyter.methods.attribution.engine.attributing import Trials
+from djinn_jupyter.methods.attribution.engine.estimates import require_slopes
+from djinn_jupyter.methods.circuits.engine.edges import EdgeAttributing, most_edges
+from djinn_jupyter.methods.circuits.engine.patching import EdgePatching, Recordings
 from djinn_jupyter.methods.circuits.request import (
     AttributeEdges,
     CircuitRecipe,
@@ -32,8 +29,7 @@ from djinn_jupyter.methods.circuits.request import (
     EdgesAttributed,
     RunCircuits,
 )
-from djinn_jupyter.methods.common.engine.completed import completed
-from djinn_jupyter.methods.common.engine.line_sources import LineSources
+from djinn_jupyter.methods.common.engine.lines import LineSources, completed
 from djinn_jupyter.methods.sweep.request import LineSource
 from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
 

@@ -6,23 +6,34 @@ that stops there, is edited and goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
+import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame, Override
-from djinn_jupyter.engine.forward.pass_controller import Completed, Halted
-from djinn_jupyter.engine.forward.plan import PassRule, Plan, Target, make_plan
-from djinn_jupyter.engine.interventions.site_value import SiteValue
-from djinn_jupyter.engine.memory.kv.committed_rows import whole_rows
+from djinn_jupyter.engine.loop.dispatch import MethodParts
+from djinn_jupyter.engine.loop.inspection import metrics_in
+from djinn_jupyter.engine.loop.lines import require_fit
+from djinn_jupyter.engine.memory.kv.cache import whole_rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.controller import Completed, Halted, PassRule, Plan, Target, make_plan
+from djinn_jupyter.engine.passes.frame import Frame, Override
+from djinn_jupyter.engine.passes.metric import Metrics
+from djinn_jupyter.engine.passes.shared_cache import BaseRows, KeyValues
+from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session import queries
+from djinn_jupyter.engine.session.influences import has_edits
+from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, KeyValues
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.circuits.request import CircuitsRun, EdgesAttributed
+from djinn_jupyter.methods.graphs.request import GraphMade
+from djinn_jupyter.methods.sweep.request import LineSource
 from djinn_jupyter.wire.sites import Site
+from djinn_jupyter.wire.texts import in_quotes, label
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,3 +204,77 @@ class LinesAlone:
         """Run from `frame` to a halt of the plan or the end of the pass; nothing is committed."""
         with queries.isolated(self.session):
             return (yield from queries.passed(self.runtime, self.session, frame, plan))
+
+
+# The reply of a job, completed by what its request alone knows.
+
+Told = TypeVar("Told", EdgesAttributed, CircuitsRun, GraphMade)
+
+
+def completed(
+    steps: Generator[Blocked | None, None, Told],
+    *,
+    notes: tuple[str, ...],
+    made: Callable[[Told], object],
+    **told: object,
+) -> Generator[Blocked | None, None, Told]:
+    """Return the reply of `steps`, with these notes before its own, what else is told, and the recipe of its numbers:
+    work that was ended with its parts was made by a smaller request."""
+    reply: Told = yield from steps
+    return msgspec.structs.replace(reply, notes=(*notes, *reply.notes), made=made(reply), **told)
+
+
+# Lines and metrics as sweeps, attributions and circuits are given them, checked. Runs no pass.
+
+
+class TwoLines(Protocol):
+    """A request about two lines, each of which may be a session's."""
+
+    @property
+    def corrupted(self) -> LineSource: ...
+    @property
+    def clean(self) -> LineSource | None: ...
+
+
+class LineSources:
+    """Finds the tokens of lines, and how their sessions compute."""
+
+    def __init__(self, parts: MethodParts) -> None:
+        self._sessions, self._runtime = parts.sessions, parts.runtime
+
+    def tokens(self, line: LineSource) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Return a line's tokens, and a note where its session would not have run them as a sweep does. Raises
+        UsageError and PromptTooLong."""
+        if not isinstance(line, str):
+            return self._checked(line), ()
+        session = self._sessions.find(line)
+        if not session.tokens:
+            raise UsageError(f"Session {in_quotes(line)} has no tokens yet; run a prompt in it, or give the text.")
+        return self._checked(tuple(session.tokens)), _notes_on(session)
+
+    def metrics(self, texts: Sequence[str]) -> Metrics:
+        """Return the metrics in these texts. Raises InvalidCondition."""
+        return metrics_in(self._runtime, texts)
+
+    def compute_like(self, request: TwoLines, session: Session) -> None:
+        """Have the session of a request compute as the sessions do whose lines it is about. Raises UsageError where
+        these differ."""
+        named = [self._sessions.find(line) for line in (request.corrupted, request.clean) if isinstance(line, str)]
+        for way, differs in (("attention", "compute attention in different ways"), ("adapter", "have other adapters")):
+            if len({getattr(one, way) for one in named}) > 1:
+                raise UsageError(f"The sessions of the two lines {differs}; give one of them by its text.")
+        for one in named:
+            session.compute_with(one.attention or session.attention, one.adapter or session.adapter)
+
+    def _checked(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        require_fit(self._runtime.description, tokens, "A line")
+        return tokens
+
+
+def _notes_on(session: Session) -> tuple[str, ...]:
+    if not session.rules_in_force and not has_edits(session):
+        return ()
+    return (
+        f"The rules and edits of session {in_quotes(label(session.name))} are no part of the sweep: it runs the tokens "
+        "alone.",
+    )

@@ -1,43 +1,142 @@
-"""Collect activations: prompts in, shards out, one request a shard. The engine computes them, and writes them where it
-is on this machine; one that is reached over a line hands them over."""
+"""Shards that an engine on another machine hands over: written here, whole or not at all, and found again.
+
+The engine is told no path. The name of a file is this side's own, and what the engine sends is kept only where it is
+the shard that was asked for.
+"""
 
 from __future__ import annotations
 
+import bisect
+import json
 import re
+import secrets
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.connection.channel import Channel
-from djinn_jupyter.client.connection.following import followed
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.given_paths import given_path
-from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.positions import Positions, no_ends, spell_positions
-from djinn_jupyter.client.prompts import given_prompts, of_how_many, tokenized
-from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.client.waiting import far
-from djinn_jupyter.errors import EngineError, IllegalMove, SlabFull, UnknownSession, UsageError
-from djinn_jupyter.methods.common.api.checking import CheckedEngine, Question, engines_of_one_model, require_all
-from djinn_jupyter.methods.common.api.spreading import Tell, spread
-from djinn_jupyter.methods.datasets.api import handed_over
-from djinn_jupyter.methods.datasets.api.activations import Activations
-from djinn_jupyter.methods.datasets.request.collecting import (
+import msgspec
+
+from djinn_jupyter.api.arguments import checked_seed, given_path, typed
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.interrupts import interruptible
+from djinn_jupyter.api.likeness import require_modules, session_like
+from djinn_jupyter.api.patches import Positions, no_ends, spell_positions
+from djinn_jupyter.api.result_files import SHARED, Reproduction, most_different, naming_models, origin_lines
+from djinn_jupyter.api.runs import given_prompts, of_how_many, tokenized
+from djinn_jupyter.api.temporary import temporary_session
+from djinn_jupyter.errors import (
+    EngineError,
+    IllegalMove,
+    SlabFull,
+    StorageFailed,
+    UnknownSession,
+    UsageError,
+    WireError,
+)
+from djinn_jupyter.files import PART, WRITTEN, force, force_names, make_folder, require_writable, written_aside
+from djinn_jupyter.link.channel import Channel, followed
+from djinn_jupyter.link.waiting import far
+from djinn_jupyter.methods.common.api import CheckedEngine, Question, Tell, engines_of_one_model, require_all, spread
+from djinn_jupyter.methods.datasets.api.activations import Activations, ShardFile
+from djinn_jupyter.methods.datasets.request import (
     MOST_PROMPTS,
     CheckCollect,
     Collect,
+    Collected,
     CollectionProgressed,
     StoredDtype,
     shard_name,
 )
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.nouns import Mode
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+NOT_ASKED_FOR: Final = "The engine did not hand over the shard that was asked for; nothing of it is written."
+STAYS: Final = "Shards that are whole stay, and collecting again goes on after them."
+
+
+def handing_over(request: Collect, path: Path) -> Collect:
+    """Return the request without a path, with the note of the shard that is at `path` already. Raises UsageError where
+    that has other prompts, StorageFailed where it cannot be read or is not whole, or none can be written."""
+    with _sentence(f"{path} could not be written"):
+        require_writable(path)
+    return msgspec.structs.replace(request, folder=None, there=_note_at(path, request))
+
+
+def _note_at(path: Path, request: Collect) -> str | None:
+    with _sentence(f"{path} could not be read"):
+        if not path.exists():
+            return None
+        if not path.is_file():
+            raise UsageError(f"{path} is no shard of a collection; choose another folder.")
+        there = ShardFile.at(path)
+    if not _has_prompts(there, request):
+        raise UsageError(f"{path} has other prompts than these. Choose another folder, or delete that one.")
+    return json.dumps({name: value for name, value in there.note.items() if name not in ("computed", WRITTEN)})
+
+
+def keep(collected: Collected, path: Path, request: Collect) -> None:
+    """Write the file of a shard, whole, forced and then renamed, unless it is there. Raises WireError where it is not
+    the shard that was asked for, StorageFailed; either leaves nothing behind."""
+    if collected.existed and request.there is not None:
+        return
+    if collected.content is None:
+        raise WireError(NOT_ASKED_FOR)
+    _write(collected.content, path, request)
+
+
+def _write(content: Array, path: Path, request: Collect) -> None:
+    with _sentence(f"{path} could not be written"):
+        make_folder(path.parent)
+        for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a kernel that was killed
+            left.unlink(missing_ok=True)
+        with written_aside(path, prefix=f".{path.name}.") as (file, aside):
+            file.write(content.data)
+            file.flush()
+            force(file.fileno())
+            _require_asked(aside, request)
+            aside.replace(path)
+        force_names(path.parent)
+
+
+def _require_asked(aside: Path, request: Collect) -> None:
+    try:
+        found = ShardFile.at(aside)
+        same = _has_prompts(found, request)
+        place = tuple(found.note.get(name) for name in ("shard", "first", "last"))
+    except StorageFailed:
+        same, place = False, ()
+    if not same or place != (request.shard, request.first, request.last):
+        raise WireError(NOT_ASKED_FOR)
+
+
+def _has_prompts(shard: ShardFile, request: Collect) -> bool:
+    tokens, starts = shard.tensor("tokens").tolist(), shard.tensor("starts").tolist()
+    begins = [0, *accumulate(map(len, request.prompts))]
+    return bool(tokens == list(chain.from_iterable(request.prompts)) and starts == begins)
+
+
+@contextmanager
+def _sentence(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(f"{what}: {error.strerror or error}. {STAYS}") from None
+
+
+# Collect activations: prompts in, shards out, one request a shard. The engine computes them, and writes them where it
+# is on this machine; one that is reached over a line hands them over.
 
 SHARD_BYTES: Final = 64 * 2**20  # about; a shard's values lie in memory until it is written
 SHARD_TOKENS: Final = 2**18
@@ -244,13 +343,13 @@ class CollectionWork:
             collected = shard.reply.result()
         path = self._path(request)
         if channel.is_afar:
-            handed_over.keep(collected, path, request)
+            keep(collected, path, request)
         self._note(request.shard, len(request.prompts), tell)
         return path
 
     def asked_of(self, channel: Channel, request: Collect) -> Collect:
         """Return the request as this engine is asked it: over a line without the folder."""
-        return handed_over.handing_over(request, self._path(request)) if channel.is_afar else request
+        return handing_over(request, self._path(request)) if channel.is_afar else request
 
     def question(self, channel: Channel, request: Collect) -> Question:
         """Return the question whether this engine would begin with the request."""
@@ -304,3 +403,123 @@ def _checked(shard_prompts: int | None) -> int | None:
     if shard_prompts is not None and not 1 <= shard_prompts <= MOST_PROMPTS:
         raise UsageError(f"A shard has 1 to {MOST_PROMPTS:,} prompts, not {shard_prompts}.")
     return shard_prompts
+
+
+# A collection computed again from its recipe, shard by shard into a folder beside its own, and compared bit for bit.
+
+
+def reproduced_collection(
+    engine: RemoteEngine, kept: Activations, on_progress: Callable[[None, int, int], None] | None
+) -> Reproduction:
+    """Collect again, one shard at a time, and compare. UsageError for a collection that is not whole; errors as of
+    `engine.collect`; StorageFailed."""
+    if not kept.complete:
+        raise UsageError("This collection is not whole, so it cannot be compared; finish it first, by the same call.")
+    channel = engine.channel
+    made, compared = [shard.made for shard in kept.shards], _Compared(kept)
+
+    def on_done(done: int) -> None:
+        if on_progress is not None:
+            on_progress(None, done, len(kept))
+
+    with _folder_beside(kept) as folder, naming_models("collection", made[0].by, engine.description):
+        asked = _asked_of(kept, folder)
+        work = CollectionWork(asked, on_done, f" of {len(kept):,}")
+        for number, before in enumerate(kept.shards):
+            require_modules(channel, made[number].modules)
+            with session_like(channel, "collection", made[number]) as session:
+                last = number + 1 == len(kept.shards)
+                first = before.note["first"]
+                prompts = _prompts_of(before)
+                request = shard_request(asked, session, prompts, shard=number, first=first, last=last)
+                again = ShardFile.at(work.collect(channel, request))
+            compared.add(before, again, made[number])
+            again.path.unlink()
+    return compared.told()
+
+
+def _asked_of(kept: Activations, folder: Path) -> Collection:
+    note = kept.shards[0].note
+    return Collection(
+        sites=kept.sites,
+        folder=folder,
+        positions=kept.positions,
+        dtype=note["dtype"],
+        shard_prompts=None,
+        mode=note["mode"],
+        seed=note["seed"],
+    )
+
+
+def _prompts_of(shard: ShardFile) -> tuple[tuple[int, ...], ...]:
+    tokens, starts = shard.tensor("tokens").tolist(), shard.tensor("starts").tolist()
+    return tuple(tuple(tokens[at:end]) for at, end in pairwise(starts))
+
+
+@contextmanager
+def _folder_beside(kept: Activations) -> Iterator[Path]:
+    """Yield the path of a folder within the collection's, and delete what is there at the end."""
+    folder = kept.folder.absolute() / f".again.{secrets.token_hex(4)}"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class _Compared:
+    """The shards that were compared so far: how many values have other bits, and where they differ most."""
+
+    kept: Activations
+    count: int = 0
+    different: int = 0
+    most: float = 0.0
+    place: dict[str, Any] = field(default_factory=dict)
+    origin: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    modes: set[tuple[str, str]] = field(default_factory=set)
+
+    def add(self, before: ShardFile, again: ShardFile, made: Circumstances) -> None:
+        """Compare a shard with the same computed again."""
+        for site in self.kept.sites:
+            then, now = before.tensor(site), again.tensor(site)
+            if (then.shape, then.dtype) != (now.shape, now.dtype):
+                raise UsageError(
+                    f"{site} has {list(now.shape)} values of {now.dtype.name} here, and had {list(then.shape)} of "
+                    f"{then.dtype.name}."
+                )
+            self._compare(site, before, then, now)
+        by = again.made.by
+        self.origin |= dict.fromkeys(origin_lines(made.by, by))
+        self.modes.add((before.note["computed"]["mode"], again.note["computed"]["mode"]))
+
+    def _compare(self, site: str, shard: ShardFile, then: np.ndarray[Any, Any], now: np.ndarray[Any, Any]) -> None:
+        other, most, at = most_different(then, now)
+        self.count += other.size
+        self.different += int(other.sum())
+        if at is not None and (most > self.most or not self.place):
+            self.most, self.place = most, {"site": site, **self._place(shard, at)}
+
+    def _place(self, shard: ShardFile, at: tuple[int, ...]) -> dict[str, Any]:
+        """Return the prompt and the position of a value of a shard."""
+        first, positions = shard.note["first"], self.kept.positions
+        if positions is not None:
+            return {"prompt": first + at[0], "position": positions[at[1] if len(positions) > 1 else 0]}
+        starts = shard.tensor("starts").tolist()
+        prompt = bisect.bisect_right(starts, at[0]) - 1
+        return {"prompt": first + prompt, "position": at[0] - starts[prompt]}
+
+    def told(self) -> Reproduction:
+        notes = [f"The mode was {then}, and is {now} now." for then, now in sorted(self.modes) if then != now]
+        if self.different and not self.kept.exact:
+            notes.append(SHARED)
+        return Reproduction(
+            before=self.kept,
+            again=None,
+            same=not self.different,
+            count=self.count,
+            different=self.different,
+            largest_difference=self.most,
+            place=self.place,
+            origin=tuple(self.origin),
+            notes=tuple(notes),
+        )

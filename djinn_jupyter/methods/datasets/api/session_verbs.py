@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from djinn_jupyter.client.arguments import typed
-from djinn_jupyter.client.arrays import to_numpy
-from djinn_jupyter.client.connection.channel import Channel, ask_for
-from djinn_jupyter.client.interrupts import interruptible
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.api.arguments import typed
+from djinn_jupyter.api.arrays import to_numpy
+from djinn_jupyter.api.interrupts import interruptible
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.methods.datasets.api.scoring import Losses, loss_of, require_two
-from djinn_jupyter.methods.datasets.request.scoring import Score, Scored
+from djinn_jupyter.methods.datasets.request import Score, Scored
 from djinn_jupyter.wire.nouns import Mode
 
 if TYPE_CHECKING:

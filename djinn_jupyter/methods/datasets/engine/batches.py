@@ -16,22 +16,22 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.interventions import edits
-from djinn_jupyter.engine.model.hooks.call_forms import Arguments
-from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
+from djinn_jupyter.engine.loop.figures import Reservation
+from djinn_jupyter.engine.model.hooks.gates import Arguments
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.reasons import first_line
+from djinn_jupyter.engine.passes import edits
+from djinn_jupyter.engine.passes.columns import batches_of, filled
+from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
+from djinn_jupyter.engine.passes.sections import Sections
+from djinn_jupyter.engine.passes.shared_cache import BaseRows, SharedCache, why_not_batched
+from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.system.device import require_alive
-from djinn_jupyter.engine.system.out_of_memory import out_of_memory
-from djinn_jupyter.engine.system.to_home import to_home
-from djinn_jupyter.engine.wavefront.filling import batches_of, filled
-from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
-from djinn_jupyter.engine.wavefront.sections import Sections
-from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache, why_not_batched
+from djinn_jupyter.engine.system.device import out_of_memory, require_alive, to_home
+from djinn_jupyter.errors import OverQuota, SlabFull
 from djinn_jupyter.methods.datasets.engine.places import CollectedSites
+from djinn_jupyter.modules.engine.feature_layout import FeatureLayout
 from djinn_jupyter.wire.sites import Site
 
 TRIED: Final = (9, 4, 6)  # lengths
@@ -204,3 +204,38 @@ class Batches:
         *_, found = self.run(prompts, [None] * len(prompts), places, None, spoilt=spoilt)
         assert found is not None
         return next(iter(found.values()))
+
+
+# Batches that fit into the budget: of one that does not, the first half is tried, down to one prompt.
+
+
+class FittingBatches:
+    """All prompts once, a batch at a time. `beside` are the bytes that a batch takes beside its pass."""
+
+    def __init__(self, batches: Batches, prompts: Prompts, room: Reservation, beside: int = 0) -> None:
+        self._batches, self._prompts, self._room, self._beside = batches, prompts, room, beside
+        self._left = batches.of(prompts)
+        self._waiting = next(self._left, None)
+
+    def take(self) -> Generator[Blocked | None, None, tuple[list[int], int] | None]:
+        """Take the memory of the next batch, or of as many of its first prompts as find some. Return their numbers, and
+        the bytes; None after the last. Raises SlabFull where one prompt alone finds none."""
+        waiting = self._waiting
+        if waiting is None:
+            return None
+        count = len(waiting)
+        while True:
+            size = self._bytes_of(waiting[:count])
+            try:
+                yield from self._room.take(size)
+            except (SlabFull, OverQuota):
+                if count == 1:
+                    raise
+                count = (count + 1) // 2
+            else:
+                self._waiting = waiting[count:] or next(self._left, None)
+                return waiting[:count], size
+
+    def _bytes_of(self, batch: list[int]) -> int:
+        rows = len(batch) * max(len(self._prompts[number]) for number in batch)
+        return self._batches.held_bytes(rows) + self._beside

@@ -13,21 +13,19 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.device_memory import device_memory_for
-from djinn_jupyter.engine.requests.methods import MethodParts
-from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
+from djinn_jupyter.engine.loop.dispatch import MethodParts
+from djinn_jupyter.engine.loop.figures import Reservation, Workspace
+from djinn_jupyter.engine.passes.forward import device_memory_for
+from djinn_jupyter.engine.passes.rounding import difference
+from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
-from djinn_jupyter.engine.wavefront.rounding import difference
 from djinn_jupyter.errors import SlabFull
-from djinn_jupyter.methods.datasets.engine import shard_file
-from djinn_jupyter.methods.datasets.engine.batches import Batches, NotBatched
-from djinn_jupyter.methods.datasets.engine.destinations import Destination, StoredShard
-from djinn_jupyter.methods.datasets.engine.fitting import FittingBatches
+from djinn_jupyter.methods.datasets.engine import shard as shard_file
+from djinn_jupyter.methods.datasets.engine.batches import Batches, FittingBatches, NotBatched
 from djinn_jupyter.methods.datasets.engine.places import CollectedSites, rows_of, values_alone
-from djinn_jupyter.methods.datasets.engine.shard import Shard, TensorsByName, tokens_of
-from djinn_jupyter.methods.datasets.request.collecting import Collected, CollectionProgressed
-from djinn_jupyter.wire.circumstances import Circumstances
+from djinn_jupyter.methods.datasets.engine.shard import Destination, Shard, StoredShard, TensorsByName, tokens_of
+from djinn_jupyter.methods.datasets.request import Collected, CollectionProgressed
+from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.nouns import Mode, Progress
 
 Result = TypeVar("Result")

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.forward.plan import Target
-from djinn_jupyter.engine.interventions import edits
-from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes import edits
+from djinn_jupyter.engine.passes.controller import Target
+from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session import queries
+from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import InvalidEdit, UnknownSite, UsageError
 from djinn_jupyter.wire.sites import Site
 

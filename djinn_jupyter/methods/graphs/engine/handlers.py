@@ -5,22 +5,19 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.interventions.metric import Metric
-from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.lines import require_empty
-from djinn_jupyter.engine.requests.methods import MethodParts
-from djinn_jupyter.engine.scheduling.mailbox import Holder
-from djinn_jupyter.engine.session.added_modules import AddedModule
+from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
+from djinn_jupyter.engine.loop.lines import require_empty
+from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.passes.metric import Metric
+from djinn_jupyter.engine.session.residence import Steps
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.methods.attribution.engine.slopes import require_slopes
-from djinn_jupyter.methods.attribution.engine.trial import Trials
-from djinn_jupyter.methods.common.engine.completed import completed
-from djinn_jupyter.methods.common.engine.line_sources import LineSources
-from djinn_jupyter.methods.graphs.engine.active_features import dictionary_of
-from djinn_jupyter.methods.graphs.engine.graphing import GraphMaking
+from djinn_jupyter.methods.attribution.engine.attributing import Trials
+from djinn_jupyter.methods.attribution.engine.estimates import require_slopes
+from djinn_jupyter.methods.common.engine.lines import LineSources, completed
+from djinn_jupyter.methods.graphs.engine.graphing import GraphMaking, dictionary_of
 from djinn_jupyter.methods.graphs.request import GraphMade, GraphRecipe, MakeGraph
+from djinn_jupyter.modules.engine.added import AddedModule
 from djinn_jupyter.wire.nouns import AttentionName
 
 

@@ -1,3 +1,3 @@
 """The engine's part."""
 
-from djinn_jupyter.methods.paths.engine import way as way
+from djinn_jupyter.methods.paths.engine import path_sweep as path_sweep

@@ -19,17 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.model.hooks.call_forms import pick, swap
-from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.model.hooks.gates import Leave, pick, swap
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
-from djinn_jupyter.engine.system.device import require_alive
-from djinn_jupyter.engine.system.to_home import to_home
-from djinn_jupyter.engine.wavefront.call_size import CallPlan, CallSize
-from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls
-from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
-from djinn_jupyter.engine.wavefront.wavefront import JoiningLine
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.passes.sections import ArgumentAxes, LayerCalls
+from djinn_jupyter.engine.passes.shared_cache import BaseRows, SharedCache
+from djinn_jupyter.engine.passes.wavefront import CallPlan, CallSize, JoiningLine
+from djinn_jupyter.engine.system.device import require_alive, to_home
 from djinn_jupyter.methods.common.engine.lines import RunLine
 from djinn_jupyter.methods.paths.engine.receivers import Receiver, Receivers, place_of, reaches
 from djinn_jupyter.wire.sites import ATTENTION_POINTS, Site

@@ -1,4 +1,9 @@
-"""A sweep of paths: each cell's value is seen by the receivers alone, and all else between stands as it was."""
+"""Path patching (Wang et al. 2022, Goldowsky-Dill et al. 2023), one path after the other, each alone.
+
+Two passes a path. In the first the sender has another value, the outputs of attention and MLP after it are those of the
+unedited line, and the receivers' values are noted. In the second these values stand at the receivers, and nothing else
+is held.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +12,75 @@ from collections.abc import Generator, Sequence
 import msgspec
 from torch import Tensor
 
+from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.requests.workspace import Reservation
+from djinn_jupyter.engine.passes.controller import Completed, Target
+from djinn_jupyter.engine.passes.frame import Frame, Override
+from djinn_jupyter.engine.passes.wavefront import JoiningLine, Wavefront
+from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Pieces
-from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
-from djinn_jupyter.methods.common.engine.lines import RunLine
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.common.engine.lines import LinesAlone, Recorded, RunLine
 from djinn_jupyter.methods.paths.engine.path_lines import Path, PathLines
-from djinn_jupyter.methods.paths.engine.paths import PathsAlone
-from djinn_jupyter.methods.paths.engine.receivers import Receivers, place_of
-from djinn_jupyter.methods.sweep.engine.cell_edits import CellEdit, CellEdits, first_other
-from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
-from djinn_jupyter.methods.sweep.engine.found import Found
+from djinn_jupyter.methods.paths.engine.receivers import Received, Receivers, place_of
+from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep, Found
+from djinn_jupyter.methods.sweep.engine.edits import CellEdit, CellEdits, first_other
 from djinn_jupyter.methods.sweep.engine.places import Cell
-from djinn_jupyter.methods.sweep.engine.sweep import CHUNK_ROWS, COMPARED, Sweeping
+from djinn_jupyter.methods.sweep.engine.sweep import CHUNK_ROWS, COMPARED, Sweeping, SweepWay, way_to_sweep
 from djinn_jupyter.methods.sweep.engine.together import Together
-from djinn_jupyter.methods.sweep.request import Swept, SweptEdit
+from djinn_jupyter.methods.sweep.request import Sweep, Swept, SweptEdit
+from djinn_jupyter.wire.sites import Site
+
+
+class PathsAlone:
+    """Runs paths to `receivers` in the pages of the sweep's session, a pass at a time."""
+
+    def __init__(self, alone: LinesAlone, receivers: Receivers) -> None:
+        self.alone, self.receivers = alone, receivers
+
+    def logits(self, line: RunLine, sender: Tap, raw: Tensor) -> Generator[Blocked | None, None, Tensor]:
+        """Return the logits of the line where the receivers alone see `raw` at `sender`."""
+        received = yield from self._received(line, sender, raw)
+        if not received:
+            return line.logits_V
+        first = min(one.receiver.boundary for one in received)
+        hidden = self.alone.hidden(line, first)
+        for one in received:
+            if one.receiver.tap.boundary == first:
+                hidden = one.receiver.put(hidden, one.met)
+        frame = self._from(line, first, hidden, ())
+        outcome = yield from self.alone.passed(frame, self.alone.plan(rules=received))
+        assert isinstance(outcome, Completed)
+        return outcome.logits_1V[0].clone()
+
+    def _received(self, line: RunLine, sender: Tap, raw: Tensor) -> Generator[Blocked | None, None, list[Received]]:
+        """Return the values of the receivers that the sender reaches, with all else as in the line."""
+        reached = self.receivers.reached_from(sender)
+        if not reached:
+            return []
+        last = max(one.last_layer for one in reached)
+        end = self.alone.runtime.resolve(Site(point="resid_post", layer=last))
+        frozen = (block for layer in range(last + 1) for block in self.receivers.frozen_after(sender, layer))
+        overrides = [Override(tap=block, raw=line.raw[block.site]) for block in frozen]
+        first, hidden = sender.boundary, raw
+        if first is None:
+            first, hidden = sender.stage, self.alone.hidden(line, sender.stage)
+            overrides.append(Override(tap=sender, raw=raw))
+        met = {one.tap.site: Recorded(tap=one.tap) for one in reached}
+        frame = self._from(line, first, hidden, tuple(overrides))
+        plan = self.alone.plan(observers=met.values(), halts=[Target(tap=end, step=0)])
+        yield from self.alone.passed(frame, plan)
+        return [Received(receiver=one, met=value) for one in reached if (value := met[one.tap.site].raw) is not None]
+
+    def _from(self, line: RunLine, boundary: int, hidden: Tensor, overrides: tuple[Override, ...]) -> Frame:
+        if self.alone.from_the_start:
+            entry = Override(tap=self.alone.borders()[boundary], raw=hidden)
+            return Frame(tokens=line.tokens, committed=0, step=0, overrides=(*overrides, entry))
+        return Frame(tokens=line.tokens, committed=0, step=0, boundary=boundary, hidden=hidden, overrides=overrides)
+
+
+# A sweep of paths: each cell's value is seen by the receivers alone, and all else between stands as it was.
 
 
 class PathEdits(CellEdits):
@@ -118,3 +175,22 @@ class PathSweeping(Sweeping):
 
     def _reply(self, found: Found) -> Swept:
         return msgspec.structs.replace(super()._reply(found), receivers=tuple(map(str, self.receivers.sites)))
+
+
+# Sweeps with receivers, as a way to sweep: each cell is a path to them.
+
+
+@way_to_sweep
+class ByPaths(SweepWay):
+    in_modules = "Paths lead from"
+
+    def takes(self, request: Sweep) -> bool:
+        return bool(request.receivers) and request.estimate is None
+
+    def steps(
+        self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
+    ) -> Steps[Swept]:
+        if request.windows or request.in_pairs:
+            raise UsageError("A path has one sender a cell; leave windows and pairs of cells out.")
+        receivers = Receivers.of(runtime, request.receivers, asked.places.taps.values())
+        return PathSweeping(runtime, session, asked, self.together, receivers).steps(workspace)

@@ -12,10 +12,10 @@ from typing import Final
 
 from torch import Tensor
 
-from djinn_jupyter.engine.interventions import edits
-from djinn_jupyter.engine.interventions.change import Change
-from djinn_jupyter.engine.interventions.site_value import SiteValue
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes import edits
+from djinn_jupyter.engine.passes.edits import Change
+from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire.sites import LAYER_POINTS, MLP_POINTS, Site

@@ -1,29 +1,195 @@
-"""The result of a sweep: numbers by cell, how they were made, and how exact they are. Asks nothing of an engine."""
+"""The content of a grid's file: the replies of its sweeps, and how they make one grid. A grid is no `Result`: it is
+kept without a recipe too, of all its replies as one tensor, and computed again by sweeps that tell how far they are."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from djinn_jupyter.client.arguments import typed
-from djinn_jupyter.client.arrays import from_numpy, largest, to_numpy
-from djinn_jupyter.client.displayed import SHORT, TAIL, Displayed, shortened
-from djinn_jupyter.client.frames import frame_of
-from djinn_jupyter.client.reproduction import Reproducible
-from djinn_jupyter.client.result import STRONGEST
-from djinn_jupyter.client.result_files import encoded, named, put, read
-from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.sweep.api.grid_files import KeptGrid
+from djinn_jupyter.api.arguments import typed
+from djinn_jupyter.api.arrays import from_numpy, largest, to_numpy
+from djinn_jupyter.api.result import STRONGEST
+from djinn_jupyter.api.result_files import FileContent, Reproducible, Tensors, encoded, named, put, read
+from djinn_jupyter.api.tables import SHORT, TAIL, Displayed, Tabular, frame_of, shortened
+from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
+from djinn_jupyter.methods.common.api import SpreadResults
 from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, spelled
-from djinn_jupyter.methods.sweep.api.pair_statistics import PairStatistics, statistics_of
 from djinn_jupyter.methods.sweep.request import Continued, Measured, Recipe, Sweep, Swept
+from djinn_jupyter.wire.provenance import differences
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+class KeptGrid(FileContent, kw_only=True):
+    """The content of a file; the fields are those of a Grid."""
+
+    ending = ".grid.djinn"
+    named = "grid of a sweep"
+
+    paired: bool
+    several: bool
+    interrupted: bool
+    missing: int
+    replies: tuple[Swept, ...]
+
+    def tensors(self, shape: Sequence[int]) -> Tensors:
+        """Return the values of all replies as one tensor of this shape."""
+        return {"values": (shape, [one.values for reply in self.replies for one in reply.measured])}
+
+    def require_fit(self) -> None:
+        if not self.replies or not all(reply.measured for reply in self.replies):
+            raise ValueError("it has no values")
+        shapes = {one.values.shape for reply in self.replies for one in reply.measured}
+        metrics = {tuple(one.metric for one in reply.measured) for reply in self.replies}
+        fit = all(len(one.over) == len(one.places) and tuple(map(len, one.places)) in shapes for one in self.replies)
+        alone = (self.paired or len(self.replies) == 1) and (self.several or len(self.replies[0].measured) == 1)
+        same = len(metrics) == 1 or (self.paired and not self.several)
+        if not (fit and alone and same and len(shapes) == 1):
+            raise ValueError("its values and its axes do not fit")
+        if {one.values.dtype for reply in self.replies for one in reply.measured} != {"float64"}:
+            raise ValueError("its values are not float64")
+        if not all(map(_fits_confirmed, self.replies)):
+            raise ValueError("its confirmed cells are none of its cells")
+        if not all(map(_has_texts, self.replies)):
+            raise ValueError("its positions have no tokens")
+        if not all(map(_has_lines, self.replies)):
+            raise ValueError("its lines are no tokens")
+
+
+def _fits_confirmed(reply: Swept) -> bool:
+    """Return whether the cells confirmed are cells of the reply, each with a change for each metric."""
+    kept, count = reply.confirmed, math.prod(map(len, reply.places))
+    if kept is None:
+        return True
+    fits = len(kept.cells) == len(kept.changes) and all(len(row) == len(reply.measured) for row in kept.changes)
+    return fits and all(0 <= cell < count for cell in kept.cells)
+
+
+def _has_lines(reply: Swept) -> bool:
+    """Return whether the recipe has its lines' tokens: the name of a session would be that of a reader's own."""
+    asked = None if reply.made is None else reply.made.asked
+    return asked is None or not any(isinstance(line, str) for line in (asked.corrupted, asked.clean))
+
+
+def _has_texts(reply: Swept) -> bool:
+    """Return whether each position has a token's text; an unfinished sweep has no texts at all."""
+    along = [
+        place for axis, places in zip(reply.over, reply.places, strict=True) if axis == "position" for place in places
+    ]
+    return not reply.texts or all(isinstance(at, int) and 0 <= at < len(reply.texts) for at in along)
+
+
+# Statistics of a cell over many pairs: the mean change of the metric, its interval, and its p-value. A pair's change
+# is its value less the metric of its own corrupted line, so that each pair is its own control. The interval is a
+# percentile bootstrap over pairs (Efron and Tibshirani 1993), the p-value that of the sign-flip test (Fisher 1935):
+# how often the mean change is as large, either way, if each pair's could as well have had the other sign. Neither
+# assumes a distribution. Each cell is judged alone: of a thousand cells without effect about fifty have p below 0.05.
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Matrix = np.ndarray[Any, np.dtype[np.float64]]
+
+FEWEST: Final = 5  # pairs that an interval is drawn from: of fewer the bounds are little more than the pairs themselves
+NO_INTERVAL: Final = f"no interval: it is drawn from {FEWEST} pairs or more"
+EXACT: Final = 13  # pairs up to which all 2^n signs are tried
+AT_ONCE: Final = 2**22  # numbers of one product of draws and cells
+SLACK: Final = 1e-12  # of the observed mean: the same numbers in another order sum to another last bit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairStatistics(Tabular):
+    """Arrays with an axis for each of the grid's but the pairs: `mean` of the values, mean `change` from the corrupted
+    lines, its `standard_error`, the bounds `low` and `high` of its interval, its `p`-value, and how many `pairs` each
+    is from. NaN where fewer than two pairs have the cell; `low` and `high` also where fewer than five have it."""
+
+    mean: Matrix
+    change: Matrix
+    standard_error: Matrix
+    low: Matrix
+    high: Matrix
+    p: Matrix
+    pairs: np.ndarray[Any, Any]
+    confidence: float
+    resamples: int
+    seed: int
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return each array as a list, cell by cell."""
+        named = ("mean", "change", "standard_error", "low", "high", "p", "pairs")
+        return {name: getattr(self, name).reshape(-1).tolist() for name in named}
+
+
+def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resamples: int, seed: int) -> PairStatistics:
+    """Return the statistics of values [pair, ...]; `corrupted` has the first axes of these. Raises UsageError."""
+    import numpy as np
+
+    if not 0 < confidence < 1 or resamples < 100:
+        raise UsageError("An interval has a confidence between 0 and 1, such as 0.95, and at least 100 resamples.")
+    if len(values) < 2:
+        raise UsageError("Statistics are over pairs: give two or more pairs of lines, as lists.")
+    shape, flat = values.shape[1:], values.reshape(len(values), -1)
+    own = corrupted.reshape(*corrupted.shape, *[1] * (values.ndim - corrupted.ndim))
+    changes = (values - own).reshape(flat.shape)
+    found = np.full((7, flat.shape[1]), np.nan)
+    known = ~np.isnan(changes)
+    for pattern in np.unique(known, axis=1).T:  # a sweep that ended early has its last pair in part
+        if pattern.sum() < 2:
+            continue
+        cells = (known == pattern[:, None]).all(0)
+        of_these = changes[np.ix_(pattern, cells)]
+        found[0, cells] = flat[np.ix_(pattern, cells)].mean(0)
+        found[1, cells] = of_these.mean(0)
+        found[2, cells] = of_these.std(0, ddof=1) / np.sqrt(len(of_these))
+        if len(of_these) >= FEWEST:
+            found[3:5, cells] = _interval(of_these, confidence, resamples, np.random.default_rng(seed))
+        found[5, cells] = _p(of_these, resamples, np.random.default_rng(seed))
+    named = ("mean", "change", "standard_error", "low", "high", "p")
+    arrays = {name: row.reshape(shape) for name, row in zip(named, found, strict=False)}
+    pairs = known.sum(0).reshape(shape)
+    return PairStatistics(**arrays, pairs=pairs, confidence=confidence, resamples=resamples, seed=seed)
+
+
+def _interval(changes: Matrix, confidence: float, resamples: int, random: np.random.Generator) -> Matrix:
+    """Return the bounds [2, cells] between which the means of resampled pairs lie."""
+    import numpy as np
+
+    count = len(changes)
+    weights = random.multinomial(count, [1 / count] * count, size=resamples) / count
+    sides = [(1 - confidence) / 2, (1 + confidence) / 2]
+    return np.concatenate([np.quantile(weights @ some, sides, axis=0) for some in _parts(changes, resamples)], axis=1)
+
+
+def _p(changes: Matrix, resamples: int, random: np.random.Generator) -> Matrix:
+    """Return the p-values [cells] of means that are not 0: of all signs where pairs are few, else of drawn ones."""
+    import numpy as np
+
+    count = len(changes)
+    exact = count <= EXACT
+    drawn = list(product((-1.0, 1.0), repeat=count)) if exact else random.choice((-1.0, 1.0), (resamples, count))
+    signs = np.asarray(drawn) / count
+    found = []
+    for some in _parts(changes, len(signs)):
+        as_large = (np.abs(signs @ some) >= np.abs(some.mean(0)) * (1 - SLACK)).sum(0)
+        found.append(as_large / len(signs) if exact else (as_large + 1) / (len(signs) + 1))
+    return np.concatenate(found)
+
+
+def _parts(changes: Matrix, draws: int) -> list[Matrix]:
+    """Return the cells in parts whose product with the draws is no larger than AT_ONCE."""
+    step = max(1, AT_ONCE // draws)
+    return [changes[:, first : first + step] for first in range(0, changes.shape[1], step)]
+
+
+# The result of a sweep: numbers by cell, how they were made, and how exact they are. Asks nothing of an engine.
 
 UNFINISHED: Final = "unfinished"  # the edit of a sweep that ended before its last cell
 FLAGS: Final = ("paired", "several", "interrupted", "missing")
@@ -39,7 +205,7 @@ class Grid(Displayed, Reproducible):
 
     _view = "grid_view"
     ending = KeptGrid.ending
-    reproduced_by = "djinn_jupyter.methods.sweep.api.reproducing_grids:reproduced_grid"
+    reproduced_by = "djinn_jupyter.methods.sweep.api.sweeping:reproduced_grid"
 
     def __init__(
         self,
@@ -391,3 +557,77 @@ def continued(reply: Swept) -> Continued:
     values = np.stack([to_numpy(one.values).reshape(-1) for one in reply.measured], axis=-1)
     cells = np.flatnonzero(~np.isnan(values).any(axis=1)).tolist()
     return Continued(recipe=reply.recipe, cells=tuple(cells), values=tuple(map(tuple, values[cells].tolist())))
+
+
+# The replies of sweeps, as one grid of many pairs keeps them.
+
+ANY_SESSION: Final = "sweep"
+AT_ITS_END: Final = "The sweep is whole; it was interrupted at its end."
+
+
+def grid_of(outcome: SpreadResults[Swept], pairs: int, *, several: bool, met: int | None = None) -> Grid:
+    """Return the grid of pairs that were swept. An interrupt leaves those before the first that has none; the pair that
+    it `met` may have a part. Raises SweepEnded, which has these, where a pair failed or no engine is left."""
+    found, error = list[Swept](), outcome.error
+    try:
+        for reply in outcome.first:
+            require_shape(reply, found)
+            found.append(reply)
+    except UsageError as unlike:
+        error = unlike
+    if error is not None and not isinstance(error, DjinnError):
+        raise error
+    at = len(found)
+    if isinstance(error, SweepEnded) and isinstance(error.grid, Grid) and outcome.failed == at:
+        found += error.grid.replies
+    if not found:
+        raise error or KeyboardInterrupt
+    missing = pairs - len(found)
+    for note in _notes(found, () if missing else outcome.lost):
+        found[-1] = noted(found[-1], note)
+    if outcome.interrupted and missing:
+        found[-1] = noted(
+            found[-1], f"The sweep is not whole: it was interrupted in pair {at if met is None else met}."
+        )
+    grid = Grid(found, paired=True, several=several, interrupted=outcome.interrupted, missing=missing)
+    if error is not None:
+        raise SweepEnded(f"The sweep ended in pair {at}: {error}", grid) from error
+    return grid
+
+
+def _notes(found: Sequence[Swept], lost: Sequence[str]) -> list[str]:
+    """Return what is to be said of pairs that several engines computed, of which some were lost on the way."""
+    made = [one.made.by for one in found if one.made is not None]
+    other = dict.fromkeys(
+        f"{name} ({here}, {there})" for by in made[1:] for name, here, there in differences(made[0], by)
+    )
+    notes = (
+        [f"Its pairs were computed by engines that differ in {', '.join(other)}, and so in last bits."] if other else []
+    )
+    return [*notes, *(f"An engine was lost, and another computed its pair: {why}" for why in lost)]
+
+
+def nameless(reply: Swept) -> Swept:
+    """Return a reply without the name of the session that computed it, which is free again."""
+    if reply.made is None:
+        return reply
+    asked = msgspec.structs.replace(reply.made.asked, session=ANY_SESSION)
+    return msgspec.structs.replace(reply, made=msgspec.structs.replace(reply.made, asked=asked))
+
+
+def without_end(reply: Swept) -> Swept:
+    """Return a pair without the note on its end, where other pairs follow."""
+    return msgspec.structs.replace(reply, notes=tuple(note for note in reply.notes if note != AT_ITS_END))
+
+
+def noted(reply: Swept, note: str) -> Swept:
+    return msgspec.structs.replace(reply, notes=(*reply.notes, note))
+
+
+def require_shape(reply: Swept, before: Sequence[Swept]) -> None:
+    shape = reply.measured[0].values.shape
+    if before and shape != before[0].measured[0].values.shape:
+        raise UsageError(
+            f"its cells are {list(shape)}, and the first pair's {list(before[0].measured[0].values.shape)}; "
+            "pairs swept over positions need equally many tokens, or equally many positions that align names."
+        )

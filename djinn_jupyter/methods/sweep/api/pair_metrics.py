@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from djinn_jupyter.client.arguments import shown, typed
+from djinn_jupyter.api.arguments import shown, typed
 from djinn_jupyter.errors import UsageError
 
 

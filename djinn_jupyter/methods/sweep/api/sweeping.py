@@ -1,32 +1,38 @@
-"""`dj.sweep`: one edit at many places of a line, and its effect on a metric; over one pair of lines, or many."""
+"""The wrapper of public calls that return a grid: as `waits`, and an interrupt raises with the grid so far."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
 import msgspec
 
-from djinn_jupyter.client.adapters import same_adapter
-from djinn_jupyter.client.arguments import checked_seed, typed
-from djinn_jupyter.client.connection.following import followed
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.likeness import require_modules
-from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.temporary import temporary_session
-from djinn_jupyter.client.waiting import far
+from djinn_jupyter.api.arguments import checked_seed, typed
+from djinn_jupyter.api.arrays import to_numpy
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.interrupts import WorkInterrupted, waits
+from djinn_jupyter.api.likeness import require_modules
+from djinn_jupyter.api.result_files import Reproduction, bits, compared, naming_models
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, SweepEnded, UsageError
-from djinn_jupyter.methods.common.api.checking import Question, engines_of_one_model, require_all
-from djinn_jupyter.methods.common.api.line_sources import line_source
-from djinn_jupyter.methods.common.api.spreading import SpreadResults, Tell, spread
-from djinn_jupyter.methods.sweep.api.asked_sweep import AskedSweep
-from djinn_jupyter.methods.sweep.api.asked_sweep import OnProgress as OnProgress
-from djinn_jupyter.methods.sweep.api.grid import Grid, continued, unfinished
-from djinn_jupyter.methods.sweep.api.grid_waits import waits_for_grid
-from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric
-from djinn_jupyter.methods.sweep.api.sweep_arguments import (
+from djinn_jupyter.link.channel import followed
+from djinn_jupyter.link.waiting import far
+from djinn_jupyter.methods.common.api import (
+    Question,
+    SpreadResults,
+    Tell,
+    engines_of_one_model,
+    line_source,
+    require_all,
+    spread,
+)
+from djinn_jupyter.methods.sweep.api.arguments import (
+    AskedSweep,
     are_lines,
     cells_asked,
     lines_given,
@@ -34,18 +40,64 @@ from djinn_jupyter.methods.sweep.api.sweep_arguments import (
     require_no_session,
     require_texts,
 )
-from djinn_jupyter.methods.sweep.api.swept_replies import (
+from djinn_jupyter.methods.sweep.api.arguments import OnProgress as OnProgress
+from djinn_jupyter.methods.sweep.api.grid import (
     AT_ITS_END,
+    Grid,
+    continued,
     grid_of,
     nameless,
     noted,
     require_shape,
+    unfinished,
     without_end,
 )
-from djinn_jupyter.methods.sweep.request import CheckSweep, Noise, Recipe, Sweep, SweepProgressed, Swept
+from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric
+from djinn_jupyter.methods.sweep.request import (
+    MOST_CHOSEN,
+    CheckSweep,
+    Confirmed,
+    Noise,
+    Recipe,
+    Sweep,
+    SweepProgressed,
+    Swept,
+)
+from djinn_jupyter.modules.api import same_adapter
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import Event
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+P = ParamSpec("P")
+KEPT: Final = (
+    "was interrupted, and the engine told to end it. The grid so far is `kept` of this error; the next cell has it as "
+    "sys.last_value.kept."
+)
+
+
+def waits_for_grid(work: str) -> Callable[[Callable[P, Grid]], Callable[P, Grid]]:
+    """Have a function wait so; `work` begins a sentence. WorkInterrupted for an interrupt, with the grid so far."""
+
+    def decorate(call: Callable[P, Grid]) -> Callable[P, Grid]:
+        waited_for = waits(work)(call)
+
+        @functools.wraps(call)
+        def whole_grid(*args: P.args, **kwargs: P.kwargs) -> Grid:
+            grid = waited_for(*args, **kwargs)
+            if grid.interrupted:
+                raise WorkInterrupted(f"{work} {KEPT}", grid)
+            return grid
+
+        return whole_grid
+
+    return decorate
+
+
+# `dj.sweep`: one edit at many places of a line, and its effect on a metric; over one pair of lines, or many.
 
 Pair = tuple[object, object]
 MOST_SAMPLES: Final = 10_000
@@ -392,3 +444,173 @@ class _Sweep:
             interrupted=self.interrupted,
             recipe=self.recipe,
         )
+
+
+# The strongest cells of an attribution, computed by an exact sweep too: which they are, and the two side by side.
+
+UNCONFIRMED: Final = "The estimates are whole; the exact sweep ended before the last cell that it was to confirm."
+
+
+def require_confirmable(top: int | None, clean: object, edit: object) -> None:
+    """Raise UsageError for a number of cells that no sweep confirms."""
+    if top is not None and not 1 <= top <= MOST_CHOSEN:
+        raise UsageError(f"From 1 to {MOST_CHOSEN:,} of the strongest cells are computed exactly, not {top:,}.")
+    if top is not None and clean is None and edit is None:
+        raise UsageError(
+            "Gradient x activation is the estimate of no sweep, so none confirms it: give a clean line, or an edit "
+            "such as dj.zero()."
+        )
+
+
+def strongest(scores: Grid, count: int) -> tuple[int, ...]:
+    """Return the cells with the largest scores by size, of each metric as many, numbered row by row; of pairs those of
+    the largest mean."""
+    import numpy as np
+
+    mean = scores.values.mean(axis=0) if scores.paired else scores.values
+    each = np.abs(mean).reshape(len(scores.metrics), -1)
+    if scores.in_pairs:  # a pair of cells once
+        each = np.where(np.tri(int(each.shape[1] ** 0.5), k=-1, dtype=bool).reshape(1, -1), -1.0, each)
+    found = np.argsort(-each, axis=1, kind="stable")[:, :count]
+    return tuple(sorted({int(cell) for metric, cells in enumerate(found) for cell in cells if each[metric, cell] >= 0}))
+
+
+def confirmed(
+    engine: RemoteEngine,
+    scores: Grid,
+    cells: tuple[int, ...],
+    on_progress: OnProgress | None = None,
+    beside: Sequence[RemoteEngine] = (),
+) -> Grid:
+    """Return an attribution with these cells computed by an exact sweep of the same lines, edit and metrics. An
+    interrupt keeps what was computed. Raises SweepEnded, which has the scores, where the sweep fails."""
+    made = [_exact(one.made, cells) for one in scores.replies if one.made is not None]
+    try:
+        exact = swept_again(engine, made, scores, on_progress, beside)
+    except DjinnError as error:
+        part = error.grid.replies if isinstance(error, SweepEnded) and isinstance(error.grid, Grid) else ()
+        said = f"The attribution is whole, and the sweep that was to confirm it ended: {error}"
+        raise SweepEnded(said, _beside(scores, part, cells, interrupted=True)) from error
+    except KeyboardInterrupt:
+        return _beside(scores, (), cells, interrupted=True)
+    return _beside(scores, exact.replies, cells, interrupted=exact.interrupted)
+
+
+def confirmed_again(engine: RemoteEngine, again: Grid, before: Grid, on_progress: OnProgress | None) -> Grid:
+    """Return a grid that was computed again with those cells confirmed that were before."""
+    kept = before.replies[0].confirmed
+    if kept is None or again.interrupted or not again.is_whole:
+        return again
+    return confirmed(engine, again, kept.cells, on_progress)
+
+
+def _exact(made: Recipe, cells: tuple[int, ...]) -> Recipe:
+    asked = msgspec.structs.replace(made.asked, estimate=None, mode="exact", chosen=cells)
+    return msgspec.structs.replace(made, asked=asked)
+
+
+def _beside(scores: Grid, exact: Sequence[Swept], cells: tuple[int, ...], *, interrupted: bool) -> Grid:
+    each = [_with(one, exact[at] if at < len(exact) else None, cells) for at, one in enumerate(scores.replies)]
+    if interrupted:
+        each[-1] = msgspec.structs.replace(each[-1], notes=(*each[-1].notes, UNCONFIRMED))
+    return Grid(each, paired=scores.paired, several=scores.several, interrupted=interrupted)
+
+
+def _with(scores: Swept, exact: Swept | None, cells: tuple[int, ...]) -> Swept:
+    """Return scores with the changes that an exact sweep found in these cells, and with what it noted."""
+    import numpy as np
+
+    if exact is None:
+        return scores
+    each = [to_numpy(one.values).reshape(-1)[list(cells)] - one.corrupted for one in exact.measured]
+    changes: np.ndarray[Any, Any] = np.stack(each, axis=-1)
+    there = [(cell, tuple(row)) for cell, row in zip(cells, changes.tolist(), strict=True) if not np.isnan(row).any()]
+    kept = Confirmed(cells=tuple(cell for cell, _ in there), changes=tuple(row for _, row in there))
+    notes = tuple(dict.fromkeys((*scores.notes, *exact.notes)))
+    return msgspec.structs.replace(scores, confirmed=kept, notes=notes)
+
+
+# A grid computed again from its recipe, in this engine or another.
+
+
+def reproduced_grid(engine: RemoteEngine, kept: Grid, on_progress: OnProgress | None) -> Reproduction:
+    """Compute a grid again, and compare. UsageError for one that was cut short; errors as of `dj.sweep`;
+    WorkInterrupted."""
+    made = _made(kept)
+    with naming_models("grid", made[0].by, engine.description, refused="compute"):
+        again = confirmed_again(engine, swept_again(engine, made, kept, on_progress), kept, on_progress)
+    if not again.is_whole or again.interrupted:
+        raise WorkInterrupted("The reproduction was interrupted, and nothing is known of the cells that follow.", again)
+    return compared_grids(kept, again)
+
+
+def _made(grid: Grid) -> list[Recipe]:
+    """Return how each pair was made. Raises UsageError where one is not whole."""
+    found = [one.made for one in grid.replies if one.made is not None]
+    if not grid.is_whole or len(found) < len(grid.replies):
+        raise UsageError(
+            "This grid is not whole, so it cannot be computed again as it was; finish it first, with so_far=grid."
+        )
+    return found
+
+
+def compared_grids(kept: Grid, again: Grid) -> Reproduction:
+    """Return what differs between a grid and the same computed again."""
+    if kept.values.shape != again.values.shape:
+        raise UsageError(
+            f"The grid has {' x '.join(map(str, kept.values.shape))} cells, and computed again "
+            f"{' x '.join(map(str, again.values.shape))}: the model has other layers, heads or neurons."
+        )
+    return compared(
+        kept,
+        again,
+        lambda at: {axis: along[index] for axis, along, index in zip(kept.over, kept.places(), at, strict=True)},
+        origins=(_made(kept)[0].by, _made(again)[0].by),
+        notes=partial(_notes, kept, again),
+        differs=_differs(kept, again),
+    )
+
+
+def _differs(kept: Grid, again: Grid) -> str:
+    """Return what has other bits besides the values; nothing where all has the same."""
+    import numpy as np
+
+    if not _same_confirmed(kept, again):
+        return "the cells that were computed exactly"
+    same = all(np.array_equal(bits(_lines(kept, of)), bits(_lines(again, of))) for of in ("corrupted", "clean"))
+    return "" if same else "the metrics of the unedited lines"
+
+
+def _same_confirmed(kept: Grid, again: Grid) -> bool:
+    """True where the cells of an attribution that were computed exactly have the same bits, or there are none."""
+    import numpy as np
+
+    one, other = kept.confirmed, again.confirmed
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(bits(one), bits(other))
+
+
+def _lines(grid: Grid, of: str) -> np.ndarray[Any, Any]:
+    """Return the metrics of an unedited line, NaN where there is none."""
+    import numpy as np
+
+    found = [getattr(measured, of) for reply in grid.replies for measured in reply.measured]
+    return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
+
+
+def _notes(kept: Grid, again: Grid, same: bool) -> list[str]:
+    notes = []
+    if kept.texts != again.texts:
+        notes.append("The tokens have other texts: the tokenizer is another one.")
+    if kept.mode != again.mode:
+        notes.append(f"The mode was {kept.mode}, and is {again.mode} now.")
+    before = sum(one.kept for one in _made(kept))
+    if before and not same:
+        notes.append(f"{before:,} of its cells came from a sweep that was cut short, and shared passes with others.")
+    if not same and [one.asked.calls for one in _made(kept)] != [one.asked.calls for one in _made(again)]:
+        notes.append(
+            "Other cells shared a pass than then, for passes took longer or found less memory: the last bits of fast "
+            'cells may differ by that, those of mode="exact" may not.'
+        )
+    return notes

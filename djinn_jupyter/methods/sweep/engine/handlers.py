@@ -8,27 +8,31 @@ from functools import cached_property
 
 import msgspec
 
-from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.lines import require_empty
-from djinn_jupyter.engine.requests.methods import MethodParts
-from djinn_jupyter.engine.requests.origin import modules_at
-from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
+from djinn_jupyter.engine.loop.lines import require_empty
+from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.loop.origin import modules_at
+from djinn_jupyter.engine.session.residence import Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.common.engine.line_sources import LineSources
-from djinn_jupyter.methods.sweep.engine import swept_edits
-from djinn_jupyter.methods.sweep.engine.alignment import Alignment, SweptLine, aligned, chosen_positions
-from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
-from djinn_jupyter.methods.sweep.engine.continuing import finished_before, recipe_of
-from djinn_jupyter.methods.sweep.engine.places import SweptPlaces, places_of
+from djinn_jupyter.methods.common.engine.lines import LineSources
+from djinn_jupyter.methods.sweep.engine import edits
+from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep, finished_before, recipe_of
+from djinn_jupyter.methods.sweep.engine.places import (
+    Alignment,
+    SweptLine,
+    SweptPlaces,
+    aligned,
+    chosen_positions,
+    places_of,
+)
+from djinn_jupyter.methods.sweep.engine.sweep import SweepWay, every_way
 from djinn_jupyter.methods.sweep.engine.together import Together
-from djinn_jupyter.methods.sweep.engine.ways import SweepWay, every_way
 from djinn_jupyter.methods.sweep.request import CheckSweep, Recipe, Sweep, Swept, source_of
-from djinn_jupyter.wire.checking import Checked
-from djinn_jupyter.wire.limits import LARGEST_SINGLE
+from djinn_jupyter.wire.greeting import Checked
 from djinn_jupyter.wire.nouns import AttentionName
+from djinn_jupyter.wire.request_base import LARGEST_SINGLE
 
 
 def handlers(parts: MethodParts) -> tuple[SweepRequests, ...]:
@@ -122,14 +126,14 @@ class SweepRequests:
             raise UsageError(f"A sweep takes numbers that are finite in float32, and {strange} is none.")
         if request.edit is not None:
             for width in dict.fromkeys(tap.width for tap in places.taps.values()):
-                swept_edits.check(request.edit, corrupted if width is None else width, coefs=bool(request.coefs))
+                edits.check(request.edit, corrupted if width is None else width, coefs=bool(request.coefs))
         elif request.coefs:
             raise UsageError("A sweep over coef needs an edit with a coefficient, such as scale; patching has none.")
         if request.noise is not None:
             self._check_noise(request.noise.positions, corrupted, clean)
         if request.edit is None and clean is None and way.reads_source:
             raise UsageError("A sweep needs a clean line to patch from, or an edit such as zero or scale.")
-        if clean is not None and clean != corrupted and (request.noise or swept_edits.reads_a_line(request.edit)):
+        if clean is not None and clean != corrupted and (request.noise or edits.reads_a_line(request.edit)):
             self._check_unequal(request, places, corrupted, clean)
 
     def _check_unequal(self, request: Sweep, places: SweptPlaces, line: int, source: int) -> None:

@@ -1,21 +1,267 @@
-"""The places of a sweep: its axes, and the spots that each cell edits."""
+"""The positions of a line that a sweep edits, and those of the clean line that correspond to them."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any, Final, Literal
 
-from djinn_jupyter.engine.model.hooks.feature_layout import FeatureLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.methods.sweep.engine.alignment import Alignment, SweptLine
-from djinn_jupyter.methods.sweep.engine.axes import AXES, Elements, Part, SweptSite, divided, named
-from djinn_jupyter.methods.sweep.engine.patterns import SitePattern, no_place_of_a_sweep
-from djinn_jupyter.methods.sweep.request import MOST_CELLS, Axis, Place
-from djinn_jupyter.wire.sites import LAYER_POINTS, Site
+from djinn_jupyter.methods.sweep.request import MOST_CELLS, Axis, NamedPosition, Place
+from djinn_jupyter.modules.engine.feature_layout import FeatureLayout
+from djinn_jupyter.wire.sites import LAYER_POINTS, Site, parse_selector, spell_selector
+
+TOLD = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptLine:
+    """The tokens of a line, under the name that refusals give it."""
+
+    name: str
+    tokens: tuple[int, ...]
+    tokenizer: TokenText
+
+    def positions_of(self, named: NamedPosition) -> tuple[int, ...]:
+        """Return the position of this number (negative ones count from the end), or of all tokens that read this text,
+        but for surrounding spaces where none is exactly so. Raises UsageError where there is none."""
+        length = len(self.tokens)
+        if isinstance(named, int):
+            if not -length <= named < length:
+                raise UsageError(f"Position {named} is not in the {self.name}, which has {length} tokens.")
+            return (named % length,)
+        found = self._at_text.get(named) or self._at_bare_text.get(named.strip())
+        if found is None:
+            there = ", ".join(map(repr, self.texts[-TOLD:]))
+            raise UsageError(f"No token of the {self.name} reads {named!r}. Its tokens are: {there}.")
+        return found
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(self.tokenizer.text_of(token) for token in self.tokens)
+
+    @cached_property
+    def _at_text(self) -> dict[str, tuple[int, ...]]:
+        return _positions_by(self.texts)
+
+    @cached_property
+    def _at_bare_text(self) -> dict[str, tuple[int, ...]]:
+        return _positions_by(text.strip() for text in self.texts)
+
+
+def _positions_by(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return the positions at which each text stands."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for at, text in enumerate(texts):
+        found[text].append(at)
+    return {text: tuple(positions) for text, positions in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """`rows` are the positions of the corrupted line that are edited, None for all; `others` those of the clean line
+    that correspond to them."""
+
+    rows: tuple[int, ...] | None = None
+    others: tuple[int, ...] | None = None
+
+    def of_clean(self, rows: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """Return the positions of the clean line that correspond to some of the corrupted line's."""
+        if rows is None or self.rows is None or self.others is None:
+            return rows
+        corresponding = dict(zip(self.rows, self.others, strict=True))
+        return tuple(corresponding[row] for row in rows)
+
+
+def chosen_positions(line: SweptLine, named: Sequence[NamedPosition]) -> Alignment:
+    """Return the positions that are named, each once, in the order of the line; all where none is."""
+    if not named:
+        return Alignment()
+    return Alignment(rows=tuple(sorted({at for one in dict.fromkeys(named) for at in line.positions_of(one)})))
+
+
+def aligned(corrupted: SweptLine, clean: SweptLine, named: Sequence[tuple[NamedPosition, NamedPosition]]) -> Alignment:
+    """Return the positions that correspond by these names, in the order of the corrupted line. Raises UsageError."""
+    found: dict[int, int] = {}
+    for one, other in dict.fromkeys(named):
+        rows, others = corrupted.positions_of(one), clean.positions_of(other)
+        if len(rows) != len(others):
+            raise UsageError(
+                f"{one!r} stands at {len(rows)} positions of the corrupted line, and {other!r} at {len(others)} of the "
+                "clean one; name them by number."
+            )
+        for row, at in zip(rows, others, strict=True):
+            if found.setdefault(row, at) != at:
+                raise UsageError(f"Position {row} of the corrupted line is aligned with {found[row]} and with {at}.")
+    rows = tuple(sorted(found))
+    return Alignment(rows=rows, others=tuple(found[row] for row in rows))
+
+
+# The spelling of a sweep's site: a site, a point of all layers, and stars for the axes swept.
+
+_PATTERN: Final = re.compile(
+    r"^(?P<point>[a-z_][a-z0-9_]*|\*)(?:\.(?P<layer>\d+|\*))?(?:\[(?P<units>\*|[-\d:, ]+)\])?$"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePattern:
+    """`point` and `layer` of None are an axis of the sweep, as are units that are `starred`; `units` are those edited
+    together, None for all."""
+
+    point: str | None
+    layer: int | None
+    units: tuple[int, ...] | None = None
+    starred: bool = False
+
+    @classmethod
+    def parse(cls, spelling: str, site_of: Callable[[str], Site]) -> SitePattern:
+        """Return the pattern of `z`, `z.*`, `z.5[*]`, `*.5`, or of any spelling of a site in a model. Raises
+        UnknownSite."""
+        matched = _PATTERN.match(spelling.strip())
+        own = matched is not None and matched["point"] not in (*LAYER_POINTS, "*")
+        if matched is None or (own and not (matched["layer"] or "").isdecimal()):
+            site = site_of(spelling)
+            if site.path is not None or site.point not in LAYER_POINTS:
+                raise no_place_of_a_sweep(spelling)
+            return cls(point=site.point, layer=site.layer, units=site.selector)
+        units = matched["units"]
+        return cls(
+            point=None if matched["point"] == "*" else matched["point"],
+            layer=None if matched["layer"] in (None, "*") else int(matched["layer"]),
+            units=None if units in (None, "*") else parse_selector(units),
+            starred=units == "*",
+        )
+
+    @property
+    def is_added(self) -> bool:
+        """True where its point can only be that of an added module."""
+        return self.point is not None and self.point not in LAYER_POINTS
+
+    def require_axes(self, over: Sequence[Axis]) -> None:
+        """Raise UsageError unless `over` names what is swept, and nothing that the site fixes."""
+        if (self.layer is None) != ("layer" in over):
+            advice = "leave the layer out" if self.layer is not None else f"name one, as in {self.point or '*'}.4"
+            raise UsageError(f"The layer is either an axis of the sweep or named by the site: {advice}.")
+        if (self.point is None) != ("point" in over):
+            advice = "write * for it, as in *.4" if self.point is not None else "add point to the axes"
+            raise UsageError(f"The point is either an axis of the sweep or named by the site: {advice}.")
+        if self.starred and not {"head", "neuron"} & set(over):
+            raise UsageError("[*] is an axis of the sweep: add head, or neuron for a site without heads.")
+        if self.point is None and self.units is not None:
+            raise UsageError("Points differ in their heads and features; leave the selector of * out.")
+
+    def at(self, point: str, layer: int) -> Site:
+        return Site(point=point, layer=layer, selector=self.units)
+
+    def __str__(self) -> str:
+        units = "*" if self.starred else None if self.units is None else spell_selector(self.units)
+        place = self.point or "*"
+        place += "" if self.layer is None else f".{self.layer}"
+        return place if units is None else f"{place}{'' if self.layer is not None else '.*'}[{units}]"
+
+
+def no_place_of_a_sweep(spelling: str) -> UnknownSite:
+    near = get_close_matches(spelling, LAYER_POINTS, n=1)
+    return UnknownSite(
+        f"A sweep is of a point of the layers: {', '.join(LAYER_POINTS)}, or of an added module; {spelling!r} is none."
+        + (f" Did you mean {near[0]!r}?" if near else "")
+    )
+
+
+# The axes of sweeps. Each is declared once: which part of an edit it divides, its places, and what each has of that
+# part. Cells, estimates and refusals read it here; its name stands in `Axis`, for messages.
+
+Part = Literal["point", "layer", "row", "unit", "coef"]  # of an edit: a unit is a head or a neuron
+Elements = tuple[Any, ...]  # of a part: names of points, numbers of layers, rows and units, coefficients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptSite:
+    """Values that an axis divides: the taps of a site, by point and layer, the rows of a line, and coefficients."""
+
+    pattern: SitePattern
+    taps: Mapping[tuple[str, int], Tap]
+    line: SweptLine
+    rows: tuple[int, ...]
+    coefs: tuple[float, ...]
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(point for point, _ in self.taps))
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(layer for _, layer in self.taps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredAxis:
+    """An axis divides a `part` of an edit into `places`, each of which has some `elements` of it: by default one, which
+    is its name. A cell of a `windowed` axis can take the places after its own too; pairs of cells are of axes that are
+    `paired`."""
+
+    part: Part
+    places: Callable[[SweptSite], Sequence[Place]]
+    elements: Callable[[SweptSite, Place], Elements] = lambda of, place: (place,)
+    windowed: bool = False
+    paired: bool = True
+
+
+def _heads(of: SweptSite) -> Sequence[Place]:
+    return _units(of, "heads", "heads in every layer, as z has", lambda tap: tap.heads)
+
+
+def _neurons(of: SweptSite) -> Sequence[Place]:
+    without = "features without heads, as mlp_post has"
+    return _units(of, "neurons", without, lambda tap: None if tap.heads else tap.width)
+
+
+def _units(of: SweptSite, what: str, such: str, count: Callable[[Tap], int | None]) -> Sequence[Place]:
+    """Return the units of a site that has equally many everywhere. Raises UsageError."""
+    found = set(map(count, of.taps.values()))
+    if len(found) > 1 or None in found or of.pattern.units is not None:
+        raise UsageError(f"A sweep over {what} needs a site that has {such}; {of.pattern} not.")
+    return range(found.pop() or 0)
+
+
+AXES: Final[Mapping[Axis, DeclaredAxis]] = {
+    "point": DeclaredAxis(part="point", places=lambda of: of.points, paired=False),
+    "layer": DeclaredAxis(part="layer", places=lambda of: of.layers, windowed=True),
+    "position": DeclaredAxis(part="row", places=lambda of: of.rows, windowed=True),
+    "head": DeclaredAxis(part="unit", places=_heads),
+    "neuron": DeclaredAxis(part="unit", places=_neurons),
+    "coef": DeclaredAxis(part="coef", places=lambda of: of.coefs, paired=False),
+}
+
+
+def divided(over: Sequence[Axis]) -> dict[Part, Axis]:
+    """Return which axis divides each part that is divided. Raises UsageError where two divide one."""
+    found: dict[Part, Axis] = {}
+    for axis in over:
+        other = found.setdefault(AXES[axis].part, axis)
+        if other != axis:
+            one, two = sorted((other, axis))
+            raise UsageError(f"A site has {one}s or {two}s; sweep over one of them.")
+    return found
+
+
+def named(axes: Sequence[Axis], last: str) -> str:
+    """Return what several axes divide, in a sentence, with the word `last` before the last one."""
+    *most, end = [f"{axis}s" for axis in axes]
+    return f"{', '.join(most)} {last} {end}"
+
+
+# The places of a sweep: its axes, and the spots that each cell edits.
 
 ALL = Alignment()
 

@@ -5,38 +5,40 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.device_memory import device_memory_for
-from djinn_jupyter.engine.forward.frame import Override
-from djinn_jupyter.engine.interventions.metric import Values
+from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.requests.workspace import Reservation, Workspace
+from djinn_jupyter.engine.passes.forward import device_memory_for
+from djinn_jupyter.engine.passes.frame import Override
+from djinn_jupyter.engine.passes.metric import Metrics, Values
+from djinn_jupyter.engine.passes.rounding import rounding_of
+from djinn_jupyter.engine.passes.wavefront import CallPlan, JoiningLine, Wavefront
+from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
-from djinn_jupyter.engine.wavefront.call_size import CallPlan
-from djinn_jupyter.engine.wavefront.rounding import rounding_of
-from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
-from djinn_jupyter.errors import OverQuota, SlabFull
+from djinn_jupyter.errors import OverQuota, SlabFull, UsageError
+from djinn_jupyter.extensions import troubles
 from djinn_jupyter.methods.common.engine.lines import LinesAlone, RunLine
-from djinn_jupyter.methods.sweep.engine import swept_edits
-from djinn_jupyter.methods.sweep.engine.cell_edits import CellEdit, CellEdits
-from djinn_jupyter.methods.sweep.engine.cell_lines import CellLines, same_end
-from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep
-from djinn_jupyter.methods.sweep.engine.found import Found
-from djinn_jupyter.methods.sweep.engine.places import Cell
-from djinn_jupyter.methods.sweep.engine.together import Together, values_of
-from djinn_jupyter.methods.sweep.request import (
-    MOST_PLANNED,
-    Recipe,
-    SweepProgressed,
-    Swept,
-    source_of,
+from djinn_jupyter.methods.sweep.engine import edits as swept_edits
+from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep, Found
+from djinn_jupyter.methods.sweep.engine.edits import CellEdit, CellEdits
+from djinn_jupyter.methods.sweep.engine.places import Cell, SweptPlaces
+from djinn_jupyter.methods.sweep.engine.together import (
+    SOURCE,
+    CellLines,
+    JoinedSource,
+    Together,
+    place_of,
+    same_end,
+    takes_one_row,
+    values_of,
 )
+from djinn_jupyter.methods.sweep.request import MOST_PLANNED, Recipe, Sweep, SweepProgressed, Swept, source_of
+from djinn_jupyter.modules.engine.feature_layout import FeatureLayout
 from djinn_jupyter.wire.nouns import Mode, Progress
 
 CHUNK_ROWS: Final = 4096
@@ -363,3 +365,160 @@ class Sweeping:
             recipe=asked.recipe,
             made=self._made(),
         )
+
+
+# A sweep of a pair of lines, whose source may run among the cells that are patched from it.
+
+SOURCES_RECHECKED: Final = 0.25  # the share of joined sources that run again alone, drawn by the seed
+
+
+class PairSweeping(Sweeping):
+    """One sweep of one line, or of a pair. The first pair of several has both lines run alone; of a later one the
+    source joins the cells, where these fit into one pass."""
+
+    def __init__(self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together) -> None:
+        super().__init__(runtime, session, asked, together)
+        self._awaited = False  # the source has not run yet
+
+    def _source_line(
+        self, room: Reservation, taps: tuple[Tap, ...], tokens: tuple[int, ...]
+    ) -> Generator[Blocked | None, None, RunLine | None]:
+        self._awaited = self.mode == "fast" and self._may_join(tokens)
+        return None if self._awaited else (yield from super()._source_line(room, taps, tokens))
+
+    def _may_join(self, tokens: tuple[int, ...]) -> bool:
+        asked, cells = self.asked, self.cells
+        if asked.pair == 0 or asked.finished or asked.edit is not None or asked.noise is not None:
+            return False
+        if self.together.packing is None or len(tokens) != len(asked.line) or tokens == asked.line:
+            return False
+        if asked.places.in_pairs or not all(map(takes_one_row, cells)):
+            return False
+        length, first = len(tokens), _first_other(tokens, asked.line)
+        rows = [length - row for _, row in map(place_of, cells) if row >= first]
+        return length - first + sum(rows) <= CHUNK_ROWS
+
+    def _at_once(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+        if not self._awaited:
+            yield from super()._at_once(room, edits, cells, found)
+            return
+        assert self.asked.source is not None
+        front = self.together.front(edits.base, self.plan)
+        rows_nD = front.embedded(self.asked.source, _first_other(self.asked.source, self.asked.line))
+        joined = None if rows_nD is None else JoinedSource(edits.base, rows_nD)
+        if joined is None or not (yield from self._has_room(room, joined)):
+            yield from self._run_source(room, edits)
+            yield from super()._at_once(room, edits, cells, found)
+            return
+        yield from self._run_chunk(room, front, joined.lines(cells), found)
+        edits.patch_from(joined.line(self.asked.source, self.asked.places.taps.values()))
+        computed = set(found.computed)
+        self._tell([cell.number for cell in cells if cell.number not in computed], found)
+
+    def _has_room(self, room: Reservation, joined: JoinedSource) -> Generator[Blocked | None, None, bool]:
+        """Take the memory of a joined source. Return False where there is none: alone it needs less."""
+        try:
+            yield from room.take(joined.nbytes)
+        except (SlabFull, OverQuota):
+            return False
+        return True
+
+    def _run_source(self, room: Reservation, edits: CellEdits) -> Pieces:
+        """Run the source alone after all, for the cells that are computed from here on, and take its metrics."""
+        if not self._awaited:
+            yield from super()._run_source(room, edits)
+            return
+        assert self.asked.source is not None
+        taps = tuple(self.asked.places.taps.values())
+        source = yield from self._reserved(room, taps, self.asked.source, residuals=False)
+        edits.patch_from(source)
+        self.source_values, self._awaited = self.asked.metrics.of(source.logits_V), False
+
+    def _recheck(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
+        among = self.source_values
+        if self._awaited and among is not None and self._draws_source():
+            yield from self._run_source(room, edits)
+            assert self.source_values is not None
+            found.compare(self.source_values, among)
+        yield from super()._recheck(room, edits, cells, found)
+
+    def _draws_source(self) -> bool:
+        return random.Random(f"source {self.asked.seed} {self.asked.pair}").random() < SOURCES_RECHECKED
+
+    def _take(self, values: Mapping[int, Values], found: Found) -> None:
+        self.source_values = values.get(SOURCE, self.source_values)
+        super()._take({number: of_cell for number, of_cell in values.items() if number != SOURCE}, found)
+
+    def _tell(self, cells: Sequence[int], found: Found) -> None:
+        super()._tell([number for number in cells if number != SOURCE], found)
+
+
+def _first_other(tokens: tuple[int, ...], others: tuple[int, ...]) -> int:
+    """Return the first position at which two lines of equal length differ."""
+    return next(at for at, (one, other) in enumerate(zip(tokens, others, strict=True)) if one != other)
+
+
+# The ways to compute a sweep. By edited lines is the sweep's own; other methods add theirs with `way_to_sweep`.
+
+_OTHERS: Final[list[type[SweepWay]]] = []
+
+
+class SweepWay:
+    """A way to compute the sweeps that it takes, and what it refuses. An engine has one of each, made at its first
+    sweep."""
+
+    reads_source: ClassVar[bool] = True  # a sweep without an edit needs the line to patch from
+    in_modules: ClassVar[str | None] = None  # why added modules are refused; None where they are not
+
+    def __init__(self, together: Together) -> None:
+        self.together = together
+
+    def takes(self, request: Sweep) -> bool:
+        """Return whether it computes this sweep: one way alone takes a request."""
+        raise NotImplementedError
+
+    def check_lines(self, request: Sweep, metrics: Metrics, line: int, source: int | None) -> None:
+        """Refuse a sweep of lines of so many tokens, before its places are known. Raises errors of the domain."""
+
+    def check_places(self, request: Sweep, places: SweptPlaces) -> None:
+        """Refuse places that it cannot compute. Raises UsageError."""
+        for tap in places.taps.values():
+            if self.in_modules is not None and isinstance(tap.layout, FeatureLayout):
+                raise UsageError(
+                    f"{self.in_modules} the model's own points, and {tap.site} is an added module: sweep it instead."
+                )
+
+    def steps(
+        self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
+    ) -> Steps[Swept]:
+        """Begin the sweep. What it refuses it refuses here, not in its first step."""
+        raise NotImplementedError
+
+
+class ByEditedLines(SweepWay):
+    """The sweep's own way, which takes what no other does."""
+
+    def takes(self, request: Sweep) -> bool:
+        return True
+
+    def check_places(self, request: Sweep, places: SweptPlaces) -> None:
+        """Raise UsageError where no axis is named."""
+        if not request.over:
+            raise UsageError("A sweep goes over one axis at least, such as layer.")
+
+    def steps(
+        self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
+    ) -> Steps[Swept]:
+        return PairSweeping(runtime, session, asked, self.together).steps(workspace)
+
+
+def way_to_sweep(way: type[SweepWay]) -> type[SweepWay]:
+    """Have the sweeps that it takes computed this way."""
+    _OTHERS.append(way)
+    return way
+
+
+def every_way(together: Together) -> list[SweepWay]:
+    """Return every way to sweep, but those of methods that are left out; the sweep's own is last."""
+    others = (way for way in _OTHERS if not any(method.has(way.__module__) for method in troubles()))
+    return [way(together) for way in (*others, ByEditedLines)]

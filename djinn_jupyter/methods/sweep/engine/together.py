@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.interventions.metric import Metrics, Values
+from djinn_jupyter.engine.model.hooks.layout import PositionLayout
+from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.reasons import first_line
+from djinn_jupyter.engine.passes.metric import Metrics, Values
+from djinn_jupyter.engine.passes.packing import Packing
+from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
+from djinn_jupyter.engine.passes.sections import ArgumentAxes, Inside, is_served
+from djinn_jupyter.engine.passes.shared_cache import KeyValues, why_not_joined
+from djinn_jupyter.engine.passes.shared_keys import first_other_keys, of_base
+from djinn_jupyter.engine.passes.wavefront import CallPlan, JoiningLine, Wavefront
+from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.steps import Blocked
-from djinn_jupyter.engine.system.out_of_memory import out_of_memory
-from djinn_jupyter.engine.wavefront.call_size import CallPlan
-from djinn_jupyter.engine.wavefront.inside import Inside
-from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes
-from djinn_jupyter.engine.wavefront.packing import Packing
-from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
-from djinn_jupyter.engine.wavefront.shared_cache import why_not_joined
-from djinn_jupyter.engine.wavefront.wavefront import JoiningLine, Wavefront
+from djinn_jupyter.engine.system.device import out_of_memory
 from djinn_jupyter.methods.common.engine.lines import LinesAlone, RunLine
-from djinn_jupyter.methods.sweep.engine.few_logits import FewLogits
+from djinn_jupyter.methods.sweep.engine.checked_sweep import FewLogits
+from djinn_jupyter.methods.sweep.engine.edits import CellEdit, CellEdits, first_other
+from djinn_jupyter.methods.sweep.engine.places import Cell
+from djinn_jupyter.wire.sites import Site
 
 LENGTH: Final = 9
 STARTS: Final = (3, 6)
@@ -199,3 +204,181 @@ def _run(front: Wavefront, lines: Sequence[JoiningLine]) -> Generator[None, None
         else:
             behind = found
     return behind
+
+
+# The lines of a sweep's cells in a wavefront, each from where it leaves the unedited line. Runs a layer alone only
+# where others cannot run it with the cell's value inside.
+
+
+class CellLines:
+    """Makes the lines of cells of one sweep, whose lines `alone` run in its session."""
+
+    def __init__(self, together: Together, alone: LinesAlone) -> None:
+        self._together, self._alone = together, alone
+
+    def line(
+        self, front: Wavefront, edits: CellEdits, cell: Cell
+    ) -> Generator[Blocked | None, None, JoiningLine | None]:
+        """Return the line of a cell from where it leaves the base; None where its last row never does."""
+        edited = edits.of(cell)
+        if edited is None:
+            return None
+        boundary, after, later = edited.tap.boundary, self.by_line(edited.raw), edited.later
+        keys: dict[int, KeyValues] = {}
+        if boundary is None:
+            inside = self._inside(edits.base, edited, cell.number)
+            taps = (edited.tap, *edited.tap.later, *(one.tap for one in later))
+            layer = max(0, *(tap.stage for tap in taps))
+            if inside is not None and (
+                yield from self._together.has_inside(front, inside, lambda: self.behind(edits, edited, layer))
+            ):
+                return inside
+            boundary, after, later = layer + 1, (yield from self.behind(edits, edited, layer)), ()
+            keys = yield from self._keys(edits, edited, front.handed_on(edited.tap.stage, boundary))
+        start = first_other(after[0], edits.base.residuals[boundary][0])
+        other = (first_other_keys(rows, edits.base.rows.of_layer[number]) for number, rows in keys.items())
+        starts = [one for one in (start, *other, *(edit.first_changed() for edit in later)) if one is not None]
+        last = len(edits.base.tokens) - 1
+        if not starts or (
+            boundary == self._together.runtime.forward.layers and min(starts) < last and same_end(after, edits.base)
+        ):
+            return None
+        return JoiningLine(
+            number=cell.number,
+            boundary=boundary,
+            start=min(starts),
+            rows_nD=after[0, min(starts) :].clone(),
+            later=tuple((edit.boundary, edit.of_rows) for edit in later),
+            keys={number: of_base(rows, min(starts)) for number, rows in keys.items()},
+        )
+
+    def _inside(self, base: RunLine, edited: CellEdit, number: int) -> JoiningLine | None:
+        """Return the line of a cell that takes its value inside a layer which others run with it; None where it has to
+        run that layer alone."""
+        tap, layers = edited.tap, self._together.runtime.forward.layers
+        if self._together.packing is None or edited.later or not is_served(tap) or tap.stage not in range(layers):
+            return None
+        value, before = tap.read(edited.raw), tap.read(base.raw[tap.site])
+        start = first_other(value, before)
+        if start is None or (tap.stage == layers - 1 and torch.equal(value[-1], before[-1])):
+            return None
+        return JoiningLine(
+            number=number,
+            boundary=tap.stage,
+            start=start,
+            rows_nD=base.residuals[tap.stage][0, start:],
+            inside=Inside(tap=tap, value=value[start:].clone()),
+        )
+
+    def behind(self, edits: CellEdits, edited: CellEdit, layer: int) -> Generator[Blocked | None, None, Tensor]:
+        """Return a cell's hidden state [1, S, D] behind a layer, computed alone."""
+        return (yield from self._alone.after_layer(edits.base, edited.tap, edited.raw, layer, edited.later))
+
+    def by_line(self, hidden: Tensor) -> Tensor:
+        return self._together.runtime.forward.anatomy.by_line(hidden)
+
+    def _keys(
+        self, edits: CellEdits, edited: CellEdit, numbers: Collection[int]
+    ) -> Generator[Blocked | None, None, dict[int, KeyValues]]:
+        """Return a cell's keys and values in these layers of the cache."""
+        if not numbers:
+            return {}
+        return (yield from self._alone.keys(edits.base, edited.tap, edited.raw, numbers, edited.later))
+
+
+def same_end(after: Tensor, base: RunLine) -> bool:
+    """Return whether a hidden state behind the last layer has the base's bits at the last position."""
+    return torch.equal(after[0, -1], base.residuals[-1][0, -1])
+
+
+# The line that a pair's cells are patched from, as one of the lines of their wavefront. It has the base's tokens up to
+# where the two differ, so its rows before that are the base's own, and it joins at the first layer with those from
+# there on. A cell is patched at its boundary with the row that the source has there by then.
+
+SOURCE: Final = -1  # its number among those of cells
+
+
+class JoinedSource:
+    """The source of one base line, whose rows [n, D] before the first layer are `rows_nD`."""
+
+    def __init__(self, base: RunLine, rows_nD: Tensor) -> None:
+        self.base, self.rows_nD = base, rows_nD
+        self.start = len(base.tokens) - len(rows_nD)
+        self._rows: dict[int, Tensor] = {}  # by boundary; behind the last layer the last row alone
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its rows at every boundary, and of the values that `line` makes of them."""
+        kept = len(self.base.residuals) * self.rows_nD.nbytes
+        return kept + sum(value.nbytes for value in self.base.raw.values())
+
+    def lines(self, cells: Sequence[Cell]) -> list[JoiningLine]:
+        """Return the source's own line, and after it those of the cells that leave the base."""
+        boundaries = range(len(self.base.residuals))
+        own = JoiningLine(
+            number=SOURCE,
+            boundary=0,
+            start=self.start,
+            rows_nD=self.rows_nD,
+            later=tuple((boundary, partial(self._keep, boundary)) for boundary in boundaries),
+        )
+        return [own, *(line for cell in cells if (line := self._line(cell)) is not None)]
+
+    def line(self, tokens: tuple[int, ...], taps: Iterable[Tap]) -> RunLine:
+        """Return the source as it ran among others, with its values at taps between layers, as far as cells were
+        patched with them."""
+        raw: dict[Site, Tensor] = {}
+        for tap in taps:
+            assert tap.boundary is not None
+            rows_nD = self._rows[tap.boundary]
+            value = tap.read(self.base.raw[tap.site]).clone()
+            value[-len(rows_nD) :] = rows_nD
+            raw[tap.site] = tap.write(self.base.raw[tap.site], value)
+        return RunLine(tokens=tokens, raw=raw, residuals=(), logits_V=self.base.logits_V)
+
+    def _line(self, cell: Cell) -> JoiningLine | None:
+        """Return the line of a cell; None where its row is the base's, or lies behind the last layer unread."""
+        boundary, row = place_of(cell)
+        base_nD = self.base.residuals[boundary][0, row:]
+        behind = boundary == len(self.base.residuals) - 1 and len(base_nD) > 1
+        if row < self.start or behind or (boundary == 0 and torch.equal(self.rows_nD[-len(base_nD)], base_nD[0])):
+            return None
+        return JoiningLine(
+            number=cell.number,
+            boundary=boundary,
+            start=row,
+            rows_nD=base_nD,
+            later=((boundary, partial(self._patched, boundary)),),
+        )
+
+    def _keep(self, boundary: int, rows_nD: Tensor) -> Tensor:
+        self._rows[boundary] = rows_nD.clone()
+        return rows_nD
+
+    def _patched(self, boundary: int, rows_nD: Tensor) -> Tensor:
+        patched = rows_nD.clone()
+        patched[0] = self._rows[boundary][-len(rows_nD)]
+        return patched
+
+
+def takes_one_row(cell: Cell) -> bool:
+    """Return whether a cell takes one whole row of the source, between two layers, at its own position."""
+    (spot, *others) = cell.spots
+    layout = spot.tap.layout
+    return (
+        not others
+        and spot.tap.boundary is not None
+        and isinstance(layout, PositionLayout)
+        and layout.heads is None
+        and spot.units is None
+        and spot.rows is not None
+        and len(spot.rows) == 1
+        and spot.rows == spot.source_rows
+    )
+
+
+def place_of(cell: Cell) -> tuple[int, int]:
+    """Return the boundary and the position of a cell that is served."""
+    spot = cell.spots[0]
+    assert spot.tap.boundary is not None and spot.rows is not None
+    return spot.tap.boundary, spot.rows[0]

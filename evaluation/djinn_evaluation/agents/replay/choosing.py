@@ -10,8 +10,8 @@ from typing import ClassVar
 from djinn_evaluation.agents.replay.learned import LearnedTimes
 from djinn_evaluation.agents.replay.stage import Actor, Stage
 from djinn_evaluation.agents.replay.trace import Trace
+from djinn_jupyter.engine.residency.activity import IdleTimes
 from djinn_jupyter.engine.residency.eviction_policy import Candidate, in_order
-from djinn_jupyter.engine.residency.idle_times import IdleTimes
 from djinn_jupyter.engine.residency.priority import Claim
 
 

@@ -12,7 +12,7 @@ import math
 from bisect import bisect_right
 from typing import Final
 
-from djinn_jupyter.engine.residency.idle_times import IdleTimes
+from djinn_jupyter.engine.residency.activity import IdleTimes
 
 HORIZON: Final = 7 * 86400.0  # seconds; no pause is expected to last longer
 SHORTEST: Final = 0.25

@@ -17,8 +17,8 @@ from typing import Final
 import djinn_jupyter as dj
 from djinn_evaluation.agents.replay.trace import Event, EventKind, Trace
 from djinn_evaluation.benchmarks.setting import setting
-from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.wire import replies
 
 SECONDS: Final = 120.0

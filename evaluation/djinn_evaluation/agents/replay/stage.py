@@ -17,21 +17,22 @@ from itertools import count
 from typing import Final, Literal, Protocol
 
 from djinn_evaluation.agents.replay.trace import Event, Trace
-from djinn_jupyter.engine.residency.eviction_policy import Candidate, may_leave_for, victims
-from djinn_jupyter.engine.residency.idle_times import IdleTimes
-from djinn_jupyter.engine.residency.prefetch import (
+from djinn_jupyter.engine.residency.activity import (
+    AGAIN_SECONDS,
     PATIENCE,
+    IdleTimes,
     PrefetchCounts,
     Prefetching,
     Signal,
+    lead,
 )
+from djinn_jupyter.engine.residency.eviction_policy import Candidate, may_leave_for, victims
 from djinn_jupyter.engine.residency.priority import (
     QUIET,
     Claim,
     Signals,
     claim_of,
 )
-from djinn_jupyter.engine.residency.returns import AGAIN_SECONDS, lead
 from djinn_jupyter.wire.nouns import SessionState
 
 WRITE_THROUGH_SECONDS: Final = 1.0

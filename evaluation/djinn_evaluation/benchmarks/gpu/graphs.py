@@ -29,7 +29,7 @@ from djinn_evaluation.devices import computed_on
 from djinn_evaluation.intervals import ratios
 from djinn_evaluation.outcomes import digest_of, finished
 from djinn_evaluation.serving import random_tokens
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 SHAPES: Final = (THIRTEEN, "Llama-2-7b-hf")  # first the one that other steps have saved
 PLACES: Final = (64, 1024)  # positions at the end

@@ -23,10 +23,9 @@ from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.engine.memory.offload.mover import Moved, ThreadMover
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.memory.weights.copy_engine import CopyEngine, copy_engine_for
-from djinn_jupyter.engine.memory.weights.host_weights import HostRun
-from djinn_jupyter.engine.memory.weights.parameters import weights_of
-from djinn_jupyter.engine.memory.weights.ring import Ring
-from djinn_jupyter.engine.residency.tiers_from_config import memory_of
+from djinn_jupyter.engine.memory.weights.host_weights import HostRun, weights_of
+from djinn_jupyter.engine.memory.weights.streamed import Ring
+from djinn_jupyter.engine.residency.residency import memory_of
 from tests.device import DEVICE
 
 PAGES, SLOTS, DEEDS = 7, 4, 40

@@ -12,7 +12,7 @@ from djinn_evaluation.benchmarks.measuring import Readings, Spread, take_turns
 from djinn_evaluation.benchmarks.results import Figure, Result
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.benchmarks.worker import Worker, worker
-from djinn_jupyter.client.engines.doctor import findings
+from djinn_jupyter.link.doctor import findings
 
 NBYTES, NBYTES_IF_QUICK = 1 << 30, 8 << 20
 ROUNDS = 7

@@ -20,7 +20,7 @@ from djinn_evaluation.benchmarks.measuring import Spread
 from djinn_evaluation.benchmarks.results import Bar, Figure, Result, at_least, at_most
 from djinn_evaluation.benchmarks.setting import Setting
 from djinn_evaluation.pressure.experiment import FILE
-from djinn_jupyter.amounts import GIB
+from djinn_jupyter.units import GIB
 
 FOLDER: Final = "pressure"  # of both runs: the claims read them together
 JUDGED: Final = ("PASS", "FAIL", "UNDECIDED")

@@ -24,9 +24,9 @@ from djinn_evaluation.devices import computed_on
 from djinn_evaluation.nvml import counted
 from djinn_evaluation.serving import random_tokens
 from djinn_evaluation.validation.windows import MovedBytes, TimeSpan, window_rates
-from djinn_jupyter.amounts import GIB
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.machine import main_memory
+from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.nouns import LayerCopy
 
 FAST: Final = 20e9  # bytes a second

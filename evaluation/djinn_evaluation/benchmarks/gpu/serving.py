@@ -10,7 +10,7 @@ from typing import Any
 import djinn_jupyter as dj
 from djinn_evaluation.benchmarks.gpu.shapes import Scale
 from djinn_evaluation.benchmarks.setting import Setting
-from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine
 
 TINY_PAGE = 16  # positions; a small session would not fill a page of the usual size
 

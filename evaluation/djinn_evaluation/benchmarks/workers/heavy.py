@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from djinn_evaluation.baselines.answering import serve
-from djinn_jupyter.client.connection.channel import SocketChannel
-from djinn_jupyter.client.connection.io_thread import IoThread
-from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.link.channel import SocketChannel
+from djinn_jupyter.link.io_thread import IoThread
+from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
-from djinn_jupyter.methods.datasets.request.scoring import Score
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.wire import requests as ask
 
 PAIRS: Final = tuple((number % 300, number % 300) for number in range(2**18))

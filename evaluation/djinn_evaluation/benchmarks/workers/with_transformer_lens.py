@@ -20,7 +20,7 @@ import djinn_jupyter as dj
 from djinn_evaluation.baselines.answering import serve
 from djinn_evaluation.baselines.weights import device_for, settle
 from djinn_evaluation.benchmarks.workers.agreeing import SITES, answered
-from djinn_jupyter.integrations.hooked_lines import place_of
+from djinn_jupyter.integrations.lines import place_of
 from djinn_jupyter.integrations.transformer_lens import boot_djinn
 
 SHOWN = 8

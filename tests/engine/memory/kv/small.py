@@ -7,7 +7,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
-from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.memory.kv.pages import PageTable
 from djinn_jupyter.engine.memory.kv.slab import Slab
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.kv.invariants import check_invariants
+from djinn_jupyter.engine.memory.kv.rows import check_invariants
 from tests.engine.memory.kv.runs import pair, tokens
 from tests.engine.memory.kv.small import build_working
 from tests.families import enough_layers

@@ -25,10 +25,10 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
 from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
-from djinn_jupyter.engine.memory.kv.invariants import check_invariants
-from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.memory.kv.pages import PageTable
+from djinn_jupyter.engine.memory.kv.rows import check_invariants
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import IllegalMove, SlabFull
 from tests.engine.memory.kv.runs import CPU
 from tests.engine.memory.kv.small import CopiesNothing, CopiesTheTailOnly, build_working

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.kv.invariants import check_invariants
-from djinn_jupyter.engine.memory.kv.page_table import PageTable
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.memory.kv.pages import PageTable
+from djinn_jupyter.engine.memory.kv.rows import check_invariants
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import IllegalMove
 from tests.engine.memory.kv.runs import pair, tokens
 from tests.engine.memory.kv.small import CopiesNothing, CopiesTheTailOnly

@@ -15,8 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from djinn_jupyter.engine.memory.kv.page_table import PageTable
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.memory.kv.pages import PageTable
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull
 from tests.engine.memory.kv.small import CopiesNothing, CopiesTheTailOnly, read, slab, write
 

@@ -7,7 +7,7 @@ import torch
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull
 from tests.engine.memory.kv.small import CPU, GEOMETRY, slab
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from djinn_jupyter.engine.system.invariant_error import InvariantError
+from djinn_jupyter.engine.system.faults import InvariantError
 from tests.engine.memory.kv.runs import pair, tokens
 
 FAMILIES = ["mamba2", "mamba", "jamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "granitemoehybrid"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.engine.process.build import open_engine
+from djinn_jupyter.engine.system.config import EngineConfig
 from tests.device import DEVICE
 from tests.engine.desk import PAGE, Desk
 from tests.families import build

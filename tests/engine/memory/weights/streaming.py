@@ -9,19 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.memory.weights.copies import BlockCopy
-from djinn_jupyter.engine.memory.weights.copy_engine import CopyTotals
-from djinn_jupyter.engine.memory.weights.placement import Placement
-from djinn_jupyter.engine.memory.weights.residence import UNKNOWN
+from djinn_jupyter.engine.memory.weights.copy_engine import BlockCopy, CopyTotals
+from djinn_jupyter.engine.memory.weights.residence import UNKNOWN, Placement
 from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights, sizes_of
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack
 from djinn_jupyter.engine.model.discovery.recording import spread_tokens
 from djinn_jupyter.engine.model.loading.load import LoadedModel
-from djinn_jupyter.engine.persistence.identity import identity_of
-from djinn_jupyter.engine.startup.build import build_engine
-from djinn_jupyter.engine.startup.weight_plan import Settled
-from djinn_jupyter.file_stamps import Stamps
+from djinn_jupyter.engine.process.build import build_engine
+from djinn_jupyter.engine.process.weight_plan import Settled
+from djinn_jupyter.engine.store.identity import identity_of
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.files import Stamps
 from tests.device import DEVICE
 from tests.engine.desk import PAGE, Desk
 from tests.families import build

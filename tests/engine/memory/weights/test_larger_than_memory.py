@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.memory.weights.flat import raw_bytes
-from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
-from djinn_jupyter.engine.memory.weights.placement import WeightSizes, place
+from djinn_jupyter.engine.memory.weights.host_weights import bytes_in_memory, raw_bytes
+from djinn_jupyter.engine.memory.weights.residence import WeightSizes, place
 from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights
 from djinn_jupyter.engine.model.loading.load import load_model
-from djinn_jupyter.engine.startup.weight_plan import foresee
+from djinn_jupyter.engine.process.weight_plan import foresee
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelDoesNotFit
+from djinn_jupyter.units import spell_bytes
 from tests.engine.desk import build_desk, tokens
 from tests.engine.memory.weights.saved import desk_from
 from tests.families import build
@@ -157,9 +156,9 @@ def test_it_is_refused_before_anything_is_loaded(wide: Path, tmp_path: Path) -> 
 MEASURE = """
 import json, sys, threading
 import torch
-from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
-from djinn_jupyter.engine.startup.weight_plan import foresee, settle
+from djinn_jupyter.engine.process.weight_plan import foresee, settle
 
 def anonymous():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("RssAnon:"))

@@ -13,16 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.disk import DirectFile, DiskTier
 from djinn_jupyter.engine.memory.offload.host import HostTier
-from djinn_jupyter.engine.memory.offload.page_file import DirectFile
-from djinn_jupyter.engine.memory.weights.flat import raw_bytes
-from djinn_jupyter.engine.memory.weights.host_weights import HostRun
-from djinn_jupyter.engine.memory.weights.parameters import weights_of
-from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
-from djinn_jupyter.engine.system import pinned as pinning
-from djinn_jupyter.engine.system.pinned import pinned
+from djinn_jupyter.engine.memory.weights.host_weights import HostRun, raw_bytes, weights_of
+from djinn_jupyter.engine.residency.residency import open_disk, open_host
+from djinn_jupyter.engine.system import host_memory as pinning
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.engine.system.host_memory import pinned
 from tests.families import build
 
 CUDA = torch.device("cuda")

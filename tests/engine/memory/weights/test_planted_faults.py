@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory.weights.ring import (
-    Lease,
-    Ring,
-    RingBroken,
-    Slot,
-)
+from djinn_jupyter.engine.memory.weights.streamed import Lease, Ring, RingBroken, Slot
 from djinn_jupyter.errors import DjinnError, ModelRefused
 from tests.engine.desk import Desk, Outcome, desk_of, tokens
 from tests.engine.memory.weights.streaming import SlowCopyEngine, moved_by, streamed, streamed_desk

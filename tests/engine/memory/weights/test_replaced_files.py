@@ -11,13 +11,13 @@ from typing import Any, Final
 import pytest
 import torch
 
-from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
-from djinn_jupyter.engine.persistence.identity import identity_of
-from djinn_jupyter.engine.startup.build import build_engine, open_engine
-from djinn_jupyter.engine.startup.weight_plan import Settled
+from djinn_jupyter.engine.process.build import build_engine, open_engine
+from djinn_jupyter.engine.process.weight_plan import Settled
+from djinn_jupyter.engine.store.identity import identity_of
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import StorageFailed
-from djinn_jupyter.file_stamps import first_change, stamps_in
+from djinn_jupyter.files import first_change, stamps_in
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, tokens
 from tests.engine.memory.weights.streaming import PAGES, streamed_weights

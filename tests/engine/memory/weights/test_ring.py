@@ -10,14 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from torch import nn
 
 from djinn_jupyter.engine.memory.weights.copy_engine import ThreadCopyEngine
-from djinn_jupyter.engine.memory.weights.host_weights import HostRun
-from djinn_jupyter.engine.memory.weights.parameters import weights_of
-from djinn_jupyter.engine.memory.weights.ring import (
-    BlockOrder,
-    Lease,
-    Ring,
-    RingBroken,
-)
+from djinn_jupyter.engine.memory.weights.host_weights import HostRun, weights_of
+from djinn_jupyter.engine.memory.weights.streamed import BlockOrder, Lease, Ring, RingBroken
 from djinn_jupyter.errors import StorageFailed
 from tests.engine.memory.kv.small import CPU
 from tests.engine.memory.weights.streaming import SlowCopyEngine

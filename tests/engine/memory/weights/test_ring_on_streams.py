@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.memory.weights.copy_engine import StreamCopyEngine
-from djinn_jupyter.engine.memory.weights.ring import Lease, Ring
+from djinn_jupyter.engine.memory.weights.streamed import Lease, Ring
 from tests.engine.memory.kv.small import CPU
 from tests.engine.memory.weights.test_ring import runs, shows
 from tests.streams import CUDA, Gpu, instead_of_cuda

@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.weights import host_weights, residence
-from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
-from djinn_jupyter.engine.memory.weights.parameters import placeholder, total_bytes, weights_of
-from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
+from djinn_jupyter.engine.memory.weights.host_weights import placeholder, total_bytes, weights_of
+from djinn_jupyter.engine.memory.weights.residence import IdleSleep, ResidentWeights
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UsageError
-from djinn_jupyter.options import SettledOptions
+from djinn_jupyter.settings import SettledOptions
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
@@ -193,7 +192,7 @@ def test_weights_that_the_host_has_no_room_for_stay_on_the_gpu(monkeypatch: pyte
 MEASURE = """
 import json, sys
 import torch
-from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from djinn_jupyter.engine.memory.weights import host_weights, residence
-from djinn_jupyter.engine.memory.weights.flat import HOST, flat_buffer
+from djinn_jupyter.engine.memory.weights.host_weights import HOST, flat_buffer
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 from djinn_jupyter.errors import OutOfDeviceMemory
 from tests.device import DEVICE

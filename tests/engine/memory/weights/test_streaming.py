@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.weights import streamed as streamed_weights
-from djinn_jupyter.engine.memory.weights.copies import ArrivedCopies, BlockCopy
-from djinn_jupyter.engine.memory.weights.flat import ALIGNMENT
+from djinn_jupyter.engine.memory.weights.copy_engine import ArrivedCopies, BlockCopy
+from djinn_jupyter.engine.memory.weights.host_weights import ALIGNMENT
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
 from tests.engine.desk import Desk, desk_of, tokens

@@ -1,0 +1,398 @@
+"""Arrange sessions and their stops in a tree by fork: each session below the session it was forked from."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from djinn_jupyter.api.arguments import typed
+from djinn_jupyter.api.arrays import to_numpy, token_ids
+from djinn_jupyter.api.memory_trace import MemoryTrace
+from djinn_jupyter.api.patches import Positions, no_ends, spell_positions
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.tables import Listing, Tabular, in_columns
+from djinn_jupyter.errors import EngineUnavailable, UsageError
+from djinn_jupyter.link.channel import Channel, all_sessions, ask_for
+from djinn_jupyter.link.naming import default_session_name
+from djinn_jupyter.link.registry import is_alive
+from djinn_jupyter.link.transport import WireBytes
+from djinn_jupyter.link.waiting import waiting
+from djinn_jupyter.modules import api
+from djinn_jupyter.verbs import EngineVerbs
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.modules import AdapterDescription, AddedModuleDescription
+from djinn_jupyter.wire.nouns import (
+    AttentionName,
+    CheckpointDescription,
+    EngineStatistics,
+    LayerCopy,
+    ModelDescription,
+    ModuleDescription,
+    SessionDescription,
+    StopDescription,
+)
+from djinn_jupyter.wire.people import PersonDescription
+from djinn_jupyter.wire.readings import Branch
+from djinn_jupyter.wire.registry import Entry
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+ROW: Final = ("session", "state", "forked_from", "stop", "site", "step", "position", "reason", "edited", "present")
+NO_STOP: Final = (None,) * 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRow:
+    """One session of the tree. `own` are its stops that `parent` does not have; it branches off after the parent's
+    first `at` stops, counting those that the parent shares with its own parent. `depth` 0 is a root."""
+
+    branch: Branch
+    own: tuple[StopDescription, ...]
+    parent: str | None
+    at: int
+    depth: int
+
+
+class Branches(Tabular, tuple[Branch, ...]):
+    """The stops of all sessions: a tuple of branches, one a session, and a table."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the stops as lists by column, each once, where it was made: its session, the session's state, and the
+        session that it was forked from; the stop's index, site, step, position and reason, and whether it is edited
+        and the one where the session stands. A session without stops of its own has one row with None."""
+        return in_columns(ROW, [line for row in rows_of(self) for line in _lines(row)])
+
+
+def _lines(row: TreeRow) -> Iterator[tuple[Any, ...]]:
+    """Yield a line for each own stop of a session, or one without a stop."""
+    branch = row.branch
+    origin = branch.forked_from.session if branch.forked_from is not None else None
+    for stop in row.own:
+        told = (stop.index, stop.site, stop.step, stop.position, stop.reason, stop.edited)
+        yield (branch.session, branch.state, origin, *told, stop.index == branch.present)
+    if not row.own:
+        yield (branch.session, branch.state, origin, *NO_STOP, False)
+
+
+def rows_of(branches: Sequence[Branch]) -> list[TreeRow]:
+    """Return each session once, a fork below its parent. A fork of a session that is gone is a root."""
+    there = {branch.session: branch for branch in branches}
+    roots = [branch for branch in branches if _parent(branch, there) is None]
+    return [row for root in roots for row in _below(root, there, None, 0)]
+
+
+def _below(branch: Branch, there: dict[str, Branch], parent: Branch | None, depth: int) -> Iterator[TreeRow]:
+    shared = 0 if parent is None else _shared(branch, parent)
+    name = None if parent is None else parent.session
+    yield TreeRow(branch=branch, own=branch.stops[shared:], parent=name, at=shared, depth=depth)
+    for child in there.values():
+        if child is not branch and _parent(child, there) == branch.session:
+            yield from _below(child, there, branch, depth + 1)
+
+
+def _parent(branch: Branch, there: dict[str, Branch]) -> str | None:
+    """Return the session that this one was forked from, or None if it is gone. A parent's name since reused by a
+    session forked from this one would make a cycle: it counts as gone."""
+    seen = {branch.session}
+    above = branch
+    while above.forked_from is not None and above.forked_from.session in there:
+        above = there[above.forked_from.session]
+        if above.session in seen:
+            return None
+        seen.add(above.session)
+    origin = branch.forked_from
+    return origin.session if origin is not None and origin.session in there else None
+
+
+def _shared(branch: Branch, parent: Branch) -> int:
+    """Return how many leading stops both have. A stop without a number is never shared."""
+    pairs = zip(branch.stops, parent.stops, strict=False)
+    count = 0
+    for one, other in pairs:
+        if one.number is None or one.number != other.number:
+            break
+        count += 1
+    return count
+
+
+# Matrices of the model, read by name.
+
+
+def read_weight(
+    channel: Channel, name: str, rows: Positions, columns: Positions, *, fold_norm: bool
+) -> np.ndarray[Any, Any]:
+    """Return a matrix of the model, or the rows and columns of it that are chosen."""
+    ends = no_ends(UsageError("Write the rows and columns of a matrix with both ends, as 0:100."))
+    chosen = [spell_positions(part, ends) for part in (rows, columns)]
+    request = ask.ReadWeight(name=name, rows=chosen[0], columns=chosen[1], fold_norm=fold_norm)
+    return to_numpy(ask_for(channel, request).values)
+
+
+# The client's handle of an engine: model, sessions, checkpoints, memory and shutdown.
+
+END_SECONDS, SILENCE_SECONDS = 30.0, 0.05
+SHOWN = ("name", "state", "stopped_at", "step", "tokens", "residency", "idle_seconds", "notebook")  # of a session
+
+
+class RemoteEngine(EngineVerbs):
+    """An engine that this process is attached to. `entry` is None where the channel leads to no separate process."""
+
+    def __init__(self, channel: Channel, entry: Entry | None = None) -> None:
+        self.channel, self.entry = channel, entry
+
+    @property
+    def description(self) -> ModelDescription:
+        """The model: its layers, points and where each is, dtype, device and attention."""
+        return self.channel.welcome.model
+
+    @property
+    def holder(self) -> str:
+        """The name by which the engine knows this kernel or process: the `holder` of the client's own sessions."""
+        return self.channel.holder
+
+    @property
+    def wire_bytes(self) -> WireBytes:
+        """The bytes that have crossed the wire between this process and the engine."""
+        return self.channel.wire_bytes
+
+    @typed
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        join: bool = False,
+        fresh: bool = False,
+        force: bool = False,
+        attention: AttentionName | None = None,
+        adapter: str | None = None,
+    ) -> RemoteSession:
+        """Open a session or attach to it; by default this notebook's. `join` enters a session that another kernel
+        holds (else SessionHeld); `fresh` first discards its tokens, breakpoints and rules: SessionsWouldSuffer where it
+        belongs to another notebook, unless `force`. `attention` "eager" has its passes alone compute attention step by
+        step, so that `pattern` and `attn_scores` can be stopped at and edited; IllegalMove where it holds something of
+        another attention, UsageError where the family cannot. `adapter` is the name of one that was added, with which
+        its passes alone compute.
+
+        >>> session = engine.session("patterns", attention="eager")
+        >>> session.breakpoint("pattern.3").site, session.run("The capital of France is").shape
+        ('pattern.3', (5, 4, 5))
+        """
+        chosen = name if name is not None else default_session_name()
+        request = ask.Open(session=chosen, join=join, fresh=fresh, force=force)
+        told = ask_for(self.channel, request)
+        if told.note is not None:
+            warnings.warn(told.note, stacklevel=3)
+        opened = RemoteSession(self.channel, told.session.name)
+        if attention is not None:
+            opened.attend(attention)
+        if adapter is not None:
+            opened.adapter = adapter
+        return opened
+
+    def reach(self, name: str) -> RemoteSession:
+        """Return a handle of a session without opening it: for reading, forking and closing one of another notebook."""
+        return RemoteSession(self.channel, name)
+
+    def sessions(self) -> Listing[SessionDescription]:
+        """Return the sessions of all notebooks and scripts, with their states and bytes."""
+        return Listing(all_sessions(self.channel), SHOWN)
+
+    def people(self) -> Listing[PersonDescription]:
+        """Return the persons at the engine, its own user first (`person` None): the memory of each on device, host and
+        disk, and of all whom the asker may know more of, the sessions, the checkpoints' bytes, the running time of the
+        last day, and when they were last heard. A person with a key is told all of themselves alone."""
+        return Listing(ask_for(self.channel, ask.ReadPeople()).people)
+
+    def tree(self) -> Branches:
+        """Return the stops of all sessions; stops that forks share have the same numbers."""
+        return Branches(ask_for(self.channel, ask.ReadTree()).branches)
+
+    def statistics(self) -> EngineStatistics:
+        """Return the memory of the engine, in bytes, and what it has done so far."""
+        return ask_for(self.channel, ask.ReadStatistics()).statistics
+
+    @typed
+    def memory_trace(
+        self,
+        *,
+        hertz: float = 4.0,
+        seconds: float | None = None,
+        heard: Callable[[MemoryTrace], None] = lambda trace: None,
+    ) -> MemoryTrace:
+        """Sample memory over time in a background thread until the trace's `stop()`; `with` stops it too."""
+        return MemoryTrace(self.channel, hertz=hertz, seconds=seconds, heard=heard)
+
+    def checkpoints(self) -> Listing[CheckpointDescription]:
+        """Return the checkpoint files of this model, those of earlier engines too: of very many the last ones, and
+        `left_out` says how many older ones there are."""
+        told = ask_for(self.channel, ask.ListCheckpoints())
+        return Listing(told.checkpoints, left_out=told.left_out)
+
+    def restore(
+        self, name: str, session: str | None = None, *, replace: bool = False, force: bool = False
+    ) -> RemoteSession:
+        """Open `session`, by default this notebook's, as it was when the checkpoint (by name, or a file's path) was
+        saved. An existing session of that name is replaced only with `replace`, another notebook's only with `force`
+        as well (SessionsWouldSuffer). UnknownCheckpoint; CheckpointRefused for a checkpoint of another model, or a
+        damaged one."""
+        chosen = session if session is not None else default_session_name()
+        request = ask.RestoreCheckpoint(session=chosen, name=name, replace=replace, force=force)
+        return RemoteSession(self.channel, ask_for(self.channel, request).session.name)
+
+    def drop_checkpoint(self, name: str) -> int:
+        """Delete the file of a checkpoint. Return the number of files deleted."""
+        return ask_for(self.channel, ask.DropCheckpoint(name=name)).count
+
+    def sleep(self) -> replies.WeightsMoved:
+        """Put the weights to sleep: move them off the device until a request needs them. IllegalMove during a run."""
+        return ask_for(self.channel, ask.Sleep())
+
+    nap = sleep  # its former name
+
+    def wake(self) -> replies.WeightsMoved:
+        """Bring the weights back now; `seconds` is 0 when they were on the device."""
+        return ask_for(self.channel, ask.Wake())
+
+    def copies(self, since: int = 0) -> Listing[LayerCopy]:
+        """Return completed copies of streamed layers with numbers above `since`, oldest first; the engine keeps the
+        last few thousand."""
+        return Listing(ask_for(self.channel, ask.ReadCopies(since=since)).copies)
+
+    def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
+        """Return the tokens of a text as a prompt has them, special ones included; with `chat` those of a message to
+        the model. NoTokenizer.
+
+        >>> engine.tokenize("The capital of France is").texts
+        ('The', ' capital', ' of', ' France', ' is')
+        """
+        return ask_for(self.channel, ask.Tokenize(text=text, chat=chat))
+
+    def detokenize(self, tokens: object) -> str:
+        """Return the text of token ids. NoTokenizer."""
+        return ask_for(self.channel, ask.Detokenize(tokens=token_ids(tokens))).text
+
+    @typed
+    def weight(self, name: str, *, rows: Positions = None, columns: Positions = None, fold_norm: bool = False) -> Any:
+        """Return a numpy array: a matrix as the points have it, so that `x @ matrix` is the next point, apart
+        from biases: "W_U" [D, vocabulary], "W_E", "W_pos"; of a layer "W_Q.5" [heads, D, features], "W_K",
+        "W_V", "W_O", "W_in" [D, neurons], "W_gate", "W_out"; and "W_OV.5", "W_QK.5" [heads, D, D], fp32, of
+        heads with their own keys and values. `W_Q.5[3]` is one head, `W_in.5[17]` one neuron. `rows` and
+        `columns` (5, [1, 4], "0:100") are those kept of the last two axes. `fold_norm` multiplies in the gain
+        of the norm before it, and subtracts the columns' mean where that norm subtracts one. UnknownSite where
+        the model has no such matrix, or it does not make its point.
+
+        >>> engine.weight("W_U").shape, engine.weight("W_OV.5[3]").shape, engine.weight("W_out.5[17]").shape
+        ((128, 1393), (128, 128), (128,))
+        """
+        return read_weight(self.channel, name, rows, columns, fold_norm=fold_norm)
+
+    def modules(self) -> Listing[ModuleDescription]:
+        """Return the modules of the model in the order of its own tree; those that run once in a pass are sites."""
+        return Listing(ask_for(self.channel, ask.ListModules()).modules)
+
+    @typed
+    def add_module(
+        self, name: str, folder: str | Path, at: str | None = None, *, error_term: bool = True
+    ) -> AddedModuleDescription:
+        """Add the module in a folder to the model: an SAE or transcoder as SAELens saves it, circuit-tracer's
+        transcoder of one layer, a linear probe or a tuned lens. It reads the point `at`, by default the one that its
+        files name; its values are then a site, `name.LAYER`, for breakpoints, watches, edits, rules, sweeps and the
+        lens, in sessions of yours. Files are read here; their tensors count in the engine's memory. An edit of
+        features keeps what the SAE does not reconstruct, unless `error_term` is False. UsageError for a folder that is
+        no module of this point; SlabFull.
+
+        >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
+        'sae.4'
+        >>> session.breakpoint("sae.4[17]", when="value > 0.5").site
+        'sae.4[17]'
+        """
+        return api.add_module(self.channel, name, folder, at, error_term=error_term)
+
+    @typed
+    def add_transcoders(
+        self, name: str, folder: str | Path, point: str | None = None, *, error_term: bool = True
+    ) -> Listing[AddedModuleDescription]:
+        """Add the transcoders of all layers in a folder of circuit-tracer: one for each layer (`layer_0.safetensors`),
+        or a cross-layer transcoder (`W_enc_0.safetensors`, `W_dec_0.safetensors`). Their sites are `name.LAYER`. They
+        read `point` of their layers, such as "mlp_in", by default the hook that `config.yaml` names. Where one is
+        refused, those before it stay. Errors as of `add_module`.
+
+        >>> [one.site for one in engine.add_transcoders("clt", clt_folder, "mlp_in")][:3]
+        ['clt.0', 'clt.1', 'clt.2']
+        """
+        return api.add_transcoders(self.channel, name, folder, point, error_term=error_term)
+
+    def added_modules(self) -> Listing[AddedModuleDescription]:
+        """Return the modules that you have added."""
+        return Listing(ask_for(self.channel, ask.ListAddedModules()).modules)
+
+    @typed
+    def remove_module(self, name: str) -> int:
+        """Remove added modules: all of a name, or one (`sae.4`). Return how many there were. UnknownSite; UsageError
+        while a session has a breakpoint, a rule or a watch there."""
+        return api.remove_module(self.channel, name)
+
+    @typed
+    def add_adapter(self, name: str, folder: str | Path) -> AdapterDescription:
+        """Add the LoRA adapter in a folder as PEFT saves it (`adapter_config.json`, `adapter_model.safetensors`).
+        Sessions of yours then compute with it where they are told to (`session.adapter = name`), on the same weights;
+        all others compute the model alone. Files are read here; their tensors count in the engine's memory. UsageError
+        for a folder that is no adapter of this model; SlabFull.
+
+        >>> engine.add_adapter("sql", adapter_folder).targets
+        ('q_proj', 'v_proj')
+        >>> engine.session("tuned", fresh=True, adapter="sql").adapter
+        'sql'
+        """
+        return api.add_adapter(self.channel, name, folder)
+
+    def adapters(self) -> Listing[AdapterDescription]:
+        """Return the adapters that you have added, with the sessions that compute with each."""
+        return Listing(ask_for(self.channel, ask.ListAdapters()).adapters)
+
+    def remove_adapter(self, name: str) -> None:
+        """Remove an adapter. UsageError while a session computes with it, or where there is none."""
+        ask_for(self.channel, ask.RemoveAdapter(name=name))
+
+    def ping(self) -> float:
+        """Return the seconds of one round trip to the engine."""
+        begun = time.perf_counter()
+        ask_for(self.channel, ask.Ping())
+        return time.perf_counter() - begun
+
+    def stop(self, *, force: bool = False, forget: bool = False) -> tuple[str, ...]:
+        """End the engine and return, when its process has gone, the names of the sessions that are lost: all with
+        `forget`, else none, for the next load restores them. SessionsWouldSuffer, unless `force`, when other kernels
+        hold sessions, or with `forget` when sessions belong to other notebooks."""
+        lost = ask_for(self.channel, ask.Shutdown(force=force, forget=forget)).sessions_lost
+        if self.entry is not None and self.entry.is_afar:
+            with suppress(EngineUnavailable):
+                while True:
+                    ask_for(self.channel, ask.Ping())
+                    time.sleep(SILENCE_SECONDS)
+        elif self.entry is not None:
+            await_end(self.entry)
+        return lost
+
+    def __repr__(self) -> str:
+        found = self.description
+        return f"Engine {found.name} ({found.architecture}, {found.layers} layers, {found.dtype} on {found.device})"
+
+
+@waiting("The end of the engine", "ends the waiting")
+def await_end(entry: Entry, seconds: float = END_SECONDS) -> None:
+    """Wait until the engine's process has gone; EngineUnavailable if it still runs after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while is_alive(entry):
+        if time.monotonic() > deadline:
+            late = f"was told to end and has not within {seconds:.0f} s; end it with `djinn stop --force`."
+            raise EngineUnavailable(f"The engine of {entry.identity} (process {entry.pid}) {late}")
+        time.sleep(0.01)

@@ -1,0 +1,248 @@
+"""A result: the replies of the engine, and all that makes their numbers again. It is kept in a file, is a table, and is
+asked for again, by what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+import msgspec
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.api.arguments import typed
+from djinn_jupyter.api.arrays import from_numpy, largest
+from djinn_jupyter.api.interrupts import counted
+from djinn_jupyter.api.likeness import ruling_session, session_like
+from djinn_jupyter.api.partial_replies import replied_in_parts
+from djinn_jupyter.api.result_files import FORMAT, FileContent, Reproducible, encoded, named, put, read
+from djinn_jupyter.api.tables import Tabular, in_columns
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link.channel import Answer, Channel
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.base import ReplyBase
+from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire.request_base import SessionRequest
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+STRONGEST: Final = 10
+UNMADE: Final = "it was read at a stop with edits, under steering rules or behind other passes"
+STILL: Final = (
+    "Its numbers stay as they are (columns(), to_pandas()); for a file and the same again read it in a plain run."
+)
+NOT_KEPT: Final = ("engine", "_format", "_version", "_values")  # the engine here, and what a file had been written with
+Steps = tuple[str | int, ...]  # from a result to an array: fields and numbers
+
+
+class _Numbers(Tabular, Reproducible):
+    """Numbers that follow from the fields of a result: all as `values`, with the token ids of each line."""
+
+    if TYPE_CHECKING:
+        values: np.ndarray[Any, Any]  # msgspec would read this, and numpy is imported late
+    tokens: Any = ()
+    _lines: tuple[tuple[int, ...], ...] = ()
+    _unmade: str = UNMADE
+
+
+class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=True):
+    """Its fields are the content of its file. The first field is the reply, or several replies, each with all that
+    makes its numbers again as `made`. What follows from the fields is set in `__post_init__`: at least `values`.
+
+    A kind of result says how its files end and what they are called (`ending`, `named`), and has its request as the
+    field `request`, where a reply does not have it in `made`. `_words` are names of tensors by the field that has them;
+    `_tabled` is true where the replies have no tensor of all numbers, so that the file gets one; `_parts` is what
+    several replies are of."""
+
+    reproduced_by = "djinn_jupyter.api.reproducing:measured"
+    _words: ClassVar[Mapping[str, str]] = {}
+    _tabled: ClassVar[bool] = False
+    _parts: ClassVar[str] = "parts"
+    _values: Array | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="values")
+
+    @property
+    def _replies(self) -> tuple[Any, ...]:
+        first = getattr(self, self.__struct_fields__[0])
+        return (first,) if isinstance(first, ReplyBase) else tuple(first)
+
+    @property
+    def made(self) -> tuple[Circumstances, ...]:
+        """The circumstances of each reply, from which its numbers follow; none where no recipe makes them again."""
+        return tuple(circumstances(one.made) for one in self._replies if one.made is not None)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return where in the lines, or in the model, the value at this index is."""
+        return {f"axis {axis}": at for axis, at in enumerate(index)}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the values as lists by column, each with its place."""
+        import numpy as np
+
+        places = [self.place_of(tuple(at)) for at in np.ndindex(*self.values.shape)]
+        names = list(places[0]) if places else []
+        rows = [[place[name] for name in names] for place in places]
+        return in_columns(names, rows) | {"value": self.values.reshape(-1).tolist()}
+
+    @typed
+    def top(self, count: int = STRONGEST) -> Sequence[tuple[Any, ...]]:
+        """Return the `count` largest values by size, the largest first: the place of each, as `place_of` tells it, and
+        the value. UsageError."""
+        return [(*self.place_of(at).values(), value) for at, value in largest(self.compared_values, count)]
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the values follow from: the lines, the rules that held, the attention, the model and the machine."""
+        first = origin_of(self)
+        return {
+            "lines": list(self._lines),
+            "rules": list(first.rules),
+            "attention": first.attention,
+            "adapter": None if first.adapter is None else msgspec.structs.asdict(first.adapter),
+            "by": msgspec.structs.asdict(first.by),
+        }
+
+    # --- kept in a file --------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, replace: bool = False) -> Path:
+        """Write the values with their recipe to a file of safetensors, and return its path. Another file that is there
+        is kept unless `replace`. `dj.reproduce` measures them again. UsageError; StorageFailed."""
+        target = named(path, type(self))
+        _ = origin_of(self)
+        content, tensors = _content_of(self)
+        put(target, encoded(content, {name: (one.shape, [one]) for name, one in tensors.items()}), replace=replace)
+        return target
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Return what `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
+        return read(path, cls)
+
+    def require_fit(self) -> None:
+        """Raise ValueError where the parts of what a file had do not fit each other, or have no recipe."""
+        for one in _results_in(self):
+            one.require_fit()
+        if len(self.made) != len(self._replies):
+            raise ValueError("it has no recipe")
+        if getattr(self, "engine", None) is not None:
+            raise ValueError("it names an engine, which is another by now")
+        self.check()
+        if self._values is not msgspec.UNSET and self._values != from_numpy(self.values):
+            raise ValueError("its values are not those of its reply")
+
+    def check(self) -> None:
+        """Raise ValueError where arrays of the replies have other shapes or dtypes than what they are of."""
+
+    def __copy__(self) -> Self:
+        return msgspec.structs.replace(self)
+
+    # --- asked for again -------------------------------------------------------------------------------------------
+
+    def again(self, channel: Channel) -> Self:
+        """Return the same, measured anew: what each reply answers is asked again, as it was computed then."""
+        anew = {name: self._anew(channel, getattr(self, name)) for name in self.__struct_fields__}
+        return msgspec.structs.replace(self, **anew)
+
+    def _anew(self, channel: Channel, value: Any) -> Any:
+        """Return a field of the same, measured anew."""
+        if isinstance(value, ReplyBase):
+            return self._replied_again(channel, value)
+        if isinstance(value, Result):
+            return value.again(channel)
+        if isinstance(value, tuple | list) and value and isinstance(value[0], ReplyBase | Result):
+            return type(value)([self._anew(channel, one) for one in counted(value, self._parts)])
+        return value
+
+    def _replied_again(self, channel: Channel, reply: Any) -> Any:
+        """Return the reply to the same request."""
+        kind = self.ending.strip(".").partition(".")[0]
+        return asked_again(channel, self._request_of(reply), circumstances(reply.made), kind)
+
+    def _request_of(self, reply: Any) -> SessionRequest[Any]:
+        """Return the request that a reply answers, of any session: the field `request`, or a part of the recipe."""
+        given = "request" in self.__struct_fields__
+        request: SessionRequest[Any] = getattr(self, "request") if given else reply.made.asked  # noqa: B009
+        return request
+
+    def notes_on(self, same: bool) -> Sequence[str]:
+        """Return sentences on why the same measured again may have other bits."""
+        return ()
+
+
+def origin_of(result: Result) -> Circumstances:
+    """Return what the first of its numbers follow from. Raises UsageError where nothing makes them again."""
+    if not result.made:
+        raise UsageError(f"No recipe makes this {type(result).__name__} again: {result._unmade}. {STILL}")
+    return result.made[0]
+
+
+def circumstances(made: Any) -> Circumstances:
+    """Return what the numbers of a recipe follow from besides its request: a part of it, or its fields."""
+    if isinstance(made, Circumstances):
+        return made
+    if "made" in made.__struct_fields__:
+        return circumstances(made.made)
+    return Circumstances(rules=(), attention=made.attention, by=made.by, adapter=made.adapter)
+
+
+def asked_again(channel: Channel, request: SessionRequest[Answer], made: Circumstances, kind: str) -> Answer:
+    """Return the reply to a request in an empty session, under the rules, attention and adapter that held then."""
+    ruled = "rules_of" in request.__struct_fields__
+    with (
+        ruling_session(channel, made) if ruled else nullcontext() as rules_of,
+        session_like(channel, kind, None if ruled else made) as session,
+    ):
+        given: dict[str, Any] = {"session": session} | ({"rules_of": rules_of} if ruled else {})
+        return replied_in_parts(channel, msgspec.structs.replace(request, **given), "", lambda reply: None)
+
+
+def _results_in(result: Result) -> Iterator[Result]:
+    """Yield the results among the fields of one."""
+    for name in result.__struct_fields__:
+        value = getattr(result, name)
+        yield from (one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, Result))
+
+
+def _content_of(result: Result) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return the fields of a result by their names in a file, and its arrays by the names of their tensors."""
+    told: dict[str, Any] = {"format": FORMAT, "version": __version__}
+    tensors: dict[str, Array] = {}
+    for name, written in zip(result.__struct_fields__, result.__struct_encode_fields__, strict=True):
+        value = getattr(result, name)
+        if name in NOT_KEPT:
+            continue
+        if isinstance(value, Result):
+            told[written], inner = _content_of(value)
+            tensors |= {f"{name} {of}": array for of, array in inner.items()}
+        elif isinstance(value, list) and value and isinstance(value[0], Result):
+            each = [_content_of(one) for one in value]
+            told[written] = [content for content, _ in each]
+            tensors |= {f"{of} {n}": array for n, (_, inner) in enumerate(each) for of, array in inner.items()}
+        else:
+            told[written] = value
+            tensors |= {_tensor(result, path): array for path, array in _arrays_in(value, (name,))}
+    if result._tabled:
+        told["values"] = tensors[_tensor(result, ("values",))] = from_numpy(result.values)
+    return told, tensors
+
+
+def _tensor(result: Result, path: Steps) -> str:
+    """Name a tensor: by the word for a field on its path or by the last one, and by its numbers."""
+    fields = [one for one in path if isinstance(one, str)]
+    word = next((result._words[one] for one in fields if one in result._words), fields[-1])
+    return " ".join([word, *(str(one) for one in path if isinstance(one, int))])
+
+
+def _arrays_in(value: Any, path: Steps) -> Iterator[tuple[Steps, Array]]:
+    """Yield the arrays of a reply with their paths; those of rules and edits in its recipe have no name."""
+    if isinstance(value, Array):
+        yield path, value
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            if name != "made":
+                yield from _arrays_in(getattr(value, name), (*path, name))
+    elif isinstance(value, list | tuple) and value and isinstance(value[0], Array | msgspec.Struct):
+        for number, one in enumerate(value):
+            yield from _arrays_in(one, (*path, number))

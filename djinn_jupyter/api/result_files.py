@@ -1,0 +1,375 @@
+"""The file of a result: the safetensors format, so that other programs read its values, with the engine's replies
+beside them as JSON. Written whole or not at all; checked when read. Knows no kind of result.
+
+    [length of the head, 8 bytes] [head, JSON] [values, one tensor or several] [arrays of edits]
+
+The head has the tensors by name, those of edits as `edit 0`, ... and, as `__metadata__`, two texts: `djinn`, in which
+an array is `{tensor, part}`, and `digest`, that of this text and of all bytes behind the head.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+
+import msgspec
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.api.arguments import given_path
+from djinn_jupyter.api.tables import Displayed, is_told_as_table
+from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError, WireError
+from djinn_jupyter.files import contents_of
+from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.provenance import DIGESTS, Provenance, differences
+from djinn_jupyter.wire.texts import in_quotes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+FORMAT: Final = 1
+LONGEST_HEAD: Final = 2**30  # bytes
+NAMES: Final = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int32": "I32",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+}
+FAULTS: Final = (  # of a text that tells no content
+    *(LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, MemoryError, WireError),
+)
+DTYPES: Final = {written: name for name, written in NAMES.items()}
+Head = dict[str, Any]
+
+
+class FileContent(msgspec.Struct, frozen=False, kw_only=True, forbid_unknown_fields=True):
+    """The content of a file: what its fields are in the text. `ending` is how such files end, `named` what they are
+    called in a sentence."""
+
+    ending: ClassVar[str]
+    named: ClassVar[str]
+    _format: int = msgspec.field(default=FORMAT, name="format")
+    _version: str = msgspec.field(default=__version__, name="version")
+
+    def require_fit(self) -> None:
+        """Raise ValueError where the parts of the content do not fit each other."""
+
+
+KeptHere = TypeVar("KeptHere", bound=FileContent)
+Tensors = Mapping[str, tuple[Sequence[int], Sequence[Array]]]
+"""Tensors of a file by name: each has a shape, and consists of these arrays, one after the other, of equal size."""
+
+
+class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array that is one `part` of this shape of a tensor, counted along its bytes."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    part: int = 0
+
+
+def encoded(content: object, tensors: Tensors) -> bytes:
+    """Return the bytes of a file with these `tensors`, of which the content has the arrays; its others are edits."""
+    places = {
+        id(array): {"tensor": name, "shape": array.shape, "part": part}
+        for name, (_, arrays) in tensors.items()
+        for part, array in enumerate(arrays)
+    }
+    edits: dict[Array, str] = {}
+
+    def place(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Array):
+            raise NotImplementedError(f"{type(value)} is in no file")
+        if id(value) in places:
+            return places[id(value)]
+        return {"tensor": edits.setdefault(value, f"edit {len(edits)}"), "shape": value.shape}
+
+    text = json.dumps(msgspec.to_builtins(content, enc_hook=place))
+    written = {
+        name: (NAMES[arrays[0].dtype], list(shape), b"".join(bytes(array.data) for array in arrays))
+        for name, (shape, arrays) in tensors.items()
+    }
+    written |= {name: (NAMES[array.dtype], list(array.shape), bytes(array.data)) for array, name in edits.items()}
+    return _with_head(text, written)
+
+
+def _with_head(text: str, tensors: Mapping[str, tuple[str, list[int], bytes]]) -> bytes:
+    body = b"".join(data for _, _, data in tensors.values())
+    head: dict[str, Any] = {"__metadata__": {"djinn": text, "digest": _digest(text, body)}}
+    end = 0
+    for name, (dtype, axes, data) in tensors.items():
+        head[name] = {"dtype": dtype, "shape": axes, "data_offsets": [end, end := end + len(data)]}
+    written = json.dumps(head).encode()
+    written += b" " * (-len(written) % 8)
+    return len(written).to_bytes(8, "little") + written + body
+
+
+def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
+    """Return the content in the bytes of the file `name`. Raises UsageError, which says why there is none."""
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or not 2 <= length <= LONGEST_HEAD or data[8:9] != b"{":
+        raise UsageError(f"{name} is no {kind.named}.")
+    if len(data) < 8 + length:
+        raise UsageError(f"{name} is truncated: its end is missing.")
+    body = memoryview(data)[8 + length :]
+    try:
+        head = json.loads(data[8 : 8 + length])
+        text, digest = head["__metadata__"]["djinn"], head["__metadata__"]["digest"]
+        told = json.loads(text)
+        number = told["format"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise UsageError(f"{name} is no {kind.named}.") from None
+    if number != FORMAT:
+        raise UsageError(
+            f"{name} has format {number!r}, and Djinn {__version__} reads format {FORMAT}: it was written by another "
+            f"version, {told.get('version')!r}."
+        )
+    try:
+        if len(body) < max(entry["data_offsets"][1] for one, entry in head.items() if one != "__metadata__"):
+            raise UsageError(f"{name} is truncated: its end is missing.")
+        if digest != _digest(text, body):
+            raise UsageError(f"{name} is damaged: its bytes are not those that were written.")
+        return _converted(told, kind, _Arrays(head, body))
+    except FAULTS as error:
+        raise UsageError(f"{name} is no {kind.named} that Djinn {__version__} wrote: {_said(error)}.") from None
+
+
+def _converted(told: Any, kind: type[KeptHere], arrays: _Arrays) -> KeptHere:
+    """Return the content that a text tells. Raises ValueError and others where it tells none."""
+    try:
+        kept = msgspec.convert(told, kind, dec_hook=arrays)
+        kept.require_fit()
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return kept
+
+
+def _said(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
+
+
+class _Arrays:
+    """Makes the arrays of the replies from the tensors in a file."""
+
+    def __init__(self, head: Head, body: memoryview) -> None:
+        self._head, self._body = head, body
+
+    def __call__(self, kind: type, value: Any) -> Array:
+        if kind is not Array:
+            raise NotImplementedError(f"{kind} is in no file")
+        place = msgspec.convert(value, _Place)
+        entry = self._head[place.tensor]
+        dtype, (begin, end) = DTYPES[entry["dtype"]], entry["data_offsets"]
+        size = math.prod(place.shape) * ITEM_BYTES[dtype]
+        first = begin + place.part * size
+        return Array(dtype=dtype, shape=place.shape, data=self._body[max(first, 0) : min(first + size, end)])
+
+
+def _digest(text: str, body: bytes | memoryview) -> str:
+    digest = hashlib.sha256(text.encode())
+    digest.update(body)
+    return digest.hexdigest()
+
+
+def read(path: str | Path, kind: type[KeptHere]) -> KeptHere:
+    """Return the content of a file. Raises UsageError where the file is none of this kind, or damaged."""
+    source = given_path(path, "file")
+    try:
+        data = contents_of(source)
+    except OSError as error:
+        raise UsageError(f"{source} could not be read: {error.strerror or error}.") from None
+    return decoded(data, source.name, kind)
+
+
+def named(path: str | Path, kind: type[KeptHere]) -> Path:
+    """Return the path. Raises UsageError where its ending is that of no file of this kind."""
+    target = Path(path)
+    if not target.name.endswith(kind.ending):
+        raise UsageError(f"A {kind.named} is kept in a file that ends in {kind.ending}; {target.name} does not.")
+    return target
+
+
+def put(path: Path, data: bytes, *, replace: bool) -> None:
+    """Write a file, whole or not at all. Raises UsageError where another content is there and it is not to be replaced,
+    StorageFailed where the disk refuses."""
+    try:
+        there = contents_of(path) if path.exists() else None
+        if there == data:
+            return
+        if there is not None and not replace:
+            raise UsageError(
+                f"There is another {in_quotes(path.name)} already; choose another name, or replace it (replace=True)."
+            )
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            with aside.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageFailed(f"{path} could not be written: {error.strerror or error}.") from None
+
+
+# A result and the same computed again, compared bit for bit.
+
+FOLDER: Final = "/"
+SHARED: Final = (
+    'Prompts that shared passes may have other last bits where other ones shared them; those of mode="exact" have not.'
+)
+
+
+class Reproducible:
+    """A result that `dj.reproduce` computes again, by the function `reproduced_by` (its module and its name), which is
+    given the engine, the result and `on_progress`. `ending` is that of its file's name; FOLDER of what is one."""
+
+    ending: ClassVar[str]
+    reproduced_by: ClassVar[str]
+
+    @classmethod
+    def found_at(cls, path: Path) -> Self:
+        """Return the one that is in a file or a folder. UsageError where there is none."""
+        found: Self = cls.read(path)  # type: ignore[attr-defined]
+        return found
+
+    @property
+    def compared_values(self) -> np.ndarray[Any, Any]:
+        """All that is compared with the same computed again, as one array."""
+        values: np.ndarray[Any, Any] = self.values  # type: ignore[attr-defined]
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction(Displayed):
+    """A result as it was `before`, and the same `again`; of a collection or a trained module, of which nothing is kept
+    when it has been compared, that is None. `same` is True where they have the same bits: all `count` values, and what
+    was measured `besides`, such as the metrics of a sweep's unedited lines. `different` counts the values that have
+    others, of which the one at `place` (by axis) differs most, by `largest_difference`; NaN on one side alone counts as
+    infinite. `origin` has what differs between the models and machines: (name, then, now). `notes` are sentences on
+    what else does."""
+
+    before: Any
+    again: Any
+    same: bool
+    count: int
+    different: int
+    largest_difference: float
+    place: dict[str, Any]
+    origin: tuple[tuple[str, str, str], ...]
+    notes: tuple[str, ...]
+    besides: str = ""
+
+    def lines(self) -> list[str]:
+        """Return what was found, a sentence a line."""
+        differs = [f"{name}: {then} then, {now} now" for name, then, now in self.origin]
+        return [self._verdict(), *self.notes, *differs]
+
+    def _verdict(self) -> str:
+        count = self.count
+        if self.same:
+            before = self.before
+            named = type(before).__name__ if is_told_as_table(before) else repr(before).partition("\n")[0].rstrip(".:")
+            return f"The same bits: {count:,} values of {named}."
+        if not self.different:
+            return f"Other bits: the {count:,} values are the same, and {self.besides} are not."
+        at = ", ".join(f"{axis} {place}" for axis, place in self.place.items())
+        where = f", most at {at}" if at else ""
+        return (
+            f"Other bits: {self.different:,} of {count:,} values differ, by up to {self.largest_difference:.3g}{where}."
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+
+@contextmanager
+def naming_models(result: str, by: Provenance, here: ModelDescription, *, refused: str = "repeat") -> Iterator[None]:
+    """Have an error say which other model a result is of, where the engine serves another. Raises UsageError."""
+    try:
+        yield
+    except DjinnError as error:
+        if by.architecture == here.architecture and by.model == here.name:
+            raise
+        raise UsageError(
+            f"The {result} is of {by.model} ({by.architecture}), and this engine serves {here.name} "
+            f"({here.architecture}), which cannot {refused} it: {error}"
+        ) from error
+
+
+def compared(
+    before: Any,
+    again: Any,
+    place_of: Callable[[tuple[int, ...]], dict[str, Any]],
+    *,
+    origins: tuple[Provenance, Provenance],
+    notes: Callable[[bool], Sequence[str]],
+    differs: str = "",
+) -> Reproduction:
+    """Compare the values of two results of one shape. `differs` names what else of them has other bits; `notes` are
+    told whether all is the same."""
+    other, most, at = most_different(before.compared_values, again.compared_values)
+    place = {} if at is None else place_of(at)
+    same = not differs and not other.any()
+    return Reproduction(
+        before=before,
+        again=again,
+        same=same,
+        count=other.size,
+        different=int(other.sum()),
+        largest_difference=most,
+        place=place,
+        origin=origin_lines(*origins),
+        notes=tuple(notes(same)),
+        besides=differs,
+    )
+
+
+def most_different(
+    before: np.ndarray[Any, Any], again: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], float, tuple[int, ...] | None]:
+    """Return which values have other bits, the largest difference among these, and the index of that; None where all
+    have the same."""
+    import numpy as np
+
+    other = bits(before) != bits(again)
+    if not other.any():
+        return other, 0.0, None
+    differences = _differences(before, again)
+    at = np.unravel_index(int(np.argmax(np.where(other, differences, -1))), other.shape)
+    return other, float(differences[at]), tuple(map(int, at))
+
+
+def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return numbers by their bits, which are equal where those of a NaN are."""
+    return values.view(f"int{8 * values.itemsize}")
+
+
+def _differences(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    with np.errstate(invalid="ignore"):
+        found = np.abs(one - other).astype(np.float64)
+    return np.where(np.isnan(found), np.where(np.isnan(one) & np.isnan(other), 0.0, np.inf), found)
+
+
+def origin_lines(then: Provenance, now: Provenance) -> tuple[tuple[str, str, str], ...]:
+    """Return what differs of all that bits follow from; a model's name is no such thing."""
+    found = differences(then, now)
+    if any(name in DIGESTS for name, _, _ in found):
+        found.insert(0, ("model", then.model, now.model))
+    return tuple(found)

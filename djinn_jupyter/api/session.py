@@ -1,0 +1,570 @@
+"""The client's handle of one session. Holds no engine state: only the stop that this client saw last."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from djinn_jupyter.api.arguments import chosen_tokens, shown, typed
+from djinn_jupyter.api.arrays import from_any, to_numpy
+from djinn_jupyter.api.batches import Batch, OnToken, RunReply, RunRequest, run_until_stop
+from djinn_jupyter.api.edits import as_edit
+from djinn_jupyter.api.looks import Effect, Lens, Snapshot
+from djinn_jupyter.api.patches import Positions, at_stop, in_one_engine, positions_of_text, spell_positions
+from djinn_jupyter.api.rules import SteeringRule, SteeringRules, steering
+from djinn_jupyter.api.runs import Runs
+from djinn_jupyter.api.stops import Finished, Interrupted, Paused, Stop, StopHistory
+from djinn_jupyter.api.tables import Listing
+from djinn_jupyter.api.watching import Watched
+from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.link.channel import Channel, ask_for
+from djinn_jupyter.remote.large_messages import Answer
+from djinn_jupyter.remote.moving import MovingSession
+from djinn_jupyter.settings import DRAWN_AS_BEGUN, GivenSampling, refuses
+from djinn_jupyter.verbs import SessionVerbs
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.base import Access
+from djinn_jupyter.wire.looks import Direction
+from djinn_jupyter.wire.nouns import (
+    AttentionName,
+    BreakpointDescription,
+    PassesMeant,
+    SessionDescription,
+    StopIdentity,
+    Tier,
+    Transfer,
+    WatchDescription,
+)
+from djinn_jupyter.wire.running import PassRead
+from djinn_jupyter.wire.texts import label
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+AtStop = TypeVar("AtStop", bound=Stop)
+
+
+class RemoteSession(Runs, MovingSession, SessionVerbs):
+    """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
+    them to find out that the session has moved on."""
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel, self.name = channel, name
+        self.moves = 0
+        self.changes = 0
+        self._logits: Literal["last", "all"] = "last"
+        self._last: Paused | None = None
+        self._finished: weakref.ref[Finished] | None = None
+        self._rows: list[RemoteSession] = []
+
+    @property
+    def label(self) -> str:
+        """The name as it is shown: a notebook's own session has the name of the notebook."""
+        return label(self.name)
+
+    @property
+    def channel(self) -> Channel:
+        """The connection, for other parts of the client."""
+        return self._channel
+
+    def sibling(self, name: str, channel: Channel | None = None) -> Self:
+        return type(self)(channel or self._channel, name)
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    def step(
+        self, count: int = 1, *, by: Literal["layer", "token", "point"] = "layer", stop: StopIdentity | None = None
+    ) -> Stop:
+        """Run `count` layers on from the stop, or to the next points inside them, or to the next tokens at this site.
+        IllegalMove where no pass is stopped.
+
+        >>> here = session.breakpoint("resid_post.1")
+        >>> session.run("The capital of France is").layer, session.step(2).layer
+        (2, 4)
+        """
+        return self._move(ask.Step(session=self.name, count=count, by=by, stop=stop))
+
+    def back(
+        self, count: int = 1, *, by: Literal["stop", "layer", "token"] = "stop", stop: StopIdentity | None = None
+    ) -> Paused:
+        """Go back `count` stops, layers or tokens, bit for bit; edits made at later stops are gone. IllegalMove where
+        there is no such stop.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> session.resume(free=True).text
+        ' Paris.'
+        >>> session.back().site == stop.site
+        True
+        """
+        return self._moved(ask.Back(session=self.name, count=count, by=by, stop=stop), self._paused)
+
+    def pause(self) -> bool:
+        """Ask a run, started by another thread or notebook, to stop; return False when nothing was running."""
+        return self._ask(ask.Pause(session=self.name)).was_running
+
+    @property
+    def stop(self) -> Paused:
+        """The present stop, read from the engine. IllegalMove when the session is not stopped."""
+        return self._paused(self._ask(ask.ReadStop(session=self.name)))
+
+    def where(self) -> Paused:
+        """Return the present stop with all that influences it, whichever client moved the session there; IllegalMove
+        where no pass is stopped."""
+        return self.stop
+
+    def history(self) -> StopHistory:
+        """Return the stops that `back` can go to, and which of them is the present one."""
+        return StopHistory.of(self._ask(ask.ReadHistory(session=self.name)))
+
+    def logits(self) -> np.ndarray[Any, Any]:
+        """Return the logits, fp32 [vocabulary], at the last position of the last finished pass."""
+        return to_numpy(self._ask(ask.ReadLogits(session=self.name)).logits)
+
+    def metrics(self, *texts: str) -> tuple[float, ...]:
+        """Return metrics, as those of `dj.sweep`, of the logits in which the last finished pass ended. UsageError
+        where none has; IllegalMove where a pass is stopped; InvalidCondition.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=0)
+        >>> session.metrics("rank(' Paris')", "rank(' Paris') + 1")
+        (1.0, 2.0)
+        """
+        strange = [text for text in texts if not isinstance(text, str)]
+        if strange or not texts:
+            given = f"{shown(strange[0])} is none" if strange else "none was given"
+            raise UsageError(f"A metric is a text such as \"logit(' Paris')\"; {given}.")
+        return self._ask(ask.ReadMetrics(session=self.name, metrics=texts)).values
+
+    def breakpoint(self, site: str | int, when: str | None = None, *, once: bool = False) -> BreakpointDescription:
+        """Stop at `site` in every pass that reaches it and, if given, meets the condition `when`. Setting the same
+        breakpoint twice gives one. UnknownSite; InvalidCondition."""
+        request = ask.SetBreakpoint(session=self.name, site=str(site), when=when, once=once)
+        return self._ask(request).breakpoint
+
+    def enable(self, number: int, enabled: bool = True) -> BreakpointDescription:
+        """Turn a breakpoint on or off. UnknownBreakpoint."""
+        request = ask.EnableBreakpoint(session=self.name, number=number, enabled=enabled)
+        return self._ask(request).breakpoint
+
+    def breakpoints(self) -> Listing[BreakpointDescription]:
+        """Return the breakpoints, with how often each was hit."""
+        return Listing(self._ask(ask.Describe(session=self.name)).session.breakpoints)
+
+    def clear(self, *sites: str | int) -> int:
+        """Remove the breakpoints at these sites (or of these numbers), or all. Return how many were removed.
+        UnknownBreakpoint."""
+        chosen = tuple(str(site) for site in sites) or None
+        return self._ask(ask.ClearBreakpoints(session=self.name, sites=chosen)).count
+
+    # ------------------------------------------------------------------------------------------- intervention
+
+    def edit(
+        self,
+        edit: object,
+        positions: Positions = None,
+        site: str | None = None,
+        *,
+        stop: StopIdentity | None = None,
+    ) -> replies.Edited:
+        """Change the stopped value by an Edit, or set it to an array or number; by default at all positions. `site`
+        must be the stopped one or one ahead in this pass. IllegalMove where no pass is stopped; InvalidEdit.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> session.edit(dj.scale(0.0), positions=-1).shape
+        (1, 128)
+        >>> session.effect().top1_changed
+        True
+        """
+        spelled = self.spelled(positions)
+        made, words = at_stop(as_edit(edit), self, site, spelled)
+        request = ask.ApplyEdit(session=self.name, edit=made, site=site, positions=spelled, words=words, stop=stop)
+        edited = self._ask(request)
+        self.changes += 1
+        return edited
+
+    def revert(self, *, stop: StopIdentity | None = None) -> Paused:
+        """Undo all edits of the present stop."""
+        reverted = self._ask(ask.RevertEdits(session=self.name, stop=stop))
+        self.changes += 1
+        return self._paused(reverted)
+
+    def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
+        """Measure the next token without and with the stop's edits: the `top` most probable, and these `tokens`.
+        IllegalMove where no pass is stopped."""
+        request = ask.MeasureEffect(session=self.name, top=top, tokens=chosen_tokens(tokens))
+        return Effect(self._ask(request))
+
+    def enable_edit(self, number: int, enabled: bool = True) -> Paused:
+        """Turn an edit of the present stop on, or off: the value is then computed with the other edits alone. Edits are
+        numbered from 1 in `stop.influences.edits`."""
+        switched = self._ask(ask.EnableEdit(session=self.name, number=number, enabled=enabled))
+        self.changes += 1
+        return self._paused(switched)
+
+    @typed
+    def steer(
+        self,
+        site: str | int,
+        edit: object,
+        positions: Positions = None,
+        *,
+        when: str | None = None,
+        on: PassesMeant | None = None,
+    ) -> SteeringRule:
+        """Add a rule that applies `edit` at every pass until `unsteer`; `rule.off()` and `rule.on()` switch it.
+        `resid_post.*` is the point at every layer, `5:` all positions from 5 on; `when` is a breakpoint's condition,
+        asked at each position; `on` is "prompt" or "new", for passes over the prompt or over new tokens alone.
+        UnknownSite; InvalidEdit; InvalidCondition.
+
+        >>> rule = session.steer("mlp_out.*", dj.scale(0.5), "2:", when="norm > 3", on="prompt")
+        >>> rule.limits
+        ('from position 2 on', 'in the prompt', 'when norm > 3')
+        """
+        request = steering(self, str(site), as_edit(edit), positions, self._named, when=when, on=on)
+        return SteeringRule(self, self._ask(request).rule)
+
+    def rules(self) -> SteeringRules:
+        """Return the steering rules in the order in which they apply."""
+        return SteeringRules(SteeringRule(self, told) for told in self.describe().rules)
+
+    def enable_rule(self, number: int, enabled: bool = True) -> SteeringRule:
+        """Turn a rule on or off. UnknownRule."""
+        request = ask.EnableRule(session=self.name, number=number, enabled=enabled)
+        return SteeringRule(self, self._ask(request).rule)
+
+    def unsteer(self, number: int | None = None) -> int:
+        """End the rule of that number, or all. Return how many ended. UnknownRule."""
+        return self._ask(ask.Unsteer(session=self.name, number=number)).count
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    def inspect(self, site: str | int | None = None, positions: Positions = None, *, ahead: bool = False) -> Snapshot:
+        """Return the value at a site of the stopped pass, by default the stopped one; `ahead` also allows a site that
+        the pass has not reached. IllegalMove where no pass is stopped, or for a site ahead; UnknownSite.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> session.inspect("pattern.0", positions=-1).shape  # [positions, heads, keys]
+        (1, 4, 5)
+        """
+        request = ask.Inspect(
+            session=self.name,
+            site=_spelled(site),
+            positions=self.spelled(positions),
+            ahead=ahead,
+        )
+        return Snapshot(self._ask(request))
+
+    def lens(
+        self,
+        k: int = 5,
+        site: str | int | None = None,
+        positions: Positions = None,
+        *,
+        tokens: Iterable[str | int] = (),
+    ) -> Lens:
+        """Apply the model's own epilogue to a residual value: return the `k` most probable tokens at each position, and
+        `tokens` (each the text of exactly one token, or its number) in `chosen` of each row."""
+        chosen, spelled = chosen_tokens(tokens), self.spelled(positions)
+        request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=chosen)
+        return Lens(self._ask(request))
+
+    def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:
+        """Return the value of an expression of the condition language at a position of the stopped pass."""
+        return self.evaluated(expression, position, site).value
+
+    def evaluated(self, expression: str, position: int = -1, site: str | int | None = None) -> replies.Evaluated:
+        """Return the value with the stop that it was read from."""
+        request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
+        return self._ask(request)
+
+    def values(self, *sites: str | int, ahead: bool = False) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the values at many sites of the stopped pass at once, by site; with `ahead` also of those that it has
+        not reached, as it would go on with the edits made so far. A site that the pass does not meet is left out.
+        IllegalMove where no pass is stopped; UnknownSite.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> session.values("z.2", "resid_post.4", "mlp_out.6").keys() == {"z.2", "resid_post.4"}
+        True
+        >>> session.values("pattern.6", ahead=True)["pattern.6"].shape
+        (5, 4, 5)
+        """
+        read = self._read_pass(tuple(str(site) for site in sites), ahead=ahead, logits=False)
+        return {site: to_numpy(value) for site, value in zip(read.sites, read.values, strict=True)}
+
+    def logits_ahead(self) -> np.ndarray[Any, Any]:
+        """Return the logits, fp32 [positions of the pass, vocabulary], of the stopped pass if it went on from here with
+        the edits made so far. It goes on on the side: the session stays at its stop. IllegalMove where no pass is
+        stopped.
+
+        >>> here = session.breakpoint("resid_post.4", when="step == 0")
+        >>> stop = session.run("The capital of France is")
+        >>> before = session.logits_ahead()
+        >>> edited = session.edit(dj.scale(0.0), positions=-1)
+        >>> before.shape, bool((session.logits_ahead()[:-1] == before[:-1]).all())
+        ((5, 1393), True)
+        """
+        read = self._read_pass((), ahead=True, logits=True)
+        assert read.logits is not None
+        return to_numpy(read.logits)
+
+    def _read_pass(self, sites: tuple[str, ...], *, ahead: bool, logits: bool) -> PassRead:
+        request = ask.ReadPass(session=self.name, sites=sites, ahead=ahead, logits=logits)
+        return self._ask(request)
+
+    def watch(
+        self,
+        site: str | int,
+        byte_cap: int = 256 * 2**20,
+        *,
+        fresh: bool = False,
+        direction: object = None,
+        name: str | None = None,
+    ) -> WatchDescription:
+        """Record the site at every pass of every run from now on, or with a `direction` (a vector, called `name`) the
+        component of its value along it; `fresh` discards earlier recordings. Passes that would exceed `byte_cap` bytes
+        are left out and counted. UnknownSite.
+
+        >>> watch = session.watch("resid_post.3")
+        >>> done = session.run("The capital of France is", max_new_tokens=2, free=True)
+        >>> [value.shape for value in session.watched("resid_post.3").values]
+        [(5, 128), (1, 128)]
+        """
+        if direction is None and name is not None:
+            raise UsageError("name is what a direction is called: give that too, or leave name out.")
+        along = None if direction is None else Direction(name=name or "direction", vector=from_any(direction))
+        request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh, direction=along)
+        return self._ask(request).watch
+
+    def watched(self, site: str | int, name: str | None = None) -> Watched:
+        """Return the recordings of the site's watch; `name` is that of a direction."""
+        request = ask.ReadWatch(session=self.name, site=str(site), direction=name)
+        return Watched(self._ask(request))
+
+    def unwatch(self, site: str | int | None = None, name: str | None = None) -> int:
+        """End the watch of a site, or all, with what they recorded; `name` is that of a direction. Return how many
+        ended."""
+        if site is None and name is not None:
+            raise UsageError("name is that of a direction which is watched at a site: give the site too.")
+        request = ask.Unwatch(session=self.name, site=None if site is None else str(site), direction=name)
+        return self._ask(request).count
+
+    # --------------------------------------------------------------------------------------------------- life
+
+    def describe(self) -> SessionDescription:
+        """Return the session's state, tokens, breakpoints, rules, watches and bytes."""
+        return self._ask(ask.Describe(session=self.name)).session
+
+    @typed
+    def attend(self, attention: AttentionName) -> SessionDescription:
+        """Choose how the passes of this session compute attention, as in `engine.session`, before its first prompt."""
+        return self._ask(ask.SetAttention(session=self.name, attention=attention)).session
+
+    @typed
+    def share(self, person: str, access: Access | None = "read") -> SessionDescription:
+        """Let a person who is admitted to the engine `read` this session (inspect, listen, fork), or also `write` it
+        (run and edit it, all but close and share it), as `OWNER@NAME`; None takes it back. UsageError where it belongs
+        to the engine's own user, or to another."""
+        return self._ask(ask.Share(session=self.name, person=person, access=access)).session
+
+    @property
+    def adapter(self) -> str | None:
+        """The name of the adapter that the session computes with, None for the model alone. It is chosen before the
+        first prompt: IllegalMove where the session has a line, UsageError where there is no such adapter.
+
+        >>> added = engine.add_adapter("sql", adapter_folder)
+        >>> tuned = engine.session("tuned", fresh=True)
+        >>> tuned.adapter = "sql"
+        >>> tuned.run("The capital of France is", max_new_tokens=1).reason
+        'length'
+        """
+        return self._ask(ask.Describe(session=self.name)).session.adapter
+
+    @adapter.setter
+    def adapter(self, name: str | None) -> None:
+        self._ask(ask.SetAdapter(session=self.name, adapter=name))
+
+    def swap_out(self, tier: Tier = "host") -> Transfer | None:
+        """Move the session's pages and states from the device to `host` or `disk` until they are next needed; None when
+        nothing had to move. TierFull when the tier has no room."""
+        return self._ask(ask.SwapOut(session=self.name, tier=tier)).transfer
+
+    def swap_in(self) -> Transfer | None:
+        """Bring the session back now; None when it is on the device already. SlabFull when there is no room."""
+        return self._ask(ask.SwapIn(session=self.name)).transfer
+
+    @typed
+    def rest(self, expected_seconds: float) -> bool:
+        """Say that the session will be used again in so many seconds, as an agent knows that waits for a tool. Return
+        True where it leaves the device meanwhile, which a rest of `idle_swap_seconds` or more does at once; it is
+        brought back before the time is up, where there is room for it and prefetching is not off. Using it earlier or
+        later is no mistake. IllegalMove while it runs; UsageError for a time that is none.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=2)
+        >>> session.rest(expected_seconds=300.0)
+        True
+        """
+        request = ask.Rest(session=self.name, expected_seconds=expected_seconds)
+        return self._ask(request).session.residency != "resident"
+
+    def accept_recomputed(self) -> SessionDescription:
+        """Confirm that the user knows a recovery recomputed tokens of this session; from now on it counts as exact."""
+        return self._ask(ask.AcceptRecomputed(session=self.name)).session
+
+    def detach(self) -> None:
+        """Release the session; it stays as it is for the next client that opens it."""
+        self._ask(ask.Detach(session=self.name))
+
+    def close(self, *, force: bool = False) -> int:
+        """End the session and return the number of pages freed. SessionsWouldSuffer, unless `force`, where it belongs
+        to another notebook or is open in another kernel."""
+        self._complete_finished()
+        return self._ask(ask.Close(session=self.name, force=force)).pages_freed
+
+    def __repr__(self) -> str:
+        return f"Session {self.label} of {self._channel.welcome.model.name}"
+
+    @refuses(GivenSampling, DRAWN_AS_BEGUN)
+    @typed
+    def fork(
+        self,
+        name: str,
+        *,
+        edit: object = None,
+        site: str | None = None,
+        positions: Positions = None,
+        stop: StopIdentity | None = None,
+    ) -> Self:
+        """Create a session `name` with the same tokens, stop and rules; keys and values are shared until one of the two
+        writes. IllegalMove where it no longer stands at `stop`; UsageError where there is a session of that name.
+
+        With an `edit` (as in `session.edit`) the fork has other keys (`k_rot.N`, after the rotary embedding) or values
+        (`v.N`) at committed `positions`, [positions, key heads, head features]; by default at all of them. What it runs
+        from there on attends to these; this session keeps its own. InvalidEdit where a layer has run in the stopped
+        pass already.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=1)
+        >>> other = session.fork("other", edit=dj.zero(), site="v.3[0]", positions="1:4")
+        >>> other.run(extend=True, max_new_tokens=1).reason
+        'length'
+        """
+        if edit is None and (site is not None or positions is not None):
+            raise UsageError("site and positions belong to an edit of the fork's keys or values: fork(name, edit=...).")
+        request = ask.Fork(
+            session=self.name,
+            name=name,
+            stop=stop,
+            edit=None if edit is None else in_one_engine(as_edit(edit)),
+            site=site,
+            positions=spell_positions(positions, self._committed),
+        )
+        self._ask(request)
+        return self.sibling(name)
+
+    def _committed(self) -> tuple[int, int]:
+        return 0, self._ask(ask.Describe(session=self.name)).session.committed
+
+    # ----------------------------------------------------------------------------------------------------- files
+
+    def checkpoint(self, name: str, *, replace: bool = False) -> replies.CheckpointSaved:
+        """Save the session in a checkpoint file called `name`; an existing one is replaced only with `replace`."""
+        request = ask.SaveCheckpoint(session=self.name, name=name, replace=replace)
+        return self._ask(request)
+
+    def restore(self, name: str, *, force: bool = False) -> SessionDescription:
+        """Return to the state saved in a checkpoint (by name, or a file's path); the session's present state is lost,
+        as by `back`. CheckpointRefused for a checkpoint of another model, or a damaged one; SessionsWouldSuffer, unless
+        `force`, where the session belongs to another notebook or is open in another kernel."""
+        self._complete_finished()
+        request = ask.RestoreCheckpoint(session=self.name, name=name, replace=True, force=force)
+        restored = self._ask(request).session
+        self.moves += 1
+        self._last = None
+        return restored
+
+    # ------------------------------------------------------------------------------------------------ private
+
+    def _ask(self, request: ask.RequestBase[Answer]) -> Answer:
+        return ask_for(self._channel, request)
+
+    def _move(self, request: RunRequest, on_token: OnToken | None = None) -> Stop:
+        return self._moved(request, self.arrived, on_token)
+
+    def _moved(
+        self, request: ask.RequestBase[Answer], seen: Callable[[Answer], AtStop], on_token: OnToken | None = None
+    ) -> AtStop:
+        self._complete_finished()
+        self.moves += 1
+        self._last = None
+        reply, broken_in = run_until_stop(self._channel, self.name, request, on_token)
+        stop = seen(reply)
+        if broken_in:
+            raise Interrupted(stop)
+        return stop
+
+    def depart(self, request: RunRequest) -> Future[RunReply]:
+        """Send a request that moves the session, and wait for nothing."""
+        self._complete_finished()
+        self.moves += 1
+        self._last = None
+        return self._channel.ask(request)
+
+    def _batch(self, **settings: Any) -> Batch:
+        """Return a new batch of this session; values read from earlier rows stay, and no more can be read from them."""
+        for row in self._rows:
+            row._complete_finished()
+            row.moves += 1
+        self._rows = []
+        return Batch(self, self._channel, **settings)
+
+    def row(self, name: str) -> RemoteSession:
+        """Return the handle of a row that a batch makes."""
+        self._rows.append(RemoteSession(self._channel, name))
+        return self._rows[-1]
+
+    def arrived(self, reply: RunReply) -> Stop:
+        """Return the stop of a move, also of one that was begun by `depart`."""
+        if isinstance(reply, replies.Paused):
+            return self._paused(reply)
+        finished = Finished(self, reply, self.moves, self._logits)
+        self._finished = weakref.ref(finished)
+        if self._logits == "all":  # now, while the rules are those of the run
+            self._complete_finished()
+        return finished
+
+    def _complete_finished(self) -> None:
+        """Fetch the logits of the last run before the session moves on, if its Finished is still referenced. They are
+        one row; comparing two runs must not fail because the first one's logits were not read in time."""
+        finished = self._finished() if self._finished is not None else None
+        self._finished = None
+        if finished is not None:
+            try:
+                finished.fetch_logits()
+            except DjinnError:
+                pass  # another kernel has moved the session: reading the logits will raise that error
+
+    def _paused(self, reply: replies.Paused) -> Paused:
+        self._last = Paused(self, reply, self.moves)
+        return self._last
+
+    def _ends(self) -> tuple[int, int]:
+        positions = (self._last or self.stop).positions
+        return positions[0], positions[-1] + 1
+
+    def spelled(self, positions: Positions) -> tuple[int, ...] | None:
+        """Return positions of the stopped pass as they cross the wire; None for the whole pass."""
+        return spell_positions(positions, self._ends, self._named)
+
+    def _named(self, text: str) -> list[int]:
+        stop = self._last or self.stop
+        return positions_of_text(text, {position: stop.texts[position] for position in stop.positions})
+
+
+def _spelled(site: str | int | None) -> str | None:
+    return None if site is None else str(site)

@@ -1,0 +1,188 @@
+"""Results that a cell returns show themselves by their cards, which are found by name: the client knows no card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from importlib import import_module
+from inspect import unwrap
+from operator import attrgetter
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+import msgspec
+
+from djinn_jupyter.errors import MissingDependency
+
+VIEWS: Final = "djinn_jupyter.widgets.views"
+SHORT: Final = 2000  # characters of a result's text
+HEAD, TAIL = 1350, 600
+
+
+class Displayed:
+    """A result that a notebook displays by its view, also where `%load_ext djinn_jupyter` did not run. Its text has at
+    most SHORT characters."""
+
+    _view: ClassVar[str] = "table_view"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__repr__ = _in_short(cls.__repr__)  # type: ignore[method-assign]
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        try:
+            draw = card_of(type(self))
+        except Exception as error:  # noqa: BLE001  a card of another distribution may raise what it likes
+            return {"text/plain": shortened(f"{self!r}\n{_why_no_card(self, error)}")}
+        bundle: dict[str, Any] = draw(self._viewed)._repr_mimebundle_()
+        return bundle | {"text/plain": self._shortened(bundle["text/plain"])}
+
+    def _shortened(self, text: str) -> str:
+        """Return the view's text, or what is the most of it in SHORT characters."""
+        return shortened(text)
+
+    def told(self) -> dict[str, list[Any]]:
+        """Return the table of a card that has no view of its own, as lists by column; empty where there is none."""
+        return {}
+
+    @property
+    def _viewed(self) -> Any:
+        """Return the object that the view draws."""
+        return self
+
+
+def card_of(kind: type[Displayed]) -> Callable[..., Any]:
+    """Return the function that draws results of this kind: of the module `card` beside the module or package `api` that
+    names it, or of the core's views. Raises ImportError or AttributeError, or what the module raises."""
+    names_it = next(base for base in kind.__mro__ if "_view" in vars(base))
+    package, api, _ = f"{names_it.__module__}.".rpartition(".api.")
+    drawing: Callable[..., Any] = getattr(import_module(f"{package}.card" if api else VIEWS), kind._view)
+    return drawing
+
+
+def _why_no_card(result: Displayed, error: Exception) -> str:
+    why = f"{type(error).__name__}: {error}"
+    return f"The card of {type(result).__name__} cannot be imported; mend or install what it needs ({why})."
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most SHORT characters: of a longer one the beginning and the end, whole lines where these are
+    short."""
+    if len(text) <= SHORT:
+        return text
+    head, tail = text[:HEAD], text[-TAIL:]
+    head = head[: head.rfind("\n", HEAD // 2)] if "\n" in head[HEAD // 2 :] else head
+    tail = tail[tail.find("\n") + 1 :] if "\n" in tail[: TAIL // 2] else tail
+    return f"{head}\n... {len(text) - len(head) - len(tail):,} characters are left out ...\n{tail}"
+
+
+def _in_short(told: Callable[[Any], str]) -> Callable[[Any], str]:
+    @wraps(told)
+    def told_in_short(result: Any) -> str:
+        return shortened(told(result))
+
+    return told_in_short
+
+
+# Tables of pandas, where it is installed: no dependency of ours.
+
+CELL: Final = 40  # characters of a cell
+
+
+def frame_of(columns: Mapping[str, Sequence[Any]]) -> Any:
+    """Return lists by column as a table. Raises MissingDependency."""
+    try:
+        frame = import_module("pandas").DataFrame
+    except ImportError:
+        raise MissingDependency(
+            "to_pandas needs pandas, which is not installed here: pip install pandas. columns() has the same table as "
+            "lists."
+        ) from None
+    return frame(columns)
+
+
+Described = TypeVar("Described", bound=msgspec.Struct)
+
+
+class ByColumn(Protocol):
+    """A reading that is a table."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return it as lists by column."""
+
+
+class Tabular(Displayed):
+    """A reading whose `columns` are also a table of pandas."""
+
+    def told(self) -> dict[str, list[Any]]:
+        """Return the columns."""
+        table: dict[str, list[Any]] = self.columns()  # type: ignore[attr-defined]
+        return table
+
+    def __repr__(self) -> str:
+        told = {name: [_spelled(one) for one in column] for name, column in self.told().items()}
+        rows = list(zip(*([name, *column] for name, column in told.items()), strict=True))
+        if len(rows) < 2:
+            return "()"
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)
+
+    def to_pandas(self: ByColumn) -> Any:
+        """Return `columns()` as a table of pandas. Raises MissingDependency."""
+        return frame_of(self.columns())
+
+
+def is_told_as_table(result: object) -> bool:
+    """Return whether the text of a result is its table."""
+    return unwrap(type(result).__repr__) is unwrap(Tabular.__repr__)
+
+
+class Listing(Tabular, tuple[Described, ...]):
+    """Descriptions of one kind, one a row: a tuple of them, and a table. Printed it has the `shown` fields alone.
+    `left_out` is the number of those that it does not have."""
+
+    _shown: tuple[str, ...]
+    left_out: int
+
+    def __new__(
+        cls, found: Iterable[Described] = (), shown: tuple[str, ...] = (), *, left_out: int = 0
+    ) -> Listing[Described]:
+        made = super().__new__(cls, found)
+        made._shown, made.left_out = shown, left_out
+        return made
+
+    def told(self) -> dict[str, list[str]]:
+        """Return the shown fields as texts by column; all but those of several parts where none are named."""
+        table = {name: [attrgetter(name)(one) for one in self] for name in self._shown} or self.columns()
+        parts = (tuple, dict, list, msgspec.Struct)
+        return {
+            name.rpartition(".")[2]: [_spelled(one) for one in column]
+            for name, column in table.items()
+            if self._shown or not any(isinstance(one, parts) for one in column)
+        }
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the fields of the descriptions as lists by column; no column where there is no description."""
+        names = self[0].__struct_fields__ if self else ()
+        return in_columns(names, [[getattr(one, name) for name in names] for one in self])
+
+
+def _spelled(value: object) -> str:
+    """Spell a field in a cell: nothing for none, and of a long text its end."""
+    if value is None or isinstance(value, tuple | dict):
+        return ""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= CELL else f"...{text[3 - CELL :]}"
+
+
+def numbered(rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the numbers of rows as the columns `value 0`, ...; None where another row has more."""
+    width = max(map(len, rows), default=0)
+    return in_columns(
+        [f"value {number}" for number in range(width)], [[*row, *[None] * (width - len(row))] for row in rows]
+    )
+
+
+def in_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return rows as lists by column."""
+    return {name: [row[at] for row in rows] for at, name in enumerate(names)}

@@ -1,1 +1,0 @@
-"""Interventions at a site of a pass: breakpoints and their conditions, edits, steering rules, watches."""

@@ -1,0 +1,539 @@
+"""The handler of each request: a method marked by `@handles`. It is called with the request, with its session where it
+concerns one that is there, and with the holder who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
+
+from djinn_jupyter.engine.loop import origin, replies
+from djinn_jupyter.engine.loop.figures import Workspace
+from djinn_jupyter.engine.loop.intake import Intake
+from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, Mailbox, QueuedRequest, TextRead
+from djinn_jupyter.engine.loop.owners import Owners
+from djinn_jupyter.engine.loop.replies import lacks_bytes, lacks_rows
+from djinn_jupyter.engine.loop.scheduler import Scheduler
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.offload.mover import Moved
+from djinn_jupyter.engine.memory.offload.swappable import StorageTable
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.steering import Rule
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.open_requests import OpenRequests
+from djinn_jupyter.engine.session.jobs import Job, Underway
+from djinn_jupyter.engine.session.residence import Answer, GaveWay, JobKind, Steps
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.store.checkpoint_files import FileWorker, UntilDone
+from djinn_jupyter.engine.store.identity import ModelIdentity
+from djinn_jupyter.engine.store.load import recompute
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.engine.system.log import WorkingOn
+from djinn_jupyter.errors import IllegalMove, SlabFull, UsageError
+from djinn_jupyter.extensions import Method, in_short, leave_out, methods, part
+from djinn_jupyter.remote.engine.quotas import AwaitedRoom
+from djinn_jupyter.remote.engine.requests_quotas import RequestQuotas
+from djinn_jupyter.wire import kinds
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.replies import Pausing, Reply
+from djinn_jupyter.wire.texts import in_quotes
+
+Given = ParamSpec("Given")
+Answered = Reply | Steps[Reply] | Underway
+MARK: Final = "handles"
+
+
+class HandlerMark(Protocol[Answer]):
+    """Takes a method that returns this reply, or the steps to it."""
+
+    @overload
+    def __call__(self, method: Callable[Given, Steps[Answer]], /) -> Callable[Given, Steps[Answer]]: ...
+    @overload
+    def __call__(
+        self, method: Callable[Given, Answer | Steps[Answer] | Underway], /
+    ) -> Callable[Given, Answer | Steps[Answer] | Underway]: ...
+
+
+def handles(request: type[ask.RequestBase[Answer]]) -> HandlerMark[Answer]:
+    """Mark a method as the handler of `request`, which returns a reply that its class line declares."""
+
+    def mark(method: Callable[Given, Any]) -> Callable[Given, Any]:
+        setattr(method, MARK, request)
+        return method
+
+    return mark
+
+
+class RequestHandlers:
+    """The handlers of all `parts`: objects with methods that are marked. Those of a `split` model refuse what needs
+    whole layers."""
+
+    def __init__(self, sessions: SessionTable, *parts: object, split: bool = False) -> None:
+        self._sessions = sessions
+        self._found: dict[type[ask.Request], Callable[..., Answered]] = {}
+        for part in parts:
+            for name, request in marked(type(part)):
+                if request in self._found:
+                    raise TypeError(f"{request.__name__} has two handlers.")
+                method = kinds.method_of(request)
+                own = getattr(part, name)
+                handler = own if method is None or method.is_ours else _of_a_stranger(own)
+                self._found[request] = _refused if split and request.terms.whole_layers else handler
+
+    @property
+    def requests(self) -> frozenset[type[ask.Request]]:
+        """The kinds of request that have a handler."""
+        return frozenset(self._found)
+
+    def answer(self, request: ask.Request, holder: Holder) -> Answered:
+        """Call the request's handler. Raises UsageError where there is none, UnknownSession where its session is not
+        there."""
+        handler = self._found.get(type(request))
+        if handler is None:
+            raise UsageError(f"No method of the engine is marked @handles({type(request).__name__}).")
+        if isinstance(request, ask.SessionRequest) and not type(request).terms.opens:
+            return handler(request, self._sessions.find(request.session), holder)
+        return handler(request, holder)
+
+
+def _refused(request: ask.Request, *_: object) -> Answered:
+    raise UsageError(
+        f"A model that --tensor-parallel splits answers no {type(request).__name__}, which needs whole layers on one "
+        "device: load the model without it."
+    )
+
+
+def _of_a_stranger(handler: Callable[..., Answered]) -> Callable[..., Answered]:
+    """Return a handler of which an exit, or a reply that its request does not declare, ends this request alone."""
+
+    def answer(request: ask.Request, *given: Any) -> Answered:
+        with _going_on():
+            found = handler(request, *given)
+        if isinstance(found, Underway):
+            return Underway(session=found.session, steps=_steps_of(request, found.steps))
+        return _steps_of(request, found) if isinstance(found, Generator) else _declared(request, found)
+
+    return answer
+
+
+def _steps_of(request: ask.Request, steps: Steps[Reply]) -> Steps[Reply]:
+    with _going_on():
+        reply = yield from steps
+    return _declared(request, reply)
+
+
+def _declared(request: ask.Request, reply: Reply) -> Reply:
+    is_declared = request.is_answered_by(reply)
+    if not is_declared:
+        raise TypeError(f"the handler of {type(request).__name__} returned {type(reply).__name__}")
+    return reply
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Raise RuntimeError in place of what would end the engine."""
+    try:
+        yield
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(in_short(error)) from error
+
+
+def marked(part: type) -> Iterator[tuple[str, type[ask.Request]]]:
+    """Yield the marked methods of a class by name, with the request that each answers."""
+    for name, method in vars(part).items():
+        if hasattr(method, MARK):
+            yield name, getattr(method, MARK)
+
+
+# The mail: each request is answered at once, made a job, or queued until its session can be worked on. Runs no job.
+
+
+class Dispatcher:
+    """Every request gets one reply. Requests of one session are answered in order of arrival, except those that need
+    not wait."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        handlers: RequestHandlers,
+        owners: Owners,
+        quotas: RequestQuotas,
+        intake: Intake,
+        runtime: Runtime,
+        *,
+        sessions: SessionTable,
+        life: SessionLifecycle,
+        scheduler: Scheduler,
+        residency: Residency,
+        open_requests: OpenRequests,
+        storage_table: StorageTable,
+        faults: Faults,
+    ) -> None:
+        self._mailbox, self._handlers, self._owners, self._quotas = mailbox, handlers, owners, quotas
+        self._intake, self._runtime, self._storage_table = intake, runtime, storage_table
+        self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
+        self._open, self._faults = open_requests, faults
+        self._changes_seen = 0
+
+    def read_mail(self) -> bool:
+        """Handle the mail that is there; mail that comes meanwhile waits until a job has had its slice. Return False
+        where there was none."""
+        mail = self._mailbox.take_all()
+        for piece in mail:
+            self._handle(piece)
+        with self._faults.during("it tidied up"):
+            self._storage_table.tidy()
+        return bool(mail)
+
+    def hear(self, seconds: float) -> None:
+        """Wait for mail for so many seconds at most, and read it."""
+        self._mailbox.wait(seconds)
+        self.read_mail()
+
+    def _handle(self, piece: Mail) -> None:
+        match piece:
+            case Departure(holder=holder):
+                with self._faults.during("a holder went"):
+                    self._let_go(holder)
+            case Moved():
+                with self._faults.during("it settled a move between tiers"):
+                    self._residency.settle(piece)
+            case TextRead(session=name):
+                session = self._sessions.get(name)
+                if session is not None:
+                    self.take_up(session)
+            case QueuedRequest():
+                self.dispatch(piece)
+
+    def _let_go(self, holder: Holder) -> None:
+        """Close the holder's temporary sessions and detach the others."""
+        for session in [one for one in self._sessions.values() if one.holder == holder.name]:
+            if session.temporary:
+                self._life.close(session)
+            else:
+                session.detach()
+                self._residency.note(session, "gone")
+                self._sessions.touch(session.name)
+
+    def dispatch(self, queued: QueuedRequest) -> None:
+        """Answer a request, start a job for it, or queue it. An error answers this request and no other."""
+        with WorkingOn(queued.logged_as):
+            self._take(queued)
+
+    def _take(self, queued: QueuedRequest) -> None:
+        session: Session | None = None
+        try:
+            if isinstance(queued.request, ask.SessionRequest):
+                session = self._sessions.get(queued.request.session)
+            self._dispatch(queued, session)
+        except Exception as error:  # noqa: BLE001  the request's edge
+            self._fail(queued, session, error)
+
+    def _dispatch(self, queued: QueuedRequest, session: Session | None) -> None:
+        """Queue the request while a look at its session is under way, while the session's bytes are elsewhere, or while
+        there is no room. Answer one that came before."""
+        request = queued.request
+        self._owners.require_shared(request, queued.holder)
+        known = replies.reply_to(queued, self._sessions)
+        if known is not None:
+            self._open.answer(queued, known)
+            return
+        if session is not None and not type(request).terms.while_away:
+            self._residency.asked(session)
+        if session is not None and isinstance(request, ask.Pause) and self._withdraw(session):
+            self._open.answer(queued, Pausing(was_running=True))
+            return
+        if session is None or not (self._has_to_wait(session, request) or (queued.unread and session.work is None)):
+            self._dispatch_now(queued, session)
+            return
+        self._open.add(session, queued)
+        if _looked_at(session):
+            return
+        if lacks_bytes(session, request):
+            self._residency.need(session)
+        elif lacks_rows(session, request):
+            self._recompute(session)
+
+    def _fail(self, queued: QueuedRequest, session: Session | None, error: Exception) -> None:
+        """Take the request out of the queue, and reply with the error unless it was answered before. A run that had not
+        begun leaves its session idle."""
+        if session is not None:
+            self._open.remove(session, queued)
+        if session is not None and session.state == "running" and session.work is None:
+            self._life.break_off(session)
+        self._residency.room_changed()  # its session may be evicted now
+        failure = self._faults.reply_to(error)
+        if queued.answered:
+            self._faults.note(f"it finished with a {type(queued.request).__name__} that was answered", error)
+        else:
+            self._open.answer(queued, failure)
+
+    def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
+        looked_at = _looked_at(session) and not type(request).terms.while_looking
+        behind = session in self._open and not type(request).terms.at_once
+        return looked_at or behind or lacks_bytes(session, request) or lacks_rows(session, request)
+
+    def _withdraw(self, session: Session) -> bool:
+        """Refuse the run whose prompt is still being tokenized, or that waits for room to begin or to go on, because
+        its user interrupts. True where there was one."""
+        return self._withdraw_unread(session) or self._withdraw_without_room(session)
+
+    def _withdraw_unread(self, session: Session) -> bool:
+        queued = next((waiting for waiting in self._open.of(session) if waiting.unread), None)
+        if queued is None or queued.tokens is None:
+            return False
+        queued.tokens.withdraw()
+        message = f"Session {in_quotes(session.name)} was paused before its prompt was tokenized; run it again."
+        self._fail(queued, session, IllegalMove(message))
+        return True
+
+    def _withdraw_without_room(self, session: Session) -> bool:
+        if session not in self._open or not session.residence.waits_for_room:
+            return False
+        queued = self._open.first(session)
+        terms = type(queued.request).terms
+        if not (terms.wakes_weights and terms.changes):
+            return False
+        session.residence.note_room()
+        begins = isinstance(queued.request, ask.Run)
+        what = "its run; run it again" if begins else "it to go on; ask again"
+        message = f"Session {in_quotes(session.name)} was paused before there was room for {what}."
+        self._fail(queued, session, IllegalMove(message))
+        return True
+
+    def _recompute(self, session: Session) -> None:
+        """Recompute rows and states that an earlier process had in memory, for the queued requests."""
+        steps = recompute(self._runtime.of(session), session)
+        self._scheduler.add(Job(kind="look", session=session, steps=steps, for_request=None))
+
+    def _dispatch_now(self, queued: QueuedRequest, session: Session | None) -> bool:
+        """Answer or start a request. False when it was queued again for want of room. Raises the handler's error."""
+        try:
+            self._begin(queued, session)
+        except SlabFull as full:
+            if session is None or not (isinstance(full, AwaitedRoom) or self._finds_room(session, queued)):
+                raise
+            self._open.put_back(session, queued)
+            if session.residence.want_room():
+                self._residency.room_changed()  # what was asked for earlier may have this session's place
+            return False
+        finally:
+            if session is not None and queued not in self._open.of(session):
+                session.residence.note_room()
+                self._note_done(session, queued.request)
+        return True
+
+    def _finds_room(self, session: Session, queued: QueuedRequest) -> bool:
+        return self._residency.find(session, self._wanted(queued.request))
+
+    def _note_done(self, session: Session, request: ask.Request) -> None:
+        """Note that a handler has had the session, even if it refused."""
+        with self._faults.during("it noted what a notebook did"):
+            if type(request).terms.changes:
+                self._sessions.changed(session.name)
+            if not type(request).terms.while_away:
+                session.residence.touch()
+                self._residency.left_alone(session)
+
+    def _begin(self, queued: QueuedRequest, session: Session | None) -> None:
+        """Answer the request, or start a job for it."""
+        request = queued.request
+        terms = type(request).terms
+        self._owners.require_shared(request, queued.holder)
+        self._owners.require_own(request, queued.holder)
+        if isinstance(request, ask.SessionRequest):
+            self._sessions.touch(request.session)
+            if not terms.opens:
+                session = self._sessions.find(request.session)
+        if session is not None and isinstance(request, ask.StopRequest) and request.stop is not None:
+            session.check_stop(request.stop)
+        if session is not None and session.moving.present is not None and not isinstance(request, ask.SettleMove):
+            raise IllegalMove(f"Session {in_quotes(session.name)} is on its way between two engines; ask again.")
+        if session is not None and session.work is not None and not terms.while_running:
+            raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
+        self._quotas.require(request, queued.holder, session)
+        request = queued.take_tokens(self._intake.with_tokens(queued))
+        self._quotas.require_room(request, session, self._wanted(request))
+        if session is not None and terms.wakes_weights:
+            session.require_computable()
+        if terms.wakes_weights:
+            self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room
+        self._accept(queued, session, self._handlers.answer(request, queued.holder))
+
+    def _wanted(self, request: ask.Request) -> int:
+        """Return the bytes of pages that a prompt needs."""
+        count = len(request.tokens or ()) if isinstance(request, ask.Run) else 0
+        return sum(
+            -(-count // group.page_positions) * group.page_bytes for group in self._runtime.forward.geometry.groups
+        )
+
+    def _accept(self, queued: QueuedRequest, session: Session | None, result: Answered) -> None:
+        """Handle a handler's result: a reply, or steps, which become a job of the request's session or of the one they
+        name."""
+        if isinstance(result, Underway):
+            session, steps = result.session, result.steps
+        elif isinstance(result, Generator):
+            steps = result
+            if session is not None:
+                replies.begin(queued, session)
+        else:
+            self._open.answer(queued, result)
+            return
+        if session is None:
+            raise TypeError(f"The steps of {type(queued.request).__name__} are for no session.")
+        kind: JobKind = "run" if session.state == "running" else "look"
+        if kind == "look":
+            steps = self._to_the_end(steps, queued, session)
+        self._scheduler.add(Job(kind=kind, session=session, steps=steps, for_request=queued))
+
+    def _to_the_end(self, steps: Steps[Reply], queued: QueuedRequest, session: Session) -> Steps[Reply]:
+        """Run the steps of a look. Where it gave way, wait for the work that was begun earlier and begin it anew."""
+        while True:
+            try:
+                return (yield from steps)
+            except GaveWay:
+                pass  # and hold nothing of the frames in which it was raised
+            yield from self._residency.behind_earlier(session)
+            again = self._handlers.answer(queued.request, queued.holder)
+            assert isinstance(again, Generator)
+            steps = again
+
+    def answer_job(self, job: Job, reply: Reply) -> None:
+        """Reply for a job that has ended. A job without a request (`for_request`) was for the queued ones; they get its
+        error."""
+        if job.for_request is None:
+            self._open.answer_all(job.session, reply)
+            self._residency.left_alone(job.session)
+            return
+        self._open.answer(job.for_request, reply)
+        self._note_done(job.session, job.for_request.request)
+
+    def take_up(self, session: Session) -> None:
+        """Work on a session's queued requests, which come before new mail."""
+        while session in self._open:
+            with WorkingOn(self._open.first(session).logged_as):
+                if not self._could_take_up_first(session):
+                    return
+
+    def _could_take_up_first(self, session: Session) -> bool:
+        """Work on the first queued request, which is answered where that fails. False where it stays queued."""
+        queued = self._open.first(session)
+        try:
+            if not self._take_up_first(session):
+                return False
+            self._residency.room_changed()  # unless it is at work now, the session may be evicted
+        except Exception as error:  # noqa: BLE001  the request's edge
+            self._fail(queued, session, error)
+        return True
+
+    def _take_up_first(self, session: Session) -> bool:
+        """Work on the first queued request. False where it stays queued."""
+        if self._open.first(session).unread:
+            return False
+        request = self._open.first(session).request
+        if lacks_bytes(session, request):
+            self._residency.need(session)
+        if lacks_bytes(session, request) or _looked_at(session):
+            return False
+        if lacks_rows(session, request):
+            if session.work is None:
+                self._recompute(session)
+            return False
+        return self._dispatch_now(self._open.take(session), session)
+
+    def take_up_all(self) -> bool:
+        """Look again at queued requests where residency has changed. True where it had."""
+        before = self._changes_seen
+        while self._changes_seen != self._residency.changes:
+            self._changes_seen = self._residency.changes
+            for session in [one for one in self._sessions.values() if one in self._open]:
+                self.take_up(session)
+        return before != self._changes_seen
+
+
+def _looked_at(session: Session) -> bool:
+    return session.work == "look"
+
+
+# The parts of the engine that a method gets, and the handlers that it has, found by the registry.
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodParts:
+    """The parts of the engine that a method works with, one value for the life of the engine. The engine calls
+    `handlers(parts)` of the method's `engine` once, when it begins; where that is a folder, of the module `handlers` in
+    it. It returns objects whose methods are marked by `@handles` with the method's own requests; each is called with
+    the request, with its session where it concerns one, and with the holder who asks. All is used on the engine's
+    thread."""
+
+    sessions: SessionTable
+    """The sessions by name: `find` returns one or raises UnknownSession; `on_removal` calls back with each that has
+    closed."""
+
+    runtime: Runtime
+    """The model, its tokenizer and description, and what a pass needs; `of(session)` computes as that session does."""
+
+    budget: Budget
+    """The device's memory in bytes. A method draws on it by a `workspace`."""
+
+    identity: ModelIdentity
+    """The digests by which the model is known."""
+
+    files: FileWorker
+    """The thread that works on files."""
+
+    until_done: UntilDone
+    """Makes the steps of a job that wait for that thread."""
+
+    extents: dict[str, int]
+    """How long the lists of a request may be, by the noun of their mark `bounded_by`. A method adds its own nouns."""
+
+    def workspace(self, name: str) -> Workspace:
+        """Return a part of the budget for the jobs of a method, under the name that statistics have for it."""
+        return Workspace(self.budget, self.runtime.space, name)
+
+    def origin(self) -> Provenance:
+        """Return the provenance of what this engine computes."""
+        return origin.origin(self.identity, self.runtime.description)
+
+    def circumstances(self, session: Session, rules: Iterable[Rule] = (), taps: Iterable[Tap] = ()) -> Circumstances:
+        """Return what a measurement in a session, under these rules and at these taps, follows from besides its
+        request."""
+        return origin.circumstances(self.identity, self.runtime.description, session, rules, taps)
+
+    def file_work(self, work: Callable[[], Outcome]) -> Generator[None, None, Outcome]:
+        """Do the work on the files' thread; the steps wait for it, and end in its result. Raises its error."""
+        return self.until_done(self.files.start(work))
+
+
+def handlers_of_methods(parts: MethodParts) -> Iterator[object]:
+    """Yield the handlers of all methods. A stranger's method is left out where it cannot make its own, or has some for
+    requests that are not its own."""
+    for method in methods():
+        try:
+            yield from _handlers_of(method, parts)
+        except BaseException as error:  # a stranger's module may raise what it likes
+            if method.is_ours or isinstance(error, KeyboardInterrupt):
+                raise
+            leave_out(method, f"its engine fails ({in_short(error)}): mend or uninstall it")
+
+
+def _handlers_of(method: Method, parts: MethodParts) -> tuple[object, ...]:
+    module = part(method, "engine")
+    if module is not None and hasattr(module, "__path__"):
+        module = part(method, "engine.handlers")
+    found = () if module is None else tuple(module.handlers(parts))
+    for request in RequestHandlers(parts.sessions, *found).requests:
+        if not method.has(request.__module__):
+            raise TypeError(f"{request.__name__} is no request of its own")
+    return found

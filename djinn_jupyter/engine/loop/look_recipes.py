@@ -1,0 +1,91 @@
+"""The way to a stop: the passes over its line that come to it. Recipes of looks add the edits that were made there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from djinn_jupyter.engine.loop.origin import ANY_SESSION, asked_for, circumstances
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.breakpoints import FedLine
+from djinn_jupyter.engine.session.feeding import committed_line, why_not_plain
+from djinn_jupyter.engine.session.history import StopEdit
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.store.identity import ModelIdentity
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.looks import FedTokens, LookRecipe
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.running import ApplyEdit
+
+EDITED_HERE: Final = "the value of its stop is edited"
+
+
+def look_recipe(
+    identity: ModelIdentity,
+    model: ModelDescription,
+    session: Session,
+    asked: ask.Inspect | ask.Lens | ask.MeasureEffect,
+    tap: Tap,
+) -> tuple[LookRecipe | None, str]:
+    """Return what makes a look again at the present stop; None, with the reason, where its tokens alone do not come to
+    it, or where it is not known how it was edited."""
+    way = way_to_stop(session, with_edits=True)
+    if way.unmade:
+        return None, way.unmade
+    recipe = LookRecipe(
+        line=way.line,
+        site=str(way.tap.site),
+        edits=_asked_for([edit for edit in session.edits if edit.enabled]),
+        asked=msgspec.structs.replace(asked, session=ANY_SESSION),
+        made=circumstances(identity, model, session, (), [way.tap, tap, *way.taps]),
+        passes=way.passes,
+    )
+    return recipe, ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayToStop:
+    """The tokens of a stopped line and the passes over them before the present one, by which another session comes to
+    the same stop, at `tap` of layer `boundary`. `taps` are those of the rules that held. `unmade` says why they do not
+    come to it; empty where they do."""
+
+    tap: Tap
+    boundary: int
+    line: tuple[int, ...]
+    passes: tuple[FedTokens, ...]
+    taps: tuple[Tap, ...]
+    unmade: str
+
+
+def way_to_stop(session: Session, *, with_edits: bool = False) -> WayToStop:
+    """Return the way to the present stop of a session. An edited value is not come to, but `with_edits`: there the
+    caller makes the edits again."""
+    stop = session.history.here
+    assert stop is not None and stop.frame.tap is not None
+    edited = EDITED_HERE if session.edits_in_force and not with_edits else ""
+    line = committed_line(stop.tokens, session.pass_log, session.exactness, stop.frame.committed)
+    return WayToStop(
+        tap=stop.frame.tap,
+        boundary=stop.frame.boundary,
+        line=(*line.tokens, *stop.frame.tokens),
+        passes=fed_tokens(line),
+        taps=tuple(tap for one in line.passes for rule in one.rules for tap in rule.taps),
+        unmade=why_not_plain(stop.frame, session.rules_in_force) or line.unmade or edited,
+    )
+
+
+def fed_tokens(line: FedLine) -> tuple[FedTokens, ...]:
+    """Return the passes of a line as they are asked for again."""
+    return tuple(
+        FedTokens(start=one.start, end=one.end, each=one.each, rules=tuple(map(asked_for, one.rules)))
+        for one in line.passes
+    )
+
+
+def _asked_for(edits: list[StopEdit]) -> tuple[ApplyEdit, ...]:
+    """Return the requests that make edits again."""
+    return tuple(
+        ApplyEdit(session=ANY_SESSION, edit=one.edit, site=str(one.site), positions=one.positions) for one in edits
+    )

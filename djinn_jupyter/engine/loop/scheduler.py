@@ -1,0 +1,215 @@
+"""Turns between people, and then between the jobs of one: round robin at both. Knows no layers.
+
+A person's `turns` count those had since the rotation began; the turn is one's who has the fewest of those that are
+ready, first come first. One who comes, or whose jobs have all waited, begins where the others are: an absence saves up
+no turns, and to go and come back gains none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from djinn_jupyter.engine.loop.mailbox import Mailbox
+from djinn_jupyter.engine.session.jobs import Job
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.system.device import PrefillThrottle
+
+
+class FairTurns:
+    """Over any time in which a person had a job that was ready, no other had more than two turns more."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, deque[Job]] = {}  # of the people who have some, in the order in which they are asked
+        self._turns: dict[str, int] = {}  # of all who ever came
+        self._now = 0  # the turns of those who had the last one, before it
+        self._last: Job | None = None  # the job that had it
+        self._waiting: list[str] = []  # the people all of whose jobs waited at the last look
+
+    def __iter__(self) -> Iterator[Job]:
+        for jobs in self._jobs.values():
+            yield from jobs
+
+    def __len__(self) -> int:
+        return sum(map(len, self._jobs.values()))
+
+    def add(self, job: Job) -> None:
+        """Add a job at the end of its person's, but before the one that has just had its turn, whose next may last as
+        long as a layer of many rows: a look, which is short, at their head, and its person before those who have had as
+        many turns."""
+        person, is_look = job.person, job.kind == "look"
+        jobs = self._jobs.setdefault(person, deque())
+        if not jobs:
+            self._catch_up(person)
+        if is_look:
+            jobs.appendleft(job)
+            self._jobs = {person: jobs, **self._jobs}
+        else:
+            jobs.insert(len(jobs) - bool(jobs and jobs[-1] is self._last), job)
+
+    def remove(self, job: Job) -> None:
+        jobs = self._jobs[job.person]
+        jobs.remove(job)
+        if job is self._last:
+            self._last = None
+        if not jobs:
+            del self._jobs[job.person]
+
+    def ready(self) -> Iterator[Job]:
+        """Yield the jobs that do not wait, as they come in turn: people by their turns, the jobs of each in
+        rotation."""
+        self._waiting = []
+        for person in sorted(self._jobs, key=self._turns.__getitem__):
+            ready = (job for job in self._jobs[person] if not job.waits)
+            first = next(ready, None)
+            if first is None:
+                self._waiting.append(person)
+                continue
+            yield first
+            yield from ready
+
+    def take(self, job: Job) -> None:
+        """Count a turn of a job, and put it and its person last."""
+        person = job.person
+        jobs = self._jobs.pop(person)
+        self._jobs[person] = jobs
+        jobs.remove(job)
+        jobs.append(job)
+        self._last = job
+        self._now = max(self._now, self._turns[person])
+        self._turns[person] += 1
+        for one in self._waiting:  # up to the turns that count from now on, not those before
+            self._catch_up(one)
+
+    def _catch_up(self, person: str) -> None:
+        self._turns[person] = max(self._turns.get(person, 0), self._now)
+
+
+# The rotation when layers stream: running sessions meet at every layer, so that it is fetched once for all. The layers
+# are fetched in a cycle. A run gets its turn when the cycle is at its next layer, also in the midst of a pass; a run
+# that begins waits until the cycle comes to the first layer, and is in step from there on.
+
+
+class Lockstep:
+    """`at` is the layer of the last run that was chosen."""
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self.at = 0
+
+    def choose(self, jobs: Sequence[Job]) -> Job:
+        """Return a look, which is short, else the run whose next layer comes first in the cycle; of several the one
+        that waited longest. `jobs` are ready, in rotation, and at least one."""
+        look = next((job for job in jobs if job.kind == "look"), None)
+        if look is not None:
+            return look
+        chosen = min(jobs, key=lambda job: (self._next_layer(job) - self.at) % self._layers)
+        self.at = self._next_layer(chosen)
+        return chosen
+
+    def steps_aside(self, job: Job, running: int) -> bool:
+        """True where this job yields after every layer: a run among several, whose frame holds its place."""
+        return job.kind == "run" and running > 1 and job.session.frame is not None
+
+    def _next_layer(self, job: Job) -> int:
+        frame = job.session.frame
+        return 0 if frame is None else frame.boundary % self._layers
+
+
+# The rotation of jobs, a slice each. A job is a generator that yields between two layers or two tokens: when mail has
+# come, or it is another job's turn. Running sessions alternate by decode steps; a prefill yields at every layer and
+# never holds them up. People have equal turns, however many sessions each of them runs.
+
+
+class Scheduler:
+    """The jobs in rotation, or, where `lockstep` is set, in the order of the layers. A session has at most one.
+    `waiting` of them have nothing to do until another thread is done."""
+
+    def __init__(self, mailbox: Mailbox, throttle: PrefillThrottle, lockstep: Lockstep | None = None) -> None:
+        self._mailbox, self.throttle, self.lockstep = mailbox, throttle, lockstep
+        self._jobs = FairTurns()
+        self.waiting = 0
+        self._at_turn: Job | None = None
+        self._prefilling = self._in_step = False
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(self._jobs)
+
+    @property
+    def running(self) -> int:
+        return sum(job.kind == "run" for job in self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Add a job: a look, which is short, before its person's runs."""
+        job.session.begin_work(job.kind)
+        self._jobs.add(job)
+
+    def begin_wait(self) -> None:
+        """Note that a job has nothing to do until another thread is done."""
+        self.waiting += 1
+
+    def end_wait(self) -> None:
+        self.waiting -= 1
+
+    def job_of(self, session: Session) -> Job | None:
+        return next((job for job in self._jobs if job.session is session), None)
+
+    def others_go_on(self, session: Session, of: Callable[[Session], bool] = lambda session: True) -> bool:
+        """True where a job of another of the sessions `of` does not wait, nor look again whether it has room."""
+        others = (job for job in self._jobs if job.session is not session and of(job.session))
+        return any(not job.session.residence.parked and not job.waits for job in others)
+
+    def alone(self) -> bool:
+        """True where no other job is in the rotation, not even one that waits."""
+        return len(self._jobs) <= 1
+
+    def begin_slice(self, job: Job) -> None:
+        """Prepare for a slice of the job: prefills yield to other jobs after each layer, and so do runs in lockstep."""
+        self._at_turn, frame = job, job.session.frame
+        self._in_step = self.lockstep is not None and self.lockstep.steps_aside(job, self.running)
+        self._prefilling = job.for_request is None or (frame is not None and len(frame.tokens) > 1)
+
+    def end_slice(self) -> None:
+        """Hold the job no longer: its session may be closed next, and is freed with it."""
+        self._at_turn = None
+
+    def asked(self) -> bool:
+        """True where the pass must yield; passes ask between layers."""
+        if self._prefilling:
+            self.throttle.keep()
+        if self._mailbox.waiting:
+            return True
+        return (self._prefilling or self._in_step) and any(
+            job is not self._at_turn and not job.waits for job in self._jobs
+        )
+
+    def next(self) -> Job | None:
+        """Return the job whose turn it is and move it to the end of the rotation. None when there is none, or all
+        wait."""
+        ready = self._jobs.ready()
+        if self.lockstep is None:
+            chosen = next(ready, None)
+        else:
+            chosen = self.lockstep.choose(jobs) if (jobs := list(ready)) else None
+        if chosen is not None:
+            self._jobs.take(chosen)
+        return chosen
+
+    def next_if(self, short: Callable[[Job], bool]) -> Job | None:
+        """Return the job whose turn it is and move it to the end of the rotation, where its slice is short and no mail
+        has come; else None, and the turn is still its. None in the order of the layers, too."""
+        if self._mailbox.waiting or self.lockstep is not None:
+            return None
+        chosen = next(self._jobs.ready(), None)
+        if chosen is None or not short(chosen):
+            return None
+        self._jobs.take(chosen)
+        return chosen
+
+    def remove(self, job: Job) -> None:
+        self._jobs.remove(job)
+        job.session.end_work()

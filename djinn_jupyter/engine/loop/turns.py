@@ -1,0 +1,130 @@
+"""Slices for jobs: gives the next job a slice and answers the request of a job that ends. Reads no mail.
+
+The runs that shared a pass go on from it one behind the other: a slice of one takes less than the mail, the replies,
+the upkeep and the look at the journal between two slices. Those that end there are answered together, and what they
+report is published once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from djinn_jupyter.engine.loop.dispatch import Dispatcher
+from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.loop.scheduler import Scheduler
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.session.jobs import Job, RunningTime
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.engine.system.log import WorkingOn, told
+from djinn_jupyter.remote.engine.requests_quotas import RequestQuotas
+from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
+
+log = logging.getLogger(__name__)
+
+TURN: Final = told("turn")
+
+
+class Turns:
+    """However a job ends, its request gets one reply and the other jobs go on."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        runtime: Runtime,
+        *,
+        sessions: SessionTable,
+        life: SessionLifecycle,
+        scheduler: Scheduler,
+        residency: Residency,
+        running_time: RunningTime,
+        quotas: RequestQuotas,
+        faults: Faults,
+    ) -> None:
+        self._dispatcher, self._publish = dispatcher, runtime.publish
+        self._weights, self._sharing = runtime.forward.weights, runtime.sharing
+        self._sessions, self._life, self._scheduler = sessions, life, scheduler
+        self._residency, self._faults = residency, faults
+        self._running_time, self._quotas = running_time, quotas
+
+    def advance_next(self) -> bool:
+        """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
+        mail comes. Return False where no job had a turn or ended."""
+        jobs = len(self._scheduler)
+        job = first = self._choose(self._scheduler.next)
+        while job is not None:
+            self.advance(job)
+            job = self._choose(self._next_answered)
+        return first is not None or len(self._scheduler) < jobs
+
+    def _choose(self, choose: Callable[[], Job | None]) -> Job | None:
+        """Return the chosen job. Where choosing fails, end all jobs: whichever raised it, none could get a turn any
+        more."""
+        try:
+            return choose()
+        except Exception as error:  # noqa: BLE001  the edge of all requests
+            for job in self._scheduler.jobs:
+                self._conclude(job, self._broke(job, error))
+            return None
+
+    def _next_answered(self) -> Job | None:
+        return self._scheduler.next_if(self._was_answered)
+
+    def _was_answered(self, job: Job) -> bool:
+        """True for a run whose pass was computed with another's: its slice draws a token and takes a seat."""
+        return job.kind == "run" and self._sharing.answered(job.session)
+
+    def advance(self, job: Job) -> None:
+        """Run one slice of a job, and conclude it where it ends."""
+        with WorkingOn(job.logged_as):
+            self._advance(job)
+
+    def _advance(self, job: Job) -> None:
+        log.debug("A turn of session %r", job.session.name, extra=TURN)
+        try:
+            self._quotas.heed(job)
+            with self._running_time.counted(job.asker):
+                self._prepare(job)
+                job.advance()
+            return
+        except StopIteration as done:
+            reply: Reply | None = done.value
+        except Exception as error:  # noqa: BLE001  the request's edge
+            reply = self._broke(job, error)
+        finally:
+            self._scheduler.end_slice()
+            with self._faults.during("it counted what a slice has made"):
+                self._residency.accounted(job.session)
+        self._conclude(job, reply)
+
+    def _prepare(self, job: Job) -> None:
+        self._sessions.touch(job.session.name)
+        self._scheduler.begin_slice(job)
+        if job.kind == "run":
+            self._sessions.changed(job.session.name)
+
+    def _broke(self, job: Job, error: Exception) -> Failed:
+        """Close a job that failed: a run leaves its session idle at the last committed step, a look as it was. Return
+        the failure."""
+        failure = self._faults.reply_to(error)
+        with self._faults.during("it ended a job"):
+            job.steps.close()
+        if job.kind == "run" and job.session.state == "running":
+            self._life.break_off(job.session)
+            failed = SessionFailed(session=job.session.name, code=failure.code, message=failure.message)
+            self._publish(failed)
+        return failure
+
+    def _conclude(self, job: Job, reply: Reply | None) -> None:
+        self._scheduler.remove(job)
+        if not len(self._scheduler) and job.session.frame is None:
+            with self._faults.during("it fetched layers ahead"):
+                self._weights.prefetch()
+        with self._faults.during("it concluded a job"):
+            if reply is not None:
+                self._dispatcher.answer_job(job, reply)
+        self._dispatcher.take_up(job.session)
+        self._residency.room_changed()

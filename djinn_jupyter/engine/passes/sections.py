@@ -1,0 +1,345 @@
+"""A layer's call in sections: it is left between two of its modules, so that others are answered, and entered again.
+
+Entered again, the modules that have run give what they gave before, and only what lies between them, such as sums, is
+computed twice. Between sections nothing of the model is changed. Knows no family: what a layer is made of are its
+modules, and whether they can be stopped between is tried on each layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from djinn_jupyter.engine.model.hooks.gates import Arguments, Leave
+from djinn_jupyter.engine.model.hooks.layout import PositionLayout
+from djinn_jupyter.engine.model.hooks.taps import Tap, catch
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
+from djinn_jupyter.engine.passes.shared_cache import BaseRows, SharedCache
+from djinn_jupyter.engine.system.arrays import tensors_within
+from djinn_jupyter.engine.system.device import out_of_memory
+
+SECTION_WORK: Final = 0.9e9  # multiplications, 20 ms of a core by MKL: 380 rows of GPT-2, 7 % faster each than with 128
+DEVICE_WORK: Final = 1e12
+MOST_TOKENS: Final = 8192
+MOST_OF_A_LAYER: Final = 0.5  # a module with more of its weights is parted into its own
+LITTLE_OF_A_LAYER: Final = 0.01  # a module with less, as a norm, takes no time
+TRIED: Final = ((1, 2, 3, 4, 5), (6, 7, 8, 9, 10))  # tokens of any vocabulary
+Caught = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class SectionStep:
+    """A module of a layer that runs as a whole, and its weights; 0 where they are few."""
+
+    module: Any
+    weights: int
+
+
+@dataclass(slots=True)
+class SectionedCall:
+    """One call of a layer. `outputs` are those of the steps that have run, in their order."""
+
+    steps: Sequence[SectionStep]
+    most: float  # weights of a section
+    outputs: list[Any] = field(default_factory=list)
+    _at: int = 0
+    _run: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the outputs so far."""
+        return sum(tensor.nbytes for tensor in tensors_within(self.outputs))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Have the steps give what they gave, and leave the call where a section is full, inside this block."""
+        self._at = self._run = 0
+        with ExitStack() as put_back:
+            for step in self.steps:
+                put_back.callback(_restore, step.module, vars(step.module).get("forward"))
+                vars(step.module)["forward"] = partial(self._stepped, step.module.forward, step.weights)
+            yield
+
+    def _stepped(self, run: Callable[..., Any], weights: int, *args: Any, **kwargs: Any) -> Any:
+        if self._at == len(self.outputs):
+            if self._run and weights and self._run + weights > self.most:
+                raise Leave
+            self.outputs.append(run(*args, **kwargs))
+            self._run += weights
+        self._at += 1
+        return self.outputs[self._at - 1]
+
+
+class Sections:
+    """Calls the layers of one model in sections, on a CPU and where `prove` has found that this changes nothing. It
+    learns there what a call keeps of a row."""
+
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+        self._work = SECTION_WORK if forward.device.type == "cpu" else DEVICE_WORK
+        self._steps = [tuple(steps_of(layer)) for layer in forward.anatomy.layers]
+        self._cut: bool | None = None
+        self._kept_of_row = 0
+
+    def prove(self) -> Iterator[None]:
+        """Run every layer whole and a step at a time, until that has been done once. Yields after a layer."""
+        if self._cut is None:
+            same = self.forward.device.type == "cpu" and not self.forward.weights.streamed
+            if same:
+                same = yield from self._runs_in_steps()
+            self._cut = same  # where the request has ended before, the next one proves it
+
+    def tokens(self) -> int:
+        """Return how many tokens a batch may have so that others wait no longer than for a section of it."""
+        steps = [step.weights for steps in self._steps for step in steps] if self._cut else []
+        longest = max(steps, default=0) or max(map(_weights, self.forward.anatomy.layers))
+        return max(1, min(MOST_TOKENS, int(self._work / max(longest, 1))))
+
+    def kept_bytes(self, rows: int) -> int:
+        """Return the bytes that a layer's call keeps between its sections, at most, where it has so many rows."""
+        return rows * self._kept_of_row if self._cut else 0
+
+    def run(
+        self, layer: int, arguments: Arguments, hidden_BTD: Tensor, caught: Caught = nullcontext
+    ) -> Generator[None, None, Tensor]:
+        """Return the hidden states after a layer. Yields between two sections; `caught` is entered with each."""
+        rows = hidden_BTD.shape[0] * hidden_BTD.shape[1]
+        call = SectionedCall(self._steps[layer] if self._cut else (), self._work / rows)
+        return self._called(layer, arguments, hidden_BTD, call, caught)
+
+    @torch.inference_mode()
+    def _called(
+        self, layer: int, arguments: Arguments, hidden_BTD: Tensor, call: SectionedCall, caught: Caught
+    ) -> Generator[None, None, Tensor]:
+        anatomy = self.forward.anatomy
+        form = anatomy.forms[layer]
+        args, kwargs = form.put(*arguments, hidden_BTD)
+        while True:
+            try:
+                with self.forward.shared(hidden_BTD.shape[0] * hidden_BTD.shape[1]), caught(), call.entered():
+                    after: Tensor = form.unwrap(anatomy.layers[layer](*args, **kwargs))
+                    return after
+            except Leave:
+                pass
+            yield
+
+    def _runs_in_steps(self) -> Generator[None, None, bool]:
+        """Return whether every layer gives in steps what it gives as a whole. A model that takes no cache of ours, or
+        not several lines, does not."""
+        try:
+            return (yield from self._same_in_steps())
+        except REFUSALS as error:
+            if out_of_memory(error):
+                raise
+            return False
+
+    def _same_in_steps(self) -> Generator[None, None, bool]:
+        """Compare every layer's call as a whole with one in which each step is a section."""
+        cache = SharedCache(self.forward.model.config, BaseRows({}), 0)
+        arguments = self.forward.batch_arguments(TRIED, cache)
+        hidden_BTD = self.forward.anatomy.forms[0].take(*arguments[0])
+        for layer, given in enumerate(arguments):
+            calls = (SectionedCall((), 0), SectionedCall(self._steps[layer], 0))
+            whole, stepped = (_ended(self._called(layer, given, hidden_BTD, one, nullcontext)) for one in calls)
+            if not equal_but_for_rounding(stepped.flatten(0, 1), whole.flatten(0, 1), self.forward.model.dtype):
+                return False
+            self._kept_of_row = max(self._kept_of_row, math.ceil(calls[1].nbytes / stepped[..., 0].numel()))
+            hidden_BTD = whole
+            yield
+        return True
+
+
+def _ended(call: Generator[None, None, Tensor]) -> Tensor:
+    while True:
+        try:
+            next(call)
+        except StopIteration as done:
+            after: Tensor = done.value
+            return after
+
+
+def steps_of(layer: nn.Module) -> Iterator[SectionStep]:
+    """Return the modules of a layer, none inside another; one with much of its weights is parted into its own."""
+    every = _weights(layer)
+    for module in _parted(layer, MOST_OF_A_LAYER * every):
+        weights = _weights(module)
+        yield SectionStep(module, weights if weights >= LITTLE_OF_A_LAYER * every else 0)
+
+
+def _parted(module: nn.Module, most: float) -> Iterator[nn.Module]:
+    for child in module.children():
+        inner = sum(_weights(one) for one in child.children())
+        listed = isinstance(child, nn.ModuleList | nn.ModuleDict)
+        if listed or (_weights(child) > most and inner > most):
+            yield from _parted(child, most)
+        else:
+            yield child
+
+
+def _weights(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _restore(module: Any, forward: Any) -> None:
+    """Give a module back the forward that it had as its own, or its class's."""
+    if forward is None:
+        del vars(module)["forward"]
+    else:
+        vars(module)["forward"] = forward
+
+
+# Values that lines have at a tap inside the layer at which they join, put in place while that layer runs packed rows.
+# Packed rows lie as those of one line do, so a tap's own layout reads and writes them. Whether a tap's module gets the
+# rows as they were packed is not known here: the caller has to test it.
+
+
+class NotPacked(RuntimeError):
+    """A layer does something with packed rows that this folder does not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Inside:
+    """The values of a line at `tap`, one for each of its rows."""
+
+    tap: Tap
+    value: Tensor
+
+    def last(self, rows: int) -> Inside:
+        return Inside(tap=self.tap, value=self.value[-rows:])
+
+
+def is_served(tap: Tap) -> bool:
+    """Return whether packed rows may have values of their own at a tap: at what a module gets or returns."""
+    return tap.kind in ("module_input", "module_output") and isinstance(tap.layout, PositionLayout)
+
+
+def in_place(values: Iterable[tuple[int, Inside]], rows: int) -> AbstractContextManager[None]:
+    """Put values in place inside this block, each from its first row on, where a call of `rows` packed rows meets
+    their taps."""
+    puts: defaultdict[Tap, list[tuple[int, Tensor]]] = defaultdict(list)
+    for first, one in values:
+        puts[one.tap].append((first, one.value))
+
+    def put(tap: Tap, raw: Tensor) -> Tensor:
+        value = tap.read(raw).clone()
+        if value.shape[0] != rows:
+            raise NotPacked(f"{tap.site} has {value.shape[0]} rows of {rows}")
+        for first, own in puts[tap]:
+            value[first : first + own.shape[0]] = own
+        return tap.write(raw, value)
+
+    return catch(puts, put) if puts else nullcontext()
+
+
+# The arguments of every layer for lines whose rows are [start, end), as the model's own forward makes them. Masks,
+# rotary tables, biases of distance and inputs by layer come from the model, once a group of lines and for one line;
+# for several, the axis that counts lines is found by asking for two, and repeated.
+
+Path = tuple[int | str, ...]
+Axes = Mapping[Path, int]
+Structure = tuple[tuple[Path, int], ...]
+Tensors = dict[Path, Tensor]
+
+
+class ArgumentAxes:
+    """The axes that count lines, by the structure of the arguments; learned from the model once for each."""
+
+    def __init__(self) -> None:
+        self._known: dict[Structure, Axes] = {}
+
+    def of(self, one: Sequence[Tensors], two: Callable[[], list[Arguments]]) -> Axes:
+        """Return the axes of each layer's tensors `one`, by the layer and their paths; `two` returns the arguments for
+        two lines, where they are not known."""
+        by_path = {(layer, *path): tensor for layer, tensors in enumerate(one) for path, tensor in tensors.items()}
+        structure = tuple((path, tensor.ndim) for path, tensor in by_path.items())
+        if structure not in self._known:
+            doubled = dict(tensors_by_path(two(), ()))
+            self._known[structure] = {
+                path: axis
+                for path, tensor in by_path.items()
+                if (axis := _grown(tensor, doubled.get(path, tensor))) is not None
+            }
+        return self._known[structure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerCalls:
+    """Calls layers for lines with `length` rows from `cache.start` on."""
+
+    forward: Forward
+    cache: SharedCache
+    length: int
+    arguments: list[Arguments]
+    tensors: list[Tensors]  # among each layer's arguments
+    axes: Axes
+
+    @classmethod
+    def of(cls, forward: Forward, tokens: tuple[int, ...], cache: SharedCache, axes: ArgumentAxes) -> LayerCalls:
+        one = forward.layer_arguments(tokens, cache.start, cache, lines=1)
+        tensors = [dict(tensors_by_path(given, ())) for given in one]
+        found = axes.of(tensors, lambda: forward.layer_arguments(tokens, cache.start, cache, lines=2))
+        return cls(
+            forward=forward,
+            cache=cache,
+            length=len(tokens) - cache.start,
+            arguments=one,
+            tensors=tensors,
+            axes=found,
+        )
+
+    def call(self, layer: int, hidden_BnD: Tensor) -> Tensor:
+        """Return the hidden states of all lines after `layer`."""
+        anatomy = self.forward.anatomy
+        form = anatomy.forms[layer]
+        args, kwargs = _repeated(self.arguments[layer], (layer,), self.axes, hidden_BnD.shape[0])
+        args, kwargs = form.put(args, kwargs, anatomy.of_lines(hidden_BnD))
+        return anatomy.by_line(form.unwrap(anatomy.layers[layer](*args, **kwargs)))
+
+    def tensor(self, layer: int, path: Path, lines: int) -> Tensor | None:
+        """Return one of a layer's arguments for so many lines, None where the layer is given none."""
+        value = self.tensors[layer].get(path)
+        repeated: Tensor | None = _repeated(value, (layer, *path), self.axes, lines)
+        return repeated
+
+
+def tensors_by_path(value: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from tensors_by_path(part, (*path, key))
+    elif isinstance(value, tuple | list):
+        for index, part in enumerate(value):
+            yield from tensors_by_path(part, (*path, index))
+
+
+def _grown(one: Tensor, two: Tensor) -> int | None:
+    """Return the axis along which `two` is twice as long, None where none is."""
+    if one.ndim != two.ndim:
+        return None
+    return next((axis for axis in range(one.ndim) if two.shape[axis] == 2 * one.shape[axis]), None)
+
+
+def _repeated(value: Any, path: Path, axes: Axes, lines: int) -> Any:
+    """Return the same arguments for `lines` lines; lines are the outer part of an axis that they share."""
+    if isinstance(value, Tensor):
+        axis = axes.get(path)
+        if axis is None or lines == 1:
+            return value
+        if value.shape[axis] == 1:
+            return value.expand(*(lines if i == axis else -1 for i in range(value.ndim)))
+        return value.repeat(*(lines if i == axis else 1 for i in range(value.ndim)))
+    if isinstance(value, dict):
+        return {key: _repeated(part, (*path, key), axes, lines) for key, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_repeated(part, (*path, index), axes, lines) for index, part in enumerate(value))
+    return value

@@ -1,1 +1,0 @@
-"""Checkpoints and journals in a store of objects."""

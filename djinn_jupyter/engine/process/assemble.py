@@ -1,0 +1,294 @@
+"""The parts of one engine, each built once from the parts above it. The composition root: it decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from djinn_jupyter.engine.loop.checkpoints import CheckpointRequests, WholeImages
+from djinn_jupyter.engine.loop.comparing import ComparisonRequests
+from djinn_jupyter.engine.loop.dispatch import Dispatcher, MethodParts, RequestHandlers, handlers_of_methods
+from djinn_jupyter.engine.loop.execution import ExecutionRequests, ResumingRequests
+from djinn_jupyter.engine.loop.figures import Workspace
+from djinn_jupyter.engine.loop.inspection import InspectionRequests, PassRequests
+from djinn_jupyter.engine.loop.intake import Intake
+from djinn_jupyter.engine.loop.interventions import BreakpointRequests, EditRequests, RuleRequests
+from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.loop.lines import extents
+from djinn_jupyter.engine.loop.mailbox import Mailbox
+from djinn_jupyter.engine.loop.owners import Owners
+from djinn_jupyter.engine.loop.publisher import Accounting, StatePublisher
+from djinn_jupyter.engine.loop.replies import Promises
+from djinn_jupyter.engine.loop.scheduler import Lockstep, Scheduler
+from djinn_jupyter.engine.loop.sessions import SessionRequests
+from djinn_jupyter.engine.loop.stateless import SwapRequests, TreeRequests, WeightRequests
+from djinn_jupyter.engine.loop.tokenizing import Tokenizing
+from djinn_jupyter.engine.loop.turns import Turns
+from djinn_jupyter.engine.loop.upkeep import Upkeep
+from djinn_jupyter.engine.memory.budget import Budget, by_device
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.host import HostTier
+from djinn_jupyter.engine.memory.offload.mover import ThreadMover
+from djinn_jupyter.engine.memory.offload.swappable import StorageTable
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.memory.weights.residence import IdleSleep
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
+from djinn_jupyter.engine.passes.forward import Forward
+from djinn_jupyter.engine.residency.eviction_policy import by_rest, in_order
+from djinn_jupyter.engine.residency.residency import ProcessFootprint, Residency
+from djinn_jupyter.engine.scheduling.open_requests import OpenRequests
+from djinn_jupyter.engine.session.jobs import RunningTime
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.sharing import SharedPasses
+from djinn_jupyter.engine.session.table import SessionTable, memory_of_persons
+from djinn_jupyter.engine.store.checkpoint_files import until_done
+from djinn_jupyter.engine.store.persistence import Persistence
+from djinn_jupyter.engine.store.recovery import OrderlyShutdown
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.engine.system.device import PrefillThrottle, Usage
+from djinn_jupyter.engine.system.faults import Counters, Faults
+from djinn_jupyter.modules.engine.added import AdapterTable, ModuleTable, SeenModules
+from djinn_jupyter.modules.engine.handlers import AdapterRequests, AddedModuleRequests
+from djinn_jupyter.parallel.ranks import Ranks
+from djinn_jupyter.remote.engine.people import PeopleRequests
+from djinn_jupyter.remote.engine.requests_moving import MoveRequests, SessionMoves
+from djinn_jupyter.remote.engine.requests_quotas import RequestQuotas
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.replies import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation:
+    """The basis of an engine: a model whose points are known, and its memory and folders."""
+
+    config: EngineConfig
+    forward: Forward
+    tokenizer: TokenText
+    description: ModelDescription
+    budget: Budget
+    slabs: tuple[Slab, ...]
+    persistence: Persistence
+    publish: Callable[[Event], None]  # gets every event, on the engine's thread
+    host: HostTier | None = None
+    disk: DiskTier | None = None
+    tokenizer_process: TokenizerProcess | None = None
+    footprint: ProcessFootprint | None = None
+    ranks: Ranks | None = None  # of a split model, besides this process
+
+
+class Parts:
+    """The session table is empty at first."""
+
+    def __init__(self, given: Foundation) -> None:
+        self.config, self.persistence, self.ranks = given.config, given.persistence, given.ranks
+        self.forward, self.tokenizer = given.forward, given.tokenizer
+        self.weights, self.model = given.forward.weights, given.forward.model
+        self.anatomy, self.geometry = given.forward.anatomy, given.forward.geometry
+        self.budget, self.slabs = given.budget, given.slabs
+        self.mailbox, self.faults, self.counters = Mailbox(), Faults(), Counters()
+        self.open_requests, self.running_time = OpenRequests(self.counters), RunningTime()
+        self._build_memory(given)
+        self._build_sessions(given)
+        self._build_loop(given)
+        if given.ranks is not None:
+            given.ranks.on_loss(self.mailbox.wake)
+
+    def _build_memory(self, given: Foundation) -> None:
+        self._budgets = by_device(given.budget, given.forward.device)
+        self.mover = ThreadMover(self.mailbox.post, *self._budgets)
+        self.tiers = Tiers(given.host, given.disk, self.mover, *self._budgets)
+        self.storage_table = StorageTable(self._budgets)
+        self._modules, self._adapters = ModuleTable(self.budget), AdapterTable(self.budget)
+
+    def _build_sessions(self, given: Foundation) -> None:
+        self.sessions = SessionTable(
+            self.storage_table, changed=self.persistence.touch, forgotten=self.persistence.forget
+        )
+        lockstep = Lockstep(given.forward.layers) if self.weights.streamed else None
+        self.scheduler = Scheduler(self.mailbox, PrefillThrottle.of(*self._budgets), lockstep)
+        self.residency = Residency(
+            self.sessions,
+            self.slabs,
+            self.budget,
+            self.tiers,
+            self.storage_table,
+            options=self.config,
+            begun=Usage.read(*self._budgets),
+            faults=self.faults,
+            waiting=self.open_requests,
+            others_go_on=self.scheduler.others_go_on,
+            at_work=lambda: (job.session for job in self.scheduler.jobs),
+            swapped=lambda session, transfer: self.lifecycle.moved(session, transfer),
+            new_cache=self._new_cache,
+            saved=lambda person: self.persistence.checkpoints.bytes_by_person().get(person, 0),
+            added=self._added,
+            order=by_rest if self.config.evict_by_last_use else in_order,
+            prefetches=not self.config.no_prefetch,
+        )
+        self.runtime = Runtime(
+            forward=given.forward,
+            tokenizer=given.tokenizer,
+            description=given.description,
+            space=self.residency,
+            counters=self.counters,
+            giving_way=self.scheduler,
+            publish=given.publish,
+            modules=SeenModules(self._modules, self._adapters),
+            sharing=SharedPasses(given.forward, self._new_cache, self.scheduler.asked, self.budget),
+        )
+        self.lifecycle = SessionLifecycle(
+            self.sessions,
+            self.scheduler,
+            self.residency,
+            self.open_requests,
+            self.faults,
+            given.publish,
+        )
+        self.moves = SessionMoves(self.sessions, self.lifecycle, self.persistence)
+
+    def _build_loop(self, given: Foundation) -> None:
+        self.accounting = Accounting(
+            self.sessions,
+            self.slabs,
+            self.tiers,
+            self.storage_table,
+            self.faults,
+            of_no_session=lambda: self.runtime.sharing.caches,
+            ranks=given.ranks,
+        )
+        self.state_publisher = StatePublisher(
+            self.sessions,
+            self.slabs,
+            self.scheduler,
+            tuple(self._budgets),
+            self.weights,
+            self.tiers,
+            self.residency,
+            self.faults,
+            self.budget,
+            self.counters,
+            given.footprint,
+            lambda: memory_of_persons(self.sessions.values(), self.storage_table, self._added),
+            given.config.limits,
+        )
+        self.tokenizing = Tokenizing(given.tokenizer, given.tokenizer_process, self.mailbox.wake, self.faults.reply_to)
+        owners = Owners(self.sessions, self.residency)
+        quotas = RequestQuotas(self.sessions, self.residency, self.scheduler, self.running_time)
+        self.extents = extents(given.description.context_length)
+        self.intake = Intake(
+            self.mailbox, self.runtime, self.tokenizing, self.persistence.checkpoints, self.faults, self.extents
+        )
+        self.handlers = self._handlers(owners)
+        self.dispatcher = Dispatcher(
+            self.mailbox,
+            self.handlers,
+            owners,
+            quotas,
+            self.intake,
+            self.runtime,
+            sessions=self.sessions,
+            life=self.lifecycle,
+            scheduler=self.scheduler,
+            residency=self.residency,
+            open_requests=self.open_requests,
+            storage_table=self.storage_table,
+            faults=self.faults,
+        )
+        self.turns = Turns(
+            self.dispatcher,
+            self.runtime,
+            sessions=self.sessions,
+            life=self.lifecycle,
+            scheduler=self.scheduler,
+            residency=self.residency,
+            running_time=self.running_time,
+            quotas=quotas,
+            faults=self.faults,
+        )
+        self.promises = Promises(
+            self.open_requests,
+            self.accounting,
+            self.state_publisher,
+            sessions=self.sessions,
+            persistence=self.persistence,
+            faults=self.faults,
+        )
+        self.upkeep = Upkeep(
+            self.accounting,
+            IdleSleep(self.weights, self.config, given.forward.device),
+            self.state_publisher,
+            sessions=self.sessions,
+            persistence=self.persistence,
+            residency=self.residency,
+            moves=self.moves,
+            scheduler=self.scheduler,
+            faults=self.faults,
+        )
+        self.orderly_shutdown = OrderlyShutdown(
+            self.sessions,
+            self.scheduler,
+            self.residency,
+            moving=lambda: self.tiers.moving,
+            hear=self.dispatcher.hear,
+        )
+
+    def _handlers(self, owners: Owners) -> RequestHandlers:
+        """Return one handler for each kind of request."""
+        until = partial(until_done, self.mailbox, self.scheduler)
+        execution = ExecutionRequests(self.runtime, self.residency)
+        inspection = InspectionRequests(
+            self.runtime, Workspace(self.budget, self.runtime.space, "lenses"), self.persistence
+        )
+        breakpoints = BreakpointRequests(self.runtime)
+        images = WholeImages(self.runtime, self.residency, self.storage_table, self.config)
+        methods = MethodParts(
+            sessions=self.sessions,
+            runtime=self.runtime,
+            budget=self.budget,
+            identity=self.persistence.identity,
+            files=self.persistence.file_worker,
+            until_done=until,
+            extents=self.extents,
+        )
+        return RequestHandlers(
+            self.sessions,
+            SessionRequests(self.sessions, self.lifecycle, self.runtime, self.residency, self.config, self.persistence),
+            execution,
+            ResumingRequests(self.residency, self.runtime, execution, inspection, breakpoints),
+            breakpoints,
+            EditRequests(self.sessions, self.runtime, self.residency),
+            RuleRequests(self.runtime),
+            inspection,
+            ComparisonRequests(self.sessions, self.residency),
+            PassRequests(self.runtime),
+            TreeRequests(self.sessions, self.runtime),
+            PeopleRequests(self.sessions, self.storage_table, self.persistence, self.residency, self.running_time),
+            SwapRequests(self.sessions, self.residency),
+            WeightRequests(self.sessions, self.runtime),
+            AddedModuleRequests(self.sessions, self.runtime),
+            AdapterRequests(self.sessions, self.runtime),
+            CheckpointRequests(
+                self.sessions,
+                self.lifecycle,
+                owners,
+                images,
+                self.persistence,
+                self.residency,
+                self.storage_table,
+                until,
+            ),
+            MoveRequests(self.sessions, self.lifecycle, self.moves, images, self.runtime, self.persistence, until),
+            *handlers_of_methods(methods),
+            split=self.runtime.forward.split,
+        )
+
+    def _new_cache(self) -> PagedCache:
+        return PagedCache.create(self.forward.model.config, self.geometry, self.slabs)
+
+    def _added(self, person: str | None) -> int:
+        """Return the bytes that a person has added to the model."""
+        return self._modules.bytes_of(person) + self._adapters.bytes_of(person)

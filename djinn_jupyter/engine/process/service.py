@@ -1,0 +1,449 @@
+"""The messages that a service does not take: refused where they have a number that is still free, else dropped. Called
+from the thread of the service.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
+
+from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.engine.process.inbox import MOST_OF_PERSON, Inbox, Message, MessageReader, logged_request
+from djinn_jupyter.engine.process.sender import MESSAGES_QUEUED, Outbox, Outgoing, PeerQueues, Sender
+from djinn_jupyter.engine.system.faults import Faults, in_short
+from djinn_jupyter.engine.system.log import WorkingOn
+from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
+from djinn_jupyter.remote.engine.large_messages import PERSON_BYTES, LargeRequests, Read, RequestsInPieces, no_quota
+from djinn_jupyter.remote.engine.lines import Connections, Lines, draw_unforeseen_ids, name_of
+from djinn_jupyter.remote.engine.persons import DOMAIN, Admission, Door, Doorkeeper
+from djinn_jupyter.units import spell_bytes
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.people import Quota
+from djinn_jupyter.wire.pieces import Assemble, DropPieces, PieceRequest, PutPiece, ReadPiece
+from djinn_jupyter.wire.replies import Failed, Reply
+from djinn_jupyter.wire.requests import Hello, Ping, Request
+
+log = logging.getLogger(__name__)
+
+COMPLAINT_SECONDS = 1.0
+NOT_TAKEN = (
+    f"The engine does not take this request: {spell_bytes(PERSON_BYTES)} of replies to you wait to be read. Read them, "
+    "and ask again."
+)
+MANY = (
+    f"The engine does not take this request: {MOST_OF_PERSON:,} requests of yours wait for their answers. Wait for "
+    "some, and ask again."
+)
+UNKNOWN = (
+    "The engine does not know this client any more: it was started anew, or has let the client go (its key was "
+    "revoked, or it was away for a day). Load it again, and look at your sessions before you go on."
+)
+
+
+class Refusals:
+    """`refused` and `dropped` count what `ServiceStatistics` says."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self.refused = self.dropped = 0
+        self._complained = 0.0
+
+    def refuse(self, client: bytes, number: int | None, error: DjinnError) -> None:
+        """Answer a message with an error. One without a number, or with that of a request whose reply is still to come,
+        is dropped, which is logged now and then."""
+        if number is None or (client, number) in self._sender.pending:
+            self.dropped += 1
+            if time.monotonic() - self._complained > COMPLAINT_SECONDS:
+                self._complained = time.monotonic()
+                log.warning("Dropped a message, %d so far: %s", self.dropped, error)
+            return
+        self.refused += 1
+        self._sender.send_reply(client, number, Failed.of(error))
+
+
+# The counts of the service in front of an engine.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatistics:
+    """The service's counts. `dropped` could not be answered, `refused` were answered with Failed before the engine saw
+    them, `unroutable` are replies whose client had gone, `pending` wait for the engine. `events` are those of the
+    engine, `events_dropped` those that a client did not read."""
+
+    requests: int
+    replies: int
+    refused: int
+    dropped: int
+    unroutable: int
+    events: int
+    events_dropped: int
+    pending: int
+    clients: int
+
+
+# The ZMQ socket in front of an engine: a ROUTER for requests, replies and events, one polling thread. Decides nothing.
+# client DEALER <-> ROUTER [client][envelope][array]... each request is answered exactly once [client][][event] to each
+# client that listens to its session Bytes that are no valid message are answered with Failed where a request number
+# can be read in them; else they are dropped, counted and logged. The engine's own user connects over a private folder.
+# On TCP both sides have keys (CURVE), and the connection's key says for every message whose it is.
+
+HANDSHAKE_MILLISECONDS = 10_000  # after which a connection without the key is closed and its descriptor freed
+REQUESTS_PER_TURN = 64
+TURN_SECONDS = 0.005  # at most, to read and to handle messages, before replies go on
+KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 10, zmq.TCP_KEEPALIVE_INTVL: 5, zmq.TCP_KEEPALIVE_CNT: 3}
+SWEEP_SECONDS = 1.0
+POLL_MILLISECONDS = 1000
+BEHIND_MILLISECONDS = 20  # while messages wait for a client that is slow to read: no event of a ROUTER tells of room
+PAUSE_SECONDS = 0.05
+MOST_FAILURES = 200  # of polls in a row: ten seconds
+NO_REQUEST = "The pieces that were put under this number are no request of this number."
+STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
+
+
+def draw() -> tuple[bytes, bytes]:
+    """Draw a CURVE pair: public and secret, 32 bytes each."""
+    public, secret = zmq.curve_keypair()
+    return z85.decode(public), z85.decode(secret)
+
+
+class Service:
+    """Bound when made, served from `start` to `stop`. `commands` is the endpoint that clients of this user connect to,
+    `listens` the one for persons with keys, None without a door.
+
+    Only the polling thread touches the socket between `start` and `stop`. A reply posted by the engine for a request
+    that is not pending (answered already) is a bug and is logged, not sent. An error of a request is its answer; an
+    error outside requests is noted in `faults`. `broken` is called when messages cannot be read any more.
+    """
+
+    def __init__(
+        self,
+        clients: ClientTable,
+        outbox: Outbox,
+        *,
+        commands: str,
+        door: Door | None = None,
+        message_bytes: int = codec.MAX_ARRAY_BYTES,
+        messages_queued: int = MESSAGES_QUEUED,
+        broken: Callable[[], None] = lambda: None,
+        faults: Faults | None = None,
+        quota_of: Callable[[str], Quota] = no_quota,
+        bounds: Mapping[str, int] | None = None,
+    ) -> None:
+        if not commands.startswith("ipc://"):
+            raise UsageError("An engine listens beyond a private folder only at a door, with CURVE keys.")
+        self._clients, self._outbox, self._broken = clients, outbox, broken
+        self._faults = faults or Faults()
+        draw_unforeseen_ids()
+        self._context = zmq.Context()
+        self._admission = Admission(door.admitted if door else None)
+        self._authenticator = self._guard(door) if door else None
+        self._router = self._socket(zmq.ROUTER, message_bytes)
+        self._connections = Connections(self._router, self._knows, self._admission.key)
+        self._reader = MessageReader(self._router, self._connections.note)
+        self._inbox, self._lines = Inbox(), Lines()
+        self._queues = PeerQueues(self._router, messages_queued, self._admission.key)
+        self._sender = Sender(clients, self._admission, self._lines, self._queues, self._connections.cut)
+        self._refusals = Refusals(self._sender)
+        self._in_pieces = RequestsInPieces(quota_of)
+        self._large = LargeRequests(bounds or {})
+        self.commands = self._bind(self._router, commands)
+        self.listens = self._open(self._router, door) if door else None
+        self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
+        self._stopping = threading.Event()
+        self._requests = 0
+
+    def statistics(self) -> ServiceStatistics:
+        return ServiceStatistics(
+            requests=self._requests,
+            replies=self._sender.replies,
+            refused=self._refusals.refused,
+            dropped=self._refusals.dropped + self._sender.dropped,
+            unroutable=self._sender.unroutable,
+            events=self._sender.events,
+            events_dropped=self._queues.events_dropped,
+            pending=len(self._sender.pending),
+            clients=self._clients.attached,
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, last: Failed = STOPPED) -> None:
+        """Answer pending requests with `last`, send waiting replies and events, close the sockets."""
+        self._stopping.set()
+        self._outbox.wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._sender.end(last)
+        self._sender.in_pieces.close()
+        self._in_pieces.close()
+        self._connections.close()
+        self._router.close(linger=1000)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+        self._outbox.close()
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._router, self._connections.monitor, self._outbox.fileno()):
+            poller.register(source, zmq.POLLIN)
+        swept, failures = time.monotonic(), 0
+        while not self._stopping.is_set():
+            try:
+                ready = dict(poller.poll(self._patience))
+                failures = 0
+            except Exception as error:  # noqa: BLE001  such as a lack of file descriptors, which may pass
+                failures += 1
+                ready = self._not_ready(error, failures)
+            self._turn(ready)
+            self._connections.look()
+            if time.monotonic() - swept > SWEEP_SECONDS:
+                swept = time.monotonic()
+                with self._faults.during("the service looked who has gone"):
+                    self._sweep()
+        self._turn({})
+
+    def _sweep(self) -> None:
+        self._sender.dismiss(*map(self._lines.client_on, self._admission.turned_away()))
+        self._clients.sweep()
+        waiting = self._sender.pending.clients()
+        self._admission.keep_only(lambda peer: self._knows(peer) or peer in waiting)
+        for peer in self._queues.keep_only(self._knows):
+            self._sender.let_go(peer)
+        self._connections.sweep()
+        self._lines.sweep(self._clients.knows)
+        self._sender.in_pieces.keep_only(self._lines.hears)
+        self._in_pieces.keep_only(self._lines.hears)
+
+    @property
+    def _patience(self) -> int:
+        """The milliseconds to wait for something to do."""
+        if self._inbox or self._large.busy:
+            return 0
+        return BEHIND_MILLISECONDS if self._queues.behind or self._connections.unfinished else POLL_MILLISECONDS
+
+    def require_reader(self, person: str) -> None:
+        """Raise EngineError where a person leaves too much unread. May be called from any thread."""
+        if any(self._admission.name_of(key) == person for key in self._queues.full()):
+            raise EngineError(NOT_TAKEN)
+
+    def _knows(self, peer: bytes) -> bool:
+        return self._clients.knows(self._lines.client_on(peer))
+
+    def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
+        """Note a failed poll and wait for a moment; after MOST_FAILURES in a row call `broken`."""
+        self._faults.note("the service waited for messages", error)
+        self._stopping.wait(PAUSE_SECONDS)
+        if failures == MOST_FAILURES:
+            log.critical("The service cannot read messages any more; the engine has to stop")
+            self._broken()
+        return {}
+
+    def _turn(self, ready: Mapping[object, int]) -> None:
+        """Receive and send, each even if the other fails; pause after a fault."""
+        before = self._faults.count
+        with self._faults.during("the service read requests"):
+            if self._connections.monitor in ready:
+                self._connections.read_events()
+            if self._router in ready:
+                self._read()
+            self._receive()
+            self._large.go_on()
+        with self._faults.during("the service sent what waited"):
+            self._send_waiting(woken=self._outbox.fileno() in ready)
+        if self._faults.count != before:
+            self._stopping.wait(PAUSE_SECONDS)
+
+    def _read(self) -> None:
+        """Read what zmq has, for TURN_SECONDS at most; let go of who sends more than the inbox or a message takes."""
+        until = time.monotonic() + TURN_SECONDS
+        with suppress(zmq.Again):
+            while time.monotonic() < until:
+                message = self._reader.read()
+                if isinstance(message, bytes):
+                    return self._sender.let_go(message)
+                if self._connections.is_cut(message.peer):
+                    continue
+                if (too_many := self._inbox.put(message)) is not None:
+                    self._sender.let_go(too_many)
+
+    def _receive(self) -> None:
+        until = time.monotonic() + TURN_SECONDS
+        for _ in range(REQUESTS_PER_TURN):
+            if not self._inbox or time.monotonic() > until:
+                return
+            self._take(self._inbox.take())
+
+    def _take(self, message: Message) -> None:
+        peer, key = message.peer, message.key
+        if self._connections.is_cut(peer):
+            return
+        if self._admission.key(peer) != key:
+            self._sender.part(peer)
+        self._admission.note(peer, key)
+        self._large.read(peer, key, message.frames, partial(self._accept, message))
+
+    def _accept(self, message: Message, read: Read) -> None:
+        """Take a message of the person behind the key by which it came, as that is now."""
+        peer, key, frames = message.peer, message.key, message.frames
+        if self._connections.is_cut(peer):
+            return
+        self._admission.note(peer, key)  # it may have been forgotten while this was read
+        try:
+            person = self._admission.person(key)
+        except KeyRefused as refused:
+            return self._turn_away(peer, key, codec.read_number(frames), refused)
+        client = self._lines.client_on(peer)
+        envelope = self._decode(client, read, lambda: codec.read_number(frames))
+        if envelope is None:
+            return
+        if isinstance(envelope.body, Hello):
+            hello = envelope.body
+            comes_anew = hello.heard is not None and not self._lines.outlives(name_of(hello.token, key))
+            if comes_anew and hello.engine in ("", self._clients.engine):
+                return self._refusals.refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
+            try:
+                if not self._knows(peer):
+                    self._connections.require_room()
+            except EngineError as error:
+                return self._refusals.refuse(client, envelope.id, error)
+            client = self._lines.greet(peer, hello.token, key, resent_before=envelope.id if comes_anew else 0)
+        elif not self._lines.take(client, envelope.id):
+            return self._answer_again(client, envelope, person)
+        elif isinstance(envelope.body, Assemble):
+            return self._assemble(client, envelope.id, key)
+        self._hand_on(client, envelope, person)
+
+    def _decode(self, client: bytes, read: Read, number_of: Callable[[], int | None]) -> codec.Envelope[Request] | None:
+        """Return the request that was read; None where it is none, which is answered."""
+        try:
+            return read()
+        except (WireError, UsageError, EngineError) as error:
+            self._refusals.refuse(client, number_of(), self._clients.explained(client, error))
+        except Exception as error:
+            log.exception("A message could not be read")
+            self._refusals.refuse(client, number_of(), EngineError(f"It cannot be read ({in_short(error)})."))
+        return None
+
+    def _assemble(self, client: bytes, number: int, key: PublicKey) -> None:
+        """Take the pieces that a client put under this number as its request."""
+        try:
+            frames = self._in_pieces.take(client, number)
+        except EngineError as error:
+            return self._refusals.refuse(client, number, error)
+        self._large.read(self._lines.peer_of(client), key, frames, partial(self._assembled, client, number, key))
+
+    def _assembled(self, client: bytes, number: int, key: PublicKey, read: Read) -> None:
+        try:
+            person = self._admission.person(key)
+        except KeyRefused as refused:
+            return self._turn_away(self._lines.peer_of(client), key, number, refused)
+        envelope = self._decode(client, read, lambda: number)
+        if envelope is None:
+            return
+        if envelope.id != number or isinstance(envelope.body, Hello | PieceRequest):
+            return self._refusals.refuse(client, number, UsageError(NO_REQUEST))
+        self._hand_on(client, envelope, person)
+
+    def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
+        """Answer a request that came before: when it is done, or now with the reply that it got."""
+        if (client, envelope.id) in self._sender.pending:
+            return
+        if (frames := self._lines.reply_again(client, envelope)) is None:
+            self._hand_on(client, envelope, person)
+        else:
+            self._sender.send_frames(client, envelope.id, frames)
+
+    def _hand_on(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
+        request = envelope.body
+        if self._sender.expects(client, envelope.id):
+            return self._refusals.refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
+        if not type(request).terms.small and not self._queues.has_room(self._lines.peer_of(client)):
+            return self._refusals.refuse(client, envelope.id, EngineError(NOT_TAKEN))
+        if not type(request).terms.small and self._sender.pending.has_many_of(person):
+            return self._refusals.refuse(client, envelope.id, EngineError(MANY))
+        self._requests += 1
+        known_as = self._lines.known_as(client, envelope.id)
+        logged = logged_request(envelope, person, again=known_as is not None and known_as.again)
+        self._sender.pending.begin((client, envelope.id), logged, request)
+        answer = self._answer_to(client, envelope.id)
+        if isinstance(request, PieceRequest):
+            return self._answer_piece(client, request, answer, person)
+        with WorkingOn(logged):
+            self._clients.receive(client, request, answer, person, known_as)
+        if isinstance(request, Ping):
+            self._lines.confirm(client, request.answered)
+        if isinstance(request, Hello) and request.heard is not None and request.engine == self._clients.engine:
+            self._sender.catch_up(client, request.heard)
+
+    def _answer_piece(
+        self, client: bytes, request: PieceRequest, answer: Callable[[Reply], None], person: str | None
+    ) -> None:
+        if isinstance(request, DropPieces):
+            self._in_pieces.drop(client, request.of)
+        if isinstance(request, ReadPiece | DropPieces):
+            return self._sender.in_pieces.answer(client, request, answer)
+        try:
+            if not isinstance(request, PutPiece) or not self._lines.outlives(client):
+                raise UsageError("Requests in pieces are for lines to other machines; send this one whole.")
+            self._in_pieces.put(client, request, answer, self._lines.key_of(client), person)
+        except DjinnError as error:
+            answer(Failed.of(error))
+
+    def _turn_away(self, peer: bytes, key: PublicKey, number: int | None, refused: KeyRefused) -> None:
+        """Refuse the message of a person whose admission ended since the handshake."""
+        self._sender.dismiss(self._lines.client_on(peer))
+        self._admission.note(peer, key)  # whose unread refusals these are
+        self._refusals.refuse(peer, number, refused)
+
+    def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
+        return lambda reply: self._outbox.post(Outgoing.of(client, number, reply))
+
+    def _send_waiting(self, *, woken: bool) -> None:
+        self._sender.go_on()
+        for outgoing in self._outbox.take(woken=woken):
+            with self._faults.during("the service sent a reply or an event"):
+                self._sender.send(outgoing)
+        self._outbox.note_sent()
+
+    def _socket(self, kind: int, message_bytes: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
+        socket.setsockopt(zmq.LINGER, 1000)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
+        socket.setsockopt(zmq.RCVHWM, 0)  # the inbox has the bound, and says why
+        return socket
+
+    def _bind(self, socket: zmq.Socket[bytes], endpoint: str) -> str:
+        socket.bind(endpoint)
+        self._connections.listen(bound := str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
+        return bound
+
+    def _open(self, socket: zmq.Socket[bytes], door: Door) -> str:
+        """Bind a door too. What is set here holds for what is bound from here on, not for the private folder."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else, where no one answers handshakes, all are let in unnamed
+        socket.setsockopt(zmq.CURVE_SECRETKEY, door.pair.secret)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, door.pair.public)
+        for option, value in KEEPALIVE.items():  # zmq's own heartbeats can end the process (inbox.py)
+            socket.setsockopt(option, value)
+        socket.setsockopt(zmq.IPV6, int("[" in door.address))  # else zmq spells the address otherwise
+        return self._bind(socket, door.address)
+
+    def _guard(self, door: Door) -> ThreadAuthenticator:
+        authenticator = ThreadAuthenticator(self._context)
+        authenticator.start()
+        authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=Doorkeeper(door))
+        return authenticator

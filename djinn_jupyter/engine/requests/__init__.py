@@ -1,1 +1,0 @@
-"""One handler for each request, and the dispatcher that calls it."""

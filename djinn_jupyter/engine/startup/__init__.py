@@ -1,1 +1,0 @@
-"""From a configuration to an engine that has passed the self-test on its model."""

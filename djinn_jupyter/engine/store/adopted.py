@@ -1,0 +1,421 @@
+"""States that are not pages, by their place in the disk tier's file: named for an image, adopted from an image.
+
+The current states of the layers belong to one session, because the next pass writes them; states kept along a line are
+never written, and all sessions that name one share its storage. At swap-in the checksum tells if a place still holds
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, UntypedStorage
+
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.geometry import LayerState
+from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
+from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
+from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable, Stored
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.passes.frame import States
+from djinn_jupyter.engine.session.footprint import all_storages_of
+from djinn_jupyter.engine.session.generation import Generation
+from djinn_jupyter.engine.store.dump import STATES
+from djinn_jupyter.engine.store.image import GroupPlaces, PlacesImage, SessionImage, StatesImage
+from djinn_jupyter.engine.store.load import states_of
+from djinn_jupyter.engine.store.values import Kept, KeptStored, by_value, dtype_of, keep
+from djinn_jupyter.engine.system.faults import InvariantError
+from djinn_jupyter.errors import CheckpointRefused, MemoryShortage, StorageFailed, TierFull
+from djinn_jupyter.files import force_names
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.session.runtime import Runtime
+    from djinn_jupyter.engine.session.session import Session
+
+
+Fetch = Callable[[KeptStored], Tensor]
+DiskSpot = tuple[int, int, int]
+"""First byte, bytes, checksum."""
+
+
+class NotThere(Exception):
+    """A page or state is not, or no longer, in the file."""
+
+
+# ------------------------------------------------------------------------------------------------- into an image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStates:
+    """The states' part of a `PlacesImage`."""
+
+    storages: dict[int, DiskSpot]
+    states: StatesImage
+    lines: dict[int, dict[int, StatesImage]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A state that is never written again, as images store it: views of the storages, numbered by their
+    identities."""
+
+    kept: Kept
+    storages: tuple[Storage, ...]
+
+
+Names = MutableMapping[LayerState, Named]
+"""A long line has thousands of states, each the same in every image, so each is named once."""
+
+
+def name_states(
+    session: Session, image: SessionImage, storage_table: StorageTable, tier: DiskTier, names: Names
+) -> NamedStates:
+    """Return where the states of a session without work under way lie. Raises NotThere unless all of them are in the
+    file. `names` are kept from image to image."""
+    all_storages_of(session, storage_table)  # drops the copies of storages that passes have written since
+    naming = _Naming(storage_table, tier)
+    try:
+        states = naming.states(session.cache.live_states(), {})
+        generations = {
+            number: {length: naming.states(kept, names) for length, kept in generation.states.items()}
+            for number, generation in generations_of(session, image).items()
+            if generation.states
+        }
+    except CheckpointRefused as unknown:
+        raise NotThere from unknown
+    return NamedStates(storages=naming.storages, states=states, lines=generations)
+
+
+class _Naming:
+    """Names the states of one image. `storages` are those met so far."""
+
+    def __init__(self, storage_table: StorageTable, tier: DiskTier) -> None:
+        self._storage_table, self._tier = storage_table, tier
+        self.storages: dict[int, DiskSpot] = {}
+
+    def states(self, states: Mapping[int, LayerState], names: Names) -> StatesImage:
+        return {layer: self._state(state, names) for layer, state in states.items()}
+
+    def _state(self, state: LayerState, names: Names) -> Kept:
+        named = names.get(state)
+        if named is None:
+            named = names[state] = self._named(state)
+        for storage in named.storages:
+            if storage.identity not in self.storages:
+                self.storages[storage.identity] = self._spot(storage)
+        return named.kept
+
+    def _named(self, state: LayerState) -> Named:
+        met: list[Storage] = []
+
+        def stored(tensor: Tensor) -> Kept:
+            if not tensor.numel():
+                return by_value(tensor)
+            met.append(self._storage(tensor))
+            return _view(tensor, met[-1])
+
+        return Named(kept=keep(dict(state.fields), STATES, stored), storages=tuple(met))
+
+    def _storage(self, tensor: Tensor) -> Storage:
+        storage = self._storage_table.of(tensor)
+        if storage is None:
+            raise NotThere
+        return storage
+
+    def _spot(self, storage: Storage) -> DiskSpot:
+        stored = storage.copies.get("disk")
+        if stored is None or stored.keeper is not self._tier or stored.checksum is None:
+            raise NotThere
+        assert isinstance(stored.place, DiskPlace)
+        return stored.place.start, storage.nbytes, stored.checksum
+
+
+def _view(tensor: Tensor, storage: Storage) -> Kept:
+    return KeptStored(
+        storage=storage.identity,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
+        strides=tensor.stride(),
+        offset=int(tensor.storage_offset()),
+    )
+
+
+def generations_of(session: Session, image: SessionImage) -> dict[int, Generation]:
+    """Return a session's generations by their numbers in its image."""
+    pairs = [
+        (stop.line, own.generation) for stop, own in zip(image.history.stops, session.history.written, strict=True)
+    ]
+    generations = dict(pairs)
+    if image.line is not None and session.generation is not None:
+        generations[image.line] = session.generation
+    return generations
+
+
+# ----------------------------------------------------------------------------------------------- out of an image
+
+Held = tuple[Storage, UntypedStorage]
+
+
+class AdoptedStates:
+    """Adopts the states of session after session. Invariant: a place belongs to one storage; a storage that passes
+    write, to one session."""
+
+    def __init__(self, tier: DiskTier) -> None:
+        self._tier = tier
+        self._common: dict[DiskSpot, Storage] = {}
+
+    def adopt(
+        self, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage, cache: PagedCache
+    ) -> None:
+        """Give an empty cache the states that the image names, and the session's generations those they had kept; all
+        are swapped out. Raises InvariantError, TierFull, SlabFull and CheckpointRefused, and then has given nothing:
+        purging the storage table frees what it had adopted by then."""
+        places = image.places
+        assert places is not None
+        adopting = _Adopting(self, storage_table, places, session.residence.version)
+        now = states_of(runtime, places.states, adopting.own)
+        generations = generations_of(session, image)
+        kept = {
+            number: _generation_states(runtime, places.lines.get(number, {}), adopting.common) for number in generations
+        }
+        if any(set(kept[number]) != set(generation.states) for number, generation in generations.items()):
+            raise CheckpointRefused("It does not say where all of its lines' states are.")
+        cache.adopt_states(now)
+        for number, generation in generations.items():
+            generation.states = kept[number]
+
+    def own(self, storage_table: StorageTable, spot: DiskSpot, epoch: int | None) -> Held:
+        start, nbytes, checksum = spot
+        if start < 0 or nbytes <= 0:
+            raise CheckpointRefused("It names a storage that can be nowhere.")
+        place = DiskPlace(start=start, nbytes=nbytes)
+        self._tier.adopt(place)
+        return storage_table.adopt(Stored(keeper=self._tier, place=place, version=0, checksum=checksum), epoch)
+
+    def common(self, storage_table: StorageTable, spot: DiskSpot) -> Held:
+        known = self._common.get(spot)
+        if known is not None and not known.expired:
+            return known, known.untyped()
+        storage, raw = self.own(storage_table, spot, None)
+        self._common[spot] = storage
+        return storage, raw
+
+
+def _generation_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch: Fetch) -> dict[int, States]:
+    return {length: states_of(runtime, states, fetch) for length, states in named.items()}
+
+
+class _Adopting:
+    """Holds one session's storages until all of its tensors are made."""
+
+    def __init__(self, adopted: AdoptedStates, storage_table: StorageTable, places: PlacesImage, version: int) -> None:
+        self._adopted, self._storage_table, self._spots, self._version = (
+            adopted,
+            storage_table,
+            places.storages,
+            version,
+        )
+        self._held: dict[int, Held] = {}
+
+    def own(self, stored: KeptStored) -> Tensor:
+        """Return a tensor that passes write."""
+        return self._tensor(stored, lambda spot: self._adopted.own(self._storage_table, spot, self._version))
+
+    def common(self, stored: KeptStored) -> Tensor:
+        return self._tensor(stored, lambda spot: self._adopted.common(self._storage_table, spot))
+
+    def _tensor(self, stored: KeptStored, take: Callable[[DiskSpot], Held]) -> Tensor:
+        number = stored.storage
+        if number not in self._spots or len(stored.shape) != len(stored.strides):
+            raise CheckpointRefused("A state in it is of no storage or shape.")
+        if number not in self._held:
+            self._held[number] = take(self._spots[number])
+        storage, _ = self._held[number]
+        return storage.tensor(dtype_of(stored.dtype), stored.shape, stored.strides, stored.offset)
+
+
+# Adopt the disk tier's file of an earlier engine with a journal: the file keeps its name, images say where in it pages
+# and states lie, and the next engine adopts them. At swap-in the checksum tells if a place still holds what an image
+# says.
+
+log = logging.getLogger(__name__)
+
+SUFFIX: Final = ".pages"
+
+
+class KeptPages:
+    """Invariant: each on-disk page is adopted once and shared by the sessions that referenced it. A session adopts all
+    its pages and states, or none."""
+
+    def __init__(self, path: Path, tier: DiskTier) -> None:
+        self.path, self._tier = path, tier
+        self._adopted: dict[tuple[int, int, int], int] = {}
+        self._named = False
+        self._states = AdoptedStates(tier)
+        self._names: Names = WeakKeyDictionary()
+
+    @property
+    def file(self) -> str:
+        return self.path.stem
+
+    def sync(self) -> None:
+        """Return when the bytes that images refer to, and the file's name, would survive a loss of power. Raises
+        OSError."""
+        if not self._named:
+            force_names(self.path.parent)
+            self._named = True
+        try:
+            self._tier.sync()
+        except StorageFailed as failed:
+            raise OSError(str(failed)) from failed
+
+    def remove(self) -> None:
+        """Delete the file, which no engine will look for; it stays usable until it is closed."""
+        self.path.unlink(missing_ok=True)
+
+    # ---------------------------------------------------------------------------------------------- into an image
+
+    def places_of(self, session: Session, image: SessionImage) -> PlacesImage | None:
+        """Return where all rows and states of a session lie, given its image; None where some of them are not in the
+        file, or there are none."""
+        if session.needs_recompute or session.work is not None or session.storage_table is None:
+            return None
+        try:
+            groups = tuple(_places(group, self._tier) for group in session.cache.groups)
+            named = name_states(session, image, session.storage_table, self._tier, self._names)
+        except NotThere:
+            return None
+        if not named.storages and not any(group.pages for group in groups):
+            return None
+        return PlacesImage(
+            file=self.file, groups=groups, storages=named.storages, states=named.states, lines=named.lines
+        )
+
+    # ------------------------------------------------------------------------------------------- out of an image
+
+    def begin_with(self, images: Iterable[SessionImage]) -> None:
+        """Make the file as long as the images' pages and states need. Raises TierFull."""
+        places = [image.places for image in images if image.places is not None and image.places.file == self.file]
+        ends = [at + group.page_bytes for one in places for group in one.groups for at, _ in group.pages]
+        ends += [at + nbytes for one in places for at, nbytes, _ in one.storages.values()]
+        self._tier.begin_with(max(ends, default=0))
+
+    def adopt(self, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage) -> bool:
+        """Give a session that was rebuilt without rows and states those that the image names, all of them still on
+        disk. True where it has them now."""
+        places = image.places
+        if not session.needs_recompute or places is None:
+            return False
+        if places.file != self.file or not _fits(runtime, image, places):
+            return False
+        if places.storages and len(storage_table.devices) > 1:
+            return False  # an image does not say which device a state belongs on
+        cache = runtime.space.new_cache()
+        if not self._fill(cache, runtime, storage_table, session, image):
+            storage_table.purge()  # states adopted before one was refused
+            return False
+        cache.stand_at(image.committed)
+        session.inherit_rows(cache, image.exactness)
+        return True
+
+    def _fill(
+        self, cache: PagedCache, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage
+    ) -> bool:
+        assert image.places is not None
+        try:
+            for number, (group, kept) in enumerate(zip(cache.groups, image.places.groups, strict=True)):
+                self._adopt_group(number, group, kept)
+            cache.check()
+            self._states.adopt(runtime, storage_table, session, image, cache)
+        except (InvariantError, MemoryShortage, CheckpointRefused) as broken:
+            cache.free()
+            log.info("Session %r is made again: not all that it had on disk is its own: %s", session.name, broken)
+            return False
+        return True
+
+    def _adopt_group(self, number: int, group: GroupCache, kept: GroupPlaces) -> None:
+        pages: list[int] = []
+        try:
+            for start, checksum in kept.pages:
+                pages.append(self._adopt_page(number, group, start, checksum))
+        except (InvariantError, TierFull):
+            group.slab.free(pages)
+            raise
+        group.adopt(pages, behind=kept.behind, written=kept.written, known_from=kept.known_from)
+
+    def _adopt_page(self, number: int, group: GroupCache, start: int, checksum: int) -> int:
+        key = (number, start, checksum)
+        known = self._adopted.get(key)
+        if known is not None and group.slab.references(known):
+            group.slab.share([known])
+            return known
+        place = DiskPlace(start=start, nbytes=group.geometry.page_bytes)
+        self._tier.adopt(place)
+        stored = Stored(keeper=self._tier, place=place, version=0, checksum=checksum)
+        self._adopted[key] = group.slab.adopt(stored)
+        return self._adopted[key]
+
+
+def keep_pages(
+    tiers: Tiers,
+    storage_table: StorageTable,
+    open_file: Callable[[Path], DiskTier | None],
+    folder: Path,
+    there: Sequence[Path],
+) -> KeptPages | None:
+    """Make the disk tier a file in `folder`: the first of the paths `there` (the others are deleted) or a new one. None
+    where there is no disk tier. Raises StorageFailed."""
+    if tiers.disk is None:
+        return None
+    storage_table.purge()
+    path = there[0] if there else folder / f"{secrets.token_hex(8)}{SUFFIX}"
+    for other in there[1:]:
+        with suppress(OSError):
+            other.unlink()
+    tier = open_file(path)
+    assert tier is not None
+    tiers.replace_disk(tier)
+    return KeptPages(path, tier)
+
+
+def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces:
+    """Return where the group's pages lie. Raises NotThere."""
+    if group.working is not None and group.working.dirty:
+        raise NotThere
+    pages: list[tuple[int, int]] = []
+    for number in group.table.pages:
+        stored = group.slab.page(number).copies.get("disk")
+        if stored is None or stored.keeper is not tier or stored.checksum is None:
+            raise NotThere
+        assert isinstance(stored.place, DiskPlace)
+        pages.append((stored.place.start, stored.checksum))
+    size = group.geometry.page_positions
+    return GroupPlaces(
+        layers=tuple(layer.cache_layer for layer in group.geometry.layers),
+        page_positions=size,
+        page_bytes=group.geometry.page_bytes,
+        behind=group.table.first // size,
+        written=group.written,
+        known_from=group.known_from,
+        pages=tuple(pages),
+    )
+
+
+def _fits(runtime: Runtime, image: SessionImage, places: PlacesImage) -> bool:
+    """True where this engine's pages have the shape of those, and the numbers do not contradict each other."""
+    groups = runtime.forward.geometry.groups
+    shapes = [(tuple(la.cache_layer for la in g.layers), g.page_positions, g.page_bytes) for g in groups]
+    return [(g.layers, g.page_positions, g.page_bytes) for g in places.groups] == shapes and all(
+        image.committed <= g.written <= (g.behind + len(g.pages)) * g.page_positions
+        and g.behind >= 0
+        and g.known_from >= 0
+        and all(start >= 0 for start, _ in g.pages)
+        for g in places.groups
+    )

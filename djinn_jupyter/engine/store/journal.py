@@ -1,0 +1,463 @@
+"""The journal's files of closed sessions, which are deleted so that none of them comes back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.store.adopted import KeptPages
+from djinn_jupyter.engine.store.checkpoint_files import FileWorker
+from djinn_jupyter.engine.store.dump import DumpedFrames, dump_session
+from djinn_jupyter.engine.store.identity import ModelIdentity
+from djinn_jupyter.engine.store.image import SessionImage
+from djinn_jupyter.engine.store.journal_file import JournalFiles, JournalFolder, JournalName, name_of, new_name
+from djinn_jupyter.engine.store.left_behind import LeftBehind, take_stock
+from djinn_jupyter.engine.store.open_files import OpenFiles
+from djinn_jupyter.errors import CheckpointRefused
+
+log = logging.getLogger(__name__)
+
+
+class ClosedFiles:
+    """Used on the engine's thread. Where what is reported is forced first, the thread of the journal deletes, for that
+    may take long; what it has done by then is known after `settle`. `lingering` are those that could not be deleted."""
+
+    def __init__(self, own: JournalFolder, thread: FileWorker) -> None:
+        self._own, self._thread = own, thread
+        self._under_way: list[tuple[str, JournalFiles, Future[None]]] = []
+        self._removed: SimpleQueue[JournalFiles] = SimpleQueue()
+        self.lingering: dict[str, JournalFiles] = {}
+
+    def remove(self, name: str, files: JournalFiles) -> None:
+        if self._own.forces_first:
+            self._under_way.append((name, files, self._thread.start(files.remove)))
+            return
+        try:
+            files.remove()
+        except OSError as error:
+            self._linger(name, files, error)
+        else:
+            self._close(name, files)
+
+    def remove_again(self) -> None:
+        """Try once more to delete what could not be deleted."""
+        for name, files in tuple(self.lingering.items()):
+            if all(files is not other for _, other, _ in self._under_way):
+                self.remove(name, files)
+
+    def settle(self) -> bool:
+        """Note what the thread has deleted. Return whether it had anything to delete."""
+        under_way, self._under_way = self._under_way, []
+        for name, files, removal in under_way:
+            if not removal.done():
+                self._under_way.append((name, files, removal))
+            elif (error := removal.exception()) is not None:
+                self._linger(name, files, error)
+            else:
+                self._close(name, files)
+        return bool(under_way)
+
+    def _linger(self, name: str, files: JournalFiles, error: BaseException) -> None:
+        if not isinstance(error, OSError):
+            raise error
+        if name not in self.lingering:
+            log.warning("The closed session %r may come back: %s", name, error.strerror or error)
+        self.lingering[name] = files
+
+    def _close(self, name: str, files: JournalFiles) -> None:
+        if self.lingering.get(name) is files:
+            del self.lingering[name]
+        self._removed.put(files)
+        self._thread.start(self._close_removed)
+
+    def _close_removed(self) -> None:
+        """Close all files that have been removed by now, and force their deletion to the disk at once: a batch that
+        ends closes many sessions."""
+        removed = list(self._taken())
+        if not removed:
+            return
+        for files in removed:
+            files.close()
+        try:
+            self._own.force_names()
+        except OSError as error:
+            log.warning("A closed session may come back after a loss of power: %s", error.strerror or error)
+
+    def _taken(self) -> Iterator[JournalFiles]:
+        with suppress(Empty):
+            while True:
+                yield self._removed.get_nowait()
+
+
+# The journal: images of all sessions in files, so that every session survives the process. Before a reply goes out,
+# the state that it reports has been written to the system: the death of the process loses none of it. A running
+# session is also written four times a second. A thread forces to the disk what was written, at once where the session
+# is at rest and every few seconds where it runs: a loss of power loses what was not yet forced.
+
+RUNNING_SECONDS: Final = 0.25
+RUNNING_TAKE_ONE_IN: Final = 100  # parts of the engine's time: images of a batch's 32 rows took one in 25
+FORCE_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 1.0
+ROUNDS: Final = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class _Account:
+    """Journal accounting of one session: its files, when the next image of it is due while it runs (None: it does not)
+    or has trouble, and when that is forced."""
+
+    files: JournalFiles
+    frames: DumpedFrames = field(default_factory=DumpedFrames)  # of the last image
+    due: float | None = None
+    force_due: float = 0.0
+    forcing: Future[None] | None = None  # under way
+    unforced: bool = False  # written since `forcing` began, and to be forced next
+    names_places: bool = False  # the last image names pages in another file
+    unwritten: str | None = None  # why the last image could not be written
+    refused: str | None = None  # why what was written could not be forced to the disk
+
+    @property
+    def trouble(self) -> str | None:
+        return self.unwritten or self.refused
+
+
+@dataclass(slots=True, kw_only=True)
+class JournalStatistics:
+    """Images written since the start, and the seconds of the engine's thread that they took."""
+
+    images: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
+
+
+class Journal:
+    """Used on the engine's thread. `wake` is called when something has been forced, on the forcing thread."""
+
+    def __init__(
+        self, folder: JournalFolder, model: ModelIdentity, device: torch.device, wake: Callable[[], None]
+    ) -> None:
+        self._own, self._model, self._device, self._wake = folder, model, device, wake
+        self._thread = FileWorker("djinn-journal")
+        self._accounts: dict[str, _Account] = {}
+        self._touched: set[str] = set()
+        self._unforced: set[str] = set()
+        self._closed, self._open = ClosedFiles(folder, self._thread), OpenFiles()
+        self._ended: SimpleQueue[str] = SimpleQueue()
+        self.values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
+        self.statistics = JournalStatistics()
+        self.pages: KeptPages | None = None
+        self._next_running = 0.0
+        self.trouble: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        return self._own.folder
+
+    def files(self, suffix: str) -> list[Path]:
+        """Return the plain files of its folder with that suffix."""
+        return self._own.files(suffix)
+
+    @property
+    def unkept(self) -> frozenset[str]:
+        """Sessions whose last state is not in the journal, and closed ones that are still in it."""
+        if self.trouble is None:
+            return frozenset()
+        troubled = {name for name, account in self._accounts.items() if account.trouble is not None}
+        return frozenset(troubled | self._closed.lingering.keys())
+
+    # ------------------------------------------------------------------------------------------- at the start
+
+    def read_values(self, values: Callable[[Tensor], Tensor]) -> None:
+        """Read tensors by `values`, also those that are not on the device."""
+        self.values = values
+
+    def name_places_in(self, pages: KeptPages | None) -> None:
+        """Let images name the places of rows in the file of `pages`; None where there is none."""
+        self.pages = pages
+
+    def recover(self) -> list[LeftBehind]:
+        """Return the files that earlier processes left, oldest first. Unusable files are set aside and logged."""
+        return take_stock(self._own, self._model, self._device)
+
+    def set_aside(self, path: Path, name: str, why: Exception) -> None:
+        self._own.put_aside(path, why, name)
+
+    def left_out(self, session: str) -> str | None:
+        """Return why a session of that name was set aside; None where none was."""
+        return self._own.left_out.get(session)
+
+    def adopt(self, session: str, found: LeftBehind) -> None:
+        """Continue a recovered session; its next image replaces the files found. Forces those to the disk, because the
+        process that wrote them may not have done so."""
+        files = self._files_of(name_of(found.newest))
+        files.take_over(found.files)
+        self._accounts[session] = _Account(files=files)
+        self._force(session, self._accounts[session])
+
+    def _files_of(self, name: JournalName) -> JournalFiles:
+        return JournalFiles(
+            name, self._model, self._device, lambda tensor: self.values(tensor), self._own.medium, self._open
+        )
+
+    # ------------------------------------------------------------------------------------------- while it runs
+
+    def touch(self, session: str) -> None:
+        """Note that the session may differ from its last image."""
+        self._touched.add(session)
+
+    def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
+        """Return when the system has the present state of these sessions, or the reason why not is known (`unkept`).
+        In a shared folder the disk has it too, and what was closed is gone from it."""
+        changed = tuple(names)
+        self.put(sessions, changed)
+        if changed and self._own.forces_first:
+            self.force_now()
+
+    def put(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
+        """Write these sessions, and leave it to the thread to force them."""
+        for name in names:
+            if name in self._touched and name in sessions:
+                self._write(sessions[name])
+
+    def require_claim(self) -> None:
+        """Raise ClaimLost where a shared folder is another engine's by now."""
+        self._own.require()
+
+    def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
+        """Write the touched sessions that are due, of the running ones the one that is longest due; with `idle`,
+        compact files that are mostly unreferenced, too."""
+        now = time.monotonic()
+        self.settle_forced()
+        self._touched.intersection_update(sessions)
+        due = [sessions[name] for name in self._touched if self._is_due(sessions[name], now)]
+        for session in due:
+            if session.state != "running":
+                self._write(session)
+        running = [session for session in due if session.state == "running"]
+        if running and now >= self._next_running:
+            self._write(min(running, key=self._due_since))
+            self._next_running = time.monotonic() + RUNNING_TAKE_ONE_IN * (time.monotonic() - now)
+        if self._closed.lingering:
+            self._closed.remove_again()
+            self._tell()
+        if idle:
+            self._compact(sessions)
+        self._force_what_was_written()
+
+    def forget(self, session: str) -> None:
+        """Delete a closed session's files, so that it does not come back."""
+        self._touched.discard(session)
+        account = self._accounts.pop(session, None)
+        if account is not None:
+            self._closed.remove(session, account.files)
+            self._tell()
+
+    def _is_due(self, session: Session, now: float) -> bool:
+        """True for a session at rest at once (after trouble: when its retry is due), for a running one RUNNING_SECONDS
+        after it was first seen running, or after its last image."""
+        account = self._accounts.get(session.name)
+        if session.state != "running":
+            return account is None or account.trouble is None or now >= (account.due or 0.0)
+        if account is None:
+            return True
+        if account.due is None:
+            account.due = now + RUNNING_SECONDS
+            return False
+        return now >= account.due
+
+    def _due_since(self, session: Session) -> float:
+        account = self._accounts.get(session.name)
+        return 0.0 if account is None or account.due is None else account.due
+
+    def _write(self, session: Session, *, compact: bool = False) -> None:
+        begun = time.monotonic()
+        account = self._accounts.get(session.name) or self._new(session.name)
+        self._touched.discard(session.name)
+        running = session.state == "running"
+        account.due = begun + RUNNING_SECONDS if running else None  # also where it is refused: others have their turn
+        try:
+            image = self._image(session, account)
+            account.files.write(image, compact=compact)
+        except CheckpointRefused as refused:
+            self._has_trouble(session.name, account, unwritten=str(refused))
+            return
+        except Exception as error:  # noqa: BLE001  any error that prevents an image is reported
+            self._has_trouble(session.name, account, unwritten=_reason(error))
+            self._again(session.name, account)
+            return
+        if account.unwritten is not None:
+            account.unwritten = None
+            self._tell()
+        account.names_places = image.places is not None
+        if not running or self._own.forces_first or begun >= account.force_due:
+            account.force_due = begun + FORCE_SECONDS
+            account.unforced = True
+            self._unforced.add(session.name)
+        self.statistics.images += 1
+        self.statistics.seconds += time.monotonic() - begun
+
+    def _image(self, session: Session, account: _Account) -> SessionImage:
+        image = dump_session(session, None, account.frames)
+        places = None if self.pages is None else self.pages.places_of(session, image)
+        return msgspec.structs.replace(image, places=places)
+
+    def _compact(self, sessions: Mapping[str, Session]) -> None:
+        for name, account in self._accounts.items():
+            if account.files.wasteful and account.trouble is None and name in sessions:
+                self._write(sessions[name], compact=True)
+
+    def _new(self, name: str) -> _Account:
+        return self._accounts.setdefault(name, _Account(files=self._files_of(new_name(self._own.folder))))
+
+    # ------------------------------------------------------------------------------------------- forcing
+
+    def _force_what_was_written(self) -> None:
+        """Have the thread force what was written; a session that it is forcing already is forced once more
+        afterwards."""
+        for name in tuple(self._unforced):
+            self._unforced.discard(name)
+            account = self._accounts.get(name)
+            if account is not None and account.unforced and account.forcing is None:
+                self._force(name, account)
+
+    def force_now(self) -> None:
+        """Return when the thread has forced what was written, or the reason why not is known."""
+        for _ in range(ROUNDS):
+            self.begin_force().result()
+            self.settle_forced()
+
+    def begin_force(self) -> Future[None]:
+        """Have the thread force what was written; the future is done when it has. What it is forcing already may be an
+        image before the last one, which the next of ROUNDS forces."""
+        self._force_what_was_written()
+        return self._thread.start(lambda: None)
+
+    def settle_forced(self) -> None:
+        """Note what the thread has forced and deleted."""
+        while not self._ended.empty():
+            self._settle(self._ended.get())
+        if self._closed.settle():
+            self._tell()
+
+    def _force(self, name: str, account: _Account) -> None:
+        account.unforced = False
+        files, pages = account.files, self.pages if account.names_places else None
+        account.forcing = self._thread.start(lambda: _force(files, pages))
+        account.forcing.add_done_callback(lambda _: self._through(name))
+
+    def _through(self, session: str) -> None:
+        self._ended.put(session)
+        self._wake()
+
+    def _settle(self, name: str) -> None:
+        """Handle the result of forcing a session. After a failure the disk's content is unknown: all of it is written
+        again."""
+        account = self._accounts.get(name)
+        if account is None or account.forcing is None or not account.forcing.done():
+            return
+        error, account.forcing = account.forcing.exception(), None
+        if error is not None:
+            account.files.begin_anew()
+            self._has_trouble(name, account, refused=_reason(error))
+            self._again(name, account)
+            return
+        if account.refused is not None:
+            account.refused = None
+            self._tell()
+        if account.unforced:
+            self._unforced.add(name)
+
+    # ------------------------------------------------------------------------------------------- trouble
+
+    def _has_trouble(
+        self, name: str, account: _Account, *, unwritten: str | None = None, refused: str | None = None
+    ) -> None:
+        before = account.trouble
+        account.unwritten, account.refused = unwritten or account.unwritten, refused or account.refused
+        if account.trouble != before:
+            log.warning("The journal of session %r could not be written: %s", name, account.trouble)
+        self._tell()
+
+    def _again(self, name: str, account: _Account) -> None:
+        account.due = time.monotonic() + RETRY_SECONDS
+        self._touched.add(name)
+
+    def _tell(self) -> None:
+        """Update `trouble`, the message for the user."""
+        troubled = {name: account.trouble for name, account in self._accounts.items() if account.trouble is not None}
+        self.trouble = _sentence(troubled) if troubled else _may_come_back(self._closed.lingering)
+
+    # ------------------------------------------------------------------------------------------- at the end
+
+    def close(self, sessions: Mapping[str, Session], *, forget: bool) -> None:
+        """Write the last images of all sessions, or delete all of their files, and return when that is forced to the
+        disk."""
+        for name in tuple(self._accounts) if forget else ():
+            self.forget(name)
+        for name in () if forget else tuple(self._touched | self.unkept):
+            if name in sessions:
+                self._write(sessions[name])
+        self.force_now()
+        if self.trouble is not None:
+            log.error("%s", self.trouble)
+        self._thread.close()
+        self._release()
+        if self.pages is not None and (forget or not sessions):
+            self.pages.remove()
+        self._own.release()
+
+    def abandon(self) -> None:
+        """Return when what was written is forced. The files stay for the next engine."""
+        self._thread.close()
+        self._release()
+        self._own.release()
+
+    def _release(self) -> None:
+        """Close the files that stay, and forget the tensors that the last images refer to."""
+        for account in self._accounts.values():
+            account.files.close()
+        self._accounts.clear()
+
+
+def _force(files: JournalFiles, pages: KeptPages | None) -> None:
+    """Force pages first, so that what an image on the disk says of them is true."""
+    if pages is not None:
+        pages.sync()
+    files.force()
+
+
+def _sentence(troubled: Mapping[str, str]) -> str:
+    names = [repr(name) for name in troubled]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    who = f"session {names[0]}" if len(names) == 1 else f"sessions {', '.join(names[:3])}{more}"
+    why = next(iter(troubled.values())).rstrip(".")
+    return (
+        f"The journal does not have the latest of {who}: {why}. It is tried again; until then an engine that dies "
+        "loses what was done since."
+    )
+
+
+def _may_come_back(closed: Collection[str]) -> str | None:
+    if not closed:
+        return None
+    names = ", ".join(map(repr, closed))
+    return f"What is closed may come back, because its files cannot be removed: {names}. It is tried again."
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "there is no memory for a copy of it"
+    return str((isinstance(error, OSError) and error.strerror) or error or type(error).__name__).split("\n", 1)[0]

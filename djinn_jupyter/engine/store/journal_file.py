@@ -1,0 +1,480 @@
+"""Names of journal files: a session's stem, then the number of the file, which increases."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter import files
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
+from djinn_jupyter.engine.store.image import ArrayHead, SessionImage, TensorTable, decode
+from djinn_jupyter.engine.store.open_files import OpenFiles
+from djinn_jupyter.engine.store.records import (
+    FORMAT,
+    LABEL,
+    PREFIX_BYTES,
+    SESSION,
+    Arrays,
+    Damaged,
+    FoundRecord,
+    NotOurs,
+    OtherFormat,
+    RecordReader,
+    Torn,
+    Writer,
+)
+from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.files import force, force_file, force_names, is_plain, make_folder, open_plain
+from djinn_jupyter.wire.base import Frozen
+from djinn_jupyter.wire.texts import sendable
+
+SUFFIX: Final = ".session"
+_NAME: Final = re.compile(rf"(?P<stem>.+?)(\.(?P<number>[0-9]{{1,9}}))?{re.escape(SUFFIX)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalName:
+    """Among the files of one `stem`, the one with the highest number that holds a whole image counts."""
+
+    folder: Path
+    stem: str
+    number: int
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.stem}.{self.number}{SUFFIX}"
+
+    def next(self) -> JournalName:
+        return replace(self, number=self.number + 1)
+
+
+def new_name(folder: Path) -> JournalName:
+    """Return a name without a file yet: `next` gives the first."""
+    return JournalName(folder=folder, stem=secrets.token_hex(8), number=-1)
+
+
+def name_of(path: Path) -> JournalName:
+    """Parse a file's name. A file without a number, which Djinn did not write, is the first of its stem."""
+    found = _NAME.fullmatch(path.name)
+    assert found is not None
+    return JournalName(folder=path.parent, stem=found["stem"], number=int(found["number"] or 0))
+
+
+def by_session(paths: Iterable[Path]) -> list[list[Path]]:
+    """Group the files by session, highest number first; sessions in the order in which they are met."""
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(name_of(path).stem, []).append(path)
+    return [sorted(group, key=lambda path: -name_of(path).number) for group in groups.values()]
+
+
+# Write a session's files in the journal: images are appended to each other, and the last whole one counts. An array is
+# written once, however many images refer to it. When most of a file is no longer referred to, a new one is begun
+# (`journal_names`), and the old one is deleted when the new one has been forced to the disk: at each moment the last
+# image that was written survives the death of the process, and the last that was forced survives a loss of power. What
+# a loss of power leaves is the disk that the files are on, or a store (`Medium`).
+
+SLACK_BYTES: Final = 4 << 20
+EXCESS_BYTES: Final = 64 << 20
+GATHERED_BYTES: Final = 1 << 16
+
+ReadValues = Callable[[Tensor], Tensor]
+
+
+class JournalLabel(Frozen, frozen=True):
+    """The first record of a session's file in the journal."""
+
+    version: str
+    model: ModelIdentity
+
+
+class JournalFile:
+    """One file that images are appended to, and the files that it replaces (`replaced`) once the medium has it.
+
+    The engine's thread calls `append`, the forcing thread `force` and `close`.
+    """
+
+    def __init__(
+        self, path: Path, replaced: tuple[Path, ...], medium: Medium, open_files: OpenFiles | None = None
+    ) -> None:
+        self.path, self.replaced, self._medium = path, replaced, medium
+        self.length = 0
+        self.broken = self.named = False
+        self._open_files = open_files or OpenFiles()
+        with self._open_files.opened(path, create=True):
+            pass
+
+    def opened(self) -> AbstractContextManager[int]:
+        """Return the context in which the file is open; it gives the descriptor. Raises OSError."""
+        return self._open_files.opened(self.path)
+
+    def append(self, write: Callable[[Writer], None]) -> None:
+        """Append what `write` writes, all of it or nothing. Raises OSError."""
+        with self.opened() as descriptor:
+            sink = _Sink(descriptor, self.length)
+            try:
+                write(Writer(sink))
+                sink.flush()
+            except BaseException:
+                self._cut(descriptor)
+                raise
+            self.length = sink.end
+
+    def _cut(self, descriptor: int) -> None:
+        try:
+            os.ftruncate(descriptor, self.length)
+        except OSError:
+            self.broken = True
+
+    def force(self) -> None:
+        """Return when everything appended would survive a loss of power, and `replaced` is deleted. Raises OSError."""
+        self._open_files.with_room(lambda: self._medium.force(self))
+        self.replaced = ()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._open_files.close(self.path)
+
+
+class Medium(Protocol):
+    """The place of files that survives a loss of power. Methods raise OSError."""
+
+    def force(self, file: JournalFile, /) -> None:
+        """Return when all that was appended to a file survives, and its name; then delete those that it replaces."""
+
+    def force_found(self, paths: Sequence[Path], /) -> None:
+        """Return when the last of a session's found files survives; then delete the others."""
+
+    def remove(self, paths: Sequence[Path], /) -> None:
+        """Delete a session's files, so that no later process finds them: oldest first, so that no older image comes
+        back either."""
+
+
+class Disk:
+    """The disk that the files are on."""
+
+    def force(self, file: JournalFile) -> None:
+        with file.opened() as descriptor:
+            force(descriptor)
+        if not file.named:
+            force_names(file.path.parent)
+            file.named = True
+        self.remove(file.replaced)
+
+    def force_found(self, paths: Sequence[Path]) -> None:
+        for path in paths[-1:]:
+            force_file(path)
+        self.remove(paths[:-1])
+
+    def remove(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+class _Sink:
+    """Buffers small parts, so that an image of a few arrays takes a few writes; writes large parts from their own
+    memory."""
+
+    def __init__(self, descriptor: int, at: int) -> None:
+        self._descriptor, self.end = descriptor, at
+        self._gathered = bytearray()
+
+    def write(self, part: bytes | memoryview) -> int:
+        if len(part) < GATHERED_BYTES:
+            self._gathered += part
+        if len(part) >= GATHERED_BYTES or len(self._gathered) >= GATHERED_BYTES:
+            self.flush()
+        if len(part) >= GATHERED_BYTES:
+            self._put(memoryview(part))
+        return len(part)
+
+    def flush(self) -> None:
+        self._put(memoryview(bytes(self._gathered)))
+        self._gathered.clear()
+
+    def _put(self, part: memoryview) -> None:
+        while part:
+            done = os.pwrite(self._descriptor, part, self.end)
+            self.end += done
+            part = part[done:]
+
+
+class JournalFiles:
+    """Invariant: `write` either returns and the image is the last of the session's files, or raises and the previous
+    image still is. `values` returns a tensor's values on the host, whichever tier holds them."""
+
+    def __init__(
+        self,
+        name: JournalName,
+        model: ModelIdentity,
+        device: torch.device,
+        values: ReadValues,
+        medium: Medium,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        self._open_files = open_files or OpenFiles()
+        self._name, self._device, self._values, self._medium = name, device, values, medium
+        self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
+        self._table = TensorTable(device)
+        self._file: JournalFile | None = None
+        self._found: tuple[Path, ...] = ()
+        self._retired: list[JournalFile] = []
+        self._anew = False
+        self.bytes_written = 0
+
+    def take_over(self, found: tuple[Path, ...]) -> None:
+        """Adopt files of an earlier process, oldest first: the last counts until a new file replaces them."""
+        self._found = found
+
+    @property
+    def wasteful(self) -> bool:
+        """True where most of the file is no longer referred to."""
+        return self._file is not None and self._file.length > 2 * self._table.bytes_met + SLACK_BYTES
+
+    def begin_anew(self) -> None:
+        """Have the next image written to a new file, with all its arrays: what was written cannot be forced to the
+        disk."""
+        self._anew = True
+
+    def write(self, image: SessionImage, *, compact: bool = False) -> None:
+        """Hand the image to the system, not yet forced. Raises OSError, CheckpointRefused for values that cannot be
+        stored, and any error of reading values."""
+        file = self._file
+        if file is None or file.broken or self._anew or compact or self._excessive(file):
+            self._write_anew(image)
+        else:
+            self._append(file, self._table, image)
+
+    def _excessive(self, file: JournalFile) -> bool:
+        return file.length > 4 * self._table.bytes_met + EXCESS_BYTES
+
+    def _append(self, file: JournalFile, table: TensorTable, image: SessionImage, label: bytes | None = None) -> None:
+        body, fresh = table.encode(image)
+        before = file.length
+        try:
+            file.append(lambda writer: self._put(writer, label, fresh, body))
+        except BaseException:
+            table.take_back()
+            raise
+        table.forget_unmet()
+        self.bytes_written += file.length - before
+
+    def _put(self, writer: Writer, label: bytes | None, fresh: list[tuple[ArrayHead, Tensor]], body: bytes) -> None:
+        if label is not None:
+            writer.begin()
+            writer.record(LABEL, label)
+        for head, tensor in fresh:
+            writer.array(head, self._values(tensor))
+        writer.record(SESSION, body)
+
+    def _write_anew(self, image: SessionImage) -> None:
+        replaced = self._found if self._file is None else (*self._file.replaced, self._file.path)
+        self._name = self._name.next()
+        file, table = JournalFile(self._name.path, replaced, self._medium, self._open_files), TensorTable(self._device)
+        try:
+            self._append(file, table, image, self._label)
+        except BaseException:
+            file.close()
+            with suppress(OSError):
+                file.path.unlink(missing_ok=True)
+            raise
+        if self._file is not None:
+            self._retired.append(self._file)
+        self._file, self._table, self._anew = file, table, False
+
+    # ---------------------------------------------------------------------------- on the thread that forces
+
+    def force(self) -> None:
+        """Return when the last image written, and its file's name, would survive a loss of power. Raises OSError."""
+        file = self._file
+        if file is None:
+            self._medium.force_found(self._found)
+        else:
+            file.force()
+        while self._retired:
+            self._retired.pop().close()
+
+    def close(self) -> None:
+        for file in (*self._retired, *([] if self._file is None else [self._file])):
+            file.close()
+
+    # ---------------------------------------------------------------------------------------- at its end
+
+    def remove(self) -> None:
+        """Delete the files, so that the session does not come back after the death of the process, and release its
+        tensors. Raises OSError."""
+        self._table = TensorTable(self._device)
+        file = self._file
+        self._medium.remove((*self._found, *(() if file is None else (*file.replaced, file.path))))
+
+
+# Read the last whole image in a session's journal file. A process that was killed leaves a torn end; that is no
+# damage.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadJournal:
+    """The content of a journal file. `damaged`: bytes within it are not those that were written."""
+
+    image: SessionImage
+    damaged: bool
+
+
+class Unfinished(CheckpointRefused):
+    """The file ends before its first whole image does."""
+
+
+def read_journal_file(path: Path, model: ModelIdentity, device: torch.device) -> ReadJournal:
+    """Return the last image of a file. Raises CheckpointRefused where there is none (Unfinished: not yet), or one of
+    another model or format; OSError."""
+    with open_plain(path, linked=False) as file:
+        try:
+            reader = RecordReader(file)
+        except NotOurs:
+            refused = Unfinished if path.stat().st_size < PREFIX_BYTES else CheckpointRefused
+            raise refused(f"{path.name} is no journal of Djinn.") from None
+        except OtherFormat as other:
+            raise CheckpointRefused(files.refusal(other.args[0], FORMAT)) from None
+        last, arrays, damaged = _last(reader, model)
+        if last is None:
+            refused = CheckpointRefused if damaged else Unfinished
+            raise refused(f"{path.name} holds no whole image of a session.")
+        image = decode(reader.body(last), SessionImage, Arrays(reader, arrays, device))
+    return ReadJournal(image=image, damaged=damaged)
+
+
+class _Named(msgspec.Struct):
+    """The entry of any image that says whose it is; it has more."""
+
+    name: str
+
+
+def session_in(path: Path) -> str | None:
+    """Return the name of the session in a file, of whatever model; None where no image of it can be read."""
+    last: FoundRecord | None = None
+    try:
+        with open_plain(path, linked=False) as file:
+            reader = RecordReader(file)
+            with suppress(Torn, Damaged):
+                while (found := reader.next()) is not None:
+                    last = found if found.kind == SESSION else last
+            return None if last is None else msgspec.msgpack.decode(reader.body(last), type=_Named).name
+    except (NotOurs, OtherFormat, CheckpointRefused, OSError, msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _last(reader: RecordReader, model: ModelIdentity) -> tuple[FoundRecord | None, dict[int, FoundRecord], bool]:
+    """Return the last image before a torn or damaged end, the arrays before it, and True where there was damage."""
+    last: FoundRecord | None = None
+    arrays: dict[int, FoundRecord] = {}
+    labelled = False
+    try:
+        while (found := reader.next()) is not None:
+            if found.head is not None:
+                arrays[found.head.number] = found
+            elif found.kind == LABEL:
+                check_identity(decode(reader.body(found), JournalLabel, {}).model, model)
+                labelled = True
+            elif found.kind == SESSION and labelled:
+                last = found
+    except Torn:
+        return last, arrays, False
+    except Damaged:
+        return last, arrays, True
+    return last, arrays, False
+
+
+# The folder of one engine's journal: its files, and those that are set aside. How an engine comes to have a folder for
+# itself is known by `locked_folder` (one machine), `leased_folder` and `store.folder` (several).
+
+log = logging.getLogger(__name__)
+
+ASIDE: Final = "aside"
+_KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
+
+
+class JournalFolder(ABC):
+    """Invariant: while it is open no other process uses it. Where `forces_first`, what a reply reports is on the disk
+    before the reply goes out. `left_out` has the reasons why files of sessions were set aside, by session."""
+
+    forces_first = False
+
+    def __init__(self, folder: Path, medium: Medium | None = None) -> None:
+        self.folder, self.medium = folder, medium or Disk()
+        self.left_out: dict[str, str] = {}
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let other engines have the folder, and remove it where nothing is left in it."""
+
+    @abstractmethod
+    def require(self) -> None:
+        """Raise ClaimLost where the folder is not this engine's any more."""
+
+    def files(self, suffix: str) -> list[Path]:
+        """Return the plain files with that suffix. Anything else with it (a link, a pipe, a folder) is not ours and set
+        aside."""
+        found = sorted(self.folder.glob(f"*{suffix}"))
+        for path in found:
+            if not is_plain(path):
+                self.put_aside(path, OSError(f"it is no plain file ({_kind(path)})"))
+        return [path for path in found if path.exists() and is_plain(path)]
+
+    def force_names(self) -> None:
+        """Return when created and deleted files are so on the disk too. Raises OSError."""
+        force_names(self.folder)
+
+    def put_aside(self, path: Path, why: Exception, session: str | None = None) -> None:
+        """Set a file aside, of this `session` where one is known, and log it; one that cannot be moved stays there."""
+        if session is not None:
+            self.left_out[session] = sendable(str(why))
+        try:
+            log.warning("A session of the journal is set aside as %s: %s", self.set_aside(path), why)
+        except OSError as error:
+            said = error.strerror or error
+            log.warning("%s cannot be used (%s) nor set aside (%s); it stays where it is", path, why, said)
+
+    def set_aside(self, path: Path) -> str:
+        """Move a file where no process uses or deletes it; return its new address. Raises OSError."""
+        folder = self.folder.parent / ASIDE
+        make_folder(folder)
+        target = unused(folder / path.name)
+        path.rename(target)
+        force_names(folder)
+        return str(target)
+
+    def aside(self, suffix: str) -> list[Path]:
+        """Return the plain files with that suffix that were set aside, also by engines before."""
+        return [path for path in sorted((self.folder.parent / ASIDE).glob(f"*{suffix}")) if is_plain(path)]
+
+    def clear(self, suffix: str) -> None:
+        for path in self.files(suffix):
+            path.unlink(missing_ok=True)
+
+
+def unused(path: Path) -> Path:
+    """Return the path, or one with a number behind its stem where there is something."""
+    number = 0
+    while (
+        found := path if not number else path.with_name(f"{path.stem}-{number}{path.suffix}")
+    ).exists() or found.is_symlink():
+        number += 1
+    return found
+
+
+def _kind(path: Path) -> str:
+    return _KINDS.get(stat.S_IFMT(path.lstat().st_mode), "a device")

@@ -1,0 +1,211 @@
+"""At the start of an engine: adopt the sessions of earlier processes of its kind, without holders."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Container, Sequence
+from functools import partial
+from typing import Final
+
+import torch
+
+from djinn_jupyter.engine.loop.scheduler import Scheduler
+from djinn_jupyter.engine.memory.offload.swappable import StorageTable
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.residency.eviction_policy import by_last_use
+from djinn_jupyter.engine.residency.residency import Residency, open_disk
+from djinn_jupyter.engine.session.jobs import Job, RunningTime
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import AnsweredRequest, Session
+from djinn_jupyter.engine.session.table import SessionTable, named_notebook
+from djinn_jupyter.engine.store.adopted import SUFFIX, KeptPages, keep_pages
+from djinn_jupyter.engine.store.image import SessionImage
+from djinn_jupyter.engine.store.journal import Journal
+from djinn_jupyter.engine.store.left_behind import LeftBehind
+from djinn_jupyter.engine.store.load import load_session
+from djinn_jupyter.engine.store.persistence import Persistence
+from djinn_jupyter.engine.store.records import values_of
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.errors import DjinnError, MissingDependency, StorageFailed, TierFull
+from djinn_jupyter.remote.engine.moving import Moving
+from djinn_jupyter.wire.replies import Failed
+from djinn_jupyter.wire.request_base import is_carried
+from djinn_jupyter.wire.texts import in_quotes
+
+log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """`undecided` is told of each session that may be another engine's, `wake` is called when the journal has forced
+    something to the disk."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runtime: Runtime,
+        *,
+        persistence: Persistence,
+        sessions: SessionTable,
+        tiers: Tiers,
+        storage_table: StorageTable,
+        running_time: RunningTime,
+        undecided: Callable[[Session], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._config, self._runtime, self._persistence, self._sessions = config, runtime, persistence, sessions
+        self._tiers, self._storage_table, self._wake = tiers, storage_table, wake
+        self._running_time, self._undecided = running_time, undecided
+
+    @torch.inference_mode()
+    def open_journal(self) -> tuple[str, ...]:
+        """Journal the engine's sessions from now on. Return the names of those that were brought back.
+
+        Sets aside what does not fit this engine. Raises StorageFailed.
+        """
+        journal = self._persistence.open_journal(self._config.identity.slug(), self._wake)
+        journal.read_values(partial(values_of, self._storage_table))
+        left = journal.recover()
+        open_file = partial(open_disk, self._config, self._runtime.forward.device)
+        pages = keep_pages(self._tiers, self._storage_table, open_file, journal.folder, journal.files(SUFFIX))
+        journal.name_places_in(pages)
+        brought_back = [one for found in left if (one := self._bring_back(journal, found)) is not None]
+        if pages is not None:
+            self._adopt(pages, brought_back)
+        self._persistence.write_to(journal, self._running_time)
+        recomputed = sum(session.needs_recompute for session, _ in brought_back)
+        self._runtime.counters.note_recovered(exact=len(brought_back) - recomputed, recomputed=recomputed)
+        return tuple(self._sessions)
+
+    def _bring_back(self, journal: Journal, found: LeftBehind) -> tuple[Session, SessionImage] | None:
+        """Return the session and its image; None where the image does not fit this engine and is set aside."""
+        image, name = found.image, _free_name(found.image.name, self._sessions)
+        kept = self._config.stops_kept
+        try:
+            session = load_session(self._runtime, image, name=name, owner=image.owner, holder=None, stops_kept=kept)
+            session.keep_for(named_notebook(name), image.holder)
+            session.shares.take_over(image.shares)
+            session.answered.take_over((one.like(AnsweredRequest) for one in image.answered), image.let_go)
+        except Exception as error:  # noqa: BLE001  the start's edge: one file's content must not stop the others
+            journal.set_aside(found.path, image.name, error)
+            return None
+        journal.adopt(name, found)
+        if image.moving is not None and not self._may_be_here(journal, session, image.moving):
+            return None
+        self._sessions.take_over(session)
+        return session, image
+
+    def _may_be_here(self, journal: Journal, session: Session, moving: Moving) -> bool:
+        """Return whether a session that was between two engines is with this one; forget it where it is not. Where the
+        decision cannot be read it may be, and answers nothing until it was (`undecided`)."""
+        try:
+            place = self._persistence.moves.at(moving.store)
+            here = place.decide(moving)
+        except (StorageFailed, MissingDependency) as error:
+            log.warning("Session %r was between two engines, and it is not known which has it: %s", session.name, error)
+            self._undecided(session)
+            return True
+        if here:
+            session.moving.end()
+            journal.touch(session.name)
+            return True
+        journal.forget(session.name)
+        journal.force_now()
+        place.forget(moving.move)
+        return False
+
+    def _adopt(self, pages: KeptPages, brought_back: Sequence[tuple[Session, SessionImage]]) -> None:
+        """Adopt the pages that had reached the disk, the last written image first: where two images name one place, it
+        belongs to the later one."""
+        try:
+            pages.begin_with(image for _, image in brought_back)
+        except TierFull as full:
+            log.warning("Pages that are on disk are given up: %s", full)
+            return
+        for session, image in reversed(brought_back):
+            pages.adopt(self._runtime, self._storage_table, session, image)
+
+
+def _free_name(name: str, taken: Container[str]) -> str:
+    """Return a free name: two engines that ran at once may both have had a session of that name; neither is lost."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = _numbered(name, number)
+    return found
+
+
+def _numbered(name: str, number: int) -> str:
+    """Return the name with a number behind it, its end cut off as far as requests could not carry it."""
+    tail = f" ({number})"
+    whole = f"{name}{tail}"
+    return whole if is_carried(whole) else f"{name[: -len(tail)]}{tail}"
+
+
+# Orderly shutdown of an engine: its sessions move to the disk, where the next engine of the model finds them bit for
+# bit.
+
+SHUTDOWN_SECONDS: Final = 20.0
+_LOOK_SECONDS: Final = 0.1
+_ENDED: Final = (
+    "The engine was stopped while session {} ran; the next one of the model brings it back as far as it came."
+)
+
+
+class OrderlyShutdown:
+    """`hear` waits for mail for so many seconds at most, and reads it; `moving` is True while copies are under way."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        scheduler: Scheduler,
+        residency: Residency,
+        *,
+        moving: Callable[[], bool],
+        hear: Callable[[float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sessions, self._scheduler, self._residency = sessions, scheduler, residency
+        self._moving, self._hear, self._clock = moving, hear, clock
+
+    def put_away(self, seconds: float = SHUTDOWN_SECONDS) -> None:
+        """Return when every session without work under way is on the disk, or the time is over: the last used first,
+        one at a time, so that the end waits for one move at most. Breaks off runs. The next engine recomputes the
+        sessions left behind from their tokens."""
+        deadline, tried = self._clock() + seconds, set[str]()
+        for job in self._scheduler.jobs:
+            if job.kind == "run":
+                self._break_off(job)
+        while self._clock() < deadline:
+            if not self._moving():
+                leaving = self._next(tried)
+                if leaving is None:
+                    return
+                tried.add(leaving.name)
+                self._send(leaving)
+            self._hear(_LOOK_SECONDS)
+        log.warning("The time to put sessions away is over: the next engine recomputes some of them")
+
+    def _break_off(self, job: Job) -> None:
+        job.steps.close()
+        self._scheduler.remove(job)
+        job.session.break_off()
+        self._sessions.changed(job.session.name)
+        if job.for_request is not None:
+            job.for_request.reply(Failed(code="EngineUnavailable", message=_ENDED.format(in_quotes(job.session.name))))
+
+    def _next(self, tried: set[str]) -> Session | None:
+        staying = by_last_use(s for s in self._sessions.values() if s.name not in tried and _may_go(s))
+        return staying[-1] if staying else None
+
+    def _send(self, session: Session) -> None:
+        try:
+            self._residency.swap_out(session, "disk")
+        except DjinnError as error:
+            log.info("Session %r is not put away: %s", session.name, error)
+
+
+def _may_go(session: Session) -> bool:
+    here = session.residence
+    has_rows = session.generation is not None and not session.needs_recompute
+    return has_rows and session.work is None and here.state in ("resident", "host") and here.moving is None

@@ -1,0 +1,433 @@
+"""The form of a process's log, as it is told to the other processes of its engine."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import stat
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.logs import LOG_BYTES, SHOWN_CHARACTERS, Trace, rotate, with_older
+from djinn_jupyter.wire.own import open_own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogForm:
+    """`form` and `level` as the options have them; `path` is the file that standard error goes to, if any; `rank` is
+    that of a process beside the engine's, which logs to the same file."""
+
+    form: str | None = None
+    level: str | None = None
+    engine: str = ""
+    path: str | None = None
+    rank: int | None = None
+
+
+# The request at which a thread is at work: the lines that it logs meanwhile belong to it. Knows no requests, only what
+# is told of them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRequest:
+    """A request as a log may tell of it: nothing of the work. `person` is the name of the key behind it, None for the
+    engine's own user; `again` is true where an earlier engine was asked first."""
+
+    trace: Trace
+    verb: str
+    person: str | None = None
+    session: str | None = None
+    again: bool = False
+
+
+_present: ContextVar[LoggedRequest | None] = ContextVar("logged", default=None)
+
+
+def present() -> LoggedRequest | None:
+    """Return the request at which this thread is at work."""
+    return _present.get()
+
+
+class WorkingOn:
+    """Context of the work on a request. A class and not a generator: the engine enters one for every slice."""
+
+    __slots__ = ("_logged", "_token")
+    _token: Token[LoggedRequest | None]
+
+    def __init__(self, logged: LoggedRequest | None) -> None:
+        self._logged = logged
+
+    def __enter__(self) -> None:
+        self._token = _present.set(self._logged)
+
+    def __exit__(self, *_: object) -> None:
+        _present.reset(self._token)
+
+
+# The lines of the log: for people, or one object of JSON each, in which a trace's ids have OpenTelemetry's names
+# (https://opentelemetry.io/docs/specs/otel/compatibility/logging_trace_context). {"time":
+# "2026-11-26T04:27:30.123456Z", "level": "info", "engine": "demo", "pid": 17, "event": "request.ended", "trace_id":
+# "3f2a...", "span_id": "9b1c...", "asked_by": "%djinn_run", "verb": "Run", "person": "anna", "session": "anna@main",
+# "outcome": "Paused", "site": "resid_post.4", "seconds": 0.0123, "message": "Run ended..."} Of an error met for a
+# person with a key the type and the places are told, not the text, which may quote their work.
+
+_SPELL: Final = json.JSONEncoder(default=str).encode
+_WARNING: Final = {"levelno": logging.WARNING, "levelname": "WARNING"}
+WITHHELD: Final = "(its text is the asker's alone)"
+
+
+def told(event: str, **fields: object) -> dict[str, Any]:
+    """Return the `extra` of a line that a program reads: its event, and what is told of it."""
+    return {"event": event, "fields": fields}
+
+
+class Stamp(logging.Filter):
+    """Notes on each record the request that its thread is at work on. Let it run where the line is logged."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        vars(record)["logged"] = present()
+        return True
+
+
+def spell_lost(count: int) -> str:
+    return f"{count} lines of the log were lost here"
+
+
+class PlainLines(logging.Formatter):
+    """`2026-11-26 04:27:30,123 INFO Run began [3f2a9c01 9b1c7d42 Run of %djinn_run, session main]`."""
+
+    spell_lost = staticmethod(spell_lost)
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}{_in_brackets(_logged(record))}"
+        return f"{line}\n{_error_of(record)}" if record.exc_info else line
+
+
+class JsonLines(logging.Formatter):
+    def __init__(self, engine: str, rank: int | None = None) -> None:
+        super().__init__()
+        self._process: dict[str, object] = {"engine": engine, "pid": os.getpid()}
+        if rank is not None:
+            self._process["rank"] = rank
+
+    def spell_lost(self, count: int) -> str:
+        """Return the line in place of so many that could not be written."""
+        extra = told("lines.lost", lost=count)
+        return self.format(logging.makeLogRecord({"name": __name__, "msg": spell_lost(count), **_WARNING, **extra}))
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _in_utc(record.created),
+            "level": record.levelname.lower(),
+            **self._process,
+            "event": getattr(record, "event", "log"),
+            **_ids_of(_logged(record)),
+            **getattr(record, "fields", {}),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = _error_of(record)
+        return _SPELL(line)
+
+
+def _logged(record: logging.LogRecord) -> LoggedRequest | None:
+    found: LoggedRequest | None = getattr(record, "logged", None)
+    return found
+
+
+def _in_brackets(logged: LoggedRequest | None) -> str:
+    if logged is None:
+        return ""
+    trace = logged.trace
+    by = f" of {trace.asked_by}" if trace.asked_by else ""
+    session = f", session {logged.session}" if logged.session else ""
+    person = f", {logged.person}" if logged.person else ""
+    ids = f"{trace.trace_id[:SHOWN_CHARACTERS]} {trace.span_id[:SHOWN_CHARACTERS]}"
+    return f" [{ids} {logged.verb}{by}{session}{person}]"
+
+
+def _ids_of(logged: LoggedRequest | None) -> dict[str, object]:
+    if logged is None:
+        return {}
+    trace = logged.trace
+    ids = {"trace_id": trace.trace_id, "span_id": trace.span_id, "asked_by": trace.asked_by}
+    return {**ids, "verb": logged.verb, "person": logged.person, "session": logged.session}
+
+
+def _error_of(record: logging.LogRecord) -> str:
+    """Return the error of a record with its traceback."""
+    assert record.exc_info is not None
+    kind, error, trace = record.exc_info
+    logged = _logged(record)
+    if logged is None or logged.person is None:
+        return "".join(traceback.format_exception(kind, error, trace)).rstrip()
+    places = "".join(traceback.format_tb(trace))
+    return f"Traceback (most recent call last):\n{places}{kind.__name__ if kind else 'error'}: {WITHHELD}"
+
+
+def _in_utc(seconds: float) -> str:
+    whole, part = divmod(round(seconds * 1e6), 1_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{part:06}Z"
+
+
+# Lines of the log for what libraries print and warn of: where each line is an object of JSON, theirs are too. Code in
+# C that writes to the descriptors by itself is not met here; `StandardError` begins a line of its own behind it.
+
+MOST_CHARACTERS: Final = 2**16  # of a line that does not end
+
+
+class _Begun(threading.local):
+    """The beginning of a line, which a thread has printed and not ended."""
+
+    line: str = ""
+
+
+class LoggedLines(io.TextIOBase):
+    """In place of a standard stream: logs each line that is printed, whole also where several threads print. Of a bar
+    that is drawn over and over in one line the last is logged."""
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        self._log, self._descriptor = logging.getLogger(name), descriptor
+        self._begun = _Begun()
+
+    def write(self, text: str) -> int:
+        *lines, rest = (self._begun.line + text).split("\n")
+        self._begun.line = "" if len(rest) > MOST_CHARACTERS else rest
+        for line in (*lines, rest) if len(rest) > MOST_CHARACTERS else lines:
+            if shown := line.rstrip().rpartition("\r")[2]:
+                self._log.info("%s", shown, extra=told("printed"))
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor, for processes that are started."""
+        return self._descriptor
+
+
+@contextmanager
+def libraries_logged() -> Iterator[None]:
+    """Log what is printed and warned of within."""
+    out, err = LoggedLines("stdout", 1), LoggedLines("stderr", 2)
+    logging.captureWarnings(True)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            yield
+    finally:
+        logging.captureWarnings(False)
+
+
+# The log's way to standard error, by a thread of its own, so that no disk or pipe delays a pass or ends a thread. Who
+# logs hands over a record and no more. A line is written at once, or with others GATHER_SECONDS after those before it:
+# to wake a thread for each costs several times the line. A log file that it goes to is begun anew when it is large
+# (wire/logs.py). Lines that find no room, or that cannot be written, are counted, and the next one that can says
+# how many.
+
+MOST_WAITING: Final = 10_000  # lines
+GATHER_SECONDS: Final = 0.02  # a warning does not wait; an engine that is killed takes these lines along
+MOST_AT_ONCE: Final = 64  # lines, of which a log file may become longer than LOG_BYTES
+CLOSE_SECONDS: Final = 2.0  # at most for what waits, at the end of a process whose standard error no one reads
+OURS: Final = "djinn_jupyter"
+_OUT, _ERR = 1, 2
+
+
+class StandardError:
+    """Writes lines to standard error, and begins the file at `path` anew where that is what it is; without `rotates`
+    it goes on in the file that another process has begun. `spell_lost` makes the line that tells how many were lost. It
+    is no handler of the standard library: those are locked at the end of a process, for which one that hangs would
+    wait."""
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        most_bytes: int = LOG_BYTES,
+        *,
+        rotates: bool = True,
+        spell_lost: Callable[[int], str] = spell_lost,
+    ) -> None:
+        self._path, self._most_bytes, self._rotates = path, most_bytes, rotates
+        self._spell_lost = spell_lost
+        self._end = 0  # of the file, behind what was written here last
+        self.lost = 0
+
+    def write(self, lines: Sequence[str]) -> None:
+        told = [self._spell_lost(self.lost)] if self.lost else []
+        try:
+            self._append("".join(f"{line}\n" for line in (*told, *lines)).encode(errors="backslashreplace"))
+            self.lost = 0
+        except OSError:  # a full disk, a closed pipe
+            self.lost += len(lines)
+        if self._path is not None:
+            self._look_at(self._path)
+
+    def _append(self, text: bytes) -> None:
+        """Write whole lines, on a line of their own also behind half a line of code in C."""
+        end = os.fstat(_ERR).st_size
+        if end != self._end and self._path is not None and _ends_in_half_a_line(self._path, end):
+            text = b"\n" + text
+        _write(text)
+        self._end = end + len(text)
+
+    def _look_at(self, path: Path) -> None:
+        try:
+            if self._rotates and self._is_large(path):
+                rotate(path)
+                _go_on_in(path)
+            elif not self._rotates and _is_older(path):
+                _go_on_in(path)
+        except (OSError, UsageError):
+            self._most_bytes += LOG_BYTES  # looked at again when there is as much more
+
+    def _is_large(self, path: Path) -> bool:
+        found = os.fstat(_ERR)
+        if not stat.S_ISREG(found.st_mode) or found.st_size < self._most_bytes:
+            return False
+        return os.path.samestat(found, path.stat())
+
+
+class QueuedLines(logging.Handler):
+    """Takes records where they are logged, and has `sink` write their lines in that order. `close` lets it write what
+    waits."""
+
+    def __init__(self, formatter: logging.Formatter, sink: StandardError, most: int = MOST_WAITING) -> None:
+        super().__init__()
+        self._waiting: SimpleQueue[logging.LogRecord | str | None] = SimpleQueue()
+        self.setFormatter(formatter)
+        self.addFilter(Stamp())
+        self._sink, self._most, self._closed = sink, most, False
+        self._urgent = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="djinn-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if self._waiting.qsize() >= self._most:
+                self._sink.lost += 1
+                return
+            self._waiting.put(self._taken(record))
+            if record.levelno >= logging.WARNING:
+                self._urgent.set()
+        except Exception:  # noqa: BLE001  a line, whatever it is made of, ends no thread
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._sink.lost += 1
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written since one last could."""
+        return self._sink.lost
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._waiting.put(None)
+            self._urgent.set()
+            self._thread.join(CLOSE_SECONDS)
+        super().close()
+
+    def _taken(self, record: logging.LogRecord) -> logging.LogRecord | str:
+        """Return what waits for a record: nothing that changes, and no traceback, whose frames hold tensors."""
+        if record.exc_info:
+            return self.format(record)
+        record.msg, record.args = record.getMessage(), None
+        return record
+
+    def _write(self) -> None:
+        ended, at_once = False, 0.0  # the moment from which on a line is written at once
+        while not ended:
+            first = self._waiting.get()
+            if (early := at_once - time.monotonic()) > 0:
+                self._urgent.wait(early)
+                self._urgent.clear()
+            waiting = [first, *self._others()]
+            ended = None in waiting
+            self._sink.write([line for one in waiting if one is not None and (line := self._line(one)) is not None])
+            at_once = 0.0 if len(waiting) == MOST_AT_ONCE else time.monotonic() + GATHER_SECONDS
+
+    def _others(self) -> Iterator[logging.LogRecord | str | None]:
+        """Yield what waits besides, at most so much that the file is looked at in time."""
+        with suppress(Empty):
+            for _ in range(MOST_AT_ONCE - 1):
+                yield self._waiting.get_nowait()
+
+    def _line(self, waiting: logging.LogRecord | str) -> str | None:
+        """Return the line; None for one that cannot be laid out, which is counted."""
+        try:
+            return waiting if isinstance(waiting, str) else self.format(waiting)
+        except Exception:  # noqa: BLE001  likewise
+            self._sink.lost += 1
+            return None
+
+
+@contextmanager
+def logging_to_standard_error(form: LogForm) -> Iterator[None]:
+    """Have this process log to standard error. Libraries log from info on."""
+    of_json = form.form == "json"
+    formatter = JsonLines(form.engine, form.rank) if of_json else PlainLines()
+    path = None if form.path is None else Path(form.path)
+    queued = QueuedLines(formatter, StandardError(path, rotates=form.rank is None, spell_lost=formatter.spell_lost))
+    logging.basicConfig(level=logging.INFO, handlers=[queued], force=True)
+    _look_up_nothing()
+    logging.getLogger(OURS).setLevel(logging.getLevelNamesMapping().get((form.level or "info").upper(), logging.INFO))
+    try:
+        with libraries_logged() if of_json else nullcontext():
+            yield
+    finally:
+        logging.getLogger().removeHandler(queued)
+        queued.close()
+
+
+def trouble() -> str | None:
+    """Return in words that this process's log cannot be written; None where it can."""
+    lost = sum(one.lost for one in logging.getLogger().handlers if isinstance(one, QueuedLines))
+    return f"{lost:,} lines of the log could not be written" if lost else None
+
+
+def _look_up_nothing() -> None:
+    """Have records without what our lines do not have: the place in the code, found by walking the stack, the thread
+    and the process (https://docs.python.org/3/howto/logging.html#optimization)."""
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+
+
+def _write(line: bytes) -> None:
+    while line:
+        line = line[os.write(_ERR, line) :]
+
+
+def _ends_in_half_a_line(path: Path, end: int) -> bool:
+    """Return whether the file that standard error goes to has half a line before `end`; not where it is another."""
+    with suppress(OSError), path.open("rb") as file:
+        if end and os.path.samestat(os.fstat(file.fileno()), os.fstat(_ERR)):
+            return os.pread(file.fileno(), 1, end - 1) != b"\n"
+    return False
+
+
+def _is_older(path: Path) -> bool:
+    """Return whether standard error goes to a log that was begun anew since."""
+    found = os.fstat(_ERR)
+    return any(os.path.samestat(found, one.stat()) for one in with_older(path) if one != path)
+
+
+def _go_on_in(path: Path) -> None:
+    """Have standard output and error, also those of libraries in C, go to the file that is to be at `path`."""
+    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        for standard in (_OUT, _ERR):
+            os.dup2(descriptor, standard)
+    finally:
+        os.close(descriptor)

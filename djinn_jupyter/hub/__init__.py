@@ -1,1 +1,0 @@
-"""Djinn's service of a JupyterHub: it admits the keys of the hub's users for as long as their servers live."""

@@ -1,0 +1,53 @@
+"""Names of this kernel and its notebook, from variables that Jupyter and VS Code set. Imports neither of them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from pathlib import Path
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.own import process_mark
+from djinn_jupyter.wire.texts import label as label
+from djinn_jupyter.wire.texts import told_apart as told_apart
+
+
+def holder_name() -> str:
+    """Return the name of the kernel's connection file, which survives a restart; without a kernel, this process's pid
+    and mark."""
+    return _kernel_name() or f"process-{os.getpid()}-{process_mark(os.getpid())}"
+
+
+def _kernel_name() -> str | None:
+    kernels = sys.modules.get("ipykernel.kernelapp")
+    if kernels is None or not kernels.IPKernelApp.initialized():
+        return None
+    return Path(kernels.IPKernelApp.instance().abs_connection_file).stem
+
+
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())  # in a container the user may have no name
+
+
+def notebook_path() -> str | None:
+    """Return the path of this notebook; None outside a notebook."""
+    found = os.environ.get("JPY_SESSION_NAME") or sys.modules["__main__"].__dict__.get("__vsc_ipynb_file__")
+    return str(found) if found else None
+
+
+def default_session_name() -> str:
+    """Return the path of this notebook; where none is known (nbconvert, papermill, a console) the kernel's name, and
+    in IPython without a kernel its process's. UsageError in plain Python."""
+    name = notebook_path() or _kernel_name() or _terminal_name()
+    if name is None:
+        raise UsageError("No notebook gives this session its name: name it, as in engine.session('paris').")
+    return name
+
+
+def _terminal_name() -> str | None:
+    shells = sys.modules.get("IPython.core.interactiveshell")
+    return f"ipython-{os.getpid()}" if shells and shells.InteractiveShell.initialized() else None

@@ -1,0 +1,364 @@
+"""The influence of the nodes and edges of an attribution graph on its outputs, and what is left when those of little
+influence are taken out (Ameisen et al. 2025). Numbers alone: knows no node by name.
+
+Shapes: N nodes, sources by column and targets by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from djinn_jupyter.api.arguments import typed
+from djinn_jupyter.api.arrays import to_numpy
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.interrupts import waits
+from djinn_jupyter.api.partial_replies import replied_in_parts
+from djinn_jupyter.api.result import STRONGEST, Result
+from djinn_jupyter.api.tables import Tabular, in_columns
+from djinn_jupyter.api.temporary import temporary_session
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link.channel import Channel
+from djinn_jupyter.methods.circuits.api.edges import name_of
+from djinn_jupyter.methods.common.api import line_source
+from djinn_jupyter.methods.graphs.request import MOST_FEATURES, MOST_LOGITS, GraphMade, MakeGraph
+from djinn_jupyter.units import power_above
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Values = np.ndarray[Any, Any]
+
+
+def shares(effects_NN: Values) -> Values:
+    """Return each edge's share of the sizes of what comes in at its target."""
+    import numpy as np
+
+    sizes = np.abs(effects_NN)
+    found: Values = sizes / np.maximum(sizes.sum(axis=1, keepdims=True), 1e-30)
+    return found
+
+
+def influence(shares_NN: Values, weights_N: Values) -> Values:
+    """Return the influence of every node on the outputs over all paths, of which there are finitely many."""
+    import numpy as np
+
+    passed, found = weights_N @ shares_NN, np.zeros_like(weights_N)
+    while passed.any():
+        found += passed
+        passed = passed @ shares_NN
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pruning:
+    """The nodes [N] and the edges [N, N] that are left, and the influence of each edge."""
+
+    nodes: Values
+    edges: Values
+    influence: Values
+
+
+def pruned(effects_NN: Values, weights_N: Values, always_N: Values, nodes: float, edges: float) -> Pruning:
+    """Leave the nodes that have this share of all influence together, and of their edges those that have that. Nodes
+    that are `always` left need no edge; of the others each leads somewhere. A node in between has a source."""
+    import numpy as np
+
+    by_node = influence(shares(effects_NN), weights_N)
+    left = (by_node >= _threshold(by_node, nodes)) | always_N
+    among = np.where(left[:, None] & left[None, :], effects_NN, 0.0)
+    own = shares(among)
+    by_edge = own * (influence(own, weights_N) + weights_N)[:, None]
+    kept = (by_edge >= _threshold(by_edge.reshape(-1), edges)) & (by_edge > 0)
+    reads = effects_NN.any(axis=1)
+    while True:
+        leads = kept.any(axis=0) & (kept.any(axis=1) | ~reads)
+        still = left & (leads | always_N)
+        if (still == left).all():
+            return Pruning(left, kept, by_edge)
+        left = still
+        kept &= left[:, None] & left[None, :]
+
+
+def _threshold(influences: Values, share: float) -> float:
+    """Return the least influence among the largest that have a share of all together."""
+    import numpy as np
+
+    order = np.sort(influences)[::-1]
+    total = order.sum()
+    if total <= 0:
+        return 0.0
+    at = int(np.searchsorted(np.cumsum(order) / total, share))
+    return float(order[min(at, len(order) - 1)])
+
+
+# `dj.attribution_graph`: how the features of transcoders make the outputs of one prompt, as a graph of direct effects
+# (Ameisen et al. 2025, "Circuit Tracing").
+
+NodeKind = Literal["feature", "error", "embedding", "output"]
+WORK: Final = "The attribution graph"
+NODES: Final = 0.8
+EDGES: Final = 0.98
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphNode:
+    """A node: a feature at a position, what the transcoders leave out of a layer's MLP there, the embedding of a
+    position with what is added to it there, or an output. `site` is where a breakpoint stops it; `value` is that of a
+    feature, `text` that of the token, or the output's own."""
+
+    kind: NodeKind
+    name: str
+    site: str
+    layer: int
+    position: int
+    text: str
+    value: float | None
+    influence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedGraph(Tabular):
+    """The nodes and edges of most influence: (source, target, effect, influence), the most influential first."""
+
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[tuple[GraphNode, GraphNode, float, float], ...]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the edges as lists by column."""
+        rows = [(one.name, other.name, effect, share) for one, other, effect, share in self.edges]
+        return in_columns(("source", "target", "effect", "influence"), rows)
+
+
+class AttributionGraph(Result):
+    """`values` are float32 [targets, sources], in the order of `targets` and `sources`: the direct effect of each
+    source on each target (of a feature: before its activation). `replacement` is the share of the influence that comes
+    from embeddings and not from errors, over all paths; `completeness` the share of what comes in at each node that is
+    no error, weighted by its influence. `difference` is by how much bias and effects of all sources do not sum to what
+    a target has, at most; `active` counts the features that are active, of which those of most influence are nodes."""
+
+    _view = "attribution_graph_view"
+    ending = ".graph.djinn"
+    named = "file of an attribution graph"
+    reply: GraphMade
+    engine: str | None = None
+
+    def __post_init__(self) -> None:
+        import numpy as np
+
+        self.check()  # so that no number of a file asks for more nodes than its arrays have
+        reply, made = self.reply, self.reply.made
+        self.tokens = self._lines = () if made is None or isinstance(made.asked.line, str) else (made.asked.line,)
+        self.values: np.ndarray[Any, Any] = to_numpy(reply.edges)
+        self.notes, self.stop, self.active = reply.notes, reply.stop, reply.active
+        self.reached, self.bias, self.summed = map(to_numpy, (reply.reached, reply.bias, reply.summed))
+        self.difference = float(np.abs(self.summed - self.reached).max())
+        self._effects, self._weights = self._square()
+        self._influence = influence(shares(self._effects), self._weights)
+        self.nodes = tuple(self._nodes())
+        count = len(self.nodes) - len(reply.outputs)
+        self.sources: tuple[GraphNode, ...] = self.nodes[:count]
+        self.targets: tuple[GraphNode, ...] = (*self.nodes[count:], *self.nodes[: len(reply.sites)])
+        self.replacement, self.completeness = self._scores()
+
+    def check(self) -> None:
+        """Raise ValueError where the effects are not those of the nodes."""
+        one = self.reply
+        targets, features = len(one.outputs) + len(one.sites), len(one.sites)
+        sources = features + (one.all_layers + 1) * len(one.texts)
+        if one.edges.shape != (targets, sources) or one.edges.dtype != "float32":
+            raise ValueError("its effects are not those of its nodes")
+        sides = (one.reached, one.bias, one.summed)
+        if any(side.shape != (targets,) or side.dtype != "float64" for side in sides):
+            raise ValueError("its sums are not those of its targets")
+        if not one.outputs or len(one.weights) != len(one.outputs):
+            raise ValueError("its outputs have not one weight each")
+        if {len(one.positions), len(one.values)} != {features} or not all(
+            0 <= at < len(one.texts) for at in one.positions
+        ):
+            raise ValueError("its features have no positions of its line")
+
+    def _replied_again(self, channel: Channel, reply: GraphMade) -> GraphMade:
+        """Return the same graph, made anew. UsageError where the transcoders here are others."""
+        found: GraphMade = super()._replied_again(channel, reply)
+        here = dict(() if found.made is None else found.made.modules)
+        for site, digest in () if reply.made is None else reply.made.modules:
+            if here.get(site) != digest:
+                raise UsageError(f"{site} here is of other files than it was: add the transcoders of the graph again.")
+        return found
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the target and the source of the effect at this index."""
+        return {"target": self.targets[index[0]].name, "source": self.sources[index[1]].name}
+
+    @property
+    def metric(self) -> str:
+        """The outputs."""
+        return ", ".join(self.reply.outputs)
+
+    @property
+    def module(self) -> str:
+        """The name of the transcoders."""
+        made = self.reply.made
+        return "transcoders" if made is None else made.asked.module
+
+    @property
+    def model(self) -> str | None:
+        """The name of the model, None where the graph has no recipe."""
+        return self.made[0].by.model if self.made else None
+
+    def pruned(self, nodes: float = NODES, edges: float = EDGES) -> PrunedGraph:
+        """Return the nodes that have this share of all influence, and of the edges between them those that have that.
+        Embeddings and outputs that lead nowhere are left out. UsageError."""
+        import numpy as np
+
+        if not (0 < nodes <= 1 and 0 < edges <= 1):
+            raise UsageError("Nodes and edges are kept by their share of the influence, above 0 and up to 1.")
+        always = np.array([one.kind in ("embedding", "output") for one in self.nodes])
+        kept = pruned(self._effects, self._weights, always, nodes, edges)
+        rows, columns = np.nonzero(kept.edges)
+        order = np.argsort(-kept.influence[rows, columns], kind="stable")
+        found = tuple(
+            (
+                self.nodes[column],
+                self.nodes[row],
+                float(self._effects[row, column]),
+                float(kept.influence[row, column]),
+            )
+            for row, column in zip(rows[order].tolist(), columns[order].tolist(), strict=True)
+        )
+        tied = {id(end) for edge in found for end in edge[:2]}
+        return PrunedGraph(nodes=tuple(one for one in self.nodes if id(one) in tied), edges=found)
+
+    @typed
+    def top(self, count: int = STRONGEST) -> list[tuple[str, str, float]]:
+        """Return (source, target, effect) of the edges of most influence, which is the size of an edge in a graph, of
+        those that pruning leaves."""
+        edges = self.pruned().edges[: max(count, 0)]
+        return [(one.name, other.name, effect) for one, other, effect, _ in edges]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return all edges that carry anything as lists by column: source, target and effect."""
+        import numpy as np
+
+        places = np.argwhere(self.values != 0).tolist()
+        rows = [(self.sources[at].name, self.targets[row].name, float(self.values[row, at])) for row, at in places]
+        return in_columns(("source", "target", "effect"), rows)
+
+    def __repr__(self) -> str:
+        features = f"{len(self.reply.sites):,} of {self.active:,} active features"
+        head = f"attribution graph of {self.metric}: {features}, {len(self.reply.texts)} positions"
+        told = [
+            f"replacement {self.replacement:.3f}, completeness {self.completeness:.3f}",
+            f"bias and incoming effects sum to what a node has, within {power_above(self.difference)}",
+        ]
+        return "\n".join([head, *told, *(f"{one} -> {other}: {effect:+.3f}" for one, other, effect in self.top())])
+
+    # --- nodes and influence ---------------------------------------------------------------------------------------
+
+    def _square(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return the effects [nodes, nodes], float64, and the weights of the outputs [nodes]."""
+        import numpy as np
+
+        outputs, sources = len(self.reply.outputs), self.values.shape[1]
+        effects = np.zeros((sources + outputs,) * 2)
+        effects[sources:, :sources] = self.values[:outputs]
+        effects[: len(self.reply.sites), :sources] = self.values[outputs:]
+        weights = np.zeros(sources + outputs)
+        weights[sources:] = self.reply.weights
+        return effects, weights
+
+    def _nodes(self) -> list[GraphNode]:
+        one, last = self.reply, self.reply.all_layers - 1
+        made: list[tuple[NodeKind, str, str, int, int, str, float | None]] = []
+        for site, at, value in zip(one.sites, one.positions, one.values, strict=True):
+            layer = int(site.split(".")[1].split("[")[0])
+            made.append(("feature", f"{site} @{at}", site, layer, at, one.texts[at], value))
+        for layer in range(one.all_layers):
+            for at, text in enumerate(one.texts):
+                made.append(("error", f"error.{layer} @{at}", f"mlp_out.{layer}", layer, at, text, None))
+        made += [("embedding", f"embed @{at}", "resid_pre.0", -1, at, text, None) for at, text in enumerate(one.texts)]
+        end = (f"resid_post.{last}", last + 1, len(one.texts) - 1)
+        made += [("output", text, *end, text, None) for text in one.outputs]
+        return [
+            GraphNode(
+                kind=kind, name=name, site=site, layer=layer, position=at, text=text, value=value, influence=float(own)
+            )
+            for (kind, name, site, layer, at, text, value), own in zip(made, self._influence, strict=True)
+        ]
+
+    def _scores(self) -> tuple[float, float]:
+        """Return the replacement score and the completeness."""
+        import numpy as np
+
+        kinds = np.array([one.kind for one in self.nodes])
+        errors, embeddings = kinds == "error", kinds == "embedding"
+        of_errors, of_embeddings = (float(self._influence[which].sum()) for which in (errors, embeddings))
+        passed = self._influence + self._weights
+        whole = 1 - shares(self._effects)[:, errors].sum(axis=1)
+        total = of_errors + of_embeddings
+        reads = self._effects.any(axis=1)
+        complete = float((whole * passed)[reads].sum() / passed[reads].sum()) if passed[reads].sum() > 0 else 0.0
+        return (of_embeddings / total if total > 0 else 0.0), complete
+
+
+@waits(WORK)
+@typed
+def attribution_graph(
+    engine: RemoteEngine,
+    line: object,
+    metric: str | None = None,
+    *,
+    module: str = "tc",
+    logits: int | None = None,
+    probability: float | None = None,
+    features: int = 1024,
+) -> AttributionGraph:
+    """Return the attribution graph of a line (a text, token ids or a session; Ameisen et al. 2025) through the added
+    transcoders of one name: the direct effects between the features that are active on it, the embeddings, what the
+    transcoders leave out of each MLP (errors), and the outputs. Attention patterns and the scales of norms are held as
+    they are on this line, so effects are exact in the model so made: bias and effects sum to what each node has
+    (`difference` says how nearly).
+
+    The output is `metric` at the last position; without one the logits of the most probable tokens, less the mean of
+    all: as few as have this `probability` (0.95) together, at most `logits` (10). The effects on the `features` of most
+    influence are computed; the others are no nodes. Layers without a transcoder are all error. A model that is not
+    affine then, that streams its weights or is split among ranks or devices is refused with the reason. UsageError;
+    UnknownSite; InvalidCondition; SlabFull; WorkInterrupted, whose `kept` is the graph of the features that were done.
+
+    >>> [one.site for one in engine.add_transcoders("tc", clt_folder, "mlp_in")][-1]
+    'tc.7'
+    >>> graph = dj.attribution_graph(engine, "The capital of France is", "logit(' Paris') - logit(' Rome')")
+    >>> graph.difference < 1e-3, graph.pruned().nodes[-1].name
+    (True, "logit(' Paris') - logit(' Rome')")
+    """
+    if metric is not None and (logits, probability) != (None, None):
+        raise UsageError("logits and probability choose the outputs where there is no metric: leave them out.")
+    logits, probability = 10 if logits is None else logits, 0.95 if probability is None else probability
+    if not 1 <= features <= MOST_FEATURES or not 1 <= logits <= MOST_LOGITS or not 0 < probability <= 1:
+        raise UsageError(
+            f"A graph has 1 to {MOST_FEATURES:,} features, and 1 to {MOST_LOGITS} logits of a probability above 0 and "
+            "up to 1."
+        )
+    asked = MakeGraph(
+        session="graph",
+        line=line_source(engine, line),
+        module=module,
+        metric=metric,
+        logits=logits,
+        probability=probability,
+        features=features,
+    )
+
+    def graph_of(reply: GraphMade) -> AttributionGraph:
+        return AttributionGraph(reply, engine=name_of(engine))
+
+    with temporary_session(engine.channel, "graph") as name:
+        request = msgspec.structs.replace(asked, session=name)
+        return graph_of(replied_in_parts(engine.channel, request, WORK, graph_of))

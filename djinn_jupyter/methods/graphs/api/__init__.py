@@ -1,1 +1,0 @@
-"""Calls, and the results that they return."""

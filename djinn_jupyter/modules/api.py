@@ -1,0 +1,190 @@
+"""Compare the model that the files of a module or an adapter name with the model of the engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from djinn_jupyter.api.arguments import given_path
+from djinn_jupyter.api.tables import Listing
+from djinn_jupyter.api.temporary import temporary_session
+from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.link.channel import Channel, ask_for
+from djinn_jupyter.modules.files.circuit_tracer import layers_in
+from djinn_jupyter.modules.files.folder import ModuleFolder, read_folder
+from djinn_jupyter.modules.files.peft import read_adapter
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.modules import (
+    MOST_TENSORS,
+    AdapterDescription,
+    AdapterIdentity,
+    AddedModuleDescription,
+    NamedTensor,
+)
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.sites import parse_site, parse_trained
+
+FAMILIES: Final = {
+    "bloom": "Bloom",
+    "falcon": "Falcon",
+    "gemma": "Gemma",
+    "gpt2": "GPT2",
+    "gptj": "GPTJ",
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "mixtral": "Mixtral",
+    "olmo": "Olmo",
+    "pythia": "GPTNeoX",
+    "qwen": "Qwen",
+}  # part of a model's name, and how the names of its architectures begin
+HUB_NAME: Final = re.compile(r"[\w.-]+(/[\w.-]+)?")
+SAME: Final = {"gpt2small": "gpt2"}  # TransformerLens's names
+
+
+def note_on(where: Path, field: str, named: str | None, unknown: Sequence[str], here: ModelDescription) -> str | None:
+    """Return what is told once of files in a folder: the name of another model, where it can be the engine's own, and
+    fields that nothing here knows. Raises UsageError, which names the `field`, where the model is another one."""
+    said = []
+    if named is not None and _plain(named) != _plain(here.name):
+        if _is_another(named, here):
+            raise UsageError(
+                f"{where} has {field} {named!r}, and this engine serves {here.name} ({here.architecture}): add it to "
+                f"an engine of its own model. If it is of this model, change {field} in the file."
+            )
+        said.append(f"its files say that it was trained on {named}")
+    if unknown:
+        said.append(f"its files also have {', '.join(unknown)}, unknown here and without a value")
+    return "; ".join(said) or None
+
+
+def _is_another(named: str, here: ModelDescription) -> bool:
+    """Return whether a name is that of another model for sure: of another family, or where no family is known another
+    name on the hub."""
+    families = [begin for word, begin in FAMILIES.items() if word in _plain(named)]
+    if families:
+        return not any(here.architecture.startswith(begin) for begin in families)
+    one, other = _plain(named), _plain(here.name)
+    on_hub = all(HUB_NAME.fullmatch(name) and not Path(name).exists() for name in (named, here.name))
+    return on_hub and one not in other and other not in one
+
+
+def _plain(name: str) -> str:
+    """Return the last word of a model's name without case and signs; `gemma-v3` is `gemma-3`."""
+    last = name.rstrip("/").rpartition("/")[2].lower().replace("-v", "-")
+    plain = re.sub(r"[^a-z0-9]", "", last)
+    return SAME.get(plain, plain)
+
+
+# Add a module to an engine's model: its folder is read here, and its tensors are sent.
+
+NAMELESS: Final = "name the point that it reads, as in at='resid_post.4' (--at resid_post.4)"
+
+
+def add_module(
+    channel: Channel, name: str, folder: str | Path, at: str | None, *, error_term: bool
+) -> AddedModuleDescription:
+    """Add the module in a folder, and return what it is."""
+    return _added(channel, name, read_folder(given_path(folder, "folder"), _layer_of(at)), at, error_term=error_term)
+
+
+def add_transcoders(
+    channel: Channel, name: str, folder: str | Path, point: str | None, *, error_term: bool
+) -> Listing[AddedModuleDescription]:
+    """Add the transcoders of all layers in a folder of circuit-tracer. Where one is refused, those before it stay."""
+    path = given_path(folder, "folder")
+    layers = layers_in(path) if path.is_dir() else []
+    if not layers:
+        raise UsageError(
+            f"{path} has no transcoders of circuit-tracer by layer, such as layer_0.safetensors, or "
+            "W_enc_0.safetensors with W_dec_0.safetensors; one module is added by engine.add_module "
+            "(%djinn_add_module)."
+        )
+    places = [(layer, None if point is None else f"{point}.{layer}") for layer in layers]
+    return Listing(_added(channel, name, read_folder(path, layer), at, error_term=error_term) for layer, at in places)
+
+
+def _layer_of(at: str | None) -> int | None:
+    """Return the layer of a point's spelling; None where that is none, which the engine says."""
+    try:
+        return None if at is None else parse_site(at).layer
+    except UnknownSite:
+        return None
+
+
+def _added(
+    channel: Channel, name: str, found: ModuleFolder, at: str | None, *, error_term: bool
+) -> AddedModuleDescription:
+    note = note_on(found.path, "model_name", found.model, found.unknown, channel.welcome.model)
+    if len(found.tensors) > MOST_TENSORS:
+        raise UsageError(f"{found.path} has {len(found.tensors)} tensors; a module has at most {MOST_TENSORS}.")
+    with temporary_session(channel, "module") as session:
+        request = ask.AddModule(
+            session=session,
+            name=name,
+            at=at if at is not None else _trained_at(found),
+            form=found.form,
+            tensors=tuple(NamedTensor(name=one, values=values) for one, values in found.tensors.items()),
+            folder=str(found.path),
+            digest=found.digest,
+            error_term=error_term,
+        )
+        module = ask_for(channel, request).module
+    notes = [one for one in (module.note, note) if one is not None]
+    return msgspec.structs.replace(module, note="; ".join(notes) or None)
+
+
+def remove_module(channel: Channel, name: str) -> int:
+    """Remove the modules of a name, or the one of a site. Return how many there were."""
+    word, _, layer = name.partition(".")
+    request = ask.RemoveModule(name=word, layer=int(layer) if layer.isdecimal() else None)
+    if layer and not layer.isdecimal():
+        raise UnknownSite(f"{name!r} is no added module; write sae, or sae.4.")
+    return ask_for(channel, request).count
+
+
+def _trained_at(found: ModuleFolder) -> str:
+    """Return the point that a module's files name."""
+    if found.form.trained_at is None:
+        raise UsageError(f"{found.path} does not say where its module was trained: {NAMELESS}.")
+    try:
+        parse_trained(found.form.trained_at)
+    except UnknownSite:
+        raise UsageError(
+            f"{found.path} says that its module was trained at {found.form.trained_at!r}, which is no point here: "
+            f"{NAMELESS}."
+        ) from None
+    return found.form.trained_at
+
+
+# Add an adapter to an engine's model: its folder is read here, and its matrices are sent.
+
+
+def add_adapter(channel: Channel, name: str, folder: str | Path) -> AdapterDescription:
+    """Add the adapter in a folder, and return what it is."""
+    found = read_adapter(given_path(folder, "folder"))
+    note = note_on(found.path, "base_model_name_or_path", found.model, found.unknown, channel.welcome.model)
+    with temporary_session(channel, "adapter") as session:
+        request = ask.AddAdapter(
+            session=session, name=name, modules=found.modules, folder=str(found.path), digest=found.digest
+        )
+        adapter = ask_for(channel, request).adapter
+    return msgspec.structs.replace(adapter, note=note)
+
+
+def same_adapter(channel: Channel, kept: AdapterIdentity | None) -> str | None:
+    """Return the name of the adapter here that is of the same files as one that a result was computed with; None where
+    it was computed with none. Raises UsageError where it is not there."""
+    if kept is None:
+        return None
+    there = ask_for(channel, ask.ListAdapters()).adapters
+    name = next((one.name for one in there if one.digest == kept.digest), None)
+    if name is None:
+        raise UsageError(
+            f"It was computed with the adapter {kept.name} of {kept.folder}, which is not added here as it was; add it "
+            f"first (%djinn_add_adapter {kept.name} {kept.folder})."
+        )
+    return name

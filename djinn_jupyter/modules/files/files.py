@@ -1,0 +1,277 @@
+"""The files of a module's folder, read whole: contents up to a size, a declaration in JSON. Nothing in them is run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.files import open_plain
+from djinn_jupyter.units import spell_bytes
+from djinn_jupyter.wire.arrays import ITEM_BYTES, MAX_AXES, Array
+
+MOST_DECLARATION: Final = 2**20
+MOST_BYTES: Final = 2**32  # what one message carries
+PICKLES: Final = (".pt", ".pth", ".bin", ".pkl")
+
+
+def contents_of(path: Path, most: int) -> bytes:
+    """Return the bytes of a file. Raises UsageError where it is larger, or cannot be read."""
+    try:
+        with open_plain(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise UsageError(f"{path} has {spell_bytes(size)}, and at most {spell_bytes(most)} are read of it.")
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def object_in(path: Path, declared: bytes) -> dict[str, Any]:
+    """Return the JSON object in a file's bytes. Raises UsageError."""
+    try:
+        found = json.loads(declared)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} cannot be read as a JSON object.")
+    return found
+
+
+def pickle_among(folder: Path) -> str | None:
+    """Return a sentence about the first pickle in a folder; None where there is none."""
+    pickles = sorted(one.name for one in folder.iterdir() if one.suffix in PICKLES)
+    if not pickles:
+        return None
+    return f"{pickles[0]} is a pickle, which is code and never read: save its tensors by safetensors."
+
+
+# The fields of a format that is read: computed, harmless, or refused by name. There is one table for each format.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldTable:
+    """The names of all fields. The reader of a format reads and checks `computed` ones, and `harmless` ones change no
+    number. Each of `refused` has the value at which it changes none, and the advice for any other value."""
+
+    computed: frozenset[str]
+    harmless: frozenset[str]
+    refused: Mapping[str, tuple[object, str]]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.computed or name in self.harmless or name in self.refused
+
+    def unheard(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that could change a number and are not computed here, unknown ones included."""
+        heard = self.computed | self.harmless
+        return {name: value for name, value in said.items() if name not in heard and not self.is_unset(name, value)}
+
+    def is_unset(self, name: str, value: object) -> bool:
+        """Return whether a field has no effect at a value: null, false, empty, or the default of its class."""
+        default = self.refused.get(name, (None, ""))[0]
+        empty = value is None or value is False or (isinstance(value, str | list | tuple | dict) and not value)
+        return empty or (isinstance(value, bool) == isinstance(default, bool) and value == default)
+
+    def require_heard(self, said: Mapping[str, Any], where: str) -> None:
+        """Raise UsageError, which names the field, where a declaration has one that is not computed here."""
+        for name, value in self.unheard(said).items():
+            advice = self.refused.get(name, (None, ""))[1]
+            raise UsageError(f"{where} has {name} {short(value)}, which is not computed here{advice and '; '}{advice}.")
+
+    def unknown(self, said: Iterable[str]) -> list[str]:
+        """Return the fields that are in no table."""
+        return [name for name in said if name not in self]
+
+
+def short(value: object) -> str:
+    """Return how a message shows a value of a file."""
+    said = repr(value)
+    return said if len(said) <= 60 else f"{said[:57]}..."
+
+
+# Numbers in the tensors of a file, on which it depends whether a module is computed here.
+
+CLOSE: Final = 1.001e-5  # of `torch.allclose`, by which SAELens compares
+
+
+def all_ones(array: Array) -> bool:
+    """Return whether every number of a floating array is 1."""
+    return bool((abs(_numbers(array) - 1.0) <= CLOSE).all())
+
+
+def any_negative(array: Array) -> bool:
+    """Return whether a number of a floating array is below 0."""
+    return bool((_numbers(array) < 0).any())
+
+
+def _numbers(array: Array) -> Any:
+    import numpy as np
+
+    if array.dtype == "bfloat16":  # the upper half of a float32
+        return (np.frombuffer(array.data, dtype="<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(array.data, dtype=np.dtype(array.dtype).newbyteorder("<"))
+
+
+# Match regular expressions of files in a process of its own, which a limit of time ends: one can take years.
+
+MOST_SECONDS: Final = 20.0
+PROGRAM: Final = """\
+import json, re, sys
+patterns, names = json.load(sys.stdin)
+json.dump({one: [name for name in names if re.fullmatch(one, name)] for one in patterns}, sys.stdout)
+"""
+
+
+def matched(patterns: Sequence[str], names: Iterable[str], where: str) -> Mapping[str, list[str]]:
+    """Return the names that each pattern matches as a whole. Raises UsageError where one is no regular expression, or
+    takes longer than MOST_SECONDS. Without a pattern no process is started."""
+    if not patterns:
+        return {}
+    asked = json.dumps([list(patterns), list(names)])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", PROGRAM], input=asked, capture_output=True, text=True, timeout=MOST_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{where}: it takes more than {MOST_SECONDS:g} seconds to match the pattern.") from None
+    if done.returncode != 0:
+        raise UsageError(f"{where}: {done.stderr.strip().splitlines()[-1] if done.stderr else 'it cannot be matched'}.")
+    found: Mapping[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+# Reads a safetensors file: a length, a header in JSON, raw values. Trusts nothing in it, and needs no torch. The
+# format is https://github.com/huggingface/safetensors#format. The file is read whole: one that is mapped into memory
+# and cut short meanwhile ends the process.
+
+LENGTH_BYTES: Final = 8
+MOST_HEADER: Final = 10 * 2**20
+METADATA: Final = "__metadata__"
+ENTRY: Final = FieldTable(computed=frozenset({"data_offsets", "dtype", "shape"}), harmless=frozenset(), refused={})
+DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+
+
+def tensors_in(path: Path, contents: bytes) -> dict[str, Array]:
+    """Return the tensors of a file by name, views of its contents. Raises UsageError where it is none, or not whole."""
+    whole = memoryview(contents)
+    header, begins = _header(path, whole)
+    _require_apart(path, header)
+    return {
+        str(name): _tensor(path, str(name), entry, whole, begins) for name, entry in header.items() if name != METADATA
+    }
+
+
+def _header(path: Path, whole: memoryview) -> tuple[Mapping[str, Any], int]:
+    """Return the header, and the place of the first value."""
+    length = int.from_bytes(whole[:LENGTH_BYTES], "little")
+    if len(whole) < LENGTH_BYTES or length > MOST_HEADER:
+        raise UsageError(f"{path} is no safetensors file: it does not begin with the length of its header.")
+    if len(whole) < LENGTH_BYTES + length:
+        raise _cut_short(path, LENGTH_BYTES + length, len(whole))
+    try:
+        header = json.loads(bytes(whole[LENGTH_BYTES : LENGTH_BYTES + length]))
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise UsageError(f"{path} is no safetensors file: its header cannot be read.")
+    texts = header.get(METADATA, {})
+    if not isinstance(texts, dict) or not all(isinstance(one, str) for one in texts.values()):
+        raise UsageError(f"{path} contradicts itself: its {METADATA} {short(texts)} is no object of texts.")
+    return header, LENGTH_BYTES + length
+
+
+def _tensor(path: Path, name: str, entry: Any, whole: memoryview, begins: int) -> Array:
+    dtype, shape, (start, end) = _entry(path, name, entry)
+    if end - start != math.prod(shape) * ITEM_BYTES[dtype]:
+        raise UsageError(f"{path} contradicts itself: {name} of shape {list(shape)} has {end - start} bytes there.")
+    if begins + end > len(whole):
+        raise _cut_short(path, begins + end, len(whole))
+    return Array(dtype=dtype, shape=shape, data=whole[begins + start : begins + end])
+
+
+def _require_apart(path: Path, header: Mapping[str, Any]) -> None:
+    """Raise UsageError where two tensors have bytes in common, which no program writes."""
+    places = sorted((*_entry(path, name, entry)[2], name) for name, entry in header.items() if name != METADATA)
+    for (_, end, name), (start, _, other) in pairwise(places):
+        if start < end:
+            raise UsageError(f"{path} contradicts itself: {name} and {other} have bytes in common.")
+
+
+def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], tuple[int, int]]:
+    """Return the dtype, the shape and the place of a tensor, as its header says them."""
+    found = entry if isinstance(entry, dict) else {}
+    ENTRY.require_heard(found, f"{path}: {name}")
+    kind, shape, place = found.get("dtype"), _counts(found.get("shape")), _counts(found.get("data_offsets"))
+    if isinstance(kind, str) and kind not in DTYPES:
+        raise UsageError(f"{name} in {path} is of dtype {kind}; a module's tensors are of {', '.join(DTYPES)}.")
+    if not isinstance(kind, str) or shape is None or len(shape) > MAX_AXES or place is None or len(place) != 2:
+        raise UsageError(f"{path} contradicts itself: its header does not say the dtype, shape and place of {name}.")
+    return DTYPES[kind], shape, (place[0], place[1])
+
+
+def _counts(value: Any) -> tuple[int, ...] | None:
+    """Return a list of whole numbers, none below 0 or beyond 64 bits; None for anything else."""
+    found = isinstance(value, list) and all(type(one) is int and 0 <= one < 2**63 for one in value)
+    return tuple(value) if found else None
+
+
+def _cut_short(path: Path, wanted: int, there: int) -> UsageError:
+    return UsageError(
+        f"{path} is cut short: it should have {spell_bytes(wanted)} and has {spell_bytes(there)}; copy it again."
+    )
+
+
+# Writes a module's folder, whole or not at all, and the bytes of a safetensors file.
+
+NAMES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+EIGHT: Final = 8
+
+
+def require_free(folder: Path) -> None:
+    """Raise UsageError where a folder has files already, or is none."""
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written to: {error.strerror or error}.") from None
+    if taken:
+        raise UsageError(f"{folder} has something already: name another folder, or delete that one.")
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files beside the folder and move them to its place together. Raises StorageFailed, and leaves nothing
+    then."""
+    aside = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        aside.chmod(0o755)
+        for name, contents in files.items():
+            (aside / name).write_bytes(contents)
+        aside.replace(folder)
+    except OSError as error:
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+        raise StorageFailed(f"{folder} could not be written: {error.strerror or error}.") from None
+
+
+def safetensors_bytes(tensors: Mapping[str, Array]) -> bytes:
+    """Return the file of some tensors: the same values are the same bytes."""
+    entries, values, begin = {}, [], 0
+    for name, array in sorted(tensors.items()):
+        place = [begin, begin + array.nbytes]
+        entries[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": place}
+        values.append(bytes(array.data))
+        begin += array.nbytes
+    head = json.dumps(entries).encode()
+    head += b" " * (-len(head) % EIGHT)
+    return b"".join([len(head).to_bytes(EIGHT, "little"), head, *values])

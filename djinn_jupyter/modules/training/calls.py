@@ -1,0 +1,333 @@
+"""The difference of two means as a steering vector, found in this process by numpy."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from djinn_jupyter.api.arguments import checked_seed, given_path, shown, typed
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.interrupts import interruptible
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.api.activations import Activations
+from djinn_jupyter.modules.files import folder
+from djinn_jupyter.modules.files.files import require_free, safetensors_bytes, write_folder
+from djinn_jupyter.modules.training.collections import collection_of, labels_given, labels_of, provenance, rows_of
+from djinn_jupyter.modules.training.jobs import (
+    AnyJob,
+    Method,
+    ProbeJob,
+    SaeJob,
+    SteeringJob,
+    TranscoderJob,
+    TunedLensJob,
+)
+from djinn_jupyter.modules.training.process import PROVENANCE, VECTOR, OnTrained, TrainedModule, module_in, train
+from djinn_jupyter.modules.training.unembedding import unembedding_of
+from djinn_jupyter.wire.arrays import Array
+
+
+def write_difference(job: SteeringJob) -> None:
+    """Write the folder of a vector from the mean of the other rows to that of the positive, as a training of another
+    method does. Raises UsageError where the means are the same, StorageFailed and WorkInterrupted, with nothing
+    written."""
+    with interruptible("The training", done="nothing was written"):
+        collection = Activations(job.collection)
+        rows = rows_of(collection, job.site)
+        positive_N = labels_of(rows.prompts_N, job.positive).astype(bool)
+        x_ND = rows.values_ND.astype(np.float64)
+        low_D = x_ND[~positive_N].mean(0)
+        vector_D = x_ND[positive_N].mean(0) - low_D
+        length = float(np.linalg.norm(vector_D))
+        if not length > 0:
+            raise UsageError("Positive and other rows have the same mean along this direction, so it steers nowhere.")
+        weight_D = vector_D / length**2
+        bias = -(weight_D @ low_D)
+        figures = {"length": length, "told_apart": float(((x_ND @ weight_D + bias > 0.5) == positive_N).mean())}
+        tensors = {"weight": _array(weight_D[None]), "bias": _array(bias[None])}
+        form = {"kind": "probe", "dtype": "float32", "trained_at": job.site}
+        vector = io.BytesIO()
+        np.save(vector, vector_D.astype("<f4"), allow_pickle=False)
+        files = {
+            folder.DECLARED: (json.dumps(form, indent=1) + "\n").encode(),
+            folder.TENSORS: safetensors_bytes(tensors),
+            VECTOR: vector.getvalue(),
+            PROVENANCE: provenance(job, collection, figures, {"numpy": np.__version__}, platform.machine()),
+        }
+        write_folder(Path(job.to), files)
+
+
+def _array(values: Any) -> Array:
+    found = np.asarray(values, dtype="<f4")
+    return Array(dtype="float32", shape=found.shape, data=found.tobytes())
+
+
+# `dj.train_sae` and its like: one call on a collection, one folder that `engine.add_module` takes.
+
+MOST: Final = 2**20
+
+
+@typed
+def train_sae(
+    collection: Activations | str | Path,
+    *,
+    to: str | Path,
+    site: str | None = None,
+    features: int = 1024,
+    active: int = 16,
+    steps: int = 2000,
+    batch: int = 1024,
+    rate: float = 0.003,
+    seed: int = 0,
+    threads: int = 1,
+    on_progress: OnTrained | None = None,
+) -> TrainedModule:
+    """Train an SAE of so many `features` on a site of a collection, `active` of which fire at a position in the mean,
+    and save it in the folder `to`. `site` is needed where the collection has several. It is trained with a
+    top-k over each batch (BatchTopK) and saved as a JumpReLU of SAELens, for `steps` of `batch` positions with
+    Adam at `rate`. The same call has the same bits on one machine, with as many `threads`. UsageError; StorageFailed;
+    WorkInterrupted, whose `kept` is the module as it was then, in that folder too; its provenance says at which step.
+
+    >>> acts = engine.collect(["The capital of France is", "People in Italy speak"], "resid_post.4", to=folder)
+    >>> sae = dj.train_sae(acts, to=new_folder, features=32, active=4, steps=5)
+    >>> sae.kind, sorted(sae.figures), engine.add_module("tiny", sae.folder).site
+    ('sae', ['active', 'explained_variance', 'never_active'], 'tiny.4')
+    """
+    job = SaeJob(
+        **_common(collection_of(collection), site, to, seed, threads),
+        **_sparse(features, active, steps, batch, rate),
+    )
+    return _trained(job, "sae", on_progress)
+
+
+@typed
+def train_transcoder(
+    collection: Activations | str | Path,
+    *,
+    to: str | Path,
+    site: str,
+    written: str | None = None,
+    features: int = 1024,
+    active: int = 16,
+    steps: int = 2000,
+    batch: int = 1024,
+    rate: float = 0.003,
+    seed: int = 0,
+    threads: int = 1,
+    on_progress: OnTrained | None = None,
+) -> TrainedModule:
+    """Train a transcoder of so many `features` that makes what an MLP makes of what it is given, and save it in the
+    folder `to`. `site` is what it reads, such as "mlp_in.4", and `written` what it makes, by default the mlp_out of the
+    same layer; the collection has both, of the same prompts. Otherwise as `train_sae`; saved as SAELens's
+    jumprelu_transcoder. UsageError; StorageFailed; WorkInterrupted.
+
+    >>> acts = engine.collect(["The capital of France is", "People in Italy"], ["mlp_in.4", "mlp_out.4"], to=folder)
+    >>> trained = dj.train_transcoder(acts, to=new_folder, site="mlp_in.4", features=32, active=4, steps=5)
+    >>> trained.kind, engine.add_module("made", trained.folder).writes
+    ('transcoder', 'mlp_out.4')
+    """
+    given = collection_of(collection)
+    other = site.replace("mlp_in.", "mlp_out.", 1) if written is None else written
+    if other == site or not {site, other} <= set(given.sites):
+        raise UsageError(
+            "A transcoder is trained on what it reads and what it makes: collect both, as in ['mlp_in.4', "
+            f"'mlp_out.4']; this collection has {', '.join(given.sites)}."
+        )
+    job = TranscoderJob(
+        **_common(given, site, to, seed, threads),
+        written=other,
+        **_sparse(features, active, steps, batch, rate),
+    )
+    return _trained(job, "transcoder", on_progress)
+
+
+@typed
+def train_probe(
+    collection: Activations | str | Path,
+    labels: object,
+    *,
+    to: str | Path,
+    site: str | None = None,
+    penalty: float = 0.001,
+    held_out: float = 0.2,
+    seed: int = 0,
+    threads: int = 1,
+) -> TrainedModule:
+    """Train a linear probe on a site of a collection, and save it in the folder `to`. `labels` has one for each prompt,
+    or one for each position that was kept: texts, whole numbers, True or False are classes, told by logistic
+    regression; other numbers are told by ridge regression. Its values are the logit of the second of two classes, of
+    several one each, in the order of `provenance["training"]["classes"]`. A share of the prompts, `held_out`, is only
+    measured by. `penalty` is of the squared weights, of rows divided by the root of their mean square.
+    UsageError; StorageFailed; WorkInterrupted.
+
+    >>> prompts = ["The capital of France", "The capital of Italy", "People in Italy speak", "In Spain people speak"]
+    >>> acts = engine.collect(prompts, "resid_post.4", to=folder, positions=-1)
+    >>> probe = dj.train_probe(acts, ["capital", "capital", "language", "language"], to=new_folder, held_out=0)
+    >>> probe.figures, engine.add_module("told", probe.folder).site
+    ({'accuracy_trained': 1.0}, 'told.4')
+    """
+    given, chosen = collection_of(collection), labels_given(labels)
+    job = ProbeJob(
+        **_common(given, site, to, seed, threads),
+        labels=chosen.numbers,
+        classes=chosen.classes,
+        penalty=_at_least_0("penalty", penalty),
+        held_out=_share("held_out", held_out),
+    )
+    return _trained(job, "probe", None)
+
+
+@typed
+def steering_vector(
+    collection: Activations | str | Path,
+    positive: object,
+    *,
+    to: str | Path,
+    site: str | None = None,
+    method: Method = "mean_difference",
+    penalty: float = 0.001,
+    seed: int = 0,
+    threads: int = 1,
+) -> TrainedModule:
+    """Find the direction from the other rows of a site to the `positive` ones (True or False for each prompt, or for
+    each position that was kept), and save it in the folder `to`. `method`: the difference of the means, the first
+    principal component of all rows, or the weights of a logistic regression. Its `vector`, for `dj.add`, is
+    as long as the means are apart along it; as a module it reads 0 at the mean of the others and 1 at that of
+    the positive. UsageError; StorageFailed; WorkInterrupted.
+
+    >>> prompts = ["It was a sad day.", "It was a gloomy day.", "It was a happy day.", "It was a merry day."]
+    >>> acts = engine.collect(prompts, "resid_post.4", to=folder, positions=-1)
+    >>> sadness = dj.steering_vector(acts, [True, True, False, False], to=new_folder)
+    >>> sadness.vector.shape, engine.add_module("sadness", sadness.folder).site
+    ((128,), 'sadness.4')
+    """
+    given, chosen = collection_of(collection), labels_given(positive)
+    if chosen.classes != ("False", "True"):
+        raise UsageError("positive is True or False for each prompt, and both have to be there.")
+    job = SteeringJob(
+        **_common(given, site, to, seed, threads),
+        positive=tuple(map(bool, chosen.numbers)),
+        method=method,
+        penalty=_at_least_0("penalty", penalty),
+    )
+    if method != "mean_difference":
+        return _trained(job, "steering vector", None)
+    require_free(Path(job.to))
+    write_difference(job)
+    return module_in(Path(job.to), job.site, "steering vector")
+
+
+@typed
+def train_tuned_lens(
+    engine: RemoteEngine,
+    collection: Activations | str | Path,
+    *,
+    to: str | Path,
+    site: str,
+    steps: int = 500,
+    batch: int = 256,
+    rate: float = 0.001,
+    held_out: float = 0.1,
+    seed: int = 0,
+    threads: int = 1,
+    on_progress: OnTrained | None = None,
+) -> TrainedModule:
+    """Train a tuned lens for `site`, and save it in the folder `to`: a translation after which the model's head says
+    the next token as after its last layer. The collection has the site and the last `resid_post`, of the same
+    prompts; the engine gives the head, which is a norm and `W_U`. Adam at `rate`, which falls to 0, over `steps` of
+    `batch` positions. Its figures are Kullback-Leibler divergences from the model's own probabilities, in nats, on the
+    prompts that are `held_out`. UsageError where the logits are not made so; StorageFailed; WorkInterrupted.
+
+    >>> prompts = ["The capital of France is", "People in Italy speak", "Monday, Tuesday,", "Mary gave a book to"]
+    >>> acts = engine.collect(prompts, ["resid_post.4", "resid_post.7"], to=folder)
+    >>> lens = dj.train_tuned_lens(engine, acts, to=new_folder, site="resid_post.4", steps=20, held_out=0)
+    >>> lens.figures["divergence"] < lens.figures["divergence_of_logit_lens"]
+    True
+    >>> engine.add_module("tuned", lens.folder).site
+    'tuned.4'
+    """
+    given, last = collection_of(collection), f"resid_post.{engine.description.layers - 1}"
+    common = _common(given, site, to, seed, threads)
+    if last not in given.sites:
+        raise UsageError(
+            f"The collection has no {last}, which a lens is tuned to: collect both, as [{site!r}, {last!r}]."
+        )
+    require_free(Path(common["to"]))
+    head = unembedding_of(engine, given, last)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "head.npz"
+        head.save(path)
+        job = TunedLensJob(
+            **common,
+            last=last,
+            head=str(path),
+            norm=head.norm,
+            epsilon=head.epsilon,
+            steps=_count("steps", steps),
+            batch=_count("batch", batch),
+            rate=_positive("rate", rate),
+            held_out=_share("held_out", held_out),
+        )
+        return _trained(job, "tuned lens", on_progress)
+
+
+def _common(collection: Activations, site: str | None, to: str | Path, seed: int, threads: int) -> dict[str, Any]:
+    """Return what every job has."""
+    if site is None and len(collection.sites) > 1:
+        raise UsageError(f"The collection has several sites; name one, as in site={collection.sites[0]!r}.")
+    chosen = collection[collection.sites[0] if site is None else site].name
+    return {
+        "collection": str(collection.folder.absolute()),
+        "site": chosen,
+        "to": str(given_path(to, "folder")),
+        "seed": checked_seed(seed),
+        "threads": _count("threads", threads),
+    }
+
+
+def _sparse(features: int, active: int, steps: int, batch: int, rate: float) -> dict[str, Any]:
+    """Return how sparse features are trained, of an SAE and of a transcoder, checked."""
+    return {
+        "features": _count("features", features),
+        "active": _count("active", active, most=features),
+        "steps": _count("steps", steps),
+        "batch": _count("batch", batch),
+        "rate": _positive("rate", rate),
+    }
+
+
+def _trained(job: AnyJob, kind: str, on_progress: OnTrained | None) -> TrainedModule:
+    require_free(Path(job.to))
+    train(job, on_progress)
+    return module_in(Path(job.to), job.site, kind)
+
+
+def _count(name: str, value: int, most: int = MOST) -> int:
+    if not 1 <= value <= most:
+        raise UsageError(f"{name} is a whole number from 1 to {most:,}, not {shown(value)}.")
+    return value
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise UsageError(f"{name} is a number above 0, not {shown(value)}.")
+    return value
+
+
+def _at_least_0(name: str, value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{name} is a number, 0 or more, not {shown(value)}.")
+    return value
+
+
+def _share(name: str, value: float) -> float:
+    if not 0 <= value < 1:
+        raise UsageError(f"{name} is a share of the prompts, from 0 to less than 1, not {shown(value)}.")
+    return value

@@ -1,0 +1,305 @@
+"""The checkpoints of an engine in a store of objects. Each goes through a file of this machine, which
+`checkpoint_files` writes and reads, so that its bytes are those of a checkpoint in a folder, and as well checked.
+
+Clients name checkpoints and never addresses: an address in a request would be a person's way to the engine's
+credentials.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from shutil import rmtree
+from typing import Final, Literal, TypeGuard, get_args
+
+import msgspec
+import torch
+
+from djinn_jupyter.engine.store.checkpoint_files import (
+    ABANDONED_SECONDS,
+    HEAD_BYTES,
+    MOST_LISTED,
+    SUFFIX,
+    CheckpointFolder,
+    FoundCheckpoint,
+    Kept,
+    listed,
+    name_taken,
+    told,
+    unknown,
+)
+from djinn_jupyter.engine.store.identity import ModelIdentity
+from djinn_jupyter.engine.store.image import SessionImage
+from djinn_jupyter.errors import IllegalMove, StorageFailed, UnknownCheckpoint, UsageError
+from djinn_jupyter.files import Abandoned, make_folder
+from djinn_jupyter.remote.engine.moving import Moving
+from djinn_jupyter.remote.engine.objects import SCHEME, Changed, JournalStore, Objects, S3Store
+from djinn_jupyter.wire.base import person_of
+from djinn_jupyter.wire.nouns import CheckpointDescription
+from djinn_jupyter.wire.sessions import Checkpoints
+
+_PREFIX: Final = ".checkpoint-"
+
+
+def is_store(address: str | None) -> TypeGuard[str]:
+    return address is not None and address.startswith(SCHEME)
+
+
+class CheckpointStore:
+    """`folder` is on this machine; files are there while they are on their way. Sizes are those that this engine knows:
+    of its start or the last list, and of what it saved and dropped since, so that no request of another kind waits for
+    the store."""
+
+    def __init__(self, objects: Objects, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
+        self._objects, self._folder = objects, folder
+        self._identity, self._device = identity, device
+        self._names = CheckpointFolder(folder, identity, device)
+        self._sizes: dict[str, int] = {}
+
+    def count(self) -> None:
+        """Look how large the store's checkpoints are. Raises StorageFailed."""
+        self._sizes = {name: size for name, size in self._objects.sizes().items() if name.endswith(SUFFIX)}
+
+    def file_of(self, name: str) -> Path:
+        """Return the name of an object, as a path. Raises UsageError for an invalid name."""
+        return self._names.file_of(name)
+
+    def require_free(self, name: str) -> None:
+        if self.size_of(name):
+            raise name_taken(name)
+
+    def size_of(self, name: str) -> int:
+        return self._sizes.get(self.file_of(name).name, 0)
+
+    def bytes_by_person(self) -> dict[str | None, int]:
+        found: dict[str | None, int] = {}
+        for name, size in self._sizes.items():
+            found[person_of(name)] = found.get(person_of(name), 0) + size
+        return found
+
+    def found(self, name: str) -> FoundCheckpoint:
+        """Return a checkpoint by its name, or by the path of a file of this machine. Whether the store has it is seen
+        when it is read."""
+        if "/" in name:
+            return self._names.found(name)
+        file = self.file_of(name.removesuffix(SUFFIX)).name
+        return FoundCheckpoint(where=self._where(file), read=lambda: self._read(name, file))
+
+    def save(
+        self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
+    ) -> tuple[CheckpointDescription, str]:
+        """Write the file, and put it into the store when it is whole. Raises StorageFailed, leaving nothing behind;
+        UsageError when the name was taken meanwhile, by another engine too."""
+        with self._on_the_way() as folder:
+            saved, path = folder.save(name, image, entry, replace=True, abandoned=abandoned)
+            try:
+                self._objects.put(Path(path), Path(path).name, replace=replace)
+            except FileExistsError:
+                raise name_taken(name) from None
+            except FileNotFoundError as error:
+                raise StorageFailed(f"{self._objects.address} could not be written to: {error}.") from error
+        self._sizes = {**self._sizes, Path(path).name: saved.bytes_stored}
+        return saved, self._where(Path(path).name)
+
+    def list(self, person: str | None = None) -> Checkpoints:
+        """Return a person's checkpoints, all where None asks, newest first; leaves out other objects and those damaged
+        at their beginning. Of many objects, the first MOST_LISTED by name are read."""
+        self.count()
+        named = sorted(name for name in self._sizes if person is None or person_of(name) == person)
+        with self._on_the_way() as folder:
+            read = named[:MOST_LISTED]
+            found = [self._described(folder.folder / name, self._sizes[name]) for name in read]
+        return listed(found, len(named) - len(read))
+
+    def drop(self, name: str) -> None:
+        file = self.file_of(name.removesuffix(SUFFIX)).name
+        if file not in self._objects.sizes():
+            raise self._unknown(name)
+        self._objects.delete(file)
+        self._sizes = {one: size for one, size in self._sizes.items() if one != file}
+
+    def _unknown(self, name: str) -> UnknownCheckpoint:
+        self.count()
+        return unknown(name, (file.removesuffix(SUFFIX) for file in self._sizes))
+
+    def _read(self, name: str, file: str) -> Kept:
+        with self._on_the_way() as folder:
+            try:
+                self._objects.get(file, folder.folder / file)
+            except FileNotFoundError:
+                raise self._unknown(name) from None
+            return folder.read(folder.folder / file, self._where(file))
+
+    def _described(self, path: Path, size: int) -> CheckpointDescription | None:
+        try:
+            path.write_bytes(self._objects.head(path.name, HEAD_BYTES))
+        except FileNotFoundError:  # dropped just now
+            return None
+        entry = told(path)
+        return None if entry is None else msgspec.structs.replace(entry, bytes_stored=size)
+
+    def _where(self, file: str) -> str:
+        return f"{self._objects.address}/{file}"
+
+    @contextmanager
+    def _on_the_way(self) -> Iterator[CheckpointFolder]:
+        """Yield a folder of this machine that is deleted at the end; those of engines that were killed go too."""
+        try:
+            make_folder(self._folder)
+            for left in self._folder.glob(f"{_PREFIX}*"):
+                if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                    rmtree(left, ignore_errors=True)
+            made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self._folder, ignore_cleanup_errors=True)
+        except OSError as error:
+            raise StorageFailed(f"{self._folder} could not be written to: {error.strerror or error}.") from error
+        with made as folder:
+            yield CheckpointFolder(Path(folder), self._identity, self._device)
+
+
+def require_store(address: str | None) -> None:
+    """Raise UsageError, StorageFailed or MissingDependency where checkpoints cannot be kept at an address of a
+    store."""
+    if address is None or not is_store(address):
+        return
+    objects = Objects.at(address)
+    try:
+        objects.require_compare_and_put()
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"There is no place for checkpoints at {objects.address} ({error}): make its bucket."
+        ) from None
+
+
+# Sessions on their way between two engines that have a store in common: two objects each. ID.djinn the session, whole,
+# written by the engine that it leaves ID.state where the session is: one word, replaced by compare-and-put alone The
+# words are those of the names in `move_folder`: `waits`, then `arriving`, then `arrived` or `stayed`. None comes
+# twice, so a put that had no answer and arrives late finds another word and changes nothing. Where there is no word,
+# an engine has noted the move and not written it yet, or both know of the decision: the session is with the one that
+# has it.
+
+log = logging.getLogger(__name__)
+
+Word = Literal["waits", "arriving", "arrived", "stayed"]
+_WORDS: Final[tuple[Word, ...]] = get_args(Word)
+_DECIDED: Final = ("arrived", "stayed")
+_TRIES: Final = 16  # each that fails is another engine's that succeeded
+
+
+class MoveStore:
+    """The store that the engines between which sessions move share."""
+
+    def __init__(self, words: JournalStore, files: CheckpointStore) -> None:
+        self._words, self._files = words, files
+        self._ended: set[str] = set()  # moves that were decided here, also where no word tells
+
+    @classmethod
+    def at(cls, address: str, folder: Path, identity: ModelIdentity, device: torch.device) -> MoveStore:
+        """Return those below an address. `folder` is on this machine; files are there while they are on their way."""
+        return cls(S3Store(address), CheckpointStore(Objects.at(address), folder, identity, device))
+
+    def write(
+        self, move: str, image: SessionImage, described: CheckpointDescription, abandoned: threading.Event
+    ) -> int:
+        if move in self._ended or self._read(move) is not None:
+            raise UsageError("The move of this name has ended already; draw another.")
+        saved, _ = self._files.save(move, image, described, replace=True, abandoned=abandoned)
+        try:
+            if abandoned.is_set():
+                raise Abandoned
+            self._put(move, "waits", None)
+        except Changed:
+            raise UsageError("The move of this name is another engine's; draw another.") from None
+        except BaseException:
+            self._delete(move)
+            raise
+        return saved.bytes_stored
+
+    def read(self, move: str) -> SessionImage:
+        there = self._read(move)
+        if there is None or there[0] != "waits":
+            raise self._not_there()
+        try:
+            return self._files.found(move).read().image
+        except UnknownCheckpoint:
+            raise self._not_there() from None
+
+    def begin_arrival(self, move: str) -> None:
+        there = self._read(move)
+        try:
+            if there is None or there[0] != "waits":
+                raise Changed
+            self._put(move, "arriving", there[1])
+        except Changed:
+            raise IllegalMove("The session is not taken in, because its move was given up meanwhile.") from None
+
+    def decide(self, moving: Moving) -> bool:
+        mine: Word = "stayed" if moving.end == "leaves" else "arrived"
+        found = self._decided(moving.move, mine)
+        self._ended.add(moving.move)
+        return found in (mine, None)
+
+    def forget(self, move: str) -> None:
+        self._delete(move)
+        self._ended.discard(move)
+
+    # ------------------------------------------------------------------------------------------- the words
+
+    def _decided(self, move: str, mine: Word) -> Word | None:
+        """Return the decision of a move, which is this engine's where nothing was decided; None where no word is."""
+        for _ in range(_TRIES):
+            there = self._read(move)
+            if there is None or there[0] in _DECIDED:
+                return None if there is None else there[0]
+            with suppress(Changed):
+                self._put(move, mine, there[1])
+                self._tidy(move, there[0], mine)
+                return mine
+        raise StorageFailed(f"A move could not be noted in {self._words.address}: it changes all the time.")
+
+    def _tidy(self, move: str, before: Word, word: Word) -> None:
+        """Remove what no engine looks at any more: of a session that stays the file; and the word too, unless the other
+        engine has begun to take it in."""
+        if word == "stayed":
+            self._delete(move, words=before == "waits")
+
+    def _read(self, move: str) -> tuple[Word, str] | None:
+        """Return the word of a move, and the tag of that content."""
+        with self._said():
+            try:
+                content, tag = self._words.read(f"{move}.state")
+            except FileNotFoundError:
+                return None
+            for word in _WORDS:
+                if content == word.encode():
+                    return word, tag
+            raise OSError(f"{move}.state has none of the words {', '.join(_WORDS)}")
+
+    def _put(self, move: str, word: Word, tag: str | None) -> None:
+        """Raises Changed, also where the word is not there any more."""
+        with self._said():
+            try:
+                self._words.compare_and_put(f"{move}.state", word.encode(), tag)
+            except FileNotFoundError:
+                raise Changed from None
+
+    def _delete(self, move: str, *, words: bool = True) -> None:
+        names = [f"{move}{SUFFIX}", *([f"{move}.state"] if words else [])]
+        try:
+            self._words.delete(names)
+        except OSError as error:
+            log.warning("Objects that no session needs are left in the store of moves: %s", error)
+
+    def _not_there(self) -> UsageError:
+        return UsageError(f"No session waits in {self._words.address} for this move: it has ended.")
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageFailed(f"A move could not be noted in {self._words.address}: {error}.") from error

@@ -1,0 +1,525 @@
+"""The bytes of messages that each person has not read: those that wait here for room, and those that zmq has.
+
+zmq tells by a tracker that it is done with a message, which takes about 60 µs of two threads; so of a connection's
+messages one in LUMP_BYTES is tracked. They leave in order: one that is done stands for all before it. Knows no sockets;
+called from one thread.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Final, Protocol
+
+from djinn_jupyter.errors import DjinnError, EngineError, MalformedMessage, MessageTooLarge, OverQuota, UsageError
+from djinn_jupyter.remote.engine.persons import LOCAL
+from djinn_jupyter.units import spell_bytes
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.arrays import Array, pack_where_fewer, unpack
+from djinn_jupyter.wire.codec import Parts, Whole, decode_in_parts, is_large
+from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.people import NO_QUOTA, Quota
+from djinn_jupyter.wire.pieces import Dropped, DropPieces, InPieces, PieceRead, PieceTaken, PutPiece, ReadPiece, part_of
+from djinn_jupyter.wire.replies import Failed, Reply
+from djinn_jupyter.wire.requests import Request
+
+PERSON_BYTES: Final = 512 * 2**20
+"""That one person may leave unread, beside one message of any size."""
+SENTENCES_BYTES: Final = 16 * 2**20  # more, of sentences that say so; beyond them nothing is sent
+MESSAGE_BYTES: Final = 500  # of Python and zmq for a message, besides its frames
+LUMP_BYTES: Final = 64 * 2**10
+FULL_SECONDS: Final = 30.0  # without reading anything, after which a connection is closed
+
+
+class Tracker(Protocol):
+    @property
+    def done(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Connection:
+    waiting: int = 0
+    untracked: int = 0  # bytes that zmq took since the last tracked message
+    lumps: deque[tuple[Tracker, int]] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Person:
+    connections: dict[bytes, _Connection] = field(default_factory=dict)
+    bytes: int = 0  # of all that waits, and of all lumps
+    largest: tuple[Tracker, int] | None = None  # of the lumps since the one before was read
+    full_since: float | None = None
+
+
+class Unread:
+    """A person is a public key, and has connections by their routing ids. The empty key is the engine's own user, of
+    whom nothing is counted. Nothing is walked: a lump is looked at when it comes and when it has gone."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._persons: dict[PublicKey, _Person] = {}
+
+    def has_room(self, person: PublicKey, count: int = 0) -> bool:
+        """Return whether a message of so many bytes may be sent to a person."""
+        theirs = self._persons.get(person)
+        if theirs is None:
+            return True
+        has_room = self._takes(theirs, count)
+        if has_room != (theirs.full_since is None):
+            theirs.full_since = None if has_room else self._clock()
+        return has_room
+
+    def takes_no_more(self, person: PublicKey) -> bool:
+        """Return whether not even a sentence may be sent to a person."""
+        return person in self._persons and not self._takes(self._persons[person], -SENTENCES_BYTES)
+
+    @property
+    def full(self) -> tuple[PublicKey, ...]:
+        """The persons who had no room when it was last asked. May be read from any thread."""
+        return tuple(person for person, theirs in tuple(self._persons.items()) if theirs.full_since is not None)
+
+    def is_tracked(self, person: PublicKey, peer: bytes, count: int) -> bool:
+        """Return whether a message of so many bytes that zmq is to take on this connection is to be tracked."""
+        return bool(person) and self._connection(person, peer).untracked + count >= LUMP_BYTES
+
+    def take(self, person: PublicKey, peer: bytes, count: int, tracker: Tracker | None) -> None:
+        """Note a message that zmq has taken."""
+        if not person:
+            return
+        connection = self._connection(person, peer)
+        connection.untracked += count
+        if tracker is not None:
+            lump = tracker, connection.untracked
+            connection.untracked = 0
+            connection.lumps.append(lump)
+            theirs = self._persons[person]
+            theirs.bytes += lump[1]
+            if theirs.largest is None or lump[1] > theirs.largest[1]:
+                theirs.largest = lump
+
+    def wait(self, person: PublicKey, peer: bytes, count: int) -> None:
+        """Note bytes that begin to wait, or, where there are fewer than none, that wait no more."""
+        if person:
+            self._connection(person, peer).waiting += count
+            self._persons[person].bytes += count
+
+    def keep_only(self, known: Callable[[bytes], bool]) -> list[bytes]:
+        """Forget the connections that are not known any more once zmq is done with their messages. Return those of
+        persons who have read nothing for so long that there is no room for them since FULL_SECONDS."""
+        stuck: list[bytes] = []
+        for person, theirs in tuple(self._persons.items()):
+            self._look(theirs)
+            self.has_room(person)
+            for peer, connection in tuple(theirs.connections.items()):
+                if not (connection.lumps or connection.waiting or known(peer)):
+                    del theirs.connections[peer]
+            if not theirs.connections:
+                del self._persons[person]
+            elif theirs.full_since is not None and self._clock() - theirs.full_since > FULL_SECONDS:
+                stuck += [peer for peer, one in theirs.connections.items() if one.lumps or one.waiting]
+        return stuck
+
+    def _takes(self, theirs: _Person, count: int) -> bool:
+        if theirs.bytes + count > PERSON_BYTES:
+            self._look(theirs)
+        largest = max(count, theirs.largest[1] if theirs.largest else 0)  # goes beside the bound
+        return theirs.bytes + count - largest <= PERSON_BYTES
+
+    def _look(self, theirs: _Person) -> None:
+        """Look what a person has read since. Less than LUMP_BYTES a connection are not counted."""
+        for connection in theirs.connections.values():
+            while connection.lumps and connection.lumps[0][0].done:
+                theirs.bytes -= connection.lumps.popleft()[1]
+                theirs.full_since = None if theirs.full_since is None else self._clock()
+        if theirs.largest is not None and theirs.largest[0].done:
+            theirs.largest = None
+
+    def _connection(self, person: PublicKey, peer: bytes) -> _Connection:
+        return self._persons.setdefault(person, _Person()).connections.setdefault(peer, _Connection())
+
+
+def bytes_of(frames: Sequence[codec.WireFrame]) -> int:
+    """Return the memory that a message takes."""
+    return MESSAGE_BYTES + sum(memoryview(frame).nbytes for frame in frames)
+
+
+# Large requests of clients on other machines, put together from the pieces in which they come (wire/pieces.py).
+# Nothing of a request is done before all of it is there, so one that ends half-way has changed nothing. Its pieces are
+# its client's alone: no other adds to them, whatever number it names. Called from the thread of the service; pieces
+# are unpacked in a thread of their own, one after the other.
+
+Answer = Callable[[Reply], None]
+ALIGNED: Final = 64  # bytes: an array begins at a multiple, as one that was allocated does
+FRAME_BYTES: Final = 256  # of Python for a frame, and where it is aligned
+MOST_REQUESTS: Final = 1000  # of one person: each is a mapping, and a process has 65,530
+NOT_WHOLE: Final = "The engine has not all of this request any more, and nothing of it was done; ask again."
+NOT_TAKEN: Final = (
+    f"The engine does not take this request: {spell_bytes(PERSON_BYTES)} of requests of yours are on their way. Let "
+    "them arrive or interrupt them, and ask again; nothing of it was done."
+)
+TOO_MANY: Final = (
+    f"The engine does not take this request: {MOST_REQUESTS:,} requests of yours are on their way. Let them arrive or "
+    "interrupt them, and ask again; nothing of it was done."
+)
+
+
+def no_quota(person: str) -> Quota:
+    """Return no limit: there are no persons."""
+    return NO_QUOTA
+
+
+class _IncomingRequest:
+    """A request of which the first `end` of `size` bytes are there. Its memory is taken as they come."""
+
+    def __init__(self, sizes: tuple[int, ...], person: PublicKey) -> None:
+        codec.require_sizes(sizes)
+        self.sizes, self.size, self.person, self.end = sizes, sum(sizes), person, 0
+        self.held = _held(sizes)
+        *begins, taken = accumulate((-(-size // ALIGNED) * ALIGNED for size in sizes), initial=0)
+        try:
+            memory = memoryview(mmap.mmap(-1, max(taken, 1)))
+        except OSError:
+            raise MessageTooLarge(f"The engine has no memory for a request of {spell_bytes(self.size)}.") from None
+        self.frames = [memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.end == self.size
+
+    def put(self, piece: PutPiece) -> None:
+        """Add a piece. One that is there already, after a line was lost, changes nothing."""
+        if piece.start > self.end:
+            raise EngineError(NOT_WHOLE)
+        if piece.start + piece.count > self.size:
+            raise UsageError("That is no piece of this request.")
+        new = self.end - piece.start
+        if new < piece.count:
+            self._write(self.end, _content(piece)[new:])
+            self.end = piece.start + piece.count
+
+    def _write(self, start: int, content: memoryview) -> None:
+        """Write bytes to the frames, which are numbered one behind the other."""
+        for frame in self.frames:
+            if start >= frame.nbytes:
+                start -= frame.nbytes
+                continue
+            part = content[: frame.nbytes - start]
+            frame[start : start + part.nbytes] = part
+            content, start = content[part.nbytes :], 0
+            if not content:
+                return
+
+
+class RequestsInPieces:
+    """One person has at most MOST_REQUESTS and PERSON_BYTES here, beside one request of any size, and never more than
+    their quota of host memory (`quota_of` the person's name)."""
+
+    def __init__(self, quota_of: Callable[[str], Quota] = no_quota) -> None:
+        self._quota_of = quota_of
+        self._incoming: dict[tuple[bytes, int], _IncomingRequest] = {}
+        self._unpacker: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        return len(self._incoming)
+
+    def put(self, client: bytes, piece: PutPiece, answer: Answer, key: PublicKey, person: str | None) -> None:
+        """Add a piece to a request of a client, which is the person's of this key, and answer it later, from another
+        thread. Raises a DjinnError where the request is not taken."""
+        incoming = self._incoming.get((client, piece.of))
+        if piece.sizes and (incoming is None or incoming.sizes != piece.sizes):
+            incoming = self._begin(client, piece, key, person)
+        if incoming is None:
+            raise EngineError(NOT_WHOLE)
+        self._unpacking().submit(_answer_with, incoming, piece, answer)
+
+    def take(self, client: bytes, number: int) -> list[codec.WireFrame]:
+        """Take out the frames of a request. EngineError where they are not all there."""
+        incoming = self._incoming.pop((client, number), None)
+        if incoming is None or not incoming.is_whole:
+            raise EngineError(NOT_WHOLE)
+        return [*incoming.frames]
+
+    def drop(self, client: bytes, number: int) -> None:
+        """Let go of what has come of a request."""
+        self._incoming.pop((client, number), None)
+
+    def keep_only(self, known: Callable[[bytes], bool]) -> None:
+        """Let go of the requests of clients that are not known any more."""
+        for client, number in [key for key in self._incoming if not known(key[0])]:
+            self.drop(client, number)
+
+    def close(self) -> None:
+        """Let go of all requests, and return when no piece is under way."""
+        self._incoming.clear()
+        if self._unpacker is not None:
+            self._unpacker.shutdown(cancel_futures=True)
+
+    def _begin(self, client: bytes, piece: PutPiece, key: PublicKey, person: str | None) -> _IncomingRequest:
+        self.drop(client, piece.of)
+        self._require_room(_held(piece.sizes), key, person)
+        incoming = self._incoming[client, piece.of] = _IncomingRequest(piece.sizes, key)
+        return incoming
+
+    def _require_room(self, size: int, key: PublicKey, person: str | None) -> None:
+        theirs = [one.held for one in self._incoming.values() if one.person == key]
+        if len(theirs) >= MOST_REQUESTS:
+            raise EngineError(TOO_MANY)
+        on_their_way = sum(theirs)
+        if on_their_way and on_their_way + size > PERSON_BYTES:
+            raise EngineError(NOT_TAKEN)
+        most = self._quota_of(person).host if person is not None else None
+        if most is not None and on_their_way + size > most:
+            others = f", and {spell_bytes(on_their_way)} are on their way" if on_their_way else ""
+            raise OverQuota(
+                f"{person}'s quota of host memory is {spell_bytes(most)}: this request has {spell_bytes(size)}, which "
+                f"lie there until it is whole{others}. Send less, or ask the engine's user for more (`djinn quota "
+                f"{person}`)."
+            )
+
+    def _unpacking(self) -> ThreadPoolExecutor:
+        if self._unpacker is None:
+            self._unpacker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="djinn-unpack")
+        return self._unpacker
+
+
+def _held(sizes: tuple[int, ...]) -> int:
+    """Return the bytes that a request of these frames takes here."""
+    return sum(sizes) + FRAME_BYTES * len(sizes)
+
+
+def _content(piece: PutPiece) -> memoryview:
+    content = piece.content.data
+    if piece.stride is not None:
+        content = memoryview(unpack(content, piece.stride, piece.count))
+    if content.nbytes != piece.count:
+        raise MalformedMessage(f"A piece of {piece.count} bytes came as {content.nbytes}.")
+    return content
+
+
+def _answer_with(incoming: _IncomingRequest, piece: PutPiece, answer: Answer) -> None:
+    began = time.perf_counter()
+    try:
+        incoming.put(piece)
+    except DjinnError as error:
+        answer(Failed.of(error))
+    except Exception as error:  # noqa: BLE001  the request's edge
+        answer(Failed.of(EngineError(f"A piece could not be taken ({type(error).__name__}: {error}).")))
+    else:
+        answer(PieceTaken(seconds=time.perf_counter() - began))
+
+
+# Requests with large envelopes, read a part at a turn of the service, which answers others between the parts. What
+# comes from the same connection meanwhile waits behind, in order. Knows no sockets; called from one thread. Python
+# frees a tuple of a million pairs in one go, in whatever thread drops it last, and no other runs meanwhile (30 ms
+# quiet, 900 ms on two loaded cores for four million). So the entries of long lists are kept here until the list has no
+# other owner, and then freed in parts.
+
+Frames = list[codec.WireFrame]
+Read = Callable[[], codec.Envelope[Request]]
+Then = Callable[[Read], None]
+MOST_WAITING: Final = 256 * 2**20  # bytes of one person that wait to be read, beside one request of any size
+FREED_SECONDS: Final = 0.001  # at a turn
+FREED_AT_ONCE: Final = 4  # entries, which may be lists of a part's size
+LOOKED_AT: Final = 64  # lists at a turn
+NOT_READ: Final = (
+    f"The engine does not take this request: {spell_bytes(MOST_WAITING)} of requests of yours wait to be read. Await "
+    "their replies, and ask again; nothing of it was done."
+)
+
+
+class _PeerRequests:
+    """Requests of one connection in the order in which they came; the first is read."""
+
+    def __init__(self, key: PublicKey) -> None:
+        self.key = key
+        self.requests: deque[tuple[Frames, Then]] = deque()
+        self.parts: Parts | None = None
+        self.size = 0
+
+
+class LargeRequests:
+    """`bounds` are how long lists may be by what of the model bounds them (`wire/base.py`)."""
+
+    def __init__(self, bounds: Mapping[str, int]) -> None:
+        self._bounds = bounds
+        self._waiting: dict[bytes, _PeerRequests] = {}
+        self._lists: deque[Whole] = deque()
+        self._freed: list[Any] = []  # the entries of a list without an owner
+
+    @property
+    def busy(self) -> bool:
+        """Return whether some is still to be read, or freed."""
+        return bool(self._waiting or self._freed)
+
+    def read(self, peer: bytes, key: PublicKey, frames: Frames, then: Then) -> None:
+        """Call `then` with what returns the request of these frames, or raises why they are none: at once for a small
+        one, else when it and those of this connection before it are read; those of another key that had its routing id
+        before are dropped. A person, by the `key`, has a bounded number of bytes here; the engine's own user (LOCAL)
+        has not."""
+        waiting = self._waiting.get(peer)
+        if waiting is not None and waiting.key != key:
+            del self._waiting[peer]
+            waiting = None
+        if waiting is None and not is_large(frames):
+            return then(lambda: codec.decode_request(frames))
+        size = sum(memoryview(frame).nbytes for frame in frames)
+        there = sum(one.size for one in self._waiting.values() if one.key == key)
+        if key != LOCAL and there and there + size > MOST_WAITING:
+            return then(_refused)
+        waiting = self._waiting.setdefault(peer, _PeerRequests(key))
+        waiting.requests.append((frames, then))
+        waiting.size += size
+
+    def go_on(self) -> None:
+        """Read one part of the first request of a connection; those that have some take turns. Free lists
+        without an owner."""
+        if self._waiting:
+            peer = next(iter(self._waiting))
+            self._waiting[peer] = self._waiting.pop(peer)
+            self._read_part(peer)
+        if not self._freed:
+            self._freed = self._take_unused()
+        until = time.monotonic() + FREED_SECONDS
+        while self._freed:
+            del self._freed[-FREED_AT_ONCE:]
+            if time.monotonic() >= until:
+                break
+
+    def _take_unused(self) -> list[Any]:
+        """Take out the entries of a list without another owner; the list that holds others was added after them."""
+        for _ in range(min(LOOKED_AT, len(self._lists))):
+            self._lists.rotate()
+            if sys.getrefcount(self._lists[0][0]) <= 2:  # by the pair, and by this very question
+                return self._lists.popleft()[1]
+        return []
+
+    def _read_part(self, peer: bytes) -> None:
+        waiting = self._waiting[peer]
+        frames, _ = waiting.requests[0]
+        waiting.parts = waiting.parts or decode_in_parts(frames, self._bounds)
+        try:
+            whole = next(waiting.parts)
+            if whole is not None:
+                self._lists.append(whole)
+        except StopIteration as end:
+            envelope = end.value
+            self._done(peer, waiting, lambda: envelope)
+        except Exception as error:  # noqa: BLE001  raised again where the request is answered
+            self._done(peer, waiting, _raising(error))
+
+    def _done(self, peer: bytes, waiting: _PeerRequests, result: Read) -> None:
+        frames, then = waiting.requests.popleft()
+        waiting.size -= sum(memoryview(frame).nbytes for frame in frames)
+        waiting.parts = None
+        if not waiting.requests:
+            del self._waiting[peer]
+        then(result)
+
+
+def _refused() -> codec.Envelope[Request]:
+    raise EngineError(NOT_READ)
+
+
+def _raising(error: Exception) -> Read:
+    def read() -> codec.Envelope[Request]:
+        raise error
+
+    return read
+
+
+# Large replies to clients on other machines, kept while their clients read them in pieces (wire/pieces.py). A reply is
+# its client's alone: no other finds it, whatever number it names. Called from the thread of the service; pieces are
+# packed in a thread of their own, one after the other.
+
+NOT_SENT: Final = Failed(
+    code="EngineError",
+    message=f"The reply to this request is not sent: {spell_bytes(PERSON_BYTES)} of replies to you are on their way. "
+    "Let them arrive or interrupt them, and look at the session before you go on.",
+)
+NOT_THERE: Final = "The rest of this reply is not there any more; ask for it again."
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptReply:
+    frames: list[codec.WireFrame]
+    person: PublicKey
+
+    @property
+    def size(self) -> int:
+        return sum(memoryview(frame).nbytes for frame in self.frames)
+
+    def piece(self, asked: ReadPiece) -> PieceRead:
+        content = part_of(self.frames, asked.start, asked.count)
+        if not asked.packed:
+            return PieceRead(content=Array.of_bytes(content))
+        began = time.perf_counter()
+        packed, stride = pack_where_fewer(content)
+        return PieceRead(content=Array.of_bytes(packed), stride=stride, seconds=time.perf_counter() - began)
+
+
+class RepliesInPieces:
+    """One person has at most PERSON_BYTES here, beside one reply of any size."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[bytes, int], _KeptReply] = {}
+        self._packer: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, client: bytes, number: int, frames: list[codec.WireFrame], person: PublicKey) -> Reply:
+        """Keep a reply. Return what is sent in its place: NOT_SENT where its person has too much here."""
+        self._kept.pop((client, number), None)
+        of_person = [bytes_of(reply.frames) for reply in self._kept.values() if reply.person == person]
+        if of_person and sum(of_person) + bytes_of(frames) > PERSON_BYTES:
+            return NOT_SENT
+        self._kept[client, number] = _KeptReply(frames, person)
+        return InPieces(sizes=tuple(memoryview(frame).nbytes for frame in frames))
+
+    def answer(self, client: bytes, request: ReadPiece | DropPieces, answer: Answer) -> None:
+        """Answer a request for a piece, later and from another thread, or let go of a reply."""
+        if isinstance(request, DropPieces):
+            self._kept.pop((client, request.of), None)
+            answer(Dropped())
+            return
+        reply = self._kept.get((client, request.of))
+        if reply is None:
+            answer(Failed.of(EngineError(NOT_THERE)))
+        elif request.start + request.count > reply.size:
+            answer(Failed.of(UsageError("That is no piece of this reply.")))
+        else:
+            self._packing().submit(_answer_piece, reply, request, answer)
+
+    def forget(self, client: bytes) -> None:
+        """Let go of a client's replies."""
+        for key in [key for key in self._kept if key[0] == client]:
+            del self._kept[key]
+
+    def keep_only(self, known: Callable[[bytes], bool]) -> None:
+        """Let go of the replies to clients that are not known any more."""
+        for client in {client for client, _ in self._kept if not known(client)}:
+            self.forget(client)
+
+    def close(self) -> None:
+        """Let go of all replies, and return when no piece is under way."""
+        self._kept.clear()
+        if self._packer is not None:
+            self._packer.shutdown(cancel_futures=True)
+
+    def _packing(self) -> ThreadPoolExecutor:
+        if self._packer is None:
+            self._packer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="djinn-pieces")
+        return self._packer
+
+
+def _answer_piece(reply: _KeptReply, request: ReadPiece, answer: Answer) -> None:
+    try:
+        answer(reply.piece(request))
+    except Exception as error:  # noqa: BLE001  the request's edge
+        answer(Failed.of(EngineError(f"A piece could not be read ({type(error).__name__}: {error}).")))

@@ -1,0 +1,564 @@
+"""The replies that one person's clients may ask for again, each kept until the client has it. Beyond a bound those that
+were kept longest are let go."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import re
+import secrets
+import socket
+import struct
+import time
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from weakref import WeakValueDictionary
+
+import zmq
+
+from djinn_jupyter.engine.session.session import RequestId
+from djinn_jupyter.engine.system.process import limit_now
+from djinn_jupyter.errors import EngineError
+from djinn_jupyter.remote.engine.large_messages import bytes_of
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES
+from djinn_jupyter.wire.replies import Event, Failed
+from djinn_jupyter.wire.requests import Request
+
+MOST_REPLIES: Final = 10_000
+MOST_BYTES_OF_REPLIES: Final = 64 * 2**20
+
+
+class KeptReplies:
+    """Replies by client and number. `bytes` is the memory that they take."""
+
+    def __init__(self) -> None:
+        self._replies: OrderedDict[tuple[bytes, int], list[codec.WireFrame]] = OrderedDict()
+        self._numbers: defaultdict[bytes, set[int]] = defaultdict(set)
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def numbers(self, client: bytes) -> frozenset[int]:
+        return frozenset(self._numbers.get(client, ()))
+
+    def keep(self, client: bytes, number: int, frames: list[codec.WireFrame]) -> None:
+        if (client, number) in self._replies:
+            self._let_go(client, number)
+        self._replies[client, number] = frames
+        self._numbers[client].add(number)
+        self.bytes += bytes_of(frames)
+        while len(self._replies) > MOST_REPLIES or self.bytes > MOST_BYTES_OF_REPLIES:
+            self._let_go(*next(iter(self._replies)))
+
+    def get(self, client: bytes, number: int) -> list[codec.WireFrame] | None:
+        return self._replies.get((client, number))
+
+    def confirm(self, client: bytes, number: int) -> None:
+        """Let go of the replies up to that number: the client has them."""
+        for known in [one for one in self._numbers.get(client, ()) if one <= number]:
+            self._let_go(client, known)
+
+    def forget(self, client: bytes) -> None:
+        for number in self.numbers(client):
+            self._let_go(client, number)
+
+    def _let_go(self, client: bytes, number: int) -> None:
+        self.bytes -= bytes_of(self._replies.pop((client, number)))
+        self._numbers[client].discard(number)
+        if not self._numbers[client]:
+            del self._numbers[client]
+
+
+# Clients that outlive a lost line: the connection on which each is spoken to now, and what it was answered, so that a
+# request that comes again is answered again and not done again. Knows no sockets; called from one thread. A client is
+# known by the token of its Hello together with the key of its connection; without a token it is its connection, and
+# ends with it. Its requests are numbered upwards, and after a loss it sends those again that were not answered.
+
+NOWHERE: Final = b""  # no connection has this routing id
+_DIGEST_BYTES: Final = 16
+KEPT_SECONDS: Final = 600.0
+"""After which the replies to a client that is not heard any more are let go."""
+NOT_KEPT: Final = Failed(
+    code="EngineUnavailable",
+    message="The line was lost after the engine took this request. It was done, but its reply is not kept any more: "
+    "look at the session before you go on.",
+)
+"""The reply to a request that came again too late."""
+
+
+@dataclass(slots=True)
+class _KeptClient:
+    kept: KeptReplies
+    key: PublicKey
+    peer: bytes
+    heard_at: float
+    digest: bytes
+    resent_before: int  # requests below this number were sent to an earlier engine first
+    taken: set[int] = field(default_factory=set)  # requests that came, beyond `confirmed`
+    confirmed: int = 0  # up to this number the client has all replies
+
+    def has_all_up_to(self, number: int) -> None:
+        """Note that the client has the replies up to that number, and sends none of these requests again."""
+        self.confirmed = max(self.confirmed, number)
+        self.taken = {one for one in self.taken if one > self.confirmed}
+
+
+class Lines:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._clients: dict[bytes, _KeptClient] = {}
+        self._kept: WeakValueDictionary[PublicKey, KeptReplies] = WeakValueDictionary()  # kept by its clients
+        self._on: dict[bytes, bytes] = {}
+
+    def __len__(self) -> int:
+        """Return the number of clients that outlive their lines."""
+        return len(self._clients)
+
+    def greet(self, peer: bytes, token: str, key: PublicKey, *, resent_before: int = 0) -> bytes:
+        """Return the client that says Hello on a connection; from here on it is spoken to there. One of an earlier
+        engine sends again what it asked for before this number."""
+        self.lose(peer)
+        if not token:
+            return peer
+        name = name_of(token, key)
+        client = self._clients.get(name) or self._new(name, peer, key, resent_before)
+        self._clients[name] = client
+        self._on.pop(client.peer, None)
+        client.peer, client.heard_at = peer, self._clock()
+        self._on[peer] = name
+        return name
+
+    def _new(self, name: bytes, peer: bytes, key: PublicKey, resent_before: int) -> _KeptClient:
+        return _KeptClient(
+            kept=self._kept.setdefault(key, KeptReplies()),
+            key=key,
+            peer=peer,
+            heard_at=self._clock(),
+            digest=hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest(),
+            resent_before=resent_before,
+        )
+
+    def lose(self, peer: bytes) -> None:
+        """Speak to no client on a connection any more; the one that was there may come back on another."""
+        name = self._on.pop(peer, None)
+        if name is not None:
+            self._clients[name].peer = NOWHERE
+
+    def client_on(self, peer: bytes) -> bytes:
+        """Return the client that is spoken to on a connection."""
+        return self._on.get(peer, peer)
+
+    def peer_of(self, name: bytes) -> bytes:
+        client = self._clients.get(name)
+        return name if client is None else client.peer
+
+    def key_of(self, name: bytes) -> PublicKey:
+        """Return the key of a client that outlives its line, also while that is down."""
+        return self._clients[name].key
+
+    def outlives(self, name: bytes) -> bool:
+        return name in self._clients
+
+    def hears(self, name: bytes) -> bool:
+        """Return whether a client outlives its line and was heard within KEPT_SECONDS."""
+        client = self._clients.get(name)
+        return client is not None and self._clock() - client.heard_at <= KEPT_SECONDS
+
+    def take(self, name: bytes, number: int) -> bool:
+        """Note that a request came. Return False where it had come before."""
+        client = self._clients.get(name)
+        if client is None:
+            return True
+        client.heard_at = self._clock()
+        if number <= client.confirmed or number in client.taken:
+            return False
+        client.taken.add(number)
+        if len(client.taken) > MOST_REPLIES:
+            client.has_all_up_to(min(client.taken))
+        return True
+
+    def known_as(self, name: bytes, number: int) -> RequestId | None:
+        """Return the id of a request by which a session knows it again; None for a client that sends none again. The
+        journal has it, and the token does not follow from it."""
+        client = self._clients.get(name)
+        if client is None:
+            return None
+        return RequestId(client=client.digest, number=number, again=number < client.resent_before)
+
+    def remember(self, name: bytes, number: int, frames: list[codec.WireFrame]) -> None:
+        """Keep a reply until the client has it, or its person's are too many, or too large ones."""
+        if name in self._clients:
+            self._clients[name].kept.keep(name, number, frames)
+
+    def reply_again(self, name: bytes, envelope: codec.Envelope[Request]) -> list[codec.WireFrame] | None:
+        """Return the reply that a request got when it came before. Where it is kept no longer: None for one that only
+        reads and can be done again, NOT_KEPT for another."""
+        frames = self._clients[name].kept.get(name, envelope.id)
+        if frames is not None or type(envelope.body).terms.resent == "anew":
+            return frames
+        return codec.encode_reply(envelope.id, NOT_KEPT)
+
+    def confirm(self, name: bytes, number: int) -> None:
+        """Let go of the replies up to that number: the client has them."""
+        client = self._clients.get(name)
+        if client is not None:
+            client.kept.confirm(name, number)
+            client.has_all_up_to(min(number, max(client.taken, default=0)))
+
+    def forget(self, name: bytes) -> None:
+        client = self._clients.pop(name, None)
+        if client is not None:
+            self._on.pop(client.peer, None)
+            client.kept.forget(name)
+
+    def sweep(self, known: Callable[[bytes], bool]) -> None:
+        """Let go of the replies to clients that were not heard for KEPT_SECONDS, and of clients that are not `known`
+        any more."""
+        for name, client in tuple(self._clients.items()):
+            if not known(name):
+                self.forget(name)
+            elif not self.hears(name):
+                client.kept.forget(name)
+
+
+def name_of(token: str, key: PublicKey) -> bytes:
+    """Return the name of the client with that token and key."""
+    return b"client " + token.encode() + b" " + key
+
+
+# A listener of libzmq that accepts one connection each time it is asked to. libzmq accepts whatever comes, and has no
+# call to wait. On Linux its listeners are in an epoll set; an entry there that is EPOLLONESHOT reports one connection
+# and then rests until it is armed again. The set and the entry's data are read from the process's own fdinfo
+# (proc(5)). Where that is missing, as on macOS, libzmq accepts as ever.
+
+_FDINFO: Final = Path("/proc/self/fdinfo")
+_ENTRY: Final = r"^tfd: *{} events: *[0-9a-f]*[13579bdf] data: *([0-9a-f]+)"  # odd events: EPOLLIN among them
+_EVENT: Final = struct.Struct("=IQ" if platform.machine() == "x86_64" else "@IQ")  # epoll_event; packed on that one
+_MODIFY: Final = 3  # EPOLL_CTL_MOD
+_ONE: Final = 0x40000001  # EPOLLIN | EPOLLONESHOT
+_PLUG_SECONDS: Final = 5.0  # for which libzmq's thread may take to begin to listen
+
+
+class AcceptGate:
+    """`listener` is the descriptor of a listener that was bound just now, and that outlives this."""
+
+    def __init__(self, listener: int) -> None:
+        self._listener = listener
+        self._entry = _found(listener)
+        self.close()
+
+    def open(self) -> None:
+        """Let libzmq accept the next connection, and then none. Raises OSError where the listener is gone."""
+        self._report(_ONE)
+
+    def close(self) -> None:
+        """Let libzmq accept none; what comes waits in the system's queue. Raises OSError where the listener is gone."""
+        self._report(0)
+
+    def _report(self, events: int) -> None:
+        if self._entry is None:
+            return
+        epoll, data = self._entry
+        if ctypes.CDLL(None, use_errno=True).epoll_ctl(epoll, _MODIFY, self._listener, _EVENT.pack(events, data)):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _found(listener: int) -> tuple[int, int] | None:
+    """Return the epoll set that has a listener, and the entry's data; None where the system does not tell."""
+    until = time.monotonic() + _PLUG_SECONDS
+    while (sets := _epoll_sets()) and time.monotonic() < until:
+        for epoll, entries in sets.items():
+            if found := re.search(_ENTRY.format(listener), entries, re.MULTILINE):
+                return epoll, int(found[1], 16)
+        time.sleep(0.001)
+    return None
+
+
+def _epoll_sets() -> dict[int, str]:
+    """Return what the system says of each epoll set of this process, by its descriptor."""
+    sets = {}
+    for one in os.listdir(_FDINFO) if _FDINFO.exists() else ():
+        with suppress(OSError):
+            if "tfd:" in (said := (_FDINFO / one).read_text()):
+                sets[int(one)] = said
+    return sets
+
+
+# The latest events of an engine, numbered, so that a client whose line was lost hears what it missed.
+
+MOST_EVENTS: Final = 20_000
+MOST_BYTES_OF_EVENTS: Final = 16 * 2**20
+
+
+class EventRing:
+    """`last` is the number of the latest event; the first has 1."""
+
+    def __init__(self, most_events: int = MOST_EVENTS, most_bytes: int = MOST_BYTES_OF_EVENTS) -> None:
+        self._most_events, self._most_bytes = most_events, most_bytes
+        self._events: deque[tuple[int, Event, int]] = deque()
+        self._bytes = 0
+        self.last = 0
+
+    def add(self, event: Event) -> tuple[int, list[bytes]]:
+        """Return the event's number, and its frames for one who hears it as it is. Raises NotEncodable."""
+        frames = codec.encode_event(self.last + 1, event)
+        self.last += 1
+        self._events.append((self.last, event, len(frames[1])))
+        self._bytes += len(frames[1])
+        while len(self._events) > self._most_events or self._bytes > self._most_bytes:
+            self._bytes -= self._events.popleft()[2]
+        return self.last, frames
+
+    def after(self, number: int) -> Sequence[tuple[int, Event]] | None:
+        """Return the events after that number, each with its own; None where not all of them are kept."""
+        missed = self.last - number
+        if not 0 <= missed <= len(self._events):
+            return None
+        return [(number, event) for number, event, _ in list(self._events)[len(self._events) - missed :]]
+
+
+# The connections to a service, by their descriptors, and the end of those that have to go. Unknown clients of the door
+# are few, and some descriptors stay free: without one libzmq ends the process at the listener of the private folder
+# (4.3.5, `ipc_listener.cpp`: EMFILE is none of the errors it takes). So each connection is let in by itself. zmq tells
+# of its connections by a monitor and has no call to close one; its descriptor is shut down in its place, and zmq
+# closes it then. Nor has it a bound of a message's frames: it keeps them until the last one is there, and tells of
+# none before. So the system is asked how much came that is in no message (Linux alone tells), and zmq drops the frames
+# of one that is closed. Called from the thread of the service.
+
+log = logging.getLogger(__name__)
+
+MOST_STRANGERS: Final = 256
+MOST_FREE: Final = 64  # descriptors that new clients leave to files and threads
+LEAST: Final = 4
+UNFINISHED_BYTES: Final = 8 * MOST_BYTES  # of a message over the door: our clients send no larger pieces than one
+PERSON_UNFINISHED_BYTES: Final = 8 * UNFINISHED_BYTES  # likewise, of all connections of a person, or of all strangers
+LOOK_SECONDS: Final = 0.01  # at least between two looks: each asks the system once a connection
+CUT_SECONDS: Final = 60.0  # for which messages of a connection that was closed are dropped; zmq may still have some
+NO_DESCRIPTORS: Final = (
+    "The engine has no file descriptors left for another notebook or panel: close some, or start it where more files "
+    "may be open (`ulimit -n`)."
+)
+_MONITOR_EVENT: Final = struct.Struct("=hi")
+_EVENTS: Final = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_DISCONNECTED
+_RECEIVED: Final = struct.Struct("=Q"), 128  # in Linux's `struct tcp_info`: `tcpi_bytes_received`
+_OPEN: Final = Path("/dev/fd")
+
+
+class Connections:
+    """`monitor` is readable where zmq tells something. A connection is of a known client once `note` has said by which
+    routing id it speaks and `knows` says yes to that; `key_of` says whose it is."""
+
+    def __init__(
+        self, router: zmq.Socket[bytes], knows: Callable[[bytes], bool], key_of: Callable[[bytes], PublicKey]
+    ) -> None:
+        self._router, self._knows, self._key_of = router, knows, key_of
+        self.monitor = _watched(router)
+        self._peers: dict[int, bytes | None] = {}  # by descriptor, the oldest first
+        self._descriptors: dict[bytes, int] = {}
+        self._at_door: set[int] = set()  # of `_peers`, those that do not come over the private folder
+        self._gates: dict[str, AcceptGate] = {}  # by the kind of listener
+        self._listening: set[str | int] = set()
+        self._cut: dict[bytes, float] = {}
+        self._finished: dict[int, int] = {}  # bytes of all messages so far, by descriptor
+        self._read: Counter[int] = Counter()  # bytes of the messages since the last look
+        self.unfinished, self._looked = False, 0.0
+        self._limit = limit_now()
+        part = _free(self._limit) // 4
+        self._most_strangers = max(LEAST, min(MOST_STRANGERS, part))
+        self._kept_free = max(LEAST, min(MOST_FREE, part))
+
+    def listen(self, endpoint: str) -> None:
+        """Note an endpoint of the service that was bound just now, whose connections these are."""
+        self._listening.add(_local(endpoint))
+        self.read_events()
+
+    def read_events(self) -> None:
+        """Note the connections that have begun and ended, close the oldest strangers where there are too many, and let
+        in the next."""
+        with suppress(zmq.Again):
+            while True:
+                told, endpoint = self.monitor.recv_multipart(zmq.NOBLOCK)
+                event, descriptor = _MONITOR_EVENT.unpack(told)
+                self._note_event(event, descriptor, endpoint.decode().partition(":")[0])
+        if len(self._at_door) > self._most_strangers:
+            self._close_strangers()
+        self._let_in()
+
+    def _note_event(self, event: int, descriptor: int, kind: str) -> None:
+        if event == zmq.EVENT_LISTENING:
+            self._gates[kind] = AcceptGate(descriptor)
+        elif event != zmq.EVENT_ACCEPT_FAILED:
+            self._forget(descriptor)
+        if event == zmq.EVENT_ACCEPTED:
+            self._peers[descriptor] = None
+            if kind != "ipc":
+                self._at_door.add(descriptor)
+
+    def _let_in(self) -> None:
+        """Accept one connection more at each listener, where the descriptors suffice: this user's clients need fewer,
+        and are told where they are few."""
+        free = _free(self._limit)
+        for kind, gate in self._gates.items():
+            if free > (self._kept_free // 4 if kind == "ipc" else 2 * self._kept_free):
+                gate.open()
+            else:
+                gate.close()
+
+    def note(self, sender: zmq.Frame, size: int) -> None:
+        """Note by which routing id a connection speaks, from the first frame of a message that came on it, of which so
+        many bytes were read."""
+        peer = sender.bytes
+        if peer not in self._descriptors:
+            descriptor = int(sender.get(zmq.SRCFD))
+            if descriptor in self._peers:
+                before, self._peers[descriptor], self._descriptors[peer] = self._peers[descriptor], peer, descriptor
+                if before is not None:  # one that had this descriptor earlier, whose last message was read late
+                    self._descriptors.pop(before, None)
+        if peer in self._descriptors:
+            self._read[self._descriptors[peer]] += size
+
+    def require_room(self) -> None:
+        """Raise EngineError where the descriptors do not suffice for another client."""
+        if _free(self._limit) < self._kept_free:
+            raise EngineError(NO_DESCRIPTORS)
+
+    def cut(self, peer: bytes) -> None:
+        """Close the connection that speaks by a routing id; what is still read of it is to be dropped (`is_cut`)."""
+        self._cut[peer] = time.monotonic()
+        if peer in self._descriptors:
+            self._shut(self._descriptors[peer])
+
+    def is_cut(self, peer: bytes) -> bool:
+        return peer in self._cut
+
+    def sweep(self) -> None:
+        """Forget the connections that were closed long ago, and let in the next ones."""
+        self._let_in()
+        self._cut = {peer: at for peer, at in self._cut.items() if time.monotonic() - at < CUT_SECONDS}
+
+    def look(self) -> None:
+        """Close the connections at the door that send more than UNFINISHED_BYTES of one message, and the largest of a
+        person whose messages are more than PERSON_UNFINISHED_BYTES. `unfinished` is True afterwards where some is
+        coming. To be called where all that zmq has is read."""
+        now = time.monotonic()
+        early = now - self._looked < LOOK_SECONDS
+        if not self._at_door or early or int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            return
+        self._looked = now
+        coming = {one: self._coming(one) for one in self._at_door}
+        self._read.clear()
+        self.unfinished = max(coming.values()) > WHOLE_BYTES
+        persons: dict[PublicKey | None, dict[int, int]] = {}
+        for one, count in coming.items() if self.unfinished else ():
+            persons.setdefault(self._person(one), {})[one] = count
+        for theirs in persons.values():
+            largest = max(theirs, key=theirs.__getitem__)
+            if theirs[largest] > UNFINISHED_BYTES or sum(theirs.values()) > PERSON_UNFINISHED_BYTES:
+                log.warning("A connection is closed: it sends a message that does not end")
+                self._shut(largest)
+
+    def _coming(self, descriptor: int) -> int:
+        """Return the bytes that came on a connection and are in none of its messages, but for a few, which are zmq's
+        own."""
+        received, finished = _bytes_received(descriptor), self._finished.get(descriptor, 0)
+        if descriptor in self._read:
+            finished = min(received, finished + self._read[descriptor])
+            self._finished[descriptor] = finished = received if received - finished <= WHOLE_BYTES else finished
+        return received - finished
+
+    def _person(self, descriptor: int) -> PublicKey | None:
+        """Return the key of a connection's person, None for a stranger."""
+        peer = self._peers[descriptor]
+        return self._key_of(peer) if peer is not None and self._knows(peer) else None
+
+    def close(self) -> None:
+        """Read no more; called before the router is closed, which would wait for the monitor."""
+        if not self._router.closed:
+            self._router.disable_monitor()
+        self.monitor.close(linger=0)
+
+    def _close_strangers(self) -> None:
+        strangers = [one for one in self._peers if one in self._at_door and self._person(one) is None]
+        for descriptor in strangers[: -self._most_strangers]:
+            self._shut(descriptor)
+
+    def _forget(self, descriptor: int) -> None:
+        self._at_door.discard(descriptor)
+        self._finished.pop(descriptor, None)
+        self._read.pop(descriptor, None)
+        peer = self._peers.pop(descriptor, None)
+        if peer is not None:
+            self._descriptors.pop(peer, None)
+
+    def _shut(self, descriptor: int) -> None:
+        """Shut a connection down, if the descriptor still is one of this service: zmq may have closed it meanwhile."""
+        self._forget(descriptor)
+        with suppress(OSError):
+            connection = socket.socket(fileno=descriptor)
+            try:
+                if _local_of(connection) in self._listening:
+                    connection.shutdown(socket.SHUT_RDWR)
+            finally:
+                connection.detach()
+
+
+def draw_unforeseen_ids() -> None:
+    """Have the next ROUTER count its routing ids up from a number that no one knows. libzmq draws it by the C library's
+    `rand`, which draws the same in each process, and where a client has taken the id that another is to get, it ends
+    the process (4.3.5, `socket_base.cpp`, `add_out_pipe`)."""
+    ctypes.CDLL(None).srand(secrets.randbits(32))
+
+
+def _watched(router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """Return the socket that tells of a router's connections. It takes any number of events: zmq would wait for it."""
+    endpoint = f"inproc://connections-{id(router)}"
+    router.monitor(endpoint, _EVENTS)
+    monitor: zmq.Socket[bytes] = router.context.socket(zmq.PAIR)
+    monitor.setsockopt(zmq.RCVHWM, 0)
+    monitor.connect(endpoint)
+    return monitor
+
+
+def _free(limit: int) -> int:
+    """Return the number of files that may still be opened, 0 where not even the list of the open ones can be."""
+    try:
+        return limit - len(os.listdir(_OPEN))
+    except OSError:
+        return 0
+
+
+def _bytes_received(descriptor: int) -> int:
+    """Return the bytes that came on a connection, 0 where the system does not tell."""
+    if not hasattr(socket, "TCP_INFO"):
+        return 0
+    with suppress(OSError):
+        connection = socket.socket(fileno=descriptor)
+        try:
+            read, at = _RECEIVED
+            return int(*read.unpack_from(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), at))
+        except struct.error:  # an older system, which tells less
+            return 0
+        finally:
+            connection.detach()
+    return 0
+
+
+def _local(endpoint: str) -> str | int:
+    """Return what tells a listener's connections from others: a path, or a port."""
+    kind, _, address = endpoint.partition("://")
+    return address if kind == "ipc" else int(address.rpartition(":")[2])
+
+
+def _local_of(connection: socket.socket) -> str | int:
+    found = connection.getsockname()
+    return str(found) if connection.family == socket.AF_UNIX else int(found[1])

@@ -1,0 +1,35 @@
+"""A session that is between two engines: which move it is, and which end of that this engine has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from djinn_jupyter.wire.base import Frozen
+from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.sessions import MoveId, PersonName
+
+
+class Moving(Frozen, frozen=True):
+    """`origin` is the engine that the session leaves, `store` the address where it waits meanwhile (None: the folder of
+    moves), `person` whose it is at the other engine (None: its own user's). It is kept in the journals of both engines,
+    so that after a kill each looks at what was decided."""
+
+    move: MoveId
+    end: Literal["leaves", "arrives"]
+    origin: Provenance
+    store: str | None = None
+    person: PersonName | None = None
+
+
+@dataclass(slots=True)
+class MoveUnderWay:
+    """`present` is None while the session is with this engine alone. Until a move is decided it answers nothing."""
+
+    present: Moving | None = None
+
+    def begin(self, moving: Moving) -> None:
+        self.present = moving
+
+    def end(self) -> None:
+        self.present = None

@@ -1,0 +1,255 @@
+"""A journal's files in a store. Each file lies on this machine too, where images are appended to it; to force it is to
+put what was appended as one more object, and to name that in the head.
+
+Objects that no head names are deleted when one that does is there; those of an engine that was killed, or that wrote
+after it was taken over, by the next engine (`forget_unnamed`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from djinn_jupyter.engine.store.journal_file import SUFFIX, JournalFile, JournalFolder
+from djinn_jupyter.engine.store.locked_folder import LockedFolder, take_folder
+from djinn_jupyter.errors import ClaimLost
+from djinn_jupyter.remote.engine.lease import JournalLease, await_earlier, claim
+from djinn_jupyter.remote.engine.objects import HeadClaims, HeadObject, JournalHead, JournalStore, StoredPart
+from djinn_jupyter.wire.own import host_name
+
+log = logging.getLogger(__name__)
+
+LONGEST_BYTES: Final = 32 << 20  # of an object: it is in main memory while it is put
+LARGE_BYTES: Final = 4 << 20
+MOST_PARTS: Final = 64  # a recovery reads them one by one
+RETRY_SECONDS: Final = 1.0
+ASIDE: Final = "aside"
+Files = dict[str, tuple[StoredPart, ...]]
+
+
+class StoredFiles:
+    """The medium of the engine of one epoch. `lost` is called when another engine is seen to have claimed the
+    journal. May be used from any thread."""
+
+    def __init__(self, store: JournalStore, head: HeadObject, epoch: int, lost: Callable[[], None]) -> None:
+        self._store, self._head, self._epoch, self._lost = store, head, epoch, lost
+        self._removed: set[str] = set()  # names: a file that is being forced meanwhile does not come back
+        self._unnamed: list[str] = []
+        self._retry_at = 0.0
+
+    def force(self, file: JournalFile) -> None:
+        name, there = file.path.name, self._parts(file.path.name)
+        parts = self._put(file, there)
+        replaced = [path.name for path in file.replaced]
+        if parts != there or replaced:
+            self._change(lambda files: self._named(files, name, parts, replaced))
+        self._unlink(file.replaced)
+        self.delete_unnamed()
+
+    def force_found(self, paths: Sequence[Path]) -> None:
+        older = [path.name for path in paths[:-1]]
+        if older:
+            self._change(lambda files: _without(files, older))
+        self._unlink(paths[:-1])
+
+    def remove(self, paths: Sequence[Path]) -> None:
+        """Have the head name the files no more. After a failure it is tried once a second at most, for the engine's
+        thread waits for it."""
+        if time.monotonic() < self._retry_at:
+            raise OSError(f"{self._store.address} could not be written to just now")
+        names = [path.name for path in paths]
+        self._removed.update(names)
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        self._change(lambda files: _without(files, names))
+        self._retry_at = 0.0
+        self._unlink(paths)
+
+    def set_aside(self, path: Path) -> str:
+        """Put a file that cannot be used where it is never deleted, and return its address."""
+        name = f"{ASIDE}/{self._epoch}/{path.name}"
+        self._store.put(name, path.read_bytes())
+        self.remove([path])
+        return f"{self._store.address}/{name}"
+
+    def delete_unnamed(self) -> None:
+        """Delete objects that the head does not name any more."""
+        unnamed, self._unnamed = self._unnamed, []
+        if unnamed:
+            try:
+                self._store.delete(unnamed)
+            except OSError as error:
+                log.warning("Objects that no session needs are left to the next engine: %s", error)
+
+    def forget_unnamed(self) -> None:
+        """Delete the objects of earlier engines that the head does not name."""
+        try:
+            named = self._head.read().objects()
+            there = [name for name in self._store.names() if self._is_earlier(name)]
+        except OSError as error:
+            log.warning("Objects that no session needs are left to the next engine: %s", error)
+        else:
+            self._unnamed += [name for name in there if name not in named]
+            self.delete_unnamed()
+
+    def _is_earlier(self, name: str) -> bool:
+        epoch = name.partition("/")[0]
+        return epoch.isdecimal() and int(epoch) < self._epoch
+
+    # ------------------------------------------------------------------------------------------- objects
+
+    def _parts(self, name: str) -> tuple[StoredPart, ...]:
+        """Return what the head names of a file. Raises OSError."""
+        return self._change(lambda files: files).get(name, ())
+
+    def _put(self, file: JournalFile, there: tuple[StoredPart, ...]) -> tuple[StoredPart, ...]:
+        """Put what the store does not have of a file; return all of its parts. Where there are many, the small ones
+        at the end are put once more, as one."""
+        if len(there) >= MOST_PARTS:
+            large = next((number for number, one in enumerate(there) if one.nbytes < LARGE_BYTES), len(there))
+            there = there[:large]
+        start, end = sum(one.nbytes for one in there), file.length
+        made = list(there)
+        while start < end:
+            with file.opened() as descriptor:
+                part = os.pread(descriptor, min(LONGEST_BYTES, end - start), start)
+            if not part:
+                raise OSError(f"{file.path} was cut")
+            name = f"{self._epoch}/{file.path.name}/{start}-{start + len(part)}"
+            self._store.put(name, part)
+            made.append(StoredPart(name, len(part)))
+            start += len(part)
+        return tuple(made)
+
+    # ------------------------------------------------------------------------------------------- the head
+
+    def _named(self, files: Files, name: str, parts: tuple[StoredPart, ...], replaced: Sequence[str]) -> Files:
+        left = _without(files, (name, *replaced))
+        return left if name in self._removed else {**left, name: parts}
+
+    def _change(self, change: Callable[[Files], Files]) -> Files:
+        """Change the files that the head names; return them. Raises OSError, also where another engine has claimed the
+        journal."""
+        before: set[str] = set()
+
+        def changed(head: JournalHead) -> JournalHead:
+            nonlocal before
+            if head.epoch != self._epoch:
+                raise TakenOver
+            before = head.objects()
+            files = change(head.files)
+            return head if files is head.files else replace(head, files=files)
+
+        try:
+            after = self._head.change(changed)
+        except TakenOver:
+            self._lost()
+            raise OSError("another engine has claimed the journal") from None
+        self._unnamed += before - after.objects()
+        return after.files
+
+    def _unlink(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+class TakenOver(Exception):
+    """The head is of another epoch than this engine's."""
+
+
+def _without(files: Files, names: Sequence[str]) -> Files:
+    """Return the files without some; those themselves where none of them is there."""
+    if files.keys().isdisjoint(names):
+        return files
+    return {name: parts for name, parts in files.items() if name not in names}
+
+
+# The journal of an engine in a store: its files lie in a folder of this machine, of use to this engine alone, and what
+# has to survive the machine lies in the store (`files`), whose head says which engine may write (`claims`).
+
+
+class StoredFolder(JournalFolder):
+    """A folder whose journal is this engine's as long as its lease lasts."""
+
+    forces_first = True
+
+    def __init__(self, local: LockedFolder, lease: JournalLease, stored: StoredFiles) -> None:
+        super().__init__(local.folder, stored)
+        self._local, self._lease, self._stored = local, lease, stored
+
+    def require(self) -> None:
+        self._lease.require()
+
+    def release(self) -> None:
+        """End the lease, and with it all writing. After a lost one only the folder of this machine is released."""
+        try:
+            self._lease.end()
+        except ClaimLost:
+            pass
+        except OSError as error:
+            log.warning("The next engine waits until this one's claim has run out: %s", error)
+        self._local.clear(SUFFIX)
+        self._local.release()
+
+    def force_names(self) -> None:
+        """Delete what the store has of closed sessions, which its head does not name any more."""
+        self._stored.delete_unnamed()
+
+    def set_aside(self, path: Path) -> str:
+        return self._stored.set_aside(path)
+
+
+def take_stored_folder(store: JournalStore, here: Path, scraps: str, wake: Callable[[], None]) -> StoredFolder:
+    """Claim the journal in a store, wait until no other engine answers, and return a folder below `here` with the files
+    of all earlier ones. Raises OSError, and ClaimLost where yet another engine claims it meanwhile."""
+    head = HeadObject(store)
+    lease = claim(HeadClaims(head, store.address), wake)
+    try:
+        await_earlier(lease)
+        local = take_folder(here, host_name(), SUFFIX, scraps)
+        local.clear(SUFFIX)
+        _fetch(store, head.read(), local.folder)
+        lease.require()
+        lease.claims.forget_earlier(lease.epoch)
+    except BaseException:
+        lease.stop()
+        raise
+    stored = StoredFiles(store, head, lease.epoch, lost=lambda: _look(lease))
+    stored.forget_unnamed()
+    return StoredFolder(local, lease, stored)
+
+
+def _look(lease: JournalLease) -> None:
+    with suppress(OSError):
+        lease.look()
+
+
+def _fetch(store: JournalStore, head: JournalHead, folder: Path) -> None:
+    """Write the files that a head names, oldest first."""
+    for number, (name, parts) in enumerate(head.files.items()):
+        path = folder / _plain(name)
+        _write(store, path, parts)
+        os.utime(path, (number, number))
+
+
+def _write(store: JournalStore, path: Path, parts: tuple[StoredPart, ...]) -> None:
+    with path.open("wb") as file:
+        for part in parts:
+            try:
+                file.write(store.read(part.object)[0])
+            except FileNotFoundError:
+                log.warning("%s/%s is gone; an image before it is used", store.address, part.object)
+                return
+
+
+def _plain(name: str) -> str:
+    """Return the name of a file in one folder. Raises OSError for another: the head may be anyone's."""
+    if Path(name).name != name or not name.endswith(SUFFIX) or name == SUFFIX:
+        raise OSError(f"its head names {name!r}, which is no file of a journal")
+    return name

@@ -1,0 +1,512 @@
+"""The folders of the engine's own user, which no message to a person with a key names."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from jupyter_core.paths import jupyter_data_dir
+from zmq.utils import z85
+
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.errors import KeyRefused, UnknownSession, UsageError
+from djinn_jupyter.units import spell_moment
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.base import Access, SharedWith, of_person, person_of, respelled, sessions_in
+from djinn_jupyter.wire.keys import FOLDER as KEYS
+from djinn_jupyter.wire.keys import Admitted, Draw, KeyFolder, KeyPair, PublicKey
+from djinn_jupyter.wire.nouns import EngineStatistics, PersonMemory, SessionDescription
+from djinn_jupyter.wire.own import host_name
+from djinn_jupyter.wire.people import PersonDescription, PersonQuotas, Quota, QuotaFolder
+from djinn_jupyter.wire.readings import Branch
+from djinn_jupyter.wire.registry import FOLDER
+from djinn_jupyter.wire.replies import (
+    Checkpoints,
+    CheckpointSaved,
+    Described,
+    Event,
+    Failed,
+    Opened,
+    People,
+    Reply,
+    Sessions,
+    Statistics,
+    Swapped,
+    Tree,
+)
+from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire.texts import in_quotes
+
+UNTOLD: Final = "…"
+Folders = tuple[str, ...]
+
+
+def own_folders(config: EngineConfig) -> Folders:
+    """Return the folders that an engine's sentences may name, the longest first."""
+    return tuple(sorted({str(one) for one in _folders(config) if one.is_absolute()}, key=len, reverse=True))
+
+
+def without(folders: Folders, message: str) -> str:
+    """Return a sentence in which paths begin behind these folders."""
+    for folder in folders:
+        message = message.replace(folder, UNTOLD)
+    return message
+
+
+def _folders(config: EngineConfig) -> Iterator[Path]:
+    yield config.data_folder or Path(jupyter_data_dir()) / FOLDER
+    yield from (Path(one) for one in (config.shared_journal, config.checkpoints) if one and "://" not in one)
+
+
+# The requests that a person may make for another's session that is shared with them: each says so of itself.
+
+
+def not_shared(session: str) -> UnknownSession:
+    """Return the error of one who asks for another's session that is not, or not any more, shared with them."""
+    return UnknownSession(f"No session {in_quotes(session)} is shared with you.")
+
+
+def require_granted(request: ask.Request, session: str, access: Access | None) -> None:
+    """Raise UnknownSession where `session` is not shared, UsageError where a person with this access to it may not ask
+    so."""
+    if access is None:
+        raise not_shared(session)
+    needed = type(request).terms.shared
+    if needed == "read" or needed == access:
+        return
+    owner = person_of(session)
+    if needed == "write":
+        raise UsageError(
+            f"Session {in_quotes(session)} is shared with you to read: fork it (%djinn_fork) and work on that, or ask "
+            f"{owner} to share it with --write."
+        )
+    raise UsageError(f"Session {in_quotes(session)} is shared with you; this is for {owner} alone, whose it is.")
+
+
+# A person's part of an engine. Names are each person's own: the session `main` of anna is `anna@main` in the engine,
+# and no message of hers can name another's, because every name in it is put behind hers. What another shares with her
+# is the exception: she names `bert@main` so while it is shared. The engine's own user, who has no key, sees all of
+# them under these full names. What concerns the whole engine, or a path on its machine, is its own user's alone.
+
+SharesOf = Callable[[str, str], Access | None]
+NOT_KEPT: Final = (
+    "What this did is in memory alone, because the journal cannot be written just now. It is tried again; an engine "
+    "that dies before that loses it."
+)
+"""In place of the engine's own sentence, which names sessions of others."""
+
+
+def as_own_user(request: Request, answer: Callable[[Reply], None]) -> tuple[Request, Callable[[Reply], None]]:
+    """Return a request of the engine's own user, and the callback of its answer. That user enters a person's session as
+    a guest does: it goes on being held by its person's kernel. Raises UsageError where a session or a checkpoint would
+    be made under a name that may be a person's, here or in an engine that listens later."""
+    made = request.made or request.saved
+    if made is None or person_of(made) is None:
+        return request, answer
+    refusal = UsageError(
+        f"{in_quotes(made)} would be the name of a person's in an engine that listens, which others reach by their "
+        "keys: choose a name without @."
+    )
+    if not isinstance(request, ask.Open) or request.fresh:
+        raise refusal
+    return ask.Describe(session=made), lambda reply: answer(_as_opened(reply, refusal))
+
+
+def _as_opened(reply: Reply, none_there: UsageError) -> Reply:
+    """Return the answer to an Open that was asked as a Describe."""
+    match reply:
+        case Described(session=session):
+            return Opened(session=session, created=False)
+        case Failed(code="UnknownSession"):
+            return Failed.of(none_there)
+    return reply
+
+
+def no_shares(session: str, person: str) -> None:
+    """Return the access to sessions of others where none is shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person who has proved by a key who they are. `shares` has the access of a person to another's session, as it is
+    now; `folders` are the engine's own, which no reply names."""
+
+    name: str
+    shares: SharesOf = field(default=no_shares, compare=False, repr=False)
+    folders: Folders = field(default=(), compare=False, repr=False)
+
+    def owns(self, session: str) -> bool:
+        return person_of(session) == self.name
+
+    def may_hear(self, session: str) -> bool:
+        return self.owns(session) or self.access(session) is not None
+
+    def access(self, session: str) -> Access | None:
+        """Return this person's access to another's session."""
+        return self.shares(session, self.name)
+
+    def asks(self, request: Request) -> Request:
+        """Return the request with this person's names as the engine has them, and a session that is shared by the name
+        by which it is. UsageError for what is the engine's own user's alone, or not granted; UnknownSession for
+        another's that is not shared."""
+        self._require_allowed(request)
+        full = respelled(request, self._in_full)
+        others = {field: name for field, name in sessions_in(request).items() if self._is_of_another(name)}
+        if isinstance(request, ask.Unlisten):
+            return _of_others(full, others)  # also when it is not shared any more
+        for name in (*others.values(), request.made or request.saved):
+            if name is not None and self._is_of_another(name) and self.access(name) is None:
+                raise not_shared(name)
+        if others and isinstance(request, ask.Open):
+            full = request = _entered(request)
+        for name in others.values():
+            require_granted(request, name, self.access(name))
+        return _of_others(full, others)
+
+    def answered_by(self, answer: Callable[[Reply], None]) -> Callable[[Reply], None]:
+        return lambda reply: answer(self.hears(reply))
+
+    def told(self, answer: Callable[[Reply], None], request: Request, asked: Request) -> Callable[[Reply], None]:
+        """Return the callback of a request, which has been `asked` under the engine's names."""
+        for session in sessions_in(asked).values():
+            if not self.owns(session):
+                answer = self.told_as_guest(answer, session, request)
+        return answer
+
+    def told_as_guest(self, answer: Callable[[Reply], None], session: str, asked: Request) -> Callable[[Reply], None]:
+        """Return the callback of a request for another's session: it refuses where that is not shared any more."""
+
+        def told(reply: Reply) -> None:
+            if self.access(session) is None and not isinstance(asked, ask.Unlisten):
+                error = not_shared(session)
+                reply = Failed.of(error)
+            elif isinstance(asked, ask.Open) and isinstance(reply, Described):
+                reply = Opened(session=reply.session, created=False)
+            answer(reply)
+
+        return told
+
+    def hears(self, reply: Reply) -> Reply:
+        """Return the reply with these names as the person has them, and of others' no more than that a session exists
+        and how large it is."""
+        if reply.not_kept is not None:
+            reply = msgspec.structs.replace(reply, not_kept=NOT_KEPT)
+        match reply:
+            case Failed():
+                told = without(self.folders, reply.message.replace(of_person(self.name, ""), ""))
+                return msgspec.structs.replace(reply, message=told)
+            case CheckpointSaved():
+                reply = msgspec.structs.replace(reply, path="")
+            case Sessions(sessions=sessions, first=first):
+                seen = tuple(self._seen(one, at) for at, one in enumerate(sessions, first + 1))
+                reply = msgspec.structs.replace(reply, sessions=seen)
+            case Opened(session=session) | Described(session=session) | Swapped(session=session):
+                reply = msgspec.structs.replace(reply, session=self._used(session))
+            case Tree(branches=branches):
+                reply = Tree(branches=tuple(self._branch(one) for one in branches if self.may_hear(one.session)))
+            case Checkpoints(checkpoints=checkpoints):
+                own = tuple(one for one in checkpoints if self.owns(one.name))
+                reply = msgspec.structs.replace(reply, checkpoints=own)
+            case Statistics(statistics=statistics):
+                reply = Statistics(statistics=_without_texts(statistics))
+            case People(people=people):
+                reply = People(people=tuple(self._met(one) for one in people))
+        return respelled(reply, self._in_short)
+
+    def event(self, event: Event) -> Event:
+        """Return an event of a session that this person may hear, under the person's name for it."""
+        return respelled(event, self._in_short)
+
+    def _require_allowed(self, request: Request) -> None:
+        if request.reserved is not None:
+            raise UsageError(request.reserved)
+        if isinstance(request, ask.SaveCheckpoint | ask.RestoreCheckpoint | ask.DropCheckpoint) and "/" in request.name:
+            raise UsageError("A path on the engine's machine is for its user alone: give the checkpoint's name.")
+
+    def _is_of_another(self, name: str) -> bool:
+        return person_of(name) not in (None, self.name)
+
+    def _in_full(self, name: str) -> str:
+        """Return a name of this person's as the engine has it; it may be given so too, as lists show it."""
+        return of_person(self.name, name.removeprefix(of_person(self.name, "")))
+
+    def _in_short(self, name: str) -> str:
+        """Return a name as the person has it; of others' names that are not shared, as their notebooks', the person
+        alone."""
+        person = person_of(name)
+        if person is None or person == self.name or self.access(name) is not None:
+            return name.removeprefix(of_person(self.name, ""))
+        return person
+
+    def _seen(self, session: SessionDescription, number: int) -> SessionDescription:
+        return self._used(session) if self.may_hear(session.name) else _sized(session, number)
+
+    def _met(self, person: PersonDescription) -> PersonDescription:
+        """Return a person as this one is told of them: of others, how much memory they have."""
+        return person if person.person == self.name else PersonDescription(memory=person.memory)
+
+    def _used(self, session: SessionDescription) -> SessionDescription:
+        """Return a session that this person may use; of another's it is not told with whom else it is shared."""
+        if self.owns(session.name):
+            return session
+        own = tuple(one for one in session.shares if one.person == self.name)
+        return msgspec.structs.replace(session, shares=own)
+
+    def _branch(self, branch: Branch) -> Branch:
+        """Return the branch without a parent that is not this person's to name."""
+        parent = branch.forked_from
+        known = parent is None or self.may_hear(parent.session)
+        return branch if known else msgspec.structs.replace(branch, forked_from=None)
+
+
+def named_by(request: Request) -> str | None:
+    """Return the session that a request is about."""
+    return next(iter(sessions_in(request).values()), None)
+
+
+def _entered(request: ask.Open) -> ask.Describe:
+    """Return the request of a guest who opens a session: it goes on being held by its own person's kernel. UsageError
+    where it would be emptied."""
+    if request.fresh:
+        raise UsageError(f"Session {in_quotes(request.session)} is shared with you: only its owner makes it fresh.")
+    return ask.Describe(session=request.session)
+
+
+def _of_others(request: Request, sessions: Mapping[str, str]) -> Request:
+    """Return the request about sessions of others, all other names in it being the person's own."""
+    changes: dict[str, object] = {**sessions}
+    if isinstance(request, ask.StopRequest) and request.stop is not None and "session" in sessions:
+        changes["stop"] = msgspec.structs.replace(request.stop, session=sessions["session"])
+    return msgspec.structs.replace(request, **changes)
+
+
+def _sized(session: SessionDescription, number: int) -> SessionDescription:
+    """Return another's session: its owner, its size and where it is. Its name is its owner's alone."""
+    return SessionDescription(
+        name=f"session {number}, of {session.owner}",
+        owner=session.owner,
+        holder=None,
+        state=session.state,
+        tokens=session.tokens,
+        committed=0,
+        stopped_at=None,
+        step=None,
+        breakpoints=(),
+        rules=(),
+        watches=(),
+        stops_kept=0,
+        stop=None,
+        pages=session.pages,
+        device_bytes=session.device_bytes,
+        idle_seconds=session.idle_seconds,
+        residency=session.residency,
+        host_bytes=session.host_bytes,
+        disk_bytes=session.disk_bytes,
+    )
+
+
+def _without_texts(statistics: EngineStatistics) -> EngineStatistics:
+    """Return the counts without the sentences, which may name what belongs to others."""
+    trouble = "sessions cannot be kept just now" if statistics.journal_trouble else None
+    return msgspec.structs.replace(statistics, journal_trouble=trouble, last_fault=None)
+
+
+# The persons with whom a session is shared. Any thread may read; the engine's alone writes.
+
+MOST_PERSONS: Final = 100  # all of them are in every description of the session
+
+
+class Shares:
+    """The mapping is replaced whole, because the service looks into it for each message."""
+
+    def __init__(self) -> None:
+        self._access: Mapping[str, Access] = {}
+
+    @property
+    def by_person(self) -> dict[str, Access]:
+        return dict(self._access)
+
+    def access(self, person: str) -> Access | None:
+        return self._access.get(person)
+
+    def grant(self, person: str, access: Access | None) -> None:
+        """Give a person this access in place of another; None takes it back. UsageError where they would be more than
+        MOST_PERSONS."""
+        others = {name: given for name, given in self._access.items() if name != person}
+        if access is not None and len(others) >= MOST_PERSONS:
+            raise UsageError(
+                f"A session is shared with at most {MOST_PERSONS} persons: take it back from one (--none)."
+            )
+        self._access = others if access is None else {**others, person: access}
+
+    def take_over(self, given: Mapping[str, Access]) -> None:
+        """Grant the same as an earlier session of the name did."""
+        self._access = dict(given)
+
+    def describe(self) -> tuple[SharedWith, ...]:
+        return tuple(SharedWith(person=person, access=access) for person, access in sorted(self._access.items()))
+
+
+# The presence of persons at an engine: how many clients of each are there, and when one was last heard.
+
+
+def no_persons() -> Iterable[str]:
+    """Return no names: an engine without a door admits no persons."""
+    return ()
+
+
+class Presence:
+    """`admitted` are the names of the persons whom the engine admits now. None stands for the engine's own user."""
+
+    def __init__(
+        self, admitted: Callable[[], Iterable[str]] = no_persons, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._admitted, self._clock = admitted, clock
+        self._heard: dict[str | None, float] = {}
+
+    def heard(self, person: str | None) -> None:
+        """Note that a message of a person has come. One thread calls it."""
+        self._heard[person] = self._clock()
+
+    def added_to(self, people: People, present: Iterable[str | None]) -> People:
+        """Return the list with all who are admitted, and with the presence of each; `present` has the person behind
+        each client that is there."""
+        listed = {one.person: one for one in people.people}
+        for name in {*self._heard, *self._admitted()} - listed.keys():
+            listed[name] = _without_sessions(name)
+        clients = Counter(present)
+        ordered = sorted(listed.values(), key=lambda one: one.person or "")
+        return People(people=tuple(self._described(one, clients[one.person]) for one in ordered))
+
+    def _described(self, one: PersonDescription, notebooks: int) -> PersonDescription:
+        heard = self._heard.get(one.person)
+        seen = None if heard is None else max(0.0, self._clock() - heard)
+        return msgspec.structs.replace(one, notebooks=notebooks, seen_seconds=seen)
+
+
+def _without_sessions(person: str | None) -> PersonDescription:
+    none = PersonMemory(person=person, device_bytes=0, host_bytes=0, disk_bytes=0)
+    return PersonDescription(memory=none, sessions=0, running=0, checkpoint_bytes=0, running_seconds=0.0)
+
+
+# The admission of persons by their keys, looked up for every message: one who was revoked is refused from the next
+# message on, and hears no more. Knows no sockets.
+
+DOMAIN: Final = "djinn"  # of zmq's authentication
+LOCAL: Final[PublicKey] = b""  # in the place of a key, over the private folder: the engine's own user
+UNKNOWN_KEY: Final[PublicKey] = b"unknown"  # of a connection that is not known, admitted nowhere
+REFUSED: Final = Failed(
+    code="KeyRefused",
+    message="The engine does not admit this key any more: ask its user, who can admit it again (`djinn key allow`); "
+    "in a JupyterHub, load again.",
+)
+
+_ENDED: Final = (
+    "This key was admitted until {until}: ask the engine's user, who can admit it again (`djinn key allow`); in a "
+    "JupyterHub, load again."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """An address beyond this machine, `tcp://HOST:PORT`, the key by which its engine is known there, and the persons
+    who are admitted."""
+
+    address: str
+    pair: KeyPair = field(repr=False)
+    admitted: Admitted
+    keys: KeyFolder
+
+    @classmethod
+    def at(cls, address: str, draw: Draw) -> Door:
+        """Return the door that this user's keys open."""
+        keys = KeyFolder(Path(jupyter_data_dir()) / KEYS)
+        return cls(address=address, pair=keys.server(host_name(), draw), admitted=keys.admitted(), keys=keys)
+
+    def quotas(self, common: Quota) -> PersonQuotas:
+        """Return the quota of each person, with this common one."""
+        return PersonQuotas(QuotaFolder(self.keys), common)
+
+
+class Doorkeeper:
+    """Answers the handshakes of a door: whether a key is admitted now."""
+
+    def __init__(self, door: Door) -> None:
+        self._admitted = door.admitted
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return domain == DOMAIN and self._admitted.name_of(z85.decode(key)) is not None
+
+
+def require_free(address: str) -> None:
+    """Raise UsageError where nothing can listen on `tcp://HOST:PORT` now; port `*` or 0 is any that is free."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(
+            host.strip("[]"), 0 if port == "*" else int(port), type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(where)
+    except OSError as error:
+        raise UsageError(
+            f"The engine cannot listen on {address} ({(error.strerror or str(error)).lower()}): give another address "
+            "with --listen, or leave it out."
+        ) from None
+
+
+class Admission:
+    """The persons behind the keys of a service's connections, and those keys: each is noted, also LOCAL, and a
+    connection that is not known has UNKNOWN_KEY."""
+
+    def __init__(self, admitted: Admitted | None) -> None:
+        self._admitted = admitted
+        self._keys: dict[bytes, PublicKey] = {}
+
+    def note(self, peer: bytes, key: PublicKey) -> None:
+        """Note the key of the connection on which a client's message came."""
+        self._keys[peer] = key
+
+    def key(self, peer: bytes) -> PublicKey:
+        """Return the key of a client's connection, LOCAL over the private folder."""
+        return self._keys.get(peer, UNKNOWN_KEY)
+
+    def name_of(self, key: PublicKey) -> str | None:
+        """Return the person of a key, None where it is not admitted."""
+        return self._admitted.name_of(key) if self._admitted else None
+
+    def person(self, key: PublicKey) -> str | None:
+        """Return the person of a key, None for the engine's own user. Raises KeyRefused for one who is not admitted."""
+        name = self.name_of(key)
+        if name is None and key != LOCAL:
+            raise KeyRefused(self.refusal(key).message)
+        return name
+
+    def refusal(self, key: PublicKey) -> Failed:
+        """Return what is said to the clients of a key that is not admitted any more."""
+        permit = self._admitted.permit(key) if self._admitted else None
+        if permit is None or permit.until is None:
+            return REFUSED
+        return Failed(code="KeyRefused", message=_ENDED.format(until=spell_moment(permit.until)))
+
+    def admits(self, key: PublicKey) -> bool:
+        return key == LOCAL or self.name_of(key) is not None
+
+    def turned_away(self) -> list[bytes]:
+        """Return the clients that are not admitted any more."""
+        return [peer for peer, key in self._keys.items() if not self.admits(key)]
+
+    def keep_only(self, known: Callable[[bytes], bool]) -> None:
+        """Forget the clients that are not known any more, or have not said who they are."""
+        for peer in [peer for peer in self._keys if not known(peer)]:
+            self.forget(peer)
+
+    def forget(self, peer: bytes) -> None:
+        """Forget a client until its next message."""
+        self._keys.pop(peer, None)

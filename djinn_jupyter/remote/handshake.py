@@ -1,0 +1,183 @@
+"""A look at what listens at an address: an engine's socket greets every connection, before any key counts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, Literal, TypeVar
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused
+from djinn_jupyter.remote.addresses import Address, key_folder, read_address
+from djinn_jupyter.wire.keys import spell_public
+from djinn_jupyter.wire.registry import Entry
+
+LOOK_SECONDS: Final = 5.0
+_SIZE: Final = 64
+_MECHANISM: Final = slice(12, 32)
+_OURS: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01"
+"""The signature and the version of ZMTP 3.1 (rfc.zeromq.org/spec/37), upon which the other side says all of its own
+greeting: signature, version, mechanism padded to 20 bytes, whether a server, filler."""
+
+Found = Literal["engine", "other", "lost"]
+
+
+async def look_at(address: Address) -> Found:
+    """Return whether an engine's kind of socket listens there, something else, or the line did not hold so long."""
+    said = bytearray()
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            reader, writer = await asyncio.open_connection(address.host.strip("[]"), address.port)
+    except OSError:  # TimeoutError among them
+        return "lost"
+    try:
+        with suppress(TimeoutError):  # who says nothing by itself may answer
+            await _hear(reader, said, 1)
+        writer.write(_OURS)
+        await _hear(reader, said, _SIZE)
+    except TimeoutError:
+        return "other"
+    except OSError:
+        pass  # what was said before counts
+    finally:
+        writer.close()
+    return _meaning(bytes(said))
+
+
+async def _hear(reader: asyncio.StreamReader, said: bytearray, size: int) -> None:
+    """Add what is said until that are so many bytes, or it is the end. Raises TimeoutError and OSError."""
+    async with asyncio.timeout(LOOK_SECONDS):
+        while len(said) < size and (more := await reader.read(_SIZE)):
+            said += more
+
+
+def _meaning(said: bytes) -> Found:
+    if said[:1] in (b"", b"\xff") and len(said) < _SIZE:
+        return "lost"
+    signed = said[0] == 0xFF and said[9] == 0x7F
+    return "engine" if signed and said[_MECHANISM].rstrip(b"\0") == b"CURVE" else "other"
+
+
+# The handshake with an engine afar: the keys of both sides, and the sentence for each way in which it fails.
+
+Met = TypeVar("Met")
+REACH_SECONDS: Final = 5.0
+HANDSHAKE_MILLISECONDS = 10_000  # after which who has said nothing is taken for no engine; zmq waits for 30 s
+ATTEMPTS: Final = 3  # to meet an engine afar: one line in a hundred breaks off, and a wrong key does every time
+WATCHED: Final = (
+    zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+async def require_reachable(entry: Entry) -> None:
+    """Raise EngineUnavailable, within REACH_SECONDS, where nothing listens at the address of an engine afar."""
+    address = read_address(entry.commands)
+    try:
+        _, writer = await asyncio.wait_for(
+            asyncio.open_connection(address.host.strip("[]"), address.port), REACH_SECONDS
+        )
+    except TimeoutError:
+        raise EngineUnavailable(f"{address} did not answer within {REACH_SECONDS:.0f} s: is the port open?") from None
+    except (OSError, UnicodeError) as error:
+        raise EngineUnavailable(
+            f"Nothing listens at {address} ({_why(error)}): start it there with "
+            f"`djinn serve MODEL --listen tcp://0.0.0.0:{address.port}`."
+        ) from None
+    writer.close()
+
+
+def _why(error: OSError | UnicodeError) -> str:
+    if isinstance(error, socket.gaierror | UnicodeError):  # the latter for a text that no machine can be named
+        return "no machine of that name is known here"
+    if error.errno is None:  # asyncio's, for a name of several addresses
+        return "none of its addresses answers"
+    return os.strerror(error.errno).lower()
+
+
+def set_keys(dealer: zmq.Socket[bytes], entry: Entry) -> None:
+    """Give a socket the keys of both sides, read from this user's folder. UsageError where it is not clear by which key
+    the engine should know this user; KeyRefused where no key is trusted for its address."""
+    folder, address = key_folder(), read_address(entry.commands)
+    own, server = folder.own(entry.key), folder.trusted(str(address), address.host)
+    if server is None:
+        raise KeyRefused(
+            f"No key is trusted for {address.host}: write `djinn key trust {address.host} PUBLIC`, the line that "
+            "`djinn key allow` prints there."
+        )
+    dealer.setsockopt(zmq.CURVE_SERVERKEY, server)
+    dealer.setsockopt(zmq.CURVE_PUBLICKEY, own.public)
+    dealer.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
+    dealer.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
+    dealer.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+    dealer.setsockopt(zmq.IPV6, 1)
+
+
+class Unmet(Exception):
+    """An engine was not met. `breach`: for a reason that may be the line's: another attempt may fare better. Never
+    told to a caller."""
+
+    def __init__(self, breach: DjinnError | None, why: DjinnError) -> None:
+        super().__init__(str(why))
+        self.breach, self.why = breach, why
+
+
+async def met(attempt: Callable[[], Awaitable[Met]]) -> Met:
+    """Return what an attempt to meet an engine returns, at most ATTEMPTS of them."""
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return await attempt()
+        except Unmet as unmet:
+            if not left or unmet.breach is None:
+                raise unmet.breach or unmet.why from None
+    raise AssertionError  # the last attempt has returned or raised
+
+
+class Handshake:
+    """The course of a handshake, by the events of its socket's monitor. `over` is set when the connection is closed; a
+    `patient` socket that was not yet connected goes on trying."""
+
+    def __init__(self, entry: Entry, *, patient: bool = False) -> None:
+        self._entry, self._patient = entry, patient
+        self.over = asyncio.Event()
+        self._succeeded = self.refused = False
+
+    def note(self, frames: Sequence[zmq.Frame]) -> None:
+        event = parse_monitor_message([frame.bytes for frame in frames])["event"]
+        self._succeeded |= event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        self.refused |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        if event not in (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_CLOSED if self._patient else None):
+            self.over.set()
+
+    def refusal(self) -> KeyRefused | None:
+        """Return the error where the engine does not admit this user's key, else None."""
+        if not self.refused or not self._entry.has_keys:
+            return None
+        own = spell_public(key_folder().own(self._entry.key).public)
+        return KeyRefused(f"{self._entry.named} does not admit your key: there, `djinn key allow {own} --as NAME`.")
+
+    async def breach(self) -> DjinnError | None:
+        """Return the error where the connection was closed before both sides knew each other's keys, by what is found
+        at the address now. None where it held for longer, and where there are no keys. Raises EngineUnavailable where
+        there is no engine."""
+        if self._succeeded or self.refused or not self._entry.has_keys:
+            return None
+        match await look_at(read_address(self._entry.commands)):
+            case "other":
+                raise EngineUnavailable(
+                    f"What listens at {self._entry.place} is no engine of Djinn that others reach: mind the port, and "
+                    "see `djinn list` there."
+                )
+            case "lost":
+                return EngineUnavailable(
+                    f"The line to {self._entry.place} broke off before either side knew the other, {ATTEMPTS} times: "
+                    "try again, over a better line."
+                )
+        return KeyRefused(
+            f"{self._entry.named} has not the key that is trusted for it, or the line broke off each of {ATTEMPTS} "
+            "handshakes: compare `djinn key list` there and here."
+        )

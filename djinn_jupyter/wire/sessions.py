@@ -1,0 +1,268 @@
+"""Requests that open, describe, fork and close a session, and the replies to them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.base import MOST_CHARACTERS, PERSON, Access, Cleared, ReplyBase
+from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.wire.nouns import AttentionName, CheckpointDescription, EngineStatistics, SessionDescription
+from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.request_base import (
+    OwnerRequest,
+    OwnName,
+    Positions,
+    RequestBase,
+    Seed,
+    SessionRequest,
+    Spelling,
+    StopRequest,
+)
+
+
+class Opened(ReplyBase):
+    """`note`: what was kept under this name and is not in the session, and why."""
+
+    session: SessionDescription
+    created: bool
+    note: str | None = None
+
+
+class Open(OwnerRequest[Opened], browser="opens", makes="session", while_running=True, at_once=True):
+    """Open or attach. A live session of another holder needs `join`.
+
+    `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
+    as a sweep's, is closed when its holder goes, and is not in the journal.
+    """
+
+    join: bool = False
+    fresh: bool = False
+    temporary: bool = False
+
+    @property
+    def deed(self) -> str | None:
+        return "forget what it holds" if self.fresh else None
+
+
+class Described(ReplyBase):
+    session: SessionDescription
+
+
+class Describe(
+    SessionRequest[Described], shared="read", browser="asks", resent="anew", while_running=True, at_once=True
+): ...
+
+
+class SetAttention(SessionRequest[Described], shared="write"):
+    """Choose how a session that holds nothing yet computes attention: `eager`, or as the model was loaded."""
+
+    attention: AttentionName
+
+
+class AcceptRecomputed(SessionRequest[Described], shared="write", browser="asks", while_running=True):
+    """The user has seen that the session was recomputed after a recovery; from now on it counts as exact again."""
+
+
+class Detached(ReplyBase): ...
+
+
+class Detach(SessionRequest[Detached], shared="read", changes=False, while_running=True, at_once=True): ...
+
+
+class Closed(ReplyBase):
+    pages_freed: int
+
+
+class Close(OwnerRequest[Closed], browser="asks", while_running=True, while_looking=True, at_once=True):
+    @property
+    def deed(self) -> str | None:
+        return "close it"
+
+
+class Fork(StopRequest[Opened], shared="read", browser="opens", makes="name", fills=True):
+    """Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
+    `seed` it draws from here on as a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
+    (`v.N`) at committed `positions` are edited, None for all of them; `words` say what the edit was made of. With a
+    `coef` its steering rule of number `rule`, None for its only one, is on with that coefficient."""
+
+    name: OwnName
+    seed: Seed | None = None
+    edit: Edit | None = None
+    site: Spelling | None = None
+    positions: Positions | None = None
+    words: Spelling | None = None
+    rule: int | None = None
+    coef: float | None = None
+
+
+# The list of sessions, told in pages: each is small, however many sessions there are and whatever they hold. Beside
+# it, the statistics of the engine.
+
+TRIES: Final = 5
+
+
+class Sessions(ReplyBase):
+    """A page of the `total` sessions, from the `first` on."""
+
+    sessions: tuple[SessionDescription, ...]
+    first: int = 0
+    total: int = 0
+
+
+class ListSessions(RequestBase[Sessions], unasked="view", browser="asks", resent="anew"):
+    """List the sessions in the order of their opening, from the `first` on."""
+
+    first: Annotated[int, Meta(ge=0)] = 0
+
+
+Listed = Generator[ListSessions, Sessions, tuple[SessionDescription, ...]]
+
+
+def listed() -> Listed:
+    """Yield the requests of all pages, and return their sessions. Where some were opened or closed meanwhile, all are
+    asked for again, a few times."""
+    for _ in range(TRIES):
+        page = yield ListSessions()
+        found, total = {one.name: one for one in page.sessions}, page.total
+        at = len(page.sessions)
+        while page.sessions and page.total == total and at < total:
+            page = yield ListSessions(first=at)
+            found.update((one.name, one) for one in page.sessions)
+            at += len(page.sessions)
+        if page.total == total:
+            break
+    return tuple(found.values())
+
+
+class Statistics(ReplyBase):
+    statistics: EngineStatistics
+
+
+class ReadStatistics(RequestBase[Statistics], unasked="view", browser="asks", resent="anew"): ...
+
+
+# Checkpoint files: the requests that write, read and drop them, and the replies.
+
+
+class RestoreCheckpoint(
+    OwnerRequest[Opened], browser="opens", makes="session", fills=True, while_away=True, without_rows=True
+):
+    """Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
+    is replaced only with `replace`, one of another notebook only with `force` besides."""
+
+    name: OwnName
+    replace: bool = False
+
+    @property
+    def deed(self) -> str | None:
+        return "restore over it" if self.replace else None
+
+
+class DropCheckpoint(RequestBase[Cleared], browser="asks", resent="refused"):
+    name: OwnName
+
+
+class CheckpointSaved(ReplyBase):
+    """`path` is that of the file, empty for a person with a key, who has it by its name."""
+
+    checkpoint: CheckpointDescription
+    path: str
+
+
+class SaveCheckpoint(SessionRequest[CheckpointSaved], shared="write", browser="asks", saves="name", changes=False):
+    """Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`."""
+
+    name: OwnName
+    replace: bool = False
+
+
+class Checkpoints(ReplyBase):
+    """The checkpoints that the asker may see, newest first. `left_out`: so many older ones can be restored by name."""
+
+    checkpoints: tuple[CheckpointDescription, ...]
+    left_out: int = 0
+
+
+class ListCheckpoints(RequestBase[Checkpoints], browser="asks", resent="anew"): ...
+
+
+# The request that shares a session with another person.
+
+PersonName = Annotated[str, Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=rf"^{PERSON}\Z")]
+
+
+class Share(SessionRequest[Described], while_running=True, at_once=True):
+    """Share a session of one's own with a person, or take that back (`access` None). They say its owner's name before
+    its own: `anna@main`."""
+
+    person: PersonName
+    access: Access | None
+
+
+# A session moves between two engines of one model: the requests of its three steps, and the replies. SendAway writes
+# all of it to a file that both engines find, in a folder or in a store, and the session does nothing more where it is.
+# TakeIn reads the file in the other engine and decides that it is there now. SettleMove tells the first engine to look
+# at that decision, or to make the other one: where nothing was decided, the session stays.
+
+MoveId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+MovePlace = Annotated[str, Meta(max_length=1024)] | None
+"""The address of a store that both engines were given, or None for the folder that both have."""
+
+
+class TakeIn(SessionRequest[Opened], makes="session", fills=True, while_away=True, without_rows=True):
+    """Open `session` as another engine has written it for this move. From the reply on it is here, and not there."""
+
+    move: MoveId
+    store: MovePlace = None
+
+
+class ProvenanceRead(ReplyBase):
+    """`stores` are those where the engine looks for sessions on their way: of its journal, and of `--moves`.
+    `folder`: it looks in a folder too, which need not be the other engine's. `person` is who asks, by a key; None is
+    the engine's own user."""
+
+    provenance: Provenance
+    stores: tuple[str, ...] = ()
+    folder: bool = True
+    person: str | None = None
+
+
+class ReadProvenance(RequestBase[ProvenanceRead], resent="anew"):
+    """The model and the machine of this engine. Its fingerprint is that, but for the model's name and revision."""
+
+
+class SentAway(ReplyBase):
+    bytes_written: int
+
+
+class SendAway(OwnerRequest[SentAway]):
+    """Write the whole session for the engine of that provenance, as a move that the client names. FingerprintsDiffer
+    where it would go on with other bits there. Until the move is settled, the session answers nothing here. `person`
+    is who its mover is at that engine, and may take it in there alone; None is that engine's own user."""
+
+    to: Provenance
+    move: MoveId
+    store: MovePlace = None
+    person: Annotated[str, Meta(max_length=MOST_CHARACTERS)] | None = None
+
+    @property
+    def deed(self) -> str | None:
+        return "move it away"
+
+
+class MoveSettled(ReplyBase):
+    """`stayed`: the session is here."""
+
+    stayed: bool
+
+
+MoveReply = ProvenanceRead | SentAway | MoveSettled
+
+
+class SettleMove(SessionRequest[MoveSettled], opens=True, while_running=True, at_once=True):
+    """Close the session where another engine has taken it in; otherwise it stays, and is not taken in any more."""
+
+    move: MoveId
