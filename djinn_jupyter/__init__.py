@@ -133,7 +133,7 @@ def __dir__() -> list[str]:
 
 def _edits() -> list[str]:
     """Return the constructors of edits, by their names."""
-    return [kind.make.__name__ for kind in import_module(f"{__name__}.client.edits").KINDS.values()]
+    return [kind.make.__name__ for kind in import_module(f"{__name__}.api.edits").KINDS.values()]
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -2,7 +2,7 @@ from typing import Any
 
 from djinn_jupyter.methods.datasets.api import collecting, scoring
 from djinn_jupyter.methods.datasets.api import session_verbs as of_datasets
-from djinn_jupyter.methods.direct.api import attribution
+from djinn_jupyter.methods.direct import api as direct
 from djinn_jupyter.methods.heads import api as heads
 
 class Verb:
@@ -16,7 +16,7 @@ class EngineVerbs:
     head_scores = heads.head_scores
 
 class SessionVerbs:
-    attribute = attribution.attribute
+    attribute = direct.attribute
     loss = of_datasets.loss
     all_logits = of_datasets.all_logits
     patterns = heads.patterns

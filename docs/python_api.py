@@ -141,7 +141,9 @@ def _of_ours(kind: type) -> bool:
 
 def _is_ours(kind: type) -> bool:
     of_a_method = re.fullmatch(r"djinn_jupyter\.methods\.\w+\.api(\.\w+)?", kind.__module__)
-    ours = of_a_method or kind.__module__.startswith("djinn_jupyter.client")
+    ours = of_a_method or kind.__module__.startswith(
+        tuple(f"djinn_jupyter.{one}." for one in ("api", "link", "modules"))
+    )
     return bool(ours) and not getattr(kind, "_is_protocol", False)
 
 

@@ -14,8 +14,6 @@ import msgspec
 
 from djinn_jupyter.methods.sweep import request as sweeps
 from djinn_jupyter.server import messages
-from djinn_jupyter.server import messages as answers
-from djinn_jupyter.server import messages as protocol
 from djinn_jupyter.wire import edits, kinds, nouns
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 from djinn_jupyter.wire.base import EventBase, ReplyBase
@@ -49,7 +47,7 @@ def wire_ts() -> dict[str, str]:
     """A file's name to its text: one for each module whose structs cross between browser and server, with the unions
     over them and the map from request to reply, and `index` for all of them."""
     events = kinds.ours().events
-    crossing = _crossing([*protocol.spoken()])
+    crossing = _crossing([*messages.spoken()])
     answered = [kind for kind in kinds.ours().replies if kind in crossing]
     modules = {_file(name): importlib.import_module(name) for name in sorted({kind.__module__ for kind in crossing})}
     structs = {name: [*_interfaces(module, crossing - {*events})] for name, module in modules.items()}
@@ -57,10 +55,10 @@ def wire_ts() -> dict[str, str]:
         "values": [VALUES % " | ".join(f"'{name}'" for name in ITEM_BYTES)],
         **{name: [*_aliases(module), *structs[name]] for name, module in modules.items() if structs[name]},
         "events": [*(_interface(kind) for kind in events), _union("WireEvent", events)],
-        "request": [_union("WireRequest", answers.answers_among(kinds.ours()))],
+        "request": [_union("WireRequest", messages.answers_among(kinds.ours()))],
         "reply": [_union("WireReply", answered)],
         "answers": [_answers()],
-        "protocol": [PROTOCOL % protocol.digest()],
+        "protocol": [PROTOCOL % messages.digest()],
     }
     parts["edits"].append(_union("Edit", typing.get_args(edits.Edit)))
     parts["sweep"].append(_union("SweptEdit", typing.get_args(sweeps.SweptEdit)))
@@ -178,7 +176,7 @@ def _union(name: str, members: Iterable[type]) -> str:
 
 
 def _answers() -> str:
-    answered = answers.answers_among(kinds.ours())
+    answered = messages.answers_among(kinds.ours())
     rows = "\n".join(f"  readonly {asked.__name__}: {_name(reply)};" for asked, reply in answered.items())
     said = "/** What each request is answered with; `Failed` comes as an error. */"
     return f"{said}\nexport interface Answers {{\n{rows}\n}}\n"

@@ -55,7 +55,8 @@ def card_of(kind: type[Displayed]) -> Callable[..., Any]:
     names it, or of the core's views. Raises ImportError or AttributeError, or what the module raises."""
     names_it = next(base for base in kind.__mro__ if "_view" in vars(base))
     package, api, _ = f"{names_it.__module__}.".rpartition(".api.")
-    drawing: Callable[..., Any] = getattr(import_module(f"{package}.card" if api else VIEWS), kind._view)
+    module = f"{package}.card" if api and package != "djinn_jupyter" else VIEWS
+    drawing: Callable[..., Any] = getattr(import_module(module), kind._view)
     return drawing
 
 

@@ -107,8 +107,8 @@ def series_chart(
     lines = []
     for index, values in enumerate(series):
         ink = {"stroke": colour(index), "stroke_dasharray": DASHES[index % len(DASHES)]}
-        for part in _finite_parts(across, values):
-            points = [(x(at), y(value)) for at, value in part]
+        for run in _finite_parts(across, values):
+            points = [(x(at), y(value)) for at, value in run]
             path = " ".join(f"{a},{b}" for a, b in points)
             lines.append(element("polyline", points=path, fill="none", stroke_width="1.8", **ink))
             lines += [element("circle", cx=a, cy=b, r="2.5", fill=colour(index)) for a, b in points]

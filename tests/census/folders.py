@@ -1,9 +1,9 @@
-"""The folder that each module goes to when the house is made small, by rules; and the imports that then run back up.
+"""The folders of the package, which of them each may import, and the imports that break that.
 
-    python -m tests.census.folders      writes folders.txt (old module, new folder) and arrows.txt (imports to mend)
+    python -m tests.census.folders      writes arrows.txt, the imports that are still to be mended
 
-The rule with the longest name before its star decides. A row of `LAYERS` may import the rows below it and nothing of
-its own row but its own folder; the imports of all modules are parsed, those for types and in functions too.
+A row of `LAYERS` may import the rows below it and nothing of its own row but its own folder; the imports of all modules
+are parsed, those for types and in functions too.
 """
 
 from __future__ import annotations
@@ -19,68 +19,12 @@ from tests.house.import_graph import circles, import_graph
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 PACKAGE: Final = "djinn_jupyter"
-TABLE: Final = HERE / "folders.txt"
 ARROWS: Final = HERE / "arrows.txt"
-
-# New folder: old modules, without the package's name; a star at the end is for all that begin so.
-RULES: Final = {
-    "(top)": "_version amounts described digits errors extensions file_stamps former_files fsync machine model_files "
-    "moments options plain_files sampling shard_digests verbs written_aside module_files/field_table",
-    # What a person imports: it says in words where each name is, and for types only it imports all of them.
-    "face": "__init__",
-    "api": "client/*",
-    "wire": "wire/*",
-    "link": "client/connection/* client/engines/* client/given_paths client/waiting",
-    "engine/loop": "engine/* engine/requests/* engine/scheduling/*",
-    # The tree of HOUSE.md has no folder for the machine underneath, which every folder of the engine needs. The
-    # sessions that are on the device know sessions, which know memory: residency lies above both.
-    "engine/system": "engine/system/* engine/log/* engine/config",
-    "engine/memory": "engine/memory/*",
-    "engine/residency": "engine/residency/* engine/process_memory",
-    "engine/model": "engine/model/*",
-    # A pass applies edits, conditions and watches at its taps: they lie with it and below sessions.
-    "engine/passes": "engine/forward/* engine/interventions/* engine/wavefront/*",
-    "engine/session": "engine/session/* engine/scheduling/jobs engine/scheduling/running_time",
-    "engine/store": "engine/persistence/*",
-    # The composition root joins the rest.
-    "engine/process": "engine/process/* engine/startup/* engine/__main__ engine/engine engine/parts",
-    "magics": "magics/*",
-    "widgets": "widgets/*",
-    "server": "server/*",
-    "cli": "cli/*",
-    "demo": "demo/*",
-    # What is added to a model.
-    "modules": "client/adapters client/added_modules client/named_models magics/adapting magics/adding widgets/added",
-    "modules/request": "module_files/* wire/adapters wire/added_modules wire/module_form",
-    "modules/engine": "engine/forward/processed_values engine/model/added/* engine/model/hooks/feature_layout "
-    "engine/persistence/kept_* engine/requests/adapters engine/requests/added_modules engine/session/adapters "
-    "engine/session/added_* engine/session/fitting",
-    "modules/training": "client/training/* training/*",
-    # Others than one person on this machine.
-    "remote": "cli/cluster cli/entry cli/hub cli/keys cli/people client/connection/arrival* "
-    "client/connection/greeting client/connection/handshake client/connection/line* client/connection/road "
-    "client/connection/so_far client/connection/upload* client/engines/afar client/engines/attachments "
-    "client/engines/attended client/engines/cluster client/engines/hub client/engines/keys client/engines/ssh "
-    "client/moving cluster/* hub/* magics/receiving widgets/receiving",
-    "remote/request": "wire/access wire/found_keys wire/hub wire/keys wire/moving wire/people wire/pieces wire/quotas "
-    "wire/sharing",
-    "remote/engine": "engine/persistence/claim_files engine/persistence/lease* engine/persistence/move_* "
-    "engine/persistence/running_times engine/persistence/store/* engine/process/accept_gate engine/process/admission "
-    "engine/process/connections engine/process/event_ring engine/process/kept_replies engine/process/large_requests "
-    "engine/process/lines engine/process/metrics_of_persons engine/process/own_folders engine/process/persons "
-    "engine/process/presence engine/process/replies_in_pieces engine/process/requests_in_pieces engine/process/unread "
-    "engine/requests/moving engine/requests/people engine/requests/quotas engine/requests/sharing "
-    "engine/residency/quotas engine/session/moving engine/session/shares",
-    "parallel": "engine/forward/decode_graphs engine/model/hooks/layer_graph engine/parallel/* engine/startup/graphs "
-    "engine/startup/rank engine/system/cuda_graphs",
-    "editors": "cli/dap dap/* magics/debugging magics/native_panel/*",
-    "bridges": "integrations/*",
-}
 
 # From the top down: a folder imports those in rows below its own. Engine and kernel meet on the wire and on requests.
 LAYERS: Final = (
     "engine/process",
-    "bridges",
+    "integrations",
     "editors",
     "remote remote/engine parallel",
     "methods/graphs",
@@ -114,35 +58,26 @@ LAYERS: Final = (
     "engine/model",
     "engine/memory",
     "engine/system",
-    "remote/request",
     "methods/graphs/request methods/circuits/request methods/heads/request methods/direct/request",
     "methods/datasets/request",
     "methods/sweep/request",
-    "modules/request",
+    "modules/files",
     "demo",
     "wire",
     "(top)",
 )
 LEVEL: Final = {folder: -row for row, folders in enumerate(LAYERS) for folder in folders.split()}
-OUTSIDE: Final = ("methods", "modules", "remote", "parallel", "editors", "bridges", "demo")
+OUTSIDE: Final = ("methods", "modules", "remote", "parallel", "editors", "integrations", "demo")
 TORCH: Final = ("torch", "transformers", "safetensors", "tokenizers")
-TORCH_IN: Final = ("engine", "parallel", "bridges", "modules/training")
+TORCH_IN: Final = ("engine", "parallel", "integrations", "modules/training")
 
 
 def place(module: str) -> str:
-    """Return the new folder of a module such as `djinn_jupyter.engine.turns`; of one that lies there already, that.
-    Raises KeyError."""
-    name = module.removeprefix(f"{PACKAGE}.").replace(".", "/") if module != PACKAGE else "__init__"
-    fitting = [
-        (len(rule.rstrip("*")), not rule.endswith("*"), folder)
-        for folder, rules in RULES.items()
-        for rule in rules.split()
-        if rule == name or (rule.endswith("*") and f"{name}/".startswith(rule[:-1]))
-    ]
-    moved = [(len(folder) + 1, False, folder) for folder in LEVEL if f"{name}/".startswith(f"{folder}/")]
-    if not (fitting := fitting + moved):
-        raise KeyError(f"No rule of tests/census/folders.py says where {module} goes.")
-    return max(fitting)[2]
+    """Return the folder of a module such as `djinn_jupyter.engine.loop.turns`, by the longest row of `LAYERS`."""
+    name = module.removeprefix(PACKAGE).removeprefix(".").replace(".", "/")
+    if name in ("", "engine", "engine/__main__"):  # what a person imports, and what starts an engine
+        return "engine/process" if name else "face"
+    return max((folder for folder in LEVEL if f"{name}/".startswith(f"{folder}/")), key=len, default="(top)")
 
 
 def is_core(module: str) -> bool:
@@ -156,11 +91,11 @@ def on_the_engines_side(folder: str) -> bool:
 
 def is_met_on(folder: str) -> bool:
     """Return whether both sides may import a folder: the wire, the requests of methods, and what lies below them."""
-    return folder in ("wire", "(top)", "demo") or folder.endswith("/request")
+    return folder in ("wire", "modules/files", "(top)", "demo") or folder.endswith("/request")
 
 
 def breach(importer: str, imported: str) -> str | None:
-    """Return the contract that an import between two new folders breaks, in words; None where it may be."""
+    """Return the contract that an import between two folders breaks, in words; None where it may be."""
     if importer == imported or importer == "engine/process":
         return None
     if importer == "face" and not on_the_engines_side(imported):
@@ -211,7 +146,7 @@ def _module(path: Path, root: Path) -> str:
 
 
 def folder_circles(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
-    """Return the circles between new folders that are left when the broken imports are gone, and those of the face,
+    """Return the circles between folders that are left when the broken imports are gone, and those of the face,
     which are for types alone."""
     folders: dict[str, set[str]] = {place(module): set() for module in graph}
     for module, others in ((one, others) for one, others in graph.items() if place(one) != "face"):
@@ -223,7 +158,6 @@ def folder_circles(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     graph = import_graph(ROOT / PACKAGE)
-    TABLE.write_text("".join(f"{module} -> {place(module)}\n" for module in sorted(graph)))
     ARROWS.write_text("".join(_told(broken(graph))) + "".join(f"torch: {m} in {f}\n" for m, f in torch_outside()))
 
 

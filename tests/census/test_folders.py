@@ -1,4 +1,4 @@
-"""The table of old modules and new folders, against the modules that there are."""
+"""The folders of the package, and what each imports."""
 
 from __future__ import annotations
 
@@ -6,17 +6,6 @@ from tests.census import folders
 from tests.house.import_graph import import_graph
 
 GRAPH = import_graph(folders.ROOT / folders.PACKAGE)
-
-
-def test_the_rules_give_every_module_a_folder() -> None:
-    assert {folders.place(module) for module in GRAPH} <= folders.LEVEL.keys()
-    assert folders.RULES.keys() == {folder for folder in folders.LEVEL if not folder.startswith("methods")}
-
-
-def test_the_committed_table_is_the_one_that_the_rules_make() -> None:
-    """A module that came later is placed by the rules; one that went is in the table until it is written anew."""
-    rows = dict(line.split(" -> ") for line in folders.TABLE.read_text().splitlines())
-    assert {module: folders.place(module) for module in rows} == rows
 
 
 def test_no_folder_is_reached_from_itself_but_by_the_imports_that_are_to_be_mended() -> None:
@@ -47,9 +36,13 @@ def test_an_import_of_the_core_that_plugs_into_it_is_found() -> None:
     }
 
 
-def test_a_module_that_has_moved_lies_where_it_goes() -> None:
-    assert folders.place("djinn_jupyter.methods.sweep.engine.cells") == "methods/sweep/engine"
-    assert folders.place("djinn_jupyter.methods.sweep.request") == "methods/sweep/request"
-    assert folders.place("djinn_jupyter.engine.store.journal") == "engine/store"
+def test_every_folder_has_its_row() -> None:
+    """A new folder cannot be forgotten: `LAYERS` says where it stands, or this fails."""
+    paths = {path.parent.relative_to(folders.ROOT) for path in (folders.ROOT / folders.PACKAGE).rglob("*.py")}
+    assert [path for path in paths if folders.place(".".join(path.parts)) == "(top)"] == []
+
+
+def test_the_core_is_what_nothing_plugs_into() -> None:
     assert folders.is_core("djinn_jupyter.engine.store.journal")
     assert not folders.is_core("djinn_jupyter.methods.sweep.card")
+    assert not folders.is_core("djinn_jupyter.remote.engine.lease")

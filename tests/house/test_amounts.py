@@ -41,7 +41,7 @@ def everywhere() -> set[tuple[str, str]]:
         (path.relative_to(folder).as_posix(), value)
         for folder in (PACKAGE, EVALUATION)
         for path in sorted(folder.rglob("*.py"))
-        if path.name != "amounts.py" and "benchmarks" not in path.parts and "replay" not in path.parts
+        if path.name != "units.py" and "benchmarks" not in path.parts and "replay" not in path.parts
         for value in spelled_by_hand(path.read_text())
     }
 

@@ -13,27 +13,26 @@ PACKAGE = ENGINE.parent
 EVALUATION = PACKAGE.parent / "evaluation" / "djinn_evaluation"
 # Files that import our own modules within functions: the reason, and those modules or the folders they are in.
 LATE = {
-    "remote/cli/cluster.py": ("Ray, which an environment of engines may not have", {"cluster"}),
-    "editors/cli.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
+    "remote/cli/cluster.py": ("Ray, which an environment of engines may not have", {"remote.cluster"}),
+    "editors/cli.py": ("`djinn --help` needs neither zmq nor the adapter", {"editors.dap"}),
     "cli/engines.py": ("the process of `djinn serve` stays small", {"api.engine", "api.loading"}),
     "remote/cli/entry.py": ("the process of `djinn serve` stays small", {"api.loading"}),
-    "remote/cli/hub.py": ("tornado, which an environment of engines may not have", {"hub"}),
+    "remote/cli/hub.py": ("tornado, which an environment of engines may not have", {"remote.hub"}),
     "remote/cli/people.py": ("the process of `djinn serve` stays small", {"api.loading"}),
     "api/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
     "api/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
-    "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process", "engine.startup"}),
+    "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process"}),
     "engine/process/daemon.py": ("Prometheus's library, 50 ms of every start", {"engine.process.metrics"}),
     "engine/model/loading/tokenizer_process.py": ("the child alone needs transformers", {"engine.model.loading"}),
-    "modules/training/__main__.py": ("it says that PyTorch is missing without it", {"training.running.run"}),
+    "modules/training/__main__.py": ("it says that PyTorch is missing without it", {"modules.training.running"}),
     "magics/__init__.py": ("importing the package registers and loads nothing", {"magics"}),
-    "magics/kernel_state.py": ("a load shows its line before messages are imported", {"api.session", "wire"}),
     "editors/magic.py": ("experimental; only its magic loads it", {"editors.panel"}),
     "magics/kernel_state.py": (
         "a load shows its line first; the package finds its names",
-        {"", "wire", "magics"},
+        {"", "wire", "api.session", "remote.receiving"},
     ),
     "magics/live_chart.py": ("ipywidgets, when a chart is drawn", {"widgets.live_memory"}),
-    "magics/loading.py": ("a load shows its line before cards are imported", {"widgets.views", "client.engines"}),
+    "magics/loading.py": ("a load shows its line before cards are imported", {"widgets.views", "link.registry"}),
     "magics/screen.py": ("a load shows its line before cards are imported", {"widgets.views"}),
     "magics/stand_ins.py": ("`%load_ext` waits for no magic", {"magics"}),
     "methods/direct/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
@@ -42,7 +41,7 @@ LATE = {
     "widgets/snapshot.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
     "widgets/lens.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
 }
-MAY_TAKE_ENGINE = {"startup/build.py", "startup/selftest.py"}  # beside the loop itself
+MAY_TAKE_ENGINE = {"process/build.py", "process/selftest.py"}  # beside the loop itself
 
 
 def functions_that_take(name: str, source: str) -> Iterator[str]:
@@ -121,9 +120,10 @@ def test_only_start_up_and_the_self_test_are_given_the_engine() -> None:
 
 def test_sites_that_people_spell_are_read_in_one_place_which_knows_the_model() -> None:
     """A name of another tool is another point by model; the rest reads what the engine itself has spelled."""
-    named = {path.relative_to(ENGINE).as_posix() for path in ENGINE.rglob("*.py") if "parse_site" in path.read_text()}
-    own = {"parallel/follower.py", "session/added_modules.py", "session/history.py"}
-    assert named == {"model/discovery/hook_names.py"} | own
+    folders = [ENGINE, PACKAGE / "modules" / "engine", PACKAGE / "parallel"]
+    files = [path for folder in folders for path in folder.rglob("*.py") if "parse_site" in path.read_text()]
+    own = {"parallel/follower.py", "modules/engine/added.py", "engine/session/history.py"}
+    assert {path.relative_to(PACKAGE).as_posix() for path in files} == {"engine/model/discovery/model_map.py"} | own
 
 
 def test_what_running_a_pass_needs_has_at_most_nine_fields() -> None:
@@ -135,7 +135,7 @@ def test_what_running_a_pass_needs_has_at_most_nine_fields() -> None:
 
 def test_nothing_of_the_debug_adapter_is_given_the_adapter() -> None:
     """Each of its parts gets the parts that it uses, and none the whole."""
-    files = [*(PACKAGE / "dap").rglob("*.py"), *(PACKAGE / "magics").rglob("*.py")]
+    files = [*(PACKAGE / "editors").rglob("*.py"), *(PACKAGE / "magics").rglob("*.py")]
     assert [path.name for path in files if any(functions_that_take("Adapter", path.read_text()))] == []
 
 

@@ -7,33 +7,34 @@ import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ENGINE = Path(__file__).parents[2] / "djinn_jupyter" / "engine"
+PACKAGE = Path(__file__).parents[2] / "djinn_jupyter"
+SIDES = ("engine", "modules/engine", "parallel", "remote/engine")  # what runs in an engine's process
 ALLOWED = {
     # fields of Python, torch, transformers and the hub, which have no verb for it
-    ("forward/other_attention.py", "config._attn_implementation_internal"),
-    ("forward/other_attention.py", "one._attn_implementation_internal"),
-    ("log/output.py", "logging._srcfile"),
-    ("log/output.py", "logging.logMultiprocessing"),
-    ("log/output.py", "logging.logProcesses"),
-    ("log/output.py", "logging.logThreads"),
-    ("log/output.py", "record.args"),
-    ("log/output.py", "record.msg"),
-    ("memory/offload/mover.py", "error.__cause__"),
-    ("memory/offload/mover.py", "error.__context__"),
-    ("memory/offload/mover.py", "error.__traceback__"),
-    ("memory/weights/parameters.py", "parameter.data"),
-    ("memory/weights/streamed.py", "layers[layer].forward"),
-    ("model/hooks/gates.py", "layer.forward"),
-    ("model/hooks/head_columns.py", "head.forward"),
-    ("model/loading/hub.py", "constants.HF_HUB_OFFLINE"),
+    ("engine/passes/epilogue.py", "config._attn_implementation_internal"),
+    ("engine/passes/epilogue.py", "one._attn_implementation_internal"),
+    ("engine/system/log.py", "logging._srcfile"),
+    ("engine/system/log.py", "logging.logMultiprocessing"),
+    ("engine/system/log.py", "logging.logProcesses"),
+    ("engine/system/log.py", "logging.logThreads"),
+    ("engine/system/log.py", "record.args"),
+    ("engine/system/log.py", "record.msg"),
+    ("engine/memory/offload/mover.py", "error.__cause__"),
+    ("engine/memory/offload/mover.py", "error.__context__"),
+    ("engine/memory/offload/mover.py", "error.__traceback__"),
+    ("engine/memory/weights/host_weights.py", "parameter.data"),
+    ("engine/memory/weights/streamed.py", "layers[layer].forward"),
+    ("engine/model/hooks/gates.py", "layer.forward"),
+    ("engine/model/hooks/attention.py", "head.forward"),
+    ("engine/model/loading/hub.py", "constants.HF_HUB_OFFLINE"),
     ("parallel/cutting.py", "matrix.forward"),
     ("parallel/group.py", "gloo._devices"),
     ("parallel/group.py", "gloo._timeout"),
     ("parallel/group.py", "options._timeout"),
     ("parallel/leader.py", "layer.forward"),
-    ("session/sampling.py", "config.do_sample"),
-    ("session/sampling.py", "config.temperature"),
-    ("startup/selftest.py", "model.generation_config"),
+    ("engine/session/generation.py", "config.do_sample"),
+    ("engine/session/generation.py", "config.temperature"),
+    ("engine/process/selftest.py", "model.generation_config"),
 }
 
 
@@ -69,10 +70,10 @@ def _is_self(node: ast.expr) -> bool:
 @functools.cache
 def everywhere() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    for folder in sorted({path.parent for path in ENGINE.rglob("*.py")}):
+    for folder in sorted({path.parent for side in SIDES for path in (PACKAGE / side).rglob("*.py")}):
         trees = {path: ast.parse(path.read_text()) for path in sorted(folder.glob("*.py"))}
         for path, tree in trees.items():
-            name = path.relative_to(ENGINE).as_posix()
+            name = path.relative_to(PACKAGE).as_posix()
             found += [(name, target) for target in assigned_from_outside(tree, trees.values())]
     return found
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter import client, errors
+from djinn_jupyter import api, errors
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.engine.system.config import EngineConfig
@@ -104,7 +104,7 @@ def test_every_error_that_a_docstring_names_is_one() -> None:
 def test_the_members_left_out_are_called_by_the_client_itself() -> None:
     sources = {
         found.name: inspect.getsource(importlib.import_module(found.name))
-        for found in pkgutil.walk_packages(client.__path__, "djinn_jupyter.client.")
+        for found in pkgutil.walk_packages(api.__path__, "djinn_jupyter.api.")
     }
     for name in python_api.OF_THE_CLIENT:
         assert any(re.search(rf"\.{name}\b", source) for source in sources.values()), name

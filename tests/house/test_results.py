@@ -104,7 +104,7 @@ def ranked(session: dj.RemoteSession) -> Ranking:
 
 
 def test_a_new_result_without_recipe_and_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ranking, "__module__", "djinn_jupyter.client.ranking")
+    monkeypatch.setattr(Ranking, "__module__", "djinn_jupyter.api.ranking")
     monkeypatch.setattr(dj.RemoteSession, "ranked", ranked, raising=False)
     monkeypatch.setattr(python_api, "public_classes", python_api.public_classes.__wrapped__)
     assert without_recipe(results()) == without_table(results()) == ["Ranking"]

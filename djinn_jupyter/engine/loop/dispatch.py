@@ -13,6 +13,7 @@ from djinn_jupyter.engine.loop.figures import Workspace
 from djinn_jupyter.engine.loop.intake import Intake
 from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, Mailbox, QueuedRequest, TextRead
+from djinn_jupyter.engine.loop.open_requests import OpenRequests
 from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.replies import lacks_bytes, lacks_rows
 from djinn_jupyter.engine.loop.scheduler import Scheduler
@@ -22,7 +23,6 @@ from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.scheduling.open_requests import OpenRequests
 from djinn_jupyter.engine.session.jobs import Job, Underway
 from djinn_jupyter.engine.session.residence import Answer, GaveWay, JobKind, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -77,12 +77,12 @@ class RequestHandlers:
     def __init__(self, sessions: SessionTable, *parts: object, split: bool = False) -> None:
         self._sessions = sessions
         self._found: dict[type[ask.Request], Callable[..., Answered]] = {}
-        for part in parts:
-            for name, request in marked(type(part)):
+        for one in parts:
+            for name, request in marked(type(one)):
                 if request in self._found:
                     raise TypeError(f"{request.__name__} has two handlers.")
                 method = kinds.method_of(request)
-                own = getattr(part, name)
+                own = getattr(one, name)
                 handler = own if method is None or method.is_ours else _of_a_stranger(own)
                 self._found[request] = _refused if split and request.terms.whole_layers else handler
 

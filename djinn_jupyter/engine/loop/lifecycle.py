@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from djinn_jupyter.engine.loop.open_requests import OpenRequests
 from djinn_jupyter.engine.loop.replies import lacks_bytes
 from djinn_jupyter.engine.loop.scheduler import Scheduler
 from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.scheduling.open_requests import OpenRequests
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.faults import Faults

@@ -7,8 +7,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from djinn_jupyter.engine.loop.mailbox import QueuedRequest
+from djinn_jupyter.engine.loop.open_requests import OpenRequests
 from djinn_jupyter.engine.loop.publisher import Accounting, StatePublisher
-from djinn_jupyter.engine.scheduling.open_requests import OpenRequests
 from djinn_jupyter.engine.session.session import MOST_BYTES, Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.store.persistence import Persistence

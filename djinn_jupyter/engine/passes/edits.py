@@ -51,8 +51,8 @@ def rows_of(positions: Sequence[int] | None, available: range) -> list[int] | No
         if absolute not in available:
             raise InvalidEdit(
                 f"Position {position} is not in the stopped pass, which holds "
-                f"{_spell_positions(available)}; positions before it are committed. A fork can have their keys or values edited: "
-                "%djinn_fork NAME EDIT --site v.N --positions P."
+                f"{_spell_positions(available)}; positions before it are committed. A fork can have their keys or "
+                "values edited: %djinn_fork NAME EDIT --site v.N --positions P."
             )
         rows.append(available.index(absolute))
     return rows

@@ -17,6 +17,7 @@ from djinn_jupyter.engine.loop.interventions import BreakpointRequests, EditRequ
 from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.loop.lines import extents
 from djinn_jupyter.engine.loop.mailbox import Mailbox
+from djinn_jupyter.engine.loop.open_requests import OpenRequests
 from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.publisher import Accounting, StatePublisher
 from djinn_jupyter.engine.loop.replies import Promises
@@ -40,7 +41,6 @@ from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProces
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.residency.eviction_policy import by_rest, in_order
 from djinn_jupyter.engine.residency.residency import ProcessFootprint, Residency
-from djinn_jupyter.engine.scheduling.open_requests import OpenRequests
 from djinn_jupyter.engine.session.jobs import RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses

@@ -22,7 +22,6 @@ GIVEN: Final = frozenset({"input_ids", "attention_mask", "position_ids", "token_
 WITHOUT_EFFECT: Final = frozenset({"use_cache", "return_dict", "pad_token_id", "streamer"})  # on the values of a pass
 OF_SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 SEEDS: Final = 2**62
-Values = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,7 +212,7 @@ class CheckedEngine(Protocol):
     def entry(self) -> Entry | None: ...
 
 
-CheckedKind = TypeVar("Engine", bound=CheckedEngine)
+CheckedKind = TypeVar("CheckedKind", bound=CheckedEngine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ def _follow(
     told: list[TrainingProgressed],
 ) -> None:
     """Follow a job to its end; the last progress is left in `told`."""
-    assert process.stdin is not None and process.stdout is not None  # noqa: PT018  narrows both
+    assert process.stdin is not None and process.stdout is not None
     try:
         process.stdin.write(msgspec.json.encode(job) + b"\n")
         process.stdin.flush()

@@ -7,7 +7,7 @@ import {
 
 import {
   AdapterIdentity,
-} from './adapters';
+} from './modules';
 
 import {
   StopIdentity,

@@ -7,7 +7,7 @@ import {
 import {
   Circumstances,
   FedTokens,
-} from './circumstances';
+} from './looks';
 
 import {
   StopIdentity,

@@ -2,7 +2,10 @@
 
 import {
   ArrayJson,
+  Float,
 } from './values';
+
+export type PassesMeant = 'prompt' | 'new';
 
 /** x * factor */
 export interface ScaleEdit {
@@ -73,6 +76,31 @@ export interface PatchFromEdit {
   readonly session: string;
   readonly site?: string | null;
   readonly positions?: readonly number[] | null;
+}
+
+/**
+ * A steering rule and its counts: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
+ * is the rule in words; no pass meets one that is not `enabled`. `onward`, `on`, `when` as in `Steer`; `note` as in a
+ * breakpoint. `passes_refused` passes could not have it, the first of this run for the reason `trouble`.
+ */
+export interface RuleDescription {
+  readonly number: number;
+  readonly site: string;
+  readonly edit: Edit;
+  readonly positions: readonly number[] | null;
+  readonly passes_met: number;
+  readonly passes_changed: number;
+  readonly last_relative_size: Float | null;
+  readonly mean_relative_size: Float | null;
+  readonly relative_sizes: readonly Float[];
+  readonly what: string;
+  readonly enabled: boolean;
+  readonly onward: number | null;
+  readonly on: 'prompt' | 'new' | null;
+  readonly when: string | null;
+  readonly note: string | null;
+  readonly passes_refused: number;
+  readonly trouble: string | null;
 }
 
 export type Edit =

@@ -5,16 +5,20 @@ import {
 } from './values';
 
 import {
+  Progress,
+  Transfer,
+} from './base';
+
+import {
   StopIdentity,
 } from './nouns';
 
-import {
-  Progress,
-} from './progress';
-
-import {
-  Transfer,
-} from './transfers';
+/** The work in a session is so far, told some times a second. */
+export interface WorkProgressed {
+  readonly event: 'WorkProgressed';
+  readonly session: string;
+  readonly progress: Progress;
+}
 
 /**
  * Events for this client were dropped, of any session (`session` is empty): it did not read them for too
@@ -23,13 +27,6 @@ import {
 export interface EventsMissed {
   readonly event: 'EventsMissed';
   readonly session: string;
-}
-
-/** The work in a session is so far, told some times a second. */
-export interface WorkProgressed {
-  readonly event: 'WorkProgressed';
-  readonly session: string;
-  readonly progress: Progress;
 }
 
 export interface SessionOpened {
@@ -132,8 +129,8 @@ export interface CollectionProgressed {
 }
 
 export type WireEvent =
-  | EventsMissed
   | WorkProgressed
+  | EventsMissed
   | SessionOpened
   | SessionClosed
   | SessionRunning

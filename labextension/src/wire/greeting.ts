@@ -56,3 +56,20 @@ export interface Shutdown {
   readonly force?: boolean;
   readonly forget?: boolean;
 }
+
+/** From here on the client hears the events, or no longer. `events` is the number of the latest one. */
+export interface Listening {
+  readonly reply: 'Listening';
+  readonly events: number;
+  readonly not_kept: string | null;
+}
+
+/**
+ * The work would begin. `alike` is what all shards of a collection have to say of their values alike, by its names;
+ * empty for a sweep.
+ */
+export interface Checked {
+  readonly reply: 'Checked';
+  readonly alike: readonly (readonly string[])[];
+  readonly not_kept: string | null;
+}

@@ -6,7 +6,7 @@ import {
 
 import {
   Circumstances,
-} from './circumstances';
+} from './looks';
 
 export type Kind = 'previous' | 'duplicate' | 'induction';
 

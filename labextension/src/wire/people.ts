@@ -6,11 +6,16 @@ import {
 
 import {
   PersonMemory,
-} from './holdings';
+} from './nouns';
 
-import {
-  Quota,
-} from './quotas';
+/** The most that a person may have; None is no limit. `running` is in seconds of the last day. */
+export interface Quota {
+  readonly device: number | null;
+  readonly host: number | null;
+  readonly disk: number | null;
+  readonly sessions: number | null;
+  readonly running: number | null;
+}
 
 /**
  * One person at an engine. `running_seconds` are those that the engine has worked for them within the last day;

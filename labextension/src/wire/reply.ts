@@ -7,11 +7,8 @@ import {
 
 import {
   Collected,
-} from './collecting';
-
-import {
   Scored,
-} from './scoring';
+} from './datasets';
 
 import {
   Attributed,
@@ -30,92 +27,34 @@ import {
 } from './sweep';
 
 import {
-  AdapterAdded,
-  Adapters,
-} from './adapters';
-
-import {
-  AddedModules,
-  ModuleAdded,
-} from './added_modules';
-
-import {
-  BreakpointSet,
-} from './breakpoints';
+  Cleared,
+  Failed,
+} from './base';
 
 import {
   Checked,
-} from './checking';
-
-import {
-  CheckpointSaved,
-  Checkpoints,
-} from './checkpoints';
-
-import {
-  Failed,
-} from './failed';
-
-import {
-  Compared,
-  FiguresRead,
-} from './figures';
-
-import {
   Departed,
+  Listening,
   Pong,
   ShuttingDown,
   Welcome,
 } from './greeting';
 
 import {
-  HistoryRead,
-  Tree,
-} from './history';
-
-import {
-  Edited,
-  Steered,
-} from './interventions';
-
-import {
-  Listening,
-} from './listening';
-
-import {
-  Sessions,
-  Statistics,
-} from './listing';
-
-import {
   Effect,
   Evaluated,
   Inspected,
   LensRead,
+  WatchRead,
+  Watching,
 } from './looks';
 
 import {
-  Modules,
-  Tokenized,
-} from './model';
-
-import {
-  MoveSettled,
-  ProvenanceRead,
-  SentAway,
-} from './moving';
-
-import {
-  Closed,
-  Described,
-  Detached,
-  Opened,
-} from './opening';
-
-import {
-  PassRead,
-  Reached,
-} from './passes';
+  AdapterAdded,
+  Adapters,
+  AddedModules,
+  ModuleAdded,
+} from './modules';
 
 import {
   People,
@@ -129,93 +68,106 @@ import {
 } from './pieces';
 
 import {
+  Compared,
+  FiguresRead,
+  HistoryRead,
   PooledRead,
-} from './pooling';
+  Tree,
+} from './readings';
 
 import {
-  Cleared,
-} from './reply_base';
-
-import {
+  BreakpointSet,
+  Edited,
   Finished,
   Logits,
   MetricsRead,
+  PassRead,
   Paused,
   Pausing,
+  Reached,
+  Steered,
 } from './running';
 
 import {
-  Noted,
-  Swapped,
-  WeightsMoved,
-} from './swapping';
-
-import {
-  WatchRead,
-  Watching,
-} from './watches';
+  CheckpointSaved,
+  Checkpoints,
+  Closed,
+  Described,
+  Detached,
+  MoveSettled,
+  Opened,
+  ProvenanceRead,
+  SentAway,
+  Sessions,
+  Statistics,
+} from './sessions';
 
 import {
   Copies,
+  Modules,
+  Noted,
+  Swapped,
+  Tokenized,
   WeightRead,
+  WeightsMoved,
 } from './weights';
 
 export type WireReply =
   | Failed
   | InPieces
+  | Welcome
+  | Departed
+  | Pong
+  | ShuttingDown
+  | Listening
+  | Inspected
+  | LensRead
+  | Effect
+  | Evaluated
   | Cleared
+  | Watching
+  | WatchRead
   | Described
   | AdapterAdded
   | Adapters
   | ModuleAdded
   | AddedModules
-  | BreakpointSet
-  | Opened
-  | CheckpointSaved
-  | Checkpoints
-  | FiguresRead
-  | Compared
-  | Welcome
-  | Departed
-  | Pong
-  | ShuttingDown
-  | HistoryRead
-  | Tree
-  | Paused
-  | Edited
-  | Steered
-  | Listening
-  | Sessions
-  | Statistics
-  | Inspected
-  | LensRead
-  | Effect
-  | Evaluated
-  | Modules
-  | Tokenized
-  | ProvenanceRead
-  | SentAway
-  | MoveSettled
-  | Detached
-  | Closed
-  | PassRead
-  | Reached
-  | Finished
   | People
   | PieceRead
   | Dropped
   | PieceTaken
+  | HistoryRead
+  | Tree
+  | FiguresRead
+  | Compared
   | PooledRead
+  | Paused
+  | Finished
   | Pausing
   | Logits
   | MetricsRead
+  | BreakpointSet
+  | PassRead
+  | Reached
+  | Edited
+  | Steered
+  | Opened
+  | Detached
+  | Closed
+  | Sessions
+  | Statistics
+  | CheckpointSaved
+  | Checkpoints
+  | ProvenanceRead
+  | SentAway
+  | MoveSettled
+  | WeightRead
   | Swapped
   | Noted
   | WeightsMoved
   | Copies
-  | Watching
-  | WatchRead
-  | WeightRead
+  | Modules
+  | Tokenized
   | HeadsRead
   | Swept
   | Checked

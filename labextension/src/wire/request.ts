@@ -5,145 +5,97 @@ import {
 } from './direct';
 
 import {
-  ListAdapters,
-  RemoveAdapter,
-  SetAdapter,
-} from './adapters';
-
-import {
-  ListAddedModules,
-  RemoveModule,
-} from './added_modules';
-
-import {
-  ClearBreakpoints,
-  EnableBreakpoint,
-  SetBreakpoint,
-} from './breakpoints';
-
-import {
-  DropCheckpoint,
-  ListCheckpoints,
-  RestoreCheckpoint,
-  SaveCheckpoint,
-} from './checkpoints';
-
-import {
   Ping,
   Shutdown,
 } from './greeting';
-
-import {
-  ReadHistory,
-  ReadTree,
-} from './history';
-
-import {
-  ApplyEdit,
-  EnableEdit,
-  EnableRule,
-  RevertEdits,
-  Steer,
-  Unsteer,
-} from './interventions';
-
-import {
-  ListSessions,
-  ReadStatistics,
-} from './listing';
 
 import {
   Evaluate,
   Inspect,
   Lens,
   MeasureEffect,
+  ReadWatch,
+  Unwatch,
+  Watch,
 } from './looks';
 
 import {
-  Detokenize,
-  ListModules,
-  Tokenize,
-} from './model';
+  ListAdapters,
+  ListAddedModules,
+  RemoveAdapter,
+  RemoveModule,
+  SetAdapter,
+} from './modules';
+
+import {
+  ReadHistory,
+  ReadPooled,
+  ReadTree,
+} from './readings';
+
+import {
+  ApplyEdit,
+  Back,
+  ClearBreakpoints,
+  EnableBreakpoint,
+  EnableEdit,
+  EnableRule,
+  Pause,
+  ReadLogits,
+  ReadPass,
+  ReadStop,
+  Resume,
+  RevertEdits,
+  Run,
+  SetBreakpoint,
+  Steer,
+  Step,
+  Unsteer,
+} from './running';
 
 import {
   AcceptRecomputed,
   Close,
   Describe,
+  DropCheckpoint,
   Fork,
+  ListCheckpoints,
+  ListSessions,
   Open,
-} from './opening';
+  ReadStatistics,
+  RestoreCheckpoint,
+  SaveCheckpoint,
+} from './sessions';
 
 import {
-  ReadPass,
-} from './passes';
-
-import {
-  ReadPooled,
-} from './pooling';
-
-import {
-  Back,
-  Pause,
-  ReadLogits,
-  ReadStop,
-  Resume,
-  Run,
-  Step,
-} from './running';
-
-import {
+  Detokenize,
+  ListModules,
   ReadCopies,
   Rest,
   Sleep,
   SwapIn,
   SwapOut,
+  Tokenize,
   Wake,
-} from './swapping';
-
-import {
-  ReadWatch,
-  Unwatch,
-  Watch,
-} from './watches';
+} from './weights';
 
 export type WireRequest =
+  | Ping
+  | Shutdown
+  | Inspect
+  | Lens
+  | MeasureEffect
+  | Evaluate
+  | Unwatch
+  | Watch
+  | ReadWatch
   | RemoveAdapter
   | SetAdapter
   | ListAdapters
   | RemoveModule
   | ListAddedModules
-  | SetBreakpoint
-  | EnableBreakpoint
-  | ClearBreakpoints
-  | RestoreCheckpoint
-  | DropCheckpoint
-  | SaveCheckpoint
-  | ListCheckpoints
-  | Ping
-  | Shutdown
   | ReadHistory
   | ReadTree
-  | RevertEdits
-  | EnableEdit
-  | Unsteer
-  | ApplyEdit
-  | EnableRule
-  | Steer
-  | ListSessions
-  | ReadStatistics
-  | Inspect
-  | Lens
-  | MeasureEffect
-  | Evaluate
-  | ListModules
-  | Tokenize
-  | Detokenize
-  | Open
-  | Describe
-  | AcceptRecomputed
-  | Close
-  | Fork
-  | ReadPass
   | ReadPooled
   | Run
   | Resume
@@ -152,13 +104,34 @@ export type WireRequest =
   | Pause
   | ReadStop
   | ReadLogits
+  | SetBreakpoint
+  | EnableBreakpoint
+  | ClearBreakpoints
+  | ReadPass
+  | RevertEdits
+  | EnableEdit
+  | Unsteer
+  | ApplyEdit
+  | EnableRule
+  | Steer
+  | Open
+  | Describe
+  | AcceptRecomputed
+  | Close
+  | Fork
+  | ListSessions
+  | ReadStatistics
+  | RestoreCheckpoint
+  | DropCheckpoint
+  | SaveCheckpoint
+  | ListCheckpoints
   | SwapOut
   | SwapIn
   | Rest
   | Sleep
   | Wake
   | ReadCopies
-  | Unwatch
-  | Watch
-  | ReadWatch
+  | ListModules
+  | Tokenize
+  | Detokenize
   | Attribute;

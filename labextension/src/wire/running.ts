@@ -6,8 +6,14 @@ import {
 } from './values';
 
 import {
+  Edit,
+  RuleDescription,
+} from './edits';
+
+import {
   BreakpointDescription,
   Sampling,
+  Snapshot,
   StopIdentity,
   TopToken,
 } from './nouns';
@@ -15,10 +21,6 @@ import {
 import {
   Influences,
 } from './readings';
-
-import {
-  RuleDescription,
-} from './rules';
 
 /**
  * A forward pass that stands still.
@@ -193,4 +195,161 @@ export interface MetricsRead {
   readonly reply: 'MetricsRead';
   readonly values: readonly Float[];
   readonly not_kept: string | null;
+}
+
+export interface BreakpointSet {
+  readonly reply: 'BreakpointSet';
+  readonly breakpoint: BreakpointDescription;
+  readonly existed: boolean;
+  readonly not_kept: string | null;
+}
+
+export interface SetBreakpoint {
+  readonly request: 'SetBreakpoint';
+  readonly session: string;
+  readonly site: string;
+  readonly when?: string | null;
+  readonly once?: boolean;
+}
+
+export interface EnableBreakpoint {
+  readonly request: 'EnableBreakpoint';
+  readonly session: string;
+  readonly number: number;
+  readonly enabled: boolean;
+}
+
+/** `sites` None clears all; otherwise spellings or numbers. */
+export interface ClearBreakpoints {
+  readonly request: 'ClearBreakpoints';
+  readonly session: string;
+  readonly sites?: readonly string[] | null;
+}
+
+/**
+ * The values at those of the sites that the pass has met, as they were asked for; `logits` are fp32 [positions of
+ * the pass, vocabulary].
+ */
+export interface PassRead {
+  readonly reply: 'PassRead';
+  readonly stop: StopIdentity;
+  readonly sites: readonly string[];
+  readonly values: readonly ArrayJson[];
+  readonly logits: ArrayJson | null;
+  readonly not_kept: string | null;
+}
+
+/**
+ * Read the values at `sites` of the stopped pass, as it went up to the stop; with `ahead` also as it would go on
+ * from there with the edits made so far, and with `logits` those of all its positions. Where `value` is given it would
+ * go on with that in the place of the stopped one at `positions`, as in ResumeWith; the stop itself stays as it is.
+ */
+export interface ReadPass {
+  readonly request: 'ReadPass';
+  readonly session: string;
+  readonly sites?: readonly string[];
+  readonly ahead?: boolean;
+  readonly logits?: boolean;
+  readonly value?: ArrayJson | null;
+  readonly positions?: readonly number[] | null;
+}
+
+/**
+ * The stop that a ResumeWith came to: the value there, `step` and `positions` of its pass, as in Paused, and the
+ * tokens that the run has `drawn` so far.
+ */
+export interface Reached {
+  readonly reply: 'Reached';
+  readonly snapshot: Snapshot;
+  readonly step: number;
+  readonly positions: readonly number[];
+  readonly drawn: readonly number[];
+  readonly not_kept: string | null;
+}
+
+export interface RevertEdits {
+  readonly request: 'RevertEdits';
+  readonly session: string;
+  readonly stop?: StopIdentity | null;
+}
+
+/** Turn an edit of the present stop off, or on again: the stopped value is then that with the other edits alone. */
+export interface EnableEdit {
+  readonly request: 'EnableEdit';
+  readonly session: string;
+  readonly number: number;
+  readonly enabled: boolean;
+  readonly stop?: StopIdentity | null;
+}
+
+/** `number` None removes all rules. */
+export interface Unsteer {
+  readonly request: 'Unsteer';
+  readonly session: string;
+  readonly number?: number | null;
+}
+
+/**
+ * The effect of an edit. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that
+ * part. `stop` has the edition that it made.
+ */
+export interface Edited {
+  readonly reply: 'Edited';
+  readonly stop: StopIdentity;
+  readonly site: string;
+  readonly edit: string;
+  readonly shape: readonly number[];
+  readonly positions: readonly number[];
+  readonly norm_before: Float;
+  readonly norm_after: Float;
+  readonly relative_size: Float | null;
+  readonly entries_changed: number;
+  readonly not_kept: string | null;
+}
+
+export interface Steered {
+  readonly reply: 'Steered';
+  readonly rule: RuleDescription;
+  readonly existed: boolean;
+  readonly not_kept: string | null;
+}
+
+/**
+ * Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
+ * negative from the end of the pass, None for all of the pass. `words` say what an edit was made of.
+ */
+export interface ApplyEdit {
+  readonly request: 'ApplyEdit';
+  readonly session: string;
+  readonly edit: Edit;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+  readonly words?: string | null;
+  readonly stop?: StopIdentity | null;
+}
+
+/** Turn a steering rule off without ending it, or on again, from the next pass (or the rest of this one) on. */
+export interface EnableRule {
+  readonly request: 'EnableRule';
+  readonly session: string;
+  readonly number: number;
+  readonly enabled: boolean;
+}
+
+/**
+ * Apply `edit` at every pass that meets `site`, which may be a point of every layer (`resid_post.*`): at these
+ * `positions` (negative from the end of each pass) and all from `onward` on, or all of the pass; in passes over the
+ * prompt or over new tokens (`on`), or both; where the condition `when` holds at the position. An array with a row
+ * for each of several `positions` gives each its row. `words` say what an edit was made of.
+ */
+export interface Steer {
+  readonly request: 'Steer';
+  readonly session: string;
+  readonly site: string;
+  readonly edit: Edit;
+  readonly positions?: readonly number[] | null;
+  readonly onward?: number | null;
+  readonly on?: 'prompt' | 'new' | null;
+  readonly when?: string | null;
+  readonly words?: string | null;
 }

@@ -6,10 +6,6 @@ import {
 } from './values';
 
 import {
-  AdapterIdentity,
-} from './adapters';
-
-import {
   AddEdit,
   ClampEdit,
   NormMatchEdit,
@@ -23,8 +19,9 @@ import {
 } from './edits';
 
 import {
+  AdapterIdentity,
   ModuleIdentity,
-} from './module_form';
+} from './modules';
 
 import {
   Provenance,

@@ -18,7 +18,7 @@ from djinn_jupyter.errors import TierFull
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire.nouns import TierStatistics
 
-AnyPlace = TypeVar("Place")
+AnyPlace = TypeVar("AnyPlace")
 
 
 def all_or_none(

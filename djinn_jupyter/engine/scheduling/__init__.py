@@ -1,1 +1,0 @@
-"""Scheduling: the mailbox, the jobs in rotation, and the queued requests."""
