@@ -10,12 +10,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from safetensors import SafetensorError, safe_open
+
 from djinn_jupyter.errors import ModelNotFound, ModelRefused
 
 ADAPTER: Final = "adapter_config.json"
 LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _SHOWN: Final = 60  # characters of a name that is too long
-_LENGTH_BYTES: Final = 8  # a safetensors file begins with the length of its header
 _NAMES: Final = ("model.safetensors", "pytorch_model.bin")
 _GGUF: Final = "a GGUF file is written for llama.cpp; load the model that it was made from, as safetensors"
 _MERGE: Final = "merge it with peft (merge_and_unload, then save_pretrained) and load the folder that this writes"
@@ -118,7 +119,8 @@ def weight_names(folder: Path) -> tuple[str, ...]:
     names: list[str] = []
     for path in weight_files(folder):
         if path.suffix == ".safetensors":
-            names += [name for name in _header(path) if name != "__metadata__"]
+            with safe_open(path, framework="numpy") as file:
+                names += file.keys()
     return tuple(names)
 
 
@@ -141,28 +143,9 @@ def _fault_of_json(path: Path) -> str | None:
 
 
 def _fault_of_safetensors(path: Path) -> str | None:
-    size = path.stat().st_size
-    cut_off = f"{path.name} is cut off or damaged"
-    again = "copy or download it again"
     try:
-        header = _header(path)
-        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-    except (ValueError, TypeError, KeyError, IndexError):
-        return f"{cut_off}: its header cannot be read; {again}"
-    whole = _LENGTH_BYTES + _header_bytes(path) + max(ends, default=0)
-    return None if size == whole else f"{cut_off}: it has {size:,} bytes of {whole:,}; {again}"
-
-
-def _header_bytes(path: Path) -> int:
-    with path.open("rb") as file:
-        return int.from_bytes(file.read(_LENGTH_BYTES), "little")
-
-
-def _header(path: Path) -> dict[str, Any]:
-    length = _header_bytes(path)
-    if length > path.stat().st_size:
-        raise ValueError(f"{path.name} ends within its header")
-    with path.open("rb") as file:
-        file.seek(_LENGTH_BYTES)
-        header: dict[str, Any] = json.loads(file.read(length))
-    return header
+        with safe_open(path, framework="numpy"):
+            return None
+    except SafetensorError as error:
+        why = str(error).partition(": ")[2]
+        return f"{path.name} is cut off or damaged: {why}; copy or download it again"

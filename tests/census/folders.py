@@ -68,7 +68,7 @@ LAYERS: Final = (
 )
 LEVEL: Final = {folder: -row for row, folders in enumerate(LAYERS) for folder in folders.split()}
 OUTSIDE: Final = ("methods", "modules", "remote", "parallel", "editors", "integrations", "demo")
-TORCH: Final = ("torch", "transformers", "safetensors", "tokenizers")
+TORCH: Final = ("torch", "transformers", "tokenizers")
 TORCH_IN: Final = ("engine", "parallel", "integrations", "modules/training")
 
 

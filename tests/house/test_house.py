@@ -82,7 +82,7 @@ def test_an_installation_enables_the_server_extension() -> None:
 
 
 def test_the_client_side_does_not_require_torch() -> None:
-    assert required(PROJECT["dependencies"]) & {"torch", "transformers", "safetensors", "tokenizers"} == set()
+    assert required(PROJECT["dependencies"]) & {"torch", "transformers", "tokenizers"} == set()
 
 
 def test_every_declared_dependency_has_a_tested_version() -> None:

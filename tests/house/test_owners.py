@@ -17,8 +17,6 @@ ALLOWED = {
     ("engine/system/log.py", "logging.logMultiprocessing"),
     ("engine/system/log.py", "logging.logProcesses"),
     ("engine/system/log.py", "logging.logThreads"),
-    ("engine/system/log.py", "record.args"),
-    ("engine/system/log.py", "record.msg"),
     ("engine/memory/offload/mover.py", "error.__cause__"),
     ("engine/memory/offload/mover.py", "error.__context__"),
     ("engine/memory/offload/mover.py", "error.__traceback__"),

@@ -8,13 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
 import msgspec
 import torch
-from torch import Tensor
 
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.store.adopted import KeptPages
@@ -22,9 +20,7 @@ from djinn_jupyter.engine.store.checkpoint_files import FileWorker
 from djinn_jupyter.engine.store.dump import DumpedFrames, dump_session
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
-from djinn_jupyter.engine.store.journal_file import JournalFiles, JournalFolder, JournalName, name_of, new_name
-from djinn_jupyter.engine.store.left_behind import LeftBehind, take_stock
-from djinn_jupyter.engine.store.open_files import OpenFiles
+from djinn_jupyter.engine.store.session_store import ImageSource, LeftBehind, SessionStore, StoredSession
 from djinn_jupyter.errors import CheckpointRefused
 
 log = logging.getLogger(__name__)
@@ -34,14 +30,14 @@ class ClosedFiles:
     """Used on the engine's thread. Where what is reported is forced first, the thread of the journal deletes, for that
     may take long; what it has done by then is known after `settle`. `lingering` are those that could not be deleted."""
 
-    def __init__(self, own: JournalFolder, thread: FileWorker) -> None:
-        self._own, self._thread = own, thread
-        self._under_way: list[tuple[str, JournalFiles, Future[None]]] = []
-        self._removed: SimpleQueue[JournalFiles] = SimpleQueue()
-        self.lingering: dict[str, JournalFiles] = {}
+    def __init__(self, store: SessionStore, thread: FileWorker) -> None:
+        self._store, self._thread = store, thread
+        self._under_way: list[tuple[str, StoredSession, Future[None]]] = []
+        self._removed: SimpleQueue[StoredSession] = SimpleQueue()
+        self.lingering: dict[str, StoredSession] = {}
 
-    def remove(self, name: str, files: JournalFiles) -> None:
-        if self._own.forces_first:
+    def remove(self, name: str, files: StoredSession) -> None:
+        if self._store.forces_first:
             self._under_way.append((name, files, self._thread.start(files.remove)))
             return
         try:
@@ -69,14 +65,14 @@ class ClosedFiles:
                 self._close(name, files)
         return bool(under_way)
 
-    def _linger(self, name: str, files: JournalFiles, error: BaseException) -> None:
+    def _linger(self, name: str, files: StoredSession, error: BaseException) -> None:
         if not isinstance(error, OSError):
             raise error
         if name not in self.lingering:
             log.warning("The closed session %r may come back: %s", name, error.strerror or error)
         self.lingering[name] = files
 
-    def _close(self, name: str, files: JournalFiles) -> None:
+    def _close(self, name: str, files: StoredSession) -> None:
         if self.lingering.get(name) is files:
             del self.lingering[name]
         self._removed.put(files)
@@ -91,11 +87,11 @@ class ClosedFiles:
         for files in removed:
             files.close()
         try:
-            self._own.force_names()
+            self._store.force_names()
         except OSError as error:
             log.warning("A closed session may come back after a loss of power: %s", error.strerror or error)
 
-    def _taken(self) -> Iterator[JournalFiles]:
+    def _taken(self) -> Iterator[StoredSession]:
         with suppress(Empty):
             while True:
                 yield self._removed.get_nowait()
@@ -115,10 +111,10 @@ ROUNDS: Final = 2
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """Journal accounting of one session: its files, when the next image of it is due while it runs (None: it does not)
-    or has trouble, and when that is forced."""
+    """Journal accounting of one session: what is stored of it, when its next image is due while it runs (None: it does
+    not) or has trouble, and when that is forced."""
 
-    files: JournalFiles
+    stored: StoredSession
     frames: DumpedFrames = field(default_factory=DumpedFrames)  # of the last image
     due: float | None = None
     force_due: float = 0.0
@@ -138,7 +134,6 @@ class JournalStatistics:
     """Images written since the start, and the seconds of the engine's thread that they took."""
 
     images: int = 0
-    bytes_written: int = 0
     seconds: float = 0.0
 
 
@@ -146,29 +141,20 @@ class Journal:
     """Used on the engine's thread. `wake` is called when something has been forced, on the forcing thread."""
 
     def __init__(
-        self, folder: JournalFolder, model: ModelIdentity, device: torch.device, wake: Callable[[], None]
+        self, store: SessionStore, model: ModelIdentity, device: torch.device, wake: Callable[[], None]
     ) -> None:
-        self._own, self._model, self._device, self._wake = folder, model, device, wake
+        self.store, self._wake = store, wake
+        self.source = ImageSource(model, device)
         self._thread = FileWorker("djinn-journal")
         self._accounts: dict[str, _Account] = {}
         self._touched: set[str] = set()
         self._unforced: set[str] = set()
-        self._closed, self._open = ClosedFiles(folder, self._thread), OpenFiles()
+        self._closed = ClosedFiles(store, self._thread)
         self._ended: SimpleQueue[str] = SimpleQueue()
-        self.values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
         self.statistics = JournalStatistics()
-        self.pages: KeptPages | None = None
+        self.pages: KeptPages | None = None  # images name the places of rows in their file
         self._next_running = 0.0
         self.trouble: str | None = None
-
-    @property
-    def folder(self) -> Path:
-        """The folder of its files."""
-        return self._own.folder
-
-    def files(self, suffix: str) -> list[Path]:
-        """Return the plain files of its folder with that suffix."""
-        return self._own.files(suffix)
 
     @property
     def unkept(self) -> frozenset[str]:
@@ -180,37 +166,11 @@ class Journal:
 
     # ------------------------------------------------------------------------------------------- at the start
 
-    def read_values(self, values: Callable[[Tensor], Tensor]) -> None:
-        """Read tensors by `values`, also those that are not on the device."""
-        self.values = values
-
-    def name_places_in(self, pages: KeptPages | None) -> None:
-        """Let images name the places of rows in the file of `pages`; None where there is none."""
-        self.pages = pages
-
-    def recover(self) -> list[LeftBehind]:
-        """Return the files that earlier processes left, oldest first. Unusable files are set aside and logged."""
-        return take_stock(self._own, self._model, self._device)
-
-    def set_aside(self, path: Path, name: str, why: Exception) -> None:
-        self._own.put_aside(path, why, name)
-
-    def left_out(self, session: str) -> str | None:
-        """Return why a session of that name was set aside; None where none was."""
-        return self._own.left_out.get(session)
-
     def adopt(self, session: str, found: LeftBehind) -> None:
-        """Continue a recovered session; its next image replaces the files found. Forces those to the disk, because the
-        process that wrote them may not have done so."""
-        files = self._files_of(name_of(found.newest))
-        files.take_over(found.files)
-        self._accounts[session] = _Account(files=files)
+        """Continue a recovered session. Forces what was found to the disk, because the process that wrote it may not
+        have done so."""
+        self._accounts[session] = _Account(stored=found.stored)
         self._force(session, self._accounts[session])
-
-    def _files_of(self, name: JournalName) -> JournalFiles:
-        return JournalFiles(
-            name, self._model, self._device, lambda tensor: self.values(tensor), self._own.medium, self._open
-        )
 
     # ------------------------------------------------------------------------------------------- while it runs
 
@@ -223,7 +183,7 @@ class Journal:
         In a shared folder the disk has it too, and what was closed is gone from it."""
         changed = tuple(names)
         self.put(sessions, changed)
-        if changed and self._own.forces_first:
+        if changed and self.store.forces_first:
             self.force_now()
 
     def put(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
@@ -231,10 +191,6 @@ class Journal:
         for name in names:
             if name in self._touched and name in sessions:
                 self._write(sessions[name])
-
-    def require_claim(self) -> None:
-        """Raise ClaimLost where a shared folder is another engine's by now."""
-        self._own.require()
 
     def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
         """Write the touched sessions that are due, of the running ones the one that is longest due; with `idle`,
@@ -262,7 +218,7 @@ class Journal:
         self._touched.discard(session)
         account = self._accounts.pop(session, None)
         if account is not None:
-            self._closed.remove(session, account.files)
+            self._closed.remove(session, account.stored)
             self._tell()
 
     def _is_due(self, session: Session, now: float) -> bool:
@@ -290,7 +246,7 @@ class Journal:
         account.due = begun + RUNNING_SECONDS if running else None  # also where it is refused: others have their turn
         try:
             image = self._image(session, account)
-            account.files.write(image, compact=compact)
+            account.stored.write(image, compact=compact)
         except CheckpointRefused as refused:
             self._has_trouble(session.name, account, unwritten=str(refused))
             return
@@ -302,7 +258,7 @@ class Journal:
             account.unwritten = None
             self._tell()
         account.names_places = image.places is not None
-        if not running or self._own.forces_first or begun >= account.force_due:
+        if not running or self.store.forces_first or begun >= account.force_due:
             account.force_due = begun + FORCE_SECONDS
             account.unforced = True
             self._unforced.add(session.name)
@@ -316,11 +272,11 @@ class Journal:
 
     def _compact(self, sessions: Mapping[str, Session]) -> None:
         for name, account in self._accounts.items():
-            if account.files.wasteful and account.trouble is None and name in sessions:
+            if account.stored.wasteful and account.trouble is None and name in sessions:
                 self._write(sessions[name], compact=True)
 
     def _new(self, name: str) -> _Account:
-        return self._accounts.setdefault(name, _Account(files=self._files_of(new_name(self._own.folder))))
+        return self._accounts.setdefault(name, _Account(stored=self.store.begin(self.source)))
 
     # ------------------------------------------------------------------------------------------- forcing
 
@@ -354,8 +310,8 @@ class Journal:
 
     def _force(self, name: str, account: _Account) -> None:
         account.unforced = False
-        files, pages = account.files, self.pages if account.names_places else None
-        account.forcing = self._thread.start(lambda: _force(files, pages))
+        stored, pages = account.stored, self.pages if account.names_places else None
+        account.forcing = self._thread.start(lambda: _force(stored, pages))
         account.forcing.add_done_callback(lambda _: self._through(name))
 
     def _through(self, session: str) -> None:
@@ -370,7 +326,7 @@ class Journal:
             return
         error, account.forcing = account.forcing.exception(), None
         if error is not None:
-            account.files.begin_anew()
+            account.stored.begin_anew()
             self._has_trouble(name, account, refused=_reason(error))
             self._again(name, account)
             return
@@ -417,26 +373,26 @@ class Journal:
         self._release()
         if self.pages is not None and (forget or not sessions):
             self.pages.remove()
-        self._own.release()
+        self.store.release()
 
     def abandon(self) -> None:
         """Return when what was written is forced. The files stay for the next engine."""
         self._thread.close()
         self._release()
-        self._own.release()
+        self.store.release()
 
     def _release(self) -> None:
         """Close the files that stay, and forget the tensors that the last images refer to."""
         for account in self._accounts.values():
-            account.files.close()
+            account.stored.close()
         self._accounts.clear()
 
 
-def _force(files: JournalFiles, pages: KeptPages | None) -> None:
+def _force(stored: StoredSession, pages: KeptPages | None) -> None:
     """Force pages first, so that what an image on the disk says of them is true."""
     if pages is not None:
         pages.sync()
-    files.force()
+    stored.force()
 
 
 def _sentence(troubled: Mapping[str, str]) -> str:

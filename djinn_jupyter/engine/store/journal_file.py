@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 import msgspec
 import torch
@@ -37,6 +37,7 @@ from djinn_jupyter.engine.store.records import (
     Torn,
     Writer,
 )
+from djinn_jupyter.engine.store.session_store import ImageSource, LeftBehind
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.files import force, force_file, force_names, is_plain, make_folder, open_plain
 from djinn_jupyter.wire.base import Frozen
@@ -91,8 +92,6 @@ def by_session(paths: Iterable[Path]) -> list[list[Path]]:
 SLACK_BYTES: Final = 4 << 20
 EXCESS_BYTES: Final = 64 << 20
 GATHERED_BYTES: Final = 1 << 16
-
-ReadValues = Callable[[Tensor], Tensor]
 
 
 class JournalLabel(Frozen, frozen=True):
@@ -214,45 +213,34 @@ class _Sink:
 
 
 class JournalFiles:
-    """Invariant: `write` either returns and the image is the last of the session's files, or raises and the previous
-    image still is. `values` returns a tensor's values on the host, whichever tier holds them."""
+    """A session whose images are in files (`StoredSession`)."""
 
     def __init__(
         self,
         name: JournalName,
-        model: ModelIdentity,
-        device: torch.device,
-        values: ReadValues,
+        source: ImageSource,
         medium: Medium,
         open_files: OpenFiles | None = None,
+        found: tuple[Path, ...] = (),
     ) -> None:
-        self._open_files = open_files or OpenFiles()
-        self._name, self._device, self._values, self._medium = name, device, values, medium
-        self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
-        self._table = TensorTable(device)
+        """Go on after the files `found` of an earlier process, oldest first: the last counts until a new file replaces
+        them."""
+        self.found = found
+        self._name, self._source, self._medium, self._open_files = name, source, medium, open_files or OpenFiles()
+        self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=source.model))
+        self._table = TensorTable(source.device)
         self._file: JournalFile | None = None
-        self._found: tuple[Path, ...] = ()
         self._retired: list[JournalFile] = []
         self._anew = False
-        self.bytes_written = 0
-
-    def take_over(self, found: tuple[Path, ...]) -> None:
-        """Adopt files of an earlier process, oldest first: the last counts until a new file replaces them."""
-        self._found = found
 
     @property
     def wasteful(self) -> bool:
-        """True where most of the file is no longer referred to."""
         return self._file is not None and self._file.length > 2 * self._table.bytes_met + SLACK_BYTES
 
     def begin_anew(self) -> None:
-        """Have the next image written to a new file, with all its arrays: what was written cannot be forced to the
-        disk."""
         self._anew = True
 
     def write(self, image: SessionImage, *, compact: bool = False) -> None:
-        """Hand the image to the system, not yet forced. Raises OSError, CheckpointRefused for values that cannot be
-        stored, and any error of reading values."""
         file = self._file
         if file is None or file.broken or self._anew or compact or self._excessive(file):
             self._write_anew(image)
@@ -264,27 +252,28 @@ class JournalFiles:
 
     def _append(self, file: JournalFile, table: TensorTable, image: SessionImage, label: bytes | None = None) -> None:
         body, fresh = table.encode(image)
-        before = file.length
         try:
             file.append(lambda writer: self._put(writer, label, fresh, body))
         except BaseException:
             table.take_back()
             raise
         table.forget_unmet()
-        self.bytes_written += file.length - before
 
     def _put(self, writer: Writer, label: bytes | None, fresh: list[tuple[ArrayHead, Tensor]], body: bytes) -> None:
         if label is not None:
             writer.begin()
             writer.record(LABEL, label)
         for head, tensor in fresh:
-            writer.array(head, self._values(tensor))
+            writer.array(head, self._source.values(tensor))
         writer.record(SESSION, body)
 
     def _write_anew(self, image: SessionImage) -> None:
-        replaced = self._found if self._file is None else (*self._file.replaced, self._file.path)
+        replaced = self.found if self._file is None else (*self._file.replaced, self._file.path)
         self._name = self._name.next()
-        file, table = JournalFile(self._name.path, replaced, self._medium, self._open_files), TensorTable(self._device)
+        file, table = (
+            JournalFile(self._name.path, replaced, self._medium, self._open_files),
+            TensorTable(self._source.device),
+        )
         try:
             self._append(file, table, image, self._label)
         except BaseException:
@@ -299,10 +288,9 @@ class JournalFiles:
     # ---------------------------------------------------------------------------- on the thread that forces
 
     def force(self) -> None:
-        """Return when the last image written, and its file's name, would survive a loss of power. Raises OSError."""
         file = self._file
         if file is None:
-            self._medium.force_found(self._found)
+            self._medium.force_found(self.found)
         else:
             file.force()
         while self._retired:
@@ -315,11 +303,10 @@ class JournalFiles:
     # ---------------------------------------------------------------------------------------- at its end
 
     def remove(self) -> None:
-        """Delete the files, so that the session does not come back after the death of the process, and release its
-        tensors. Raises OSError."""
-        self._table = TensorTable(self._device)
+        """Delete the files, and release the session's tensors."""
+        self._table = TensorTable(self._source.device)
         file = self._file
-        self._medium.remove((*self._found, *(() if file is None else (*file.replaced, file.path))))
+        self._medium.remove((*self.found, *(() if file is None else (*file.replaced, file.path))))
 
 
 # Read the last whole image in a session's journal file. A process that was killed leaves a torn end; that is no
@@ -339,21 +326,26 @@ class Unfinished(CheckpointRefused):
 
 
 def read_journal_file(path: Path, model: ModelIdentity, device: torch.device) -> ReadJournal:
-    """Return the last image of a file. Raises CheckpointRefused where there is none (Unfinished: not yet), or one of
-    another model or format; OSError."""
+    """Return the last image of a file, as `read_journal` does. Raises OSError too."""
     with open_plain(path, linked=False) as file:
-        try:
-            reader = RecordReader(file)
-        except NotOurs:
-            refused = Unfinished if path.stat().st_size < PREFIX_BYTES else CheckpointRefused
-            raise refused(f"{path.name} is no journal of Djinn.") from None
-        except OtherFormat as other:
-            raise CheckpointRefused(files.refusal(other.args[0], FORMAT)) from None
-        last, arrays, damaged = _last(reader, model)
-        if last is None:
-            refused = CheckpointRefused if damaged else Unfinished
-            raise refused(f"{path.name} holds no whole image of a session.")
-        image = decode(reader.body(last), SessionImage, Arrays(reader, arrays, device))
+        return read_journal(file, path.name, model, device)
+
+
+def read_journal(file: BinaryIO, name: str, model: ModelIdentity, device: torch.device) -> ReadJournal:
+    """Return the last image of a file, called `name` in messages. Raises CheckpointRefused where there is none
+    (Unfinished: not yet), or one of another model or format."""
+    try:
+        reader = RecordReader(file)
+    except NotOurs:
+        refused = Unfinished if file.seek(0, os.SEEK_END) < PREFIX_BYTES else CheckpointRefused
+        raise refused(f"{name} is no journal of Djinn.") from None
+    except OtherFormat as other:
+        raise CheckpointRefused(files.refusal(other.args[0], FORMAT)) from None
+    last, arrays, damaged = _last(reader, model)
+    if last is None:
+        refused = CheckpointRefused if damaged else Unfinished
+        raise refused(f"{name} holds no whole image of a session.")
+    image = decode(reader.body(last), SessionImage, Arrays(reader, arrays, device))
     return ReadJournal(image=image, damaged=damaged)
 
 
@@ -408,22 +400,75 @@ _KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "
 
 
 class JournalFolder(ABC):
-    """Invariant: while it is open no other process uses it. Where `forces_first`, what a reply reports is on the disk
-    before the reply goes out. `left_out` has the reasons why files of sessions were set aside, by session."""
+    """A store of sessions in files, one file or several for each (`SessionStore`)."""
 
     forces_first = False
 
     def __init__(self, folder: Path, medium: Medium | None = None) -> None:
-        self.folder, self.medium = folder, medium or Disk()
+        self.folder, self.medium, self.open_files = folder, medium or Disk(), OpenFiles()
         self.left_out: dict[str, str] = {}
 
     @abstractmethod
-    def release(self) -> None:
-        """Let other engines have the folder, and remove it where nothing is left in it."""
+    def release(self) -> None: ...
 
     @abstractmethod
-    def require(self) -> None:
-        """Raise ClaimLost where the folder is not this engine's any more."""
+    def require(self) -> None: ...
+
+    def begin(self, source: ImageSource) -> JournalFiles:
+        return JournalFiles(new_name(self.folder), source, self.medium, self.open_files)
+
+    # ------------------------------------------------------------------------------------------- at the start
+
+    def recover(self, source: ImageSource) -> list[LeftBehind]:
+        """Return the newest whole image of each session. What was set aside and fits again, as where a model's files
+        are what they were, is among them."""
+        self._take_back(source)
+        found = [self._newest(files, source) for files in by_session(self.files(SUFFIX))]
+        there = [one for one in found if one is not None]
+        return sorted(there, key=lambda one: _written(_file_of(one)))
+
+    def _take_back(self, source: ImageSource) -> None:
+        there = {name_of(path).stem for path in self.files(SUFFIX)}
+        for path in self.aside(SUFFIX):
+            with suppress(Exception):  # it stays aside
+                if name_of(path).stem not in there:
+                    read_journal_file(path, source.model, source.device)
+                    path.rename(self.folder / path.name)
+                    log.info("%s fits this engine again, and comes back", path.name)
+
+    def _newest(self, files: Sequence[Path], source: ImageSource) -> LeftBehind | None:
+        """Return the newest usable image among one session's files (newest first)."""
+        failed: list[tuple[Path, Exception]] = []
+        for number, path in enumerate(files):
+            try:
+                read = read_journal_file(path, source.model, source.device)
+            except Exception as error:  # noqa: BLE001  the start's edge: one file's error must not stop the others
+                failed.append((path, error))
+                continue
+            if read.damaged:
+                log.warning("%s was damaged; an image before the damage is used", path.name)
+            for newer, why in failed:
+                self._do_away_with(newer, why)
+            found = tuple(reversed(files[number:]))
+            stored = JournalFiles(name_of(files[0]), source, self.medium, self.open_files, found)
+            return LeftBehind(image=read.image, stored=stored)
+        for path, why in failed:
+            self.put_aside(path, why, session_in(path))
+        return None
+
+    def _do_away_with(self, path: Path, why: Exception) -> None:
+        """Remove a file that was to replace the one used. A file that ends before its first image holds nothing and is
+        deleted."""
+        if isinstance(why, Unfinished):
+            with suppress(OSError):
+                self.medium.remove([path])
+        else:
+            self.put_aside(path, why)
+
+    def leave_out(self, found: LeftBehind, why: Exception) -> None:
+        self.put_aside(_file_of(found), why, found.image.name)
+
+    # ------------------------------------------------------------------------------------------- its files
 
     def files(self, suffix: str) -> list[Path]:
         """Return the plain files with that suffix. Anything else with it (a link, a pipe, a folder) is not ours and set
@@ -435,7 +480,6 @@ class JournalFolder(ABC):
         return [path for path in found if path.exists() and is_plain(path)]
 
     def force_names(self) -> None:
-        """Return when created and deleted files are so on the disk too. Raises OSError."""
         force_names(self.folder)
 
     def put_aside(self, path: Path, why: Exception, session: str | None = None) -> None:
@@ -464,6 +508,18 @@ class JournalFolder(ABC):
     def clear(self, suffix: str) -> None:
         for path in self.files(suffix):
             path.unlink(missing_ok=True)
+
+
+def _file_of(found: LeftBehind) -> Path:
+    assert isinstance(found.stored, JournalFiles)
+    return found.stored.found[-1]
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def unused(path: Path) -> Path:

@@ -17,8 +17,9 @@ from djinn_jupyter.engine.store import adopted
 from djinn_jupyter.engine.store.checkpoint_files import CheckpointFolder, FileWorker, KeptCheckpoints
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.journal import ROUNDS, Journal
-from djinn_jupyter.engine.store.journal_file import SUFFIX, JournalFolder
+from djinn_jupyter.engine.store.journal_file import SUFFIX
 from djinn_jupyter.engine.store.locked_folder import take_folder
+from djinn_jupyter.engine.store.session_store import SessionStore
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.remote.engine.checkpoint_store import CheckpointStore, MoveStore, is_store
@@ -67,15 +68,15 @@ class Persistence:
         ClaimLost where another engine claims a shared one meanwhile."""
         place = self._store or self._journals
         try:
-            own = self._take_folder(self._journals / slug, wake)
+            store = self._take_store(self._journals / slug, wake)
         except OSError as error:
             raise StorageFailed(
                 f"No journal can be kept in {place} ({error.strerror or error}): make room there, {ELSEWHERE}, or "
                 "start the engine with --no-journal (in Python no_journal=True): then its sessions end with it."
             ) from error
-        return Journal(own, self.identity, self._device, wake)
+        return Journal(store, self.identity, self._device, wake)
 
-    def _take_folder(self, root: Path, wake: Callable[[], None]) -> JournalFolder:
+    def _take_store(self, root: Path, wake: Callable[[], None]) -> SessionStore:
         if self._store is not None:
             return take_stored_folder(S3Store(f"{self._store}/{root.name}"), root, adopted.SUFFIX, wake)
         if self._shared:
@@ -85,13 +86,13 @@ class Persistence:
     def require_claim(self) -> None:
         """Raise ClaimLost where a shared journal is another engine's by now: this one may answer nothing more."""
         if self.journal is not None:
-            self.journal.require_claim()
+            self.journal.store.require()
 
     def write_to(self, journal: Journal, running_time: RunningTime) -> None:
         """Write every session to this journal from now on, and the running time of persons beside it, which goes on
         from where an earlier engine left it."""
         self.journal = journal
-        self._times = RunningTimesFile(journal.folder, running_time)
+        self._times = RunningTimesFile(journal.store.folder, running_time)
 
     @property
     def trouble(self) -> str | None:
@@ -100,7 +101,7 @@ class Persistence:
 
     def left_out(self, session: str) -> str | None:
         """Return why what an earlier engine kept of a session was set aside; None where nothing was."""
-        return None if self.journal is None else self.journal.left_out(session)
+        return None if self.journal is None else self.journal.store.left_out.get(session)
 
     def touch(self, session: str) -> None:
         if self.journal is not None:

@@ -136,7 +136,8 @@ class RecordReader:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._size = os.fstat(file.fileno()).st_size
+        self._size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         prefix = file.read(_PREFIX.size)
         if len(prefix) < _PREFIX.size or prefix[: len(MAGIC)] != MAGIC:
             raise NotOurs

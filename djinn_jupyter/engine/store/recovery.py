@@ -22,10 +22,10 @@ from djinn_jupyter.engine.session.table import SessionTable, named_notebook
 from djinn_jupyter.engine.store.adopted import SUFFIX, KeptPages, keep_pages
 from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.engine.store.journal import Journal
-from djinn_jupyter.engine.store.left_behind import LeftBehind
 from djinn_jupyter.engine.store.load import load_session
 from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.store.records import values_of
+from djinn_jupyter.engine.store.session_store import LeftBehind
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import DjinnError, MissingDependency, StorageFailed, TierFull
 from djinn_jupyter.remote.engine.moving import Moving
@@ -64,11 +64,12 @@ class Recovery:
         Sets aside what does not fit this engine. Raises StorageFailed.
         """
         journal = self._persistence.open_journal(self._config.identity.slug(), self._wake)
-        journal.read_values(partial(values_of, self._storage_table))
-        left = journal.recover()
+        journal.source.values = partial(values_of, self._storage_table)
+        store = journal.store
+        left = store.recover(journal.source)
         open_file = partial(open_disk, self._config, self._runtime.forward.device)
-        pages = keep_pages(self._tiers, self._storage_table, open_file, journal.folder, journal.files(SUFFIX))
-        journal.name_places_in(pages)
+        pages = keep_pages(self._tiers, self._storage_table, open_file, store.folder, store.files(SUFFIX))
+        journal.pages = pages
         brought_back = [one for found in left if (one := self._bring_back(journal, found)) is not None]
         if pages is not None:
             self._adopt(pages, brought_back)
@@ -87,7 +88,7 @@ class Recovery:
             session.shares.take_over(image.shares)
             session.answered.take_over((one.like(AnsweredRequest) for one in image.answered), image.let_go)
         except Exception as error:  # noqa: BLE001  the start's edge: one file's content must not stop the others
-            journal.set_aside(found.path, image.name, error)
+            journal.store.leave_out(found, error)
             return None
         journal.adopt(name, found)
         if image.moving is not None and not self._may_be_here(journal, session, image.moving):

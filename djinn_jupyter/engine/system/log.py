@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Full, Queue
 from typing import Any, Final
 
 from djinn_jupyter.errors import UsageError
@@ -79,8 +81,9 @@ class WorkingOn:
 # (https://opentelemetry.io/docs/specs/otel/compatibility/logging_trace_context). {"time":
 # "2026-11-26T04:27:30.123456Z", "level": "info", "engine": "demo", "pid": 17, "event": "request.ended", "trace_id":
 # "3f2a...", "span_id": "9b1c...", "asked_by": "%djinn_run", "verb": "Run", "person": "anna", "session": "anna@main",
-# "outcome": "Paused", "site": "resid_post.4", "seconds": 0.0123, "message": "Run ended..."} Of an error met for a
-# person with a key the type and the places are told, not the text, which may quote their work.
+# "outcome": "Paused", "site": "resid_post.4", "seconds": 0.0123, "message": "Run ended..."} A record is laid out on
+# the thread that logs it, while that is at work on the request that the line belongs to. Of an error met for a person
+# with a key the type and the places are told, not the text, which may quote their work.
 
 _SPELL: Final = json.JSONEncoder(default=str).encode
 _WARNING: Final = {"levelno": logging.WARNING, "levelname": "WARNING"}
@@ -90,14 +93,6 @@ WITHHELD: Final = "(its text is the asker's alone)"
 def told(event: str, **fields: object) -> dict[str, Any]:
     """Return the `extra` of a line that a program reads: its event, and what is told of it."""
     return {"event": event, "fields": fields}
-
-
-class Stamp(logging.Filter):
-    """Notes on each record the request that its thread is at work on. Let it run where the line is logged."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        vars(record)["logged"] = present()
-        return True
 
 
 def spell_lost(count: int) -> str:
@@ -110,7 +105,7 @@ class PlainLines(logging.Formatter):
     spell_lost = staticmethod(spell_lost)
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}{_in_brackets(_logged(record))}"
+        line = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}{_in_brackets(present())}"
         return f"{line}\n{_error_of(record)}" if record.exc_info else line
 
 
@@ -128,11 +123,11 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": _in_utc(record.created),
+            "time": datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "level": record.levelname.lower(),
             **self._process,
             "event": getattr(record, "event", "log"),
-            **_ids_of(_logged(record)),
+            **_ids_of(present()),
             **getattr(record, "fields", {}),
             "logger": record.name,
             "message": record.getMessage(),
@@ -140,11 +135,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["error"] = _error_of(record)
         return _SPELL(line)
-
-
-def _logged(record: logging.LogRecord) -> LoggedRequest | None:
-    found: LoggedRequest | None = getattr(record, "logged", None)
-    return found
 
 
 def _in_brackets(logged: LoggedRequest | None) -> str:
@@ -170,16 +160,11 @@ def _error_of(record: logging.LogRecord) -> str:
     """Return the error of a record with its traceback."""
     assert record.exc_info is not None
     kind, error, trace = record.exc_info
-    logged = _logged(record)
+    logged = present()
     if logged is None or logged.person is None:
         return "".join(traceback.format_exception(kind, error, trace)).rstrip()
     places = "".join(traceback.format_tb(trace))
     return f"Traceback (most recent call last):\n{places}{kind.__name__ if kind else 'error'}: {WITHHELD}"
-
-
-def _in_utc(seconds: float) -> str:
-    whole, part = divmod(round(seconds * 1e6), 1_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{part:06}Z"
 
 
 # Lines of the log for what libraries print and warn of: where each line is an object of JSON, theirs are too. Code in
@@ -231,8 +216,8 @@ def libraries_logged() -> Iterator[None]:
 
 
 # The log's way to standard error, by a thread of its own, so that no disk or pipe delays a pass or ends a thread. Who
-# logs hands over a record and no more. A line is written at once, or with others GATHER_SECONDS after those before it:
-# to wake a thread for each costs several times the line. A log file that it goes to is begun anew when it is large
+# logs lays a line out and no more. It is written at once, or with others GATHER_SECONDS after those before it: to wake
+# a thread for each costs several times the line. A log file that it goes to is begun anew when it is large
 # (wire/logs.py). Lines that find no room, or that cannot be written, are counted, and the next one that can says
 # how many.
 
@@ -283,10 +268,10 @@ class StandardError:
 
     def _look_at(self, path: Path) -> None:
         try:
-            if self._rotates and self._is_large(path):
+            begun_anew = self._is_large(path) if self._rotates else _is_older(path)
+            if begun_anew and self._rotates:
                 rotate(path)
-                _go_on_in(path)
-            elif not self._rotates and _is_older(path):
+            if begun_anew:
                 _go_on_in(path)
         except (OSError, UsageError):
             self._most_bytes += LOG_BYTES  # looked at again when there is as much more
@@ -298,32 +283,30 @@ class StandardError:
         return os.path.samestat(found, path.stat())
 
 
-class QueuedLines(logging.Handler):
-    """Takes records where they are logged, and has `sink` write their lines in that order. `close` lets it write what
-    waits."""
+class QueuedLines(QueueHandler):
+    """Lays each line out where it is logged, and has a thread write the lines by `sink`, in that order. `close` lets it
+    write what waits."""
+
+    queue: Queue[str | None]
 
     def __init__(self, formatter: logging.Formatter, sink: StandardError, most: int = MOST_WAITING) -> None:
-        super().__init__()
-        self._waiting: SimpleQueue[logging.LogRecord | str | None] = SimpleQueue()
+        super().__init__(Queue(most))
         self.setFormatter(formatter)
-        self.addFilter(Stamp())
-        self._sink, self._most, self._closed = sink, most, False
+        self._sink, self._closed = sink, False
         self._urgent = threading.Event()
         self._thread = threading.Thread(target=self._write, name="djinn-log", daemon=True)
         self._thread.start()
 
+    def prepare(self, record: logging.LogRecord) -> str:
+        return self.format(record)
+
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            if self._waiting.qsize() >= self._most:
-                self._sink.lost += 1
-                return
-            self._waiting.put(self._taken(record))
-            if record.levelno >= logging.WARNING:
-                self._urgent.set()
-        except Exception:  # noqa: BLE001  a line, whatever it is made of, ends no thread
-            self.handleError(record)
+        super().emit(record)
+        if record.levelno >= logging.WARNING:
+            self._urgent.set()
 
     def handleError(self, record: logging.LogRecord) -> None:
+        """Count a line that cannot be laid out, or finds no room."""
         self._sink.lost += 1
 
     @property
@@ -334,43 +317,28 @@ class QueuedLines(logging.Handler):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._waiting.put(None)
+            with suppress(Full):  # then the thread does not wait for a line
+                self.queue.put_nowait(None)
             self._urgent.set()
             self._thread.join(CLOSE_SECONDS)
         super().close()
 
-    def _taken(self, record: logging.LogRecord) -> logging.LogRecord | str:
-        """Return what waits for a record: nothing that changes, and no traceback, whose frames hold tensors."""
-        if record.exc_info:
-            return self.format(record)
-        record.msg, record.args = record.getMessage(), None
-        return record
-
     def _write(self) -> None:
-        ended, at_once = False, 0.0  # the moment from which on a line is written at once
-        while not ended:
-            first = self._waiting.get()
+        at_once = 0.0  # the moment from which on a line is written at once
+        while not (self._closed and self.queue.empty()):
+            first = self.queue.get()
             if (early := at_once - time.monotonic()) > 0:
                 self._urgent.wait(early)
                 self._urgent.clear()
             waiting = [first, *self._others()]
-            ended = None in waiting
-            self._sink.write([line for one in waiting if one is not None and (line := self._line(one)) is not None])
+            self._sink.write([line for line in waiting if line is not None])
             at_once = 0.0 if len(waiting) == MOST_AT_ONCE else time.monotonic() + GATHER_SECONDS
 
-    def _others(self) -> Iterator[logging.LogRecord | str | None]:
+    def _others(self) -> Iterator[str | None]:
         """Yield what waits besides, at most so much that the file is looked at in time."""
         with suppress(Empty):
             for _ in range(MOST_AT_ONCE - 1):
-                yield self._waiting.get_nowait()
-
-    def _line(self, waiting: logging.LogRecord | str) -> str | None:
-        """Return the line; None for one that cannot be laid out, which is counted."""
-        try:
-            return waiting if isinstance(waiting, str) else self.format(waiting)
-        except Exception:  # noqa: BLE001  likewise
-            self._sink.lost += 1
-            return None
+                yield self.queue.get_nowait()
 
 
 @contextmanager

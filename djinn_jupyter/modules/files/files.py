@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -11,14 +10,15 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from djinn_jupyter.errors import StorageFailed, UsageError
+import safetensors
+
+from djinn_jupyter.errors import MalformedMessage, StorageFailed, UsageError
 from djinn_jupyter.files import open_plain
 from djinn_jupyter.units import spell_bytes
-from djinn_jupyter.wire.arrays import ITEM_BYTES, MAX_AXES, Array
+from djinn_jupyter.wire.arrays import Array
 
 MOST_DECLARATION: Final = 2**20
 MOST_BYTES: Final = 2**32  # what one message carries
@@ -150,91 +150,42 @@ def matched(patterns: Sequence[str], names: Iterable[str], where: str) -> Mappin
     return found
 
 
-# Reads a safetensors file: a length, a header in JSON, raw values. Trusts nothing in it, and needs no torch. The
-# format is https://github.com/huggingface/safetensors#format. The file is read whole: one that is mapped into memory
-# and cut short meanwhile ends the process.
+# Reads a safetensors file by the format's own library, which refuses crafted headers. Needs no torch. The file is read
+# whole: one that is mapped into memory and cut short meanwhile ends the process.
 
 LENGTH_BYTES: Final = 8
-MOST_HEADER: Final = 10 * 2**20
 METADATA: Final = "__metadata__"
 ENTRY: Final = FieldTable(computed=frozenset({"data_offsets", "dtype", "shape"}), harmless=frozenset(), refused={})
 DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 
 
 def tensors_in(path: Path, contents: bytes) -> dict[str, Array]:
-    """Return the tensors of a file by name, views of its contents. Raises UsageError where it is none, or not whole."""
-    whole = memoryview(contents)
-    header, begins = _header(path, whole)
-    _require_apart(path, header)
-    return {
-        str(name): _tensor(path, str(name), entry, whole, begins) for name, entry in header.items() if name != METADATA
-    }
-
-
-def _header(path: Path, whole: memoryview) -> tuple[Mapping[str, Any], int]:
-    """Return the header, and the place of the first value."""
-    length = int.from_bytes(whole[:LENGTH_BYTES], "little")
-    if len(whole) < LENGTH_BYTES or length > MOST_HEADER:
-        raise UsageError(f"{path} is no safetensors file: it does not begin with the length of its header.")
-    if len(whole) < LENGTH_BYTES + length:
-        raise _cut_short(path, LENGTH_BYTES + length, len(whole))
+    """Return the tensors of a file by name, in its order. Raises UsageError where it is none, not whole, or says of a
+    tensor what is not computed here."""
     try:
-        header = json.loads(bytes(whole[LENGTH_BYTES : LENGTH_BYTES + length]))
-    except (ValueError, RecursionError):
-        header = None
-    if not isinstance(header, dict):
-        raise UsageError(f"{path} is no safetensors file: its header cannot be read.")
-    texts = header.get(METADATA, {})
-    if not isinstance(texts, dict) or not all(isinstance(one, str) for one in texts.values()):
-        raise UsageError(f"{path} contradicts itself: its {METADATA} {short(texts)} is no object of texts.")
-    return header, LENGTH_BYTES + length
+        found = dict(safetensors.deserialize(contents))
+    except safetensors.SafetensorError as error:
+        why = str(error).partition(": ")[2]
+        raise UsageError(f"{path} is no safetensors file, or is cut short ({why}); copy it again.") from None
+    end = LENGTH_BYTES + int.from_bytes(contents[:LENGTH_BYTES], "little")
+    entries: dict[str, Any] = json.loads(contents[LENGTH_BYTES:end])
+    entries.pop(METADATA, None)
+    for name, entry in entries.items():
+        ENTRY.require_heard(entry, f"{path}: {name}")
+    return {name: _array(path, name, found[name]) for name in entries}
 
 
-def _tensor(path: Path, name: str, entry: Any, whole: memoryview, begins: int) -> Array:
-    dtype, shape, (start, end) = _entry(path, name, entry)
-    if end - start != math.prod(shape) * ITEM_BYTES[dtype]:
-        raise UsageError(f"{path} contradicts itself: {name} of shape {list(shape)} has {end - start} bytes there.")
-    if begins + end > len(whole):
-        raise _cut_short(path, begins + end, len(whole))
-    return Array(dtype=dtype, shape=shape, data=whole[begins + start : begins + end])
-
-
-def _require_apart(path: Path, header: Mapping[str, Any]) -> None:
-    """Raise UsageError where two tensors have bytes in common, which no program writes."""
-    places = sorted((*_entry(path, name, entry)[2], name) for name, entry in header.items() if name != METADATA)
-    for (_, end, name), (start, _, other) in pairwise(places):
-        if start < end:
-            raise UsageError(f"{path} contradicts itself: {name} and {other} have bytes in common.")
-
-
-def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], tuple[int, int]]:
-    """Return the dtype, the shape and the place of a tensor, as its header says them."""
-    found = entry if isinstance(entry, dict) else {}
-    ENTRY.require_heard(found, f"{path}: {name}")
-    kind, shape, place = found.get("dtype"), _counts(found.get("shape")), _counts(found.get("data_offsets"))
-    if isinstance(kind, str) and kind not in DTYPES:
+def _array(path: Path, name: str, tensor: dict[str, Any]) -> Array:
+    if tensor["dtype"] not in DTYPES:
+        kind = tensor["dtype"]
         raise UsageError(f"{name} in {path} is of dtype {kind}; a module's tensors are of {', '.join(DTYPES)}.")
-    if not isinstance(kind, str) or shape is None or len(shape) > MAX_AXES or place is None or len(place) != 2:
-        raise UsageError(f"{path} contradicts itself: its header does not say the dtype, shape and place of {name}.")
-    return DTYPES[kind], shape, (place[0], place[1])
+    try:
+        return Array(dtype=DTYPES[tensor["dtype"]], shape=tuple(tensor["shape"]), data=tensor["data"])
+    except MalformedMessage as error:
+        raise UsageError(f"{name} in {path} cannot be read: {error}") from None
 
 
-def _counts(value: Any) -> tuple[int, ...] | None:
-    """Return a list of whole numbers, none below 0 or beyond 64 bits; None for anything else."""
-    found = isinstance(value, list) and all(type(one) is int and 0 <= one < 2**63 for one in value)
-    return tuple(value) if found else None
-
-
-def _cut_short(path: Path, wanted: int, there: int) -> UsageError:
-    return UsageError(
-        f"{path} is cut short: it should have {spell_bytes(wanted)} and has {spell_bytes(there)}; copy it again."
-    )
-
-
-# Writes a module's folder, whole or not at all, and the bytes of a safetensors file.
-
-NAMES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
-EIGHT: Final = 8
+# Writes a module's folder, whole or not at all.
 
 
 def require_free(folder: Path) -> None:
@@ -262,16 +213,3 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
         raise StorageFailed(f"{folder} could not be written: {error.strerror or error}.") from None
-
-
-def safetensors_bytes(tensors: Mapping[str, Array]) -> bytes:
-    """Return the file of some tensors: the same values are the same bytes."""
-    entries, values, begin = {}, [], 0
-    for name, array in sorted(tensors.items()):
-        place = [begin, begin + array.nbytes]
-        entries[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": place}
-        values.append(bytes(array.data))
-        begin += array.nbytes
-    head = json.dumps(entries).encode()
-    head += b" " * (-len(head) % EIGHT)
-    return b"".join([len(head).to_bytes(EIGHT, "little"), head, *values])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from safetensors.numpy import save
 
 from djinn_jupyter.api.arguments import checked_seed, given_path, shown, typed
 from djinn_jupyter.api.engine import RemoteEngine
@@ -18,7 +19,7 @@ from djinn_jupyter.api.interrupts import interruptible
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.modules.files import folder
-from djinn_jupyter.modules.files.files import require_free, safetensors_bytes, write_folder
+from djinn_jupyter.modules.files.files import require_free, write_folder
 from djinn_jupyter.modules.training.collections import collection_of, labels_given, labels_of, provenance, rows_of
 from djinn_jupyter.modules.training.jobs import (
     AnyJob,
@@ -31,7 +32,6 @@ from djinn_jupyter.modules.training.jobs import (
 )
 from djinn_jupyter.modules.training.process import PROVENANCE, VECTOR, OnTrained, TrainedModule, module_in, train
 from djinn_jupyter.modules.training.unembedding import unembedding_of
-from djinn_jupyter.wire.arrays import Array
 
 
 def write_difference(job: SteeringJob) -> None:
@@ -51,22 +51,17 @@ def write_difference(job: SteeringJob) -> None:
         weight_D = vector_D / length**2
         bias = -(weight_D @ low_D)
         figures = {"length": length, "told_apart": float(((x_ND @ weight_D + bias > 0.5) == positive_N).mean())}
-        tensors = {"weight": _array(weight_D[None]), "bias": _array(bias[None])}
+        tensors = {"weight": weight_D[None].astype("<f4"), "bias": bias[None].astype("<f4")}
         form = {"kind": "probe", "dtype": "float32", "trained_at": job.site}
         vector = io.BytesIO()
         np.save(vector, vector_D.astype("<f4"), allow_pickle=False)
         files = {
             folder.DECLARED: (json.dumps(form, indent=1) + "\n").encode(),
-            folder.TENSORS: safetensors_bytes(tensors),
+            folder.TENSORS: save(tensors),
             VECTOR: vector.getvalue(),
             PROVENANCE: provenance(job, collection, figures, {"numpy": np.__version__}, platform.machine()),
         }
         write_folder(Path(job.to), files)
-
-
-def _array(values: Any) -> Array:
-    found = np.asarray(values, dtype="<f4")
-    return Array(dtype="float32", shape=found.shape, data=found.tobytes())
 
 
 # `dj.train_sae` and its like: one call on a collection, one folder that `engine.add_module` takes.

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import save
 from torch import Tensor
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.modules.files import folder, saelens
-from djinn_jupyter.modules.files.files import safetensors_bytes, write_folder
+from djinn_jupyter.modules.files.files import write_folder
 from djinn_jupyter.modules.training.collections import provenance
 from djinn_jupyter.modules.training.jobs import (
     AnyJob,
@@ -42,7 +43,6 @@ from djinn_jupyter.modules.training.probes import (
 )
 from djinn_jupyter.modules.training.process import PROVENANCE, VECTOR
 from djinn_jupyter.modules.training.sae import train_sae, train_transcoder
-from djinn_jupyter.wire.arrays import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -231,9 +231,5 @@ def _json(declared: Mapping[str, Any]) -> bytes:
 
 
 def _file(tensors: Mapping[str, Tensor]) -> bytes:
-    return safetensors_bytes({name: _array(tensor) for name, tensor in tensors.items()})
-
-
-def _array(tensor: Tensor) -> Array:
-    values = tensor.detach().to(torch.float32).contiguous().numpy()
-    return Array(dtype="float32", shape=values.shape, data=values.astype("<f4", copy=False).tobytes())
+    """Return the file of some tensors: the same values are the same bytes."""
+    return save({name: tensor.detach().to(torch.float32).contiguous().numpy() for name, tensor in tensors.items()})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from djinn_jupyter.engine.system.log import JsonLines, LoggedRequest, PlainLines, Stamp, WorkingOn, told
+from djinn_jupyter.engine.system.log import JsonLines, LoggedRequest, PlainLines, WorkingOn, told
 from djinn_jupyter.wire.logs import Trace
 
 TRACE = Trace("3f2a9c01" * 4, "9b1c7d42" * 2, "%djinn_run")
@@ -20,7 +20,6 @@ class Written(logging.Handler):
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
         self.setFormatter(formatter)
-        self.addFilter(Stamp())
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -97,10 +96,11 @@ def _raise() -> None:
         raise ValueError(SECRET) from error
 
 
-def test_a_line_is_of_the_innermost_request_and_then_of_the_outer_again() -> None:
-    outer, inner = logging.makeLogRecord({}), logging.makeLogRecord({})
+def test_a_line_is_of_the_innermost_request_and_then_of_the_outer_again(log: logging.Logger) -> None:
+    written = Written(JsonLines("demo"))
+    log.addHandler(written)
     with WorkingOn(RUN):
         with WorkingOn(None):
-            assert Stamp().filter(inner)
-        assert Stamp().filter(outer)
-    assert (vars(outer)["logged"], vars(inner)["logged"]) == (RUN, None)
+            log.info("inner")
+        log.info("outer")
+    assert [json.loads(line).get("person") for line in written.lines] == [None, "anna"]

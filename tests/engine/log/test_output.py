@@ -49,7 +49,7 @@ def test_a_log_is_begun_anew_and_takes_no_more_than_its_share_of_the_disk(tmp_pa
             with WorkingOn(LoggedRequest(trace=Trace(f"{number:08x}" * 4, "0" * 16), verb="Run")):
                 log.info("line %d", number)
             if number % 1000 == 0:
-                while not queued._waiting.empty():
+                while not queued.queue.empty():
                     pass
         queued.close()
         os.write(2, b"the last words of a library in C")

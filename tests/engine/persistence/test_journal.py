@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,9 @@ from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.dump import dump_session
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
-from djinn_jupyter.engine.store.journal_file import (
-    SUFFIX,
-    Disk,
-    JournalFiles,
-    JournalName,
-    ReadValues,
-    read_journal_file,
-)
+from djinn_jupyter.engine.store.journal_file import SUFFIX, Disk, JournalFiles, JournalName, read_journal_file
 from djinn_jupyter.engine.store.locked_folder import take_folder
+from djinn_jupyter.engine.store.session_store import ImageSource
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
@@ -70,9 +64,11 @@ def images(count: int) -> list[SessionImage]:
     return taken
 
 
-def files_in(folder: Path, values: ReadValues = torch.Tensor.cpu, device: torch.device = DEVICE) -> JournalFiles:
+def files_in(
+    folder: Path, values: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.cpu, device: torch.device = DEVICE
+) -> JournalFiles:
     """A session's files, the first of which will be `x.0.session`."""
-    return JournalFiles(JournalName(folder=folder, stem="x", number=-1), MODEL, device, values, Disk())
+    return JournalFiles(JournalName(folder=folder, stem="x", number=-1), ImageSource(MODEL, device, values), Disk())
 
 
 @pytest.fixture(scope="module")

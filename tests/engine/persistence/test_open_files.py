@@ -98,7 +98,7 @@ def test_a_session_at_rest_takes_no_descriptor_and_all_are_written_where_none_is
         assert kept.unkept == frozenset()
     written(desk)
     assert len(os.listdir("/dev/fd")) <= before
-    assert len(kept._open) <= MOST_FILES
+    assert len(kept.store.open_files) <= MOST_FILES
     other = build_desk(build("llama"))
     assert set(journal(other, crashed(tmp_path / "alive", tmp_path / "dead"))) == set(names)
     forget(desk)

@@ -117,7 +117,7 @@ class Office:
 
     def begin(self) -> None:
         self.journals.append(open_journal(self.disk.root))
-        for found in self.journals[0].recover():
+        for found in self.journals[0].store.recover(self.journals[0].source):
             self.journals[0].adopt(found.image.name, found)
             self.sessions[found.image.name] = Sitting(image=found.image)
             kept = Kept(uid=found.image.owner, version=found.image.tokens[0])
@@ -162,7 +162,7 @@ class Office:
         if name not in self.sessions:
             mine, self.journals = self.journals, []
             self.journals = [open_journal(self.disk.root)]
-            self.journals[0].recover()
+            self.journals[0].store.recover(self.journals[0].source)
             self.open(name)
             self.write()
             self.journals += mine
@@ -173,7 +173,7 @@ class Office:
         for journal in self.journals:
             journal._thread.start(lambda: None).result()
             journal._thread.close()
-            os.close(journal._own._lock)
+            os.close(journal.store._lock)
         self.journals = []
         self.begin()
 
@@ -181,7 +181,7 @@ class Office:
         """End the engine process."""
         for journal in self.journals:
             journal._thread.close()
-            os.close(journal._own._lock)
+            os.close(journal.store._lock)
 
 
 def open_journal(root: Path) -> Journal:
@@ -252,7 +252,7 @@ def found_after(root: Path) -> list[SessionImage]:
     seen = []
     for _ in range(2):
         journal = open_journal(root)
-        seen.append([found.image for found in journal.recover()])
+        seen.append([found.image for found in journal.store.recover(journal.source)])
         journal.close({}, forget=False)
         assert not list(root.rglob("*.part"))
     assert [len(images) for images in seen] == [len(seen[0])] * 2

@@ -89,7 +89,7 @@ Told = tuple[Path, list[Any]]
 def asked(desk: Desk, request: ask.Request, into: Path) -> Told:
     """Return the journal at the moment in which the reply goes out, and the session's state by then."""
     told: list[Told] = []
-    folder = desk.engine.persistence.journal.folder.parent.parent
+    folder = desk.engine.persistence.journal.store.folder.parent.parent
 
     def reply(reply: Any) -> None:
         told.append((crashed(folder, into / "journals").parent, seen(desk)))
@@ -191,7 +191,7 @@ def full_only_for(kept: Any) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for account in kept._accounts.values():
-            patch.setattr(type(account.files), "write", refused)
+            patch.setattr(type(account.stored), "write", refused)
         yield
 
 

@@ -32,7 +32,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def own_folder(desk: Desk) -> LeasedFolder:
     assert desk.engine.persistence.journal is not None
-    folder = desk.engine.persistence.journal._own
+    folder = desk.engine.persistence.journal.store
     assert isinstance(folder, LeasedFolder)
     return folder
 

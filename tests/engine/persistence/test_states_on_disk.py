@@ -19,10 +19,10 @@ from djinn_jupyter.engine.memory.offload.disk import DiskTier
 from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable, Stored
 from djinn_jupyter.engine.store import adopted as adopted_states
 from djinn_jupyter.engine.store.dump import dump_session
-from djinn_jupyter.engine.store.journal import Journal
 from djinn_jupyter.engine.store.journal_file import SUFFIX
-from djinn_jupyter.engine.store.left_behind import LeftBehind
+from djinn_jupyter.engine.store.locked_folder import LockedFolder
 from djinn_jupyter.engine.store.records import values_of
+from djinn_jupyter.engine.store.session_store import ImageSource, LeftBehind
 from djinn_jupyter.engine.store.values import dtype_of
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.wire import requests as ask
@@ -194,10 +194,10 @@ def test_an_image_that_contradicts_itself_takes_nothing(
     one.open()
     in_decode(one)
     one.swap_out("a", "disk")
-    dead, recover = killed(pair, tmp_path), Journal.recover
+    dead, recover = killed(pair, tmp_path), LockedFolder.recover
 
-    def altered(self: Journal) -> list[LeftBehind]:
-        (found,) = recover(self)
+    def altered(self: LockedFolder, source: ImageSource) -> list[LeftBehind]:
+        (found,) = recover(self, source)
         spots = found.image.places.storages
         first, *_, last = spots
         spots = {number: spot for number, spot in spots.items() if number != last}
@@ -206,7 +206,7 @@ def test_an_image_that_contradicts_itself_takes_nothing(
         places = msgspec.structs.replace(found.image.places, storages=spots)
         return [replace(found, image=msgspec.structs.replace(found.image, places=places))]
 
-    monkeypatch.setattr(Journal, "recover", altered)
+    monkeypatch.setattr(LockedFolder, "recover", altered)
     journal(other, dead)
     assert other.engine.tiers.disk.used == 0
     assert other.session().exactness == "recomputed"

@@ -65,7 +65,7 @@ def start(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def own(desk: Desk) -> StoredFolder:
     assert desk.engine.persistence.journal is not None
-    folder = desk.engine.persistence.journal._own
+    folder = desk.engine.persistence.journal.store
     assert isinstance(folder, StoredFolder)
     return folder
 

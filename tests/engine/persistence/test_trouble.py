@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.store import journal as journals
+from djinn_jupyter.engine.store import journal_file
 from djinn_jupyter.engine.store import journal_file as journal_files
-from djinn_jupyter.engine.store import left_behind
 from djinn_jupyter.engine.store.journal import Journal
 from djinn_jupyter.engine.store.journal_file import SUFFIX, Disk, JournalFile, read_journal_file
 from djinn_jupyter.engine.store.locked_folder import LockedFolder
@@ -130,7 +130,7 @@ def test_no_memory_for_an_image_ends_neither_the_engine_nor_the_session(
         raise error
 
     with monkeypatch.context() as broken:
-        broken.setattr(desk.engine.persistence.journal, "values", values)
+        broken.setattr(desk.engine.persistence.journal.source, "values", values)
         desk.resume()
         told = said(desk)
         assert told is not None
@@ -205,12 +205,12 @@ def test_a_file_that_can_be_neither_read_nor_moved_keeps_no_engine_from_starting
     written(desk)
     left = crashed(tmp_path / "alive", tmp_path / "left")
     first, _ = sorted(left.rglob(f"*{SUFFIX}"))
-    real = left_behind.read_journal_file
+    real = journal_file.read_journal_file
 
     def read(path: Path, *given: Any) -> Any:
         return refuse(errno.EIO)() if path == first else real(path, *given)
 
-    monkeypatch.setattr(left_behind, "read_journal_file", read)
+    monkeypatch.setattr(journal_file, "read_journal_file", read)
     monkeypatch.setattr(LockedFolder, "set_aside", refuse(errno.EROFS))
     other = build_desk(build("llama"))
     assert len(journal(other, left)) == 1

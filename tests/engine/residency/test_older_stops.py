@@ -357,7 +357,7 @@ def test_a_journal_and_a_checkpoint_hold_stops_that_are_away(roomy: Any, tmp_pat
     stopped_everywhere(desk)
     assert away(desk)
     kept: Any = desk.engine.persistence.journal
-    kept._accounts["a"].files.begin_anew()  # as after a write that failed: all that is away is written again
+    kept._accounts["a"].stored.begin_anew()  # as after a write that failed: all that is away is written again
     desk.ask(ask.SaveCheckpoint(session="a", name="kept"))
     kept.touch("a")
     written(desk)

@@ -1,0 +1,95 @@
+"""The stores in which an engine's sessions survive its process. `Journal` decides when an image is written and when it
+is forced, a store how: `journal_folder` in files. Another medium is a class of its own, which `persistence` opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.store.identity import ModelIdentity
+from djinn_jupyter.engine.store.image import SessionImage
+
+
+def on_the_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu")
+
+
+@dataclass(slots=True)
+class ImageSource:
+    """The engine's model and device, by which images are written and read. `values` returns a tensor's values on the
+    host, whichever tier holds them."""
+
+    model: ModelIdentity
+    device: torch.device
+    values: Callable[[Tensor], Tensor] = on_the_host
+
+
+class StoredSession(Protocol):
+    """The images of one session. `force`, `close` and `remove` may be called on the thread that forces.
+
+    Invariant: `write` either returns and the image is the last of the session, or raises and the previous one still is.
+    """
+
+    @property
+    def wasteful(self) -> bool:
+        """True where most of what is stored is no longer referred to."""
+
+    def write(self, image: SessionImage, *, compact: bool = False) -> None:
+        """Hand an image to the system, not yet forced. Raises OSError, CheckpointRefused for values that cannot be
+        stored, and any error of reading values."""
+
+    def begin_anew(self) -> None:
+        """Have the next image written with all its arrays: what was written cannot be forced to the disk."""
+
+    def force(self) -> None:
+        """Return when the last image written would survive a loss of power. Raises OSError."""
+
+    def remove(self) -> None:
+        """Delete the session, so that it does not come back after the death of the process. Raises OSError."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehind:
+    """A session of an earlier process: its last image, and where the next one follows it."""
+
+    image: SessionImage
+    stored: StoredSession
+
+
+class SessionStore(Protocol):
+    """Invariant: while it is open no other process uses it. Where `forces_first`, what a reply reports is on the disk
+    before the reply goes out. `left_out` has the reasons why sessions were set aside, by name. `folder` is for the
+    engine's other files."""
+
+    folder: Path
+    forces_first: bool
+    left_out: dict[str, str]
+
+    def recover(self, source: ImageSource) -> list[LeftBehind]:
+        """Return what earlier processes left, in the order in which it was last written. What cannot be used is set
+        aside, each session on its own, so that none keeps an engine from starting."""
+
+    def begin(self, source: ImageSource) -> StoredSession:
+        """Return a new session, of which nothing is stored yet."""
+
+    def leave_out(self, found: LeftBehind, why: Exception) -> None:
+        """Set a session aside that does not fit this engine."""
+
+    def files(self, suffix: str) -> list[Path]:
+        """Return the plain files of its folder with that suffix."""
+
+    def force_names(self) -> None:
+        """Return when deleted sessions are so on the disk too. Raises OSError."""
+
+    def require(self) -> None:
+        """Raise ClaimLost where the store is not this engine's any more."""
+
+    def release(self) -> None:
+        """Let other engines have the store, and remove what nothing is left in."""
