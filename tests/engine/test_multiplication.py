@@ -234,7 +234,7 @@ def test_products_that_are_wrong_are_found_when_a_prompt_is_computed_again_alone
     prompts = [tokens(length, seed=length) for length in (5, 9, 9)]
     run_at_once(desk, mode="fast", prompts=prompts, new=1)
     monkeypatch.setattr(epilogue, "_multiply", lambda *given: 1.01 * nn.functional.linear(*given))
-    desk.engine.runtime.sharing._prompts._unchecked = shared_prompts.CHECKED_OF
+    desk.engine.runtime.sharing.prompts._unchecked = shared_prompts.CHECKED_OF
     rows = run_at_once(desk, mode="fast", prompts=prompts, new=1)
     for number, row in enumerate(rows):
         desk.open("alone")

@@ -424,9 +424,6 @@ def _arithmetic(operate: Callable[[Any, Any], Any], left: Operand, right: Operan
 
 
 def _chain(holds: Sequence[Callable[[Any, Any], Any]], sides: Sequence[Operand]) -> Compiled:
-    if len(holds) == 1:
-        return _comparison(holds[0], sides[0].value, sides[1].value)
-
     def compare(scope: Scope) -> bool:
         left = sides[0].value(scope)
         for agree, side in zip(holds, sides[1:], strict=True):
@@ -437,7 +434,3 @@ def _chain(holds: Sequence[Callable[[Any, Any], Any]], sides: Sequence[Operand])
         return True
 
     return compare
-
-
-def _comparison(agree: Callable[[Any, Any], Any], left: Compiled, right: Compiled) -> Compiled:
-    return lambda scope: agree(left(scope), right(scope))

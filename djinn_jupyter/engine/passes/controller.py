@@ -92,10 +92,6 @@ class Plan:
     after: Tap | None = None  # rules apply behind it alone: what they did before it is in the frame's overrides
     bare: bool = False  # a halt leaves the frame that was entered, and keeps no value
 
-    def stages(self) -> frozenset[int]:
-        """Return the stages that have a place inside them."""
-        return frozenset(place.tap.stage for place in self.inside)
-
     @property
     def empty(self) -> bool:
         """True where nothing happens in the pass."""
@@ -257,7 +253,7 @@ class PassController:
         self._overrides: dict[Site, Override] = {override.tap.site: override for override in frame.overrides}
         self._made: dict[Site, Override] = {}
         self._boundary_overrides = {i.tap.boundary: i.raw for i in frame.overrides if i.tap.boundary is not None}
-        self._stages = plan.stages()
+        self._stages = {place.tap.stage for place in plan.inside}
         self._stage = -1 if frame.hidden is None else frame.boundary
         self._entry = frame.hidden
         self._kwargs: dict[str, Any] = {}
@@ -286,7 +282,7 @@ class PassController:
         if self._stopped_at is not None and not self._between:
             taps[self._stopped_at.site] = self._stopped_at
         later = [one for tap in taps.values() for one in tap.later]
-        met = [*sorted(taps.values(), key=_spelled), *sorted(later, key=_spelled)]
+        met = [tap for some in (taps.values(), later) for tap in sorted(some, key=lambda tap: str(tap.site))]
         return [tap for tap in met if not 0 <= tap.stage < self.boundary]
 
     # --- called by the gates ---------------------------------------------------------------------------------------
@@ -304,7 +300,7 @@ class PassController:
                 hidden = self._ruled(place, hidden)
         hits = [hit for place in places for hit in self._look(place, hidden)]
         if hits:
-            self._leave(boundary, hidden, places[-1].tap if len(places) == 1 else _tap_of(hits), hidden, hits)
+            self._leave(boundary, hidden, places[-1].tap if len(places) == 1 else hits[0].halt.tap, hidden, hits)
         if self.plan.yields is not None and self.layers_run and boundary < self._last and self.plan.yields():
             self._step_aside(boundary, hidden)
         if boundary == self._last:
@@ -492,10 +488,6 @@ class PassController:
         return {"overrides": (*kept, *self._made.values()), "shared": {**shared, **_kept(self._handed)}}
 
 
-def _spelled(tap: Tap) -> str:
-    return str(tap.site)
-
-
 def _kept(value: Any) -> Any:
     """Return a copy that is never written to: what layers pass on are views of the working copy, which later passes
     write."""
@@ -504,7 +496,3 @@ def _kept(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _kept(part) for key, part in value.items()}
     return type(value)(_kept(part) for part in value) if isinstance(value, tuple | list) else value
-
-
-def _tap_of(hits: list[Hit]) -> Tap:
-    return hits[0].halt.tap

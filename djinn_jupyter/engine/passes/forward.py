@@ -162,16 +162,6 @@ class Forward:
         writes = (at for at in range(self.layers) if number in self.anatomy.cache_layers_of(at))
         return self._homes[next(writes, 0)]
 
-    @property
-    def layers_replayed(self) -> int:
-        """The layers that graphs have run so far."""
-        return 0 if self.graphs is None else self.graphs.replayed
-
-    @property
-    def graphs_postponed(self) -> int:
-        """The layers whose graphs have found no memory yet."""
-        return 0 if self.graphs is None else len(self.graphs.postponed)
-
     @torch.inference_mode()
     def enter(
         self,

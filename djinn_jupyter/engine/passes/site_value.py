@@ -33,8 +33,6 @@ class SiteValue:
     _met: Tensor | None = field(default=None, init=False)
     _value: Tensor | None = field(default=None, init=False)
     _units: OfUnits | None = field(default=None, init=False)
-    _rows: int | None = field(default=None, init=False)
-    _row_positions: range | None = field(default=None, init=False)
 
     @property
     def value(self) -> Tensor:
@@ -64,16 +62,12 @@ class SiteValue:
 
     @property
     def rows(self) -> int:
-        if self._rows is None:
-            self._rows = self.tap.rows_in(self.raw)
-        return self._rows
+        return self.tap.rows_in(self.raw)
 
     def row_positions(self) -> range:
         """Return the positions of the value's rows: the whole pass, or its last ones where the model kept only those
         (logits)."""
-        if self._row_positions is None:
-            self._row_positions = self.positions[len(self.positions) - self.rows :]
-        return self._row_positions
+        return self.positions[len(self.positions) - self.rows :]
 
     def row_tokens(self) -> tuple[int, ...]:
         return self.tokens[len(self.tokens) - self.rows :]

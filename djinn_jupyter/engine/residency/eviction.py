@@ -93,18 +93,13 @@ class Eviction:
             return False
         raise self._quotas.refusal(wanting, need)
 
-    @property
-    def has_quotas(self) -> bool:
-        """True where persons are held to quotas."""
-        return self._quotas.heeded
-
     def _gathered(self, need: int) -> bool:
         """Shrink the slabs, as free page slots are of no use to tensors. Return True where `need` then fits."""
         return need > self._budget.free and self.swapping.shrink() > 0 and need <= self._budget.free + self._budget.lent
 
-    def relieve(self, wanting: Session | None = None) -> bool:
+    def relieve(self) -> bool:
         """Evict older stops and sessions where a stop or an edit has overdrawn the budget. Return False where none can
-        leave; of `wanting` only older stops may."""
+        leave."""
         if not self._budget.overdrawn:
             return True
         if self._budget.relieve():
@@ -112,8 +107,7 @@ class Eviction:
         if not (over := self._budget.overdrawn):
             self.swapping.note_change()
             return True
-        progress = wanting is not None and self._others_progress(wanting)
-        return self._have_leave(over, wanting) > 0 or progress
+        return self._have_leave(over, None) > 0
 
     def _have_leave(self, short: int, wanting: Session | None, of: Of = everyone) -> int:
         """Evict older stops first, then sessions. Return the bytes that have left or are on their way out."""

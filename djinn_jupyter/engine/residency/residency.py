@@ -195,10 +195,6 @@ class Residency:
         """Raise UsageError where the arrays of rules and edits would take more than sessions may have on the device."""
         self.quotas.require_given(need, self._most_given)
 
-    @property
-    def has_quotas(self) -> bool:
-        return self.quotas.heeded
-
     def drop_copies(self, person: str) -> bool:
         """Drop the copies on the host of what is on the device of a person. Return True where there were any."""
         return self.swapping.drop_copies_of_the_present(lambda session: person_of(session.name) == person)

@@ -125,7 +125,7 @@ class StopRoom:
         try:
             while True:
                 before = self._swapping.changes
-                within = not self._eviction.has_quotas or self._eviction.in_quota(session, of_quota())
+                within = self._eviction.in_quota(session, of_quota())
                 session.residence.note_quota(within)
                 if within:
                     try:

@@ -17,18 +17,13 @@ LOGIT_BYTES: Final = 4  # logits are kept in float32
 STATES: Final = 4  # sets of a recurrent family: live, replaced, before the pass, and at a period's end
 
 
-def _row_bytes(runtime: Runtime) -> int:
-    """Return the bytes of one position of the widest hidden state."""
-    anatomy = runtime.forward.anatomy
-    return anatomy.hidden_size * max(dtype.itemsize for dtype in anatomy.dtypes)
-
-
 def entered(
     runtime: Runtime, session: Session, frame: Frame, plan: Plan, cache: PagedCache, saved_states: SavedStates
 ) -> Generator[Blocked | None, None, Outcome]:
     """Run `Forward.enter` once there is room for its pages and for the tensors it leaves, as `Space.entered` does."""
     runtime = runtime.of(session)
     forward, logits = runtime.forward, len(frame.tokens) if plan.all_logits else 1
+    row_bytes = forward.anatomy.hidden_size * max(dtype.itemsize for dtype in forward.anatomy.dtypes)
 
     def enter(admit: Admit) -> Outcome:
         return forward.enter(frame, plan, cache, saved_states, admit, alone=runtime.giving_way.alone())
@@ -41,7 +36,7 @@ def entered(
             enter,
             always=_left_by_every_pass(runtime, cache, logits)
             + sum(rule.copies_to_come for rule in session.rules.values()),
-            expected=len(frame.tokens) * _row_bytes(runtime) if plan.halts and not plan.bare else 0,
+            expected=len(frame.tokens) * row_bytes if plan.halts and not plan.bare else 0,
         )
     )
 

@@ -66,14 +66,10 @@ def _living(storages: list[Storage]) -> list[Storage]:
 class Footprint:
     """Bytes of a session by place: on the device, those of them with no copy elsewhere (`dirty`), and copies."""
 
-    device: int
-    dirty: int
-    host: int
-    disk: int
-
-    @classmethod
-    def nothing(cls) -> Footprint:
-        return cls(device=0, dirty=0, host=0, disk=0)
+    device: int = 0
+    dirty: int = 0
+    host: int = 0
+    disk: int = 0
 
     @classmethod
     def count(cls, session: Session, storage_table: StorageTable) -> Footprint:

@@ -103,10 +103,6 @@ class PassLog:
             self.passes[-1].end = length
         self.edited = [kept for one in self.edited if (kept := one.before(length)) is not None]
 
-    def note(self, edit: CachedEdit) -> None:
-        """Note an edit of committed rows. The passes after it are other ones than those before."""
-        self.edited.append(edit)
-
     def last_edited(self, length: int) -> int:
         """Return the last position below `length` with edited rows; -1 where there is none."""
         return max((at for one in self.edited for at in one.positions if at < length), default=-1)

@@ -38,17 +38,6 @@ from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.texts import in_quotes
 
 
-def plan_of(session: Session, *, free: bool, targets: Iterable[Target], yields: Callable[[], bool]) -> Plan:
-    """Return the plan for a pass of its run; `free` passes all breakpoints."""
-    armed = [] if free else [b for b in session.breakpoints.values() if b.enabled]
-    return make_plan(
-        rules=session.rules_in_force,
-        observers=session.watches.values(),
-        halts=(*armed, *targets),
-        yields=yields,
-    )
-
-
 def side_plan_of(
     session: Session,
     targets: Iterable[Target],
@@ -271,7 +260,7 @@ def edit_cached(
         size=float(edits.sizes(part, after).relative),
     )
     put_back(runtime, session.cache, made)
-    session.pass_log.note(made)
+    session.pass_log.edited.append(made)
     return made
 
 

@@ -45,7 +45,7 @@ def describe(session: Session) -> SessionDescription:
     stop = session.history.here if session.state == "paused" else None
     pages = session.cache.statistics()
     table = session.storage_table
-    own = Footprint.count(session, table) if table is not None else Footprint.nothing()
+    own = Footprint() if table is None else Footprint.count(session, table)
     return SessionDescription(
         name=session.name,
         owner=session.owner,
@@ -183,10 +183,10 @@ def _alone(runtime: Runtime, session: Session, generation: Generation) -> str | 
         before = ". Those computed with others before may be wrong" if generation.shared else ""
         return f"Passes are computed alone, for {sharing.why_no_more}{before}."
     fed_new = session.committed > generation.begins
-    if sharing.why_not is not None and (fed_new or sharing.why_no_prompts is not None):
-        passes = "Passes over new tokens were" if sharing.why_no_prompts is None else "Each pass was"
+    if sharing.why_not is not None and (fed_new or sharing.prompts.why_not is not None):
+        passes = "Passes over new tokens were" if sharing.prompts.why_not is None else "Each pass was"
         return f"{passes} computed alone, for this family's lines cannot share one: {sharing.why_not}."
-    return None if sharing.why_no_prompts is None else f"Prompts were computed alone, for {sharing.why_no_prompts}."
+    return None if sharing.prompts.why_not is None else f"Prompts were computed alone, for {sharing.prompts.why_not}."
 
 
 def _log_probabilities(session: Session) -> tuple[float | None, ...]:

@@ -20,7 +20,6 @@ from djinn_jupyter.engine.session.footprint import tensors_of_states
 from djinn_jupyter.engine.session.generation import STATE_PERIOD
 from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.pass_log import same_rules
-from djinn_jupyter.engine.session.queries import plan_of
 from djinn_jupyter.engine.session.residence import Blocked, RunSteps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.seats import Seat
@@ -84,7 +83,13 @@ def _run(
             targets = (*targets, Target(tap=runtime.resolve(Site(point="resid_pre", layer=0)), step=frame.step))
             version, reason = -1, session.pause_requested
         if version != session.plan_version:
-            plan = plan_of(session, free=free, targets=targets, yields=runtime.giving_way.asked)
+            armed = () if free else (one for one in session.breakpoints.values() if one.enabled)
+            plan = make_plan(
+                rules=session.rules_in_force,
+                observers=session.watches.values(),
+                halts=(*armed, *targets),
+                yields=runtime.giving_way.asked,
+            )
             version, rules = session.plan_version, session.rules_in_force
         seat.version = version
         if frame.hidden is None and frame.tap is None:
@@ -102,7 +107,7 @@ def _run(
         runtime.counters.count_layers(outcome.layers_run)
         forward = runtime.forward
         if forward.graphs is not None:  # a session of another attention has none in an engine that has
-            runtime.counters.note_graphs(replayed=forward.layers_replayed, postponed=forward.graphs_postponed)
+            runtime.counters.note_graphs(replayed=forward.graphs.replayed, postponed=len(forward.graphs.postponed))
         match outcome:
             case Yielded():
                 session.frame = outcome.frame
@@ -146,8 +151,6 @@ def _passed(
 
 def _over_quota(runtime: Runtime, session: Session, frame: Frame) -> bool:
     """True where the pages of a pass are more than the session's person may have now: alone it waits for room."""
-    if not runtime.space.has_quotas:
-        return False
     return runtime.space.short_of_quota(session, session.cache.bytes_wanted(frame.committed, frame.end)) > 0
 
 

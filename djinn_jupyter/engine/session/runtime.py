@@ -61,10 +61,6 @@ class Space(Protocol):
         """Run steps until `size` bytes are set aside for the rest of this slice, of which so many have to be the
         person's. Raises SlabFull, OverQuota, and errors of coming back to the device."""
 
-    @property
-    def has_quotas(self) -> bool:
-        """True where persons are held to quotas."""
-
     def short_of_quota(self, session: Session, need: int) -> int:
         """Return the bytes of `need` that the session's person may not have on the device now."""
 

@@ -80,10 +80,6 @@ class SharedPrompts:
         self._joined: JoinedPrompts | None = None
         self._unchecked, self._longest_checked = 0, 0
 
-    def refuse(self, why: str) -> None:
-        """Share no prompts from now on."""
-        self.why_not = why
-
     def run(self, seats: Sequence[Seat], *, joins: bool) -> Generator[Blocked | None, None, Sequence[Seat]]:
         """Answer the first of these seats, as many as PASSES take; return the others. Where it `joins` prompts of one
         length, their columns can be taken over then."""

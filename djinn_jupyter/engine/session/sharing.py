@@ -202,7 +202,9 @@ CHECKED_OF: Final = 32  # shared next positions, the first among them: in one of
 
 
 class SharedPasses:
-    """The seats of one engine, and the columns of those that ran together last."""
+    """The seats of one engine, and the columns of those that ran together last. `why_not` is the reason for which next
+    positions of this family run one by one, once that is known, and that of `prompts` likewise; `why_no_more` that for
+    which no passes are shared any more, though some have been, which may be wrong."""
 
     def __init__(
         self,
@@ -214,12 +216,12 @@ class SharedPasses:
         self._forward, self._should_yield = forward, should_yield
         self._trial = Trial(forward, new_cache, should_yield)
         self._memory = KeptMemory(forward.geometry, forward.device, budget)
-        self._prompts = SharedPrompts(forward, should_yield, self._memory, budget, by=self)
+        self.prompts = SharedPrompts(forward, should_yield, self._memory, budget, by=self)
         self._tested = False
         self._untried, self._skipped = 0, 0
         self._unchecked = CHECKED_OF
-        self._why_not: str | None = None
-        self._why_no_more = SPLIT if forward.split else None
+        self.why_not: str | None = None
+        self.why_no_more = SPLIT if forward.split else None
         self._seated: list[Seat] = []
         self._asking: dict[int, Seat] = {}  # by the identity of the session
         self._leader: Seat | None = None
@@ -230,26 +232,11 @@ class SharedPasses:
             self,
             Part(
                 name="shared passes",
-                held=lambda: self._bytes() + self._prompts.held,
+                held=lambda: self._bytes() + self.prompts.held,
                 idle=self._idle_bytes,
                 release=self._release,
             ),
         )
-
-    @property
-    def why_not(self) -> str | None:
-        """The reason for which next positions of this family run one by one, once that is known."""
-        return self._why_not
-
-    @property
-    def why_no_more(self) -> str | None:
-        """The reason for which no passes are shared any more, though some have been; they may be wrong."""
-        return self._why_no_more
-
-    @property
-    def why_no_prompts(self) -> str | None:
-        """The reason for which prompts run one by one, once that is known."""
-        return self._prompts.why_not
 
     @property
     def due_in(self) -> float:
@@ -315,15 +302,15 @@ class SharedPasses:
 
     def _passes(self, seats: Sequence[Seat]) -> Generator[Blocked | None, None, Sequence[Seat]]:
         """Return the seats whose prompts have to wait for the next turn."""
-        if not self._tested and self._why_no_more is None and len(seats) > 1:
+        if not self._tested and self.why_no_more is None and len(seats) > 1:
             yield from self._try_the_family()
-        if not self._tested or self._why_no_more is not None:
+        if not self._tested or self.why_no_more is not None:
             return ()
-        if self._why_not is None:
+        if self.why_not is None:
             yield from self._next_positions([seat for seat in seats if not seat.begins])
-        joins = self._why_not is None and self._columns is None
-        left = yield from self._prompts.run([seat for seat in seats if seat.begins], joins=joins)
-        self._take_over(self._prompts.take_joined())
+        joins = self.why_not is None and self._columns is None
+        left = yield from self.prompts.run([seat for seat in seats if seat.begins], joins=joins)
+        self._take_over(self.prompts.take_joined())
         return left
 
     def _next_positions(self, seats: Sequence[Seat]) -> Pieces:
@@ -335,7 +322,7 @@ class SharedPasses:
         step = next_logits(self._forward, columns, [seat.session.tokens[-1] for seat in seats])
         logits_BV = yield from driven(step, self._should_yield)
         yield from self._recheck(columns, seats, logits_BV)
-        if self._why_no_more is None:
+        if self.why_no_more is None:
             self._answer(columns, seats, logits_BV)
         if any(seat.outcome is None for seat in seats):
             self._drop()  # that line runs this position again, by its new plan
@@ -359,7 +346,7 @@ class SharedPasses:
         seat = drawn(seats)
         line = seats.index(seat)
         if not (yield from rechecked(self._forward, seat, logits_BV[line], self._should_yield)):
-            self._why_no_more = "a token computed with others differed from the same computed alone"
+            self.why_no_more = "a token computed with others differed from the same computed alone"
         elif seat.outcome is not None:
             columns.copy(line, seat.session.cache)
 
@@ -378,9 +365,9 @@ class SharedPasses:
             return
         try:
             found = yield from self._trial.why_not()
-            self._why_not = found.next_positions
+            self.why_not = found.next_positions
             if found.prompts is not None:
-                self._prompts.refuse(f"this family's lines cannot share them: {found.prompts}")
+                self.prompts.why_not = f"this family's lines cannot share them: {found.prompts}"
             self._tested = True
         except (SlabFull, OutOfDeviceMemory, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not out_of_memory(error):

@@ -62,11 +62,6 @@ class MemoryQuotas:
         self._quota_of = quota_of
         self.require_reader = require_reader or self.require_reader
 
-    @property
-    def heeded(self) -> bool:
-        """True where persons are held to quotas."""
-        return self._quota_of is not None
-
     def of(self, person: str | None) -> Quota:
         return NO_QUOTA if person is None or self._quota_of is None else self._quota_of(person)
 

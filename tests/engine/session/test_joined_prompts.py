@@ -166,7 +166,7 @@ def test_a_row_that_is_computed_again_alone_has_a_working_copy_of_its_own_length
     desk = build_desk(build("llama", layers=2))
     run_at_once(desk, mode="fast", prompts=ALIKE, new=1)  # the trial
     desk.close_all()
-    desk.engine.runtime.sharing._prompts._unchecked = shared_prompts.CHECKED_OF
+    desk.engine.runtime.sharing.prompts._unchecked = shared_prompts.CHECKED_OF
     monkeypatch.setattr(WorkingCopy, "__init__", noted)
     rows = run_at_once(desk, mode="fast", prompts=ALIKE, new=2)
     assert [row.largest_difference is not None for row in rows].count(True) >= 1

@@ -18,7 +18,7 @@ def no_prompt_is_due_to_be_checked(llama: Desk, monkeypatch: pytest.MonkeyPatch)
     """Each test begins behind a trial, and no row is computed again alone."""
     run_at_once(llama, mode="fast", prompts=PROMPTS, new=1)
     llama.close_all()
-    monkeypatch.setattr(llama.engine.runtime.sharing._prompts, "_unchecked", -100)
+    monkeypatch.setattr(llama.engine.runtime.sharing.prompts, "_unchecked", -100)
 
 
 def rows_of_the_last_mlp(desk: Desk, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -59,7 +59,7 @@ def test_they_are_what_each_is_alone_and_go_on_so(family: str) -> None:
 
 def test_a_last_batch_is_not_small(llama: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four prompts, of which three would fit: two and two, not three and one."""
-    monkeypatch.setattr(llama.engine.runtime.sharing._prompts._sections, "tokens", lambda: 3 * LENGTH)
+    monkeypatch.setattr(llama.engine.runtime.sharing.prompts._sections, "tokens", lambda: 3 * LENGTH)
     prompts = [*PROMPTS, tokens(LENGTH, seed=8)]
     assert rows_of_the_last_mlp(llama, prompts) == [(2, 1), (2, 1)]
 

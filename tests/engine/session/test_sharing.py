@@ -75,7 +75,7 @@ def test_an_exact_run_shares_no_pass(llama: Desk) -> None:
 
 
 def test_a_prompt_is_computed_again_alone_and_tells_by_how_much_it_differed(llama: Desk) -> None:
-    llama.engine.runtime.sharing._prompts._unchecked = shared_prompts.CHECKED_OF
+    llama.engine.runtime.sharing.prompts._unchecked = shared_prompts.CHECKED_OF
     prompts = [tokens(length, seed=length) for length in (5, 9, 9, 12, 3)]
     rows = run_at_once(llama, mode="fast", prompts=prompts, new=1)
     differences = [row.largest_difference for row in rows if row.largest_difference is not None]
@@ -169,8 +169,8 @@ def test_a_token_is_computed_again_alone_and_tells_by_how_much_it_differed(
 ) -> None:
     monkeypatch.setattr(sharing, "CHECKED_OF", 8)
     monkeypatch.setattr(llama.engine.runtime.sharing, "_unchecked", 0)
-    monkeypatch.setattr(llama.engine.runtime.sharing._prompts, "_longest_checked", 9)
-    monkeypatch.setattr(llama.engine.runtime.sharing._prompts, "_unchecked", 0)
+    monkeypatch.setattr(llama.engine.runtime.sharing.prompts, "_longest_checked", 9)
+    monkeypatch.setattr(llama.engine.runtime.sharing.prompts, "_unchecked", 0)
     rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(9)], new=8)  # a prompt, 7 next positions
     assert [(row.shared, row.largest_difference) for row in rows] == [(8, None)] * 2
     rows = run_at_once(llama, mode="fast", prompts=[tokens(5), tokens(9)], new=2)
@@ -390,7 +390,7 @@ def test_a_family_is_tried_by_the_first_that_share_a_pass_and_by_none_after() ->
     passes = []
     for _ in range(3):
         before, desk.engine.runtime.sharing._unchecked = len(calls), 0
-        desk.engine.runtime.sharing._prompts._unchecked = -100
+        desk.engine.runtime.sharing.prompts._unchecked = -100
         run_at_once(desk, mode="fast", prompts=[tokens(5), tokens(9)], new=2)
         passes.append((len(calls) - before) / len(model.model.layers))
         desk.close_all()
