@@ -146,11 +146,7 @@ class Effect(StopLook):
     def columns(self) -> dict[str, list[Any]]:
         """Return the tokens that shift most, and those that were asked for, as lists by column: token and text, and its
         probability and logit before and after."""
-        rows = [
-            (one.token, one.text, one.probability_before, one.probability_after, one.logit_before, one.logit_after)
-            for one in self._told()
-        ]
-        return in_columns(SHIFT, rows)
+        return in_columns(SHIFT, [[getattr(one, name) for name in SHIFT] for one in self._told()])
 
     @typed
     def top(self, count: int = STRONGEST) -> list[tuple[str, float]]:

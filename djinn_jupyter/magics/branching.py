@@ -83,8 +83,7 @@ class BranchingMagics(Group):
     def djinn_tree(self, args: Namespace) -> None:
         """Draw the stops of all sessions as one tree: where each stands, and where forks began."""
         branches = self.state.engine.tree()
-        self.state.keep(args.keep, branches)
-        self.state.screen.show(views.tree_view(branches, present=self.state.present))
+        self.keep_and_show(args, branches, views.tree_view(branches, present=self.state.present))
 
     @verb(KEEP)
     def djinn_sessions(self, args: Namespace) -> None:
@@ -92,8 +91,7 @@ class BranchingMagics(Group):
         engine = self.state.engine
         sessions = engine.sessions()
         mine = {one.name for one in sessions if one.holder == engine.holder}
-        self.state.keep(args.keep, sessions)
-        self.state.screen.show(views.sessions_view(sessions, present=self.state.present, mine=mine))
+        self.keep_and_show(args, sessions, views.sessions_view(sessions, present=self.state.present, mine=mine))
 
     @verb(
         option("name", nargs="?", help="a session; by default the one in use"),
@@ -234,8 +232,7 @@ class KeepingMagics(Group):
         session = self.state.session(args.session)
         out = args.way == "out"
         moved = session.swap_out("disk" if args.disk else "host") if out else session.swap_in()
-        self.state.keep(args.keep, moved)
-        self.state.screen.say(views.swapped_line(session.name, moved, out=out))
+        self.keep_and_show(args, moved, views.swapped_line(session.name, moved, out=out))
 
     @verb(
         option("seconds", type=float, help="when it will be used again"),
@@ -246,8 +243,7 @@ class KeepingMagics(Group):
         """Say when the session will be used again: it leaves the device for a long rest, and is back in time."""
         session = self.state.session(args.session)
         leaves = session.rest(args.seconds)
-        self.state.keep(args.keep, leaves)
-        self.state.screen.say(views.rest_line(session.name, args.seconds, leaves=leaves))
+        self.keep_and_show(args, leaves, views.rest_line(session.name, args.seconds, leaves=leaves))
 
     @verb(WAKE, KEEP)
     def djinn_sleep(self, args: Namespace) -> None:
@@ -262,8 +258,7 @@ class KeepingMagics(Group):
     def _sleep(self, args: Namespace) -> None:
         engine = self.state.engine
         moved = engine.wake() if args.wake else engine.sleep()
-        self.state.keep(args.keep, moved)
-        self.state.screen.say(views.sleep_line(engine.description.name, moved))
+        self.keep_and_show(args, moved, views.sleep_line(engine.description.name, moved))
 
     @verb(
         option("name", nargs="?", help="what to call it; without a name, the checkpoints are listed"),
@@ -279,16 +274,14 @@ class KeepingMagics(Group):
                 raise UsageError("Which one? Write the name of a checkpoint; %djinn_checkpoint alone lists them.")
             refuse_others(args, "the list of checkpoints", "keep")
             kept = self.state.engine.checkpoints()
-            self.state.keep(args.keep, kept)
-            self.state.screen.show(views.checkpoints_view(kept, kept.left_out))
+            self.keep_and_show(args, kept, views.checkpoints_view(kept, kept.left_out))
         elif args.drop:
             refuse_others(args, "--drop", "name")
             self.state.engine.drop_checkpoint(args.name)
             self.state.screen.say(f"checkpoint {args.name} deleted")
         else:
             saved = self.state.session(args.session).checkpoint(args.name, replace=args.replace)
-            self.state.keep(args.keep, saved)
-            self.state.screen.say(views.saved_line(saved))
+            self.keep_and_show(args, saved, views.saved_line(saved))
 
     @verb(
         option("name", help="a checkpoint, or the path of its file"),

@@ -113,14 +113,12 @@ class ChangingMagics(Group):
                 raise UsageError("--on and --off stand alone: they switch a rule that was set.")
             refuse_others(args, _switch(args), "keep", "session")
             switched = session.enable_rule(number, enabled)
-            self.state.keep(args.keep, switched)
-            self.state.screen.say(f"rule {number} is {'on' if enabled else 'off'}: {switched.what}")
+            self.keep_and_show(args, switched, f"rule {number} is {'on' if enabled else 'off'}: {switched.what}")
             return
         if args.site is None:
             refuse_others(args, "the list of rules", "keep", "session")
             rules = session.rules()
-            self.state.keep(args.keep, rules)
-            self.state.screen.show(views.rules_view([rule.reply for rule in rules], session=session.name))
+            self.keep_and_show(args, rules, views.rules_view([rule.reply for rule in rules], session=session.name))
             return
         edit = parse_edit(self.state, args.edit, args)
         rule = session.steer(args.site, edit, args.positions, when=phrase(args.when), on=passes)
@@ -183,8 +181,7 @@ class BreakingMagics(Group):
         session = self.state.session(args.session)
         known = {point.number for point in session.breakpoints()}
         made = session.breakpoint(args.site, when=phrase(args.when), once=args.once)
-        self.state.keep(args.keep, made)
-        self.state.screen.say(views.breakpoint_line(made, existed=made.number in known))
+        self.keep_and_show(args, made, views.breakpoint_line(made, existed=made.number in known))
         if made.note is not None:
             self.state.screen.say(made.note)
 
@@ -193,8 +190,7 @@ class BreakingMagics(Group):
         """List the breakpoints of the session, with their hits."""
         session = self.state.session(args.session)
         points = session.breakpoints()
-        self.state.keep(args.keep, points)
-        self.state.screen.show(views.breakpoints_view(points, session=session.name))
+        self.keep_and_show(args, points, views.breakpoints_view(points, session=session.name))
 
     @verb(option("sites", nargs="*", type=unquoted, help="sites or numbers of breakpoints; none clears all"), SESSION)
     def djinn_clear(self, args: Namespace) -> None:

@@ -329,8 +329,7 @@ class LookingMagics(Group):
                 raise UsageError("--layers reads every layer that has run: leave the site out.")
             refuse_others(args, "--layers", "positions", "token", "keep", "session")
             by_layer, notes = lens_by_layer(session, args.positions, args.token)
-            self.state.keep(args.keep, by_layer)
-            self.state.screen.show(views.lens_grid_view(by_layer, session=session.name))
+            self.keep_and_show(args, by_layer, views.lens_grid_view(by_layer, session=session.name))
             for note in notes:
                 self.state.screen.say(note)
             return
@@ -345,8 +344,7 @@ class LookingMagics(Group):
             raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")
         refuse_others(args, "the lens of one site, which has no figure", "site", "k", "positions", "keep", "session")
         lens = session.lens(args.k, args.site, args.positions)
-        self.state.keep(args.keep, lens)
-        self.state.screen.show(views.lens_view(lens.site, lens.rows, session=session.name))
+        self.keep_and_show(args, lens, views.lens_view(lens.site, lens.rows, session=session.name))
 
     def _attribute(self, session: RemoteSession, args: Namespace) -> None:
         if not 1 <= len(args.token or ()) <= 2:
@@ -354,8 +352,7 @@ class LookingMagics(Group):
         refuse_others(args, args.site, "site", "token", "positions", "ahead", "hover", "keep", "session")
         at = -1 if args.positions is None else args.positions
         read = session.attribute(*args.token, heads=args.site == "z", position=at, ahead=args.ahead)
-        self.state.keep(args.keep, read)
-        self.state.screen.show(card_of(type(read))(read, session=session.name, hover=args.hover))
+        self.keep_and_show(args, read, card_of(type(read))(read, session=session.name, hover=args.hover))
 
     @verb(
         option("site", nargs="?", help="a site; without one, the watches are listed"),
@@ -389,8 +386,7 @@ class LookingMagics(Group):
         elif args.site is None:
             refuse_others(args, "the list of watches", "keep", "session")
             watches = session.describe().watches
-            self.state.keep(args.keep, watches)
-            self.state.screen.show(views.watches_view(watches, session=session.name))
+            self.keep_and_show(args, watches, views.watches_view(watches, session=session.name))
         elif args.show or args.hover:
             refuse_others(args, "--show", "site", "direction", "hover", "keep", "session")
             watched = session.watched(args.site, args.direction)

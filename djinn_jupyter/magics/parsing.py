@@ -25,6 +25,7 @@ from djinn_jupyter.wire.texts import in_quotes
 if TYPE_CHECKING:
     from djinn_jupyter.api.engine import RemoteEngine
     from djinn_jupyter.magics.kernel_state import KernelState
+    from djinn_jupyter.widgets.view import View
 
 # A `UsageError` of IPython's alone leaves no error output, which papermill and others read the reason from.
 OneLine: Any = type("UsageError", (ShellUsageError,), {"_render_traceback_": lambda self: [f"UsageError: {self}"]})
@@ -50,6 +51,14 @@ class Group(Magics):
     def __init__(self, state: KernelState) -> None:
         super().__init__(state.shell)
         self.state = state
+
+    def keep_and_show(self, args: Namespace, result: object, shown: View | str) -> None:
+        """Keep a result where `-o` asks for it, and show its card, or say a line on it."""
+        self.state.keep(args.keep, result)
+        if isinstance(shown, str):
+            self.state.screen.say(shown)
+        else:
+            self.state.screen.show(shown)
 
 
 def option(*names: str, **settings: Any) -> Option:

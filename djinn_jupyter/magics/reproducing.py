@@ -38,8 +38,7 @@ class ReproducingMagics(Group):
                 )
             ),
         )
-        self.state.keep(args.keep, found)
-        self.state.screen.say("\n".join(found.lines()))
+        self.keep_and_show(args, found, "\n".join(found.lines()))
 
     def _result(self, name: str) -> object:
         """Return the value of a variable, or the path of a file."""

@@ -307,8 +307,7 @@ class RunningMagics(Group):
         if args.list:
             refuse_others(args, "--list", "keep", "session")
             history = session.history()
-            self.state.keep(args.keep, history)
-            self.state.screen.show(views.history_view(history.stops, history.present, session=session.name))
+            self.keep_and_show(args, history, views.history_view(history.stops, history.present, session=session.name))
             return
         by: Literal["stop", "layer", "token"] = "layer" if args.layer else "token" if args.token else "stop"
         self._move(args, session, lambda _: session.back(_count(args), by=by))

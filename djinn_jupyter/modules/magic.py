@@ -22,8 +22,7 @@ class AdaptingMagics(Group):
     def djinn_add_adapter(self, args: Namespace) -> None:
         """Add a LoRA adapter to the model; sessions compute with it where %djinn_adapter says so."""
         adapter = self.state.engine.add_adapter(args.name, args.folder)
-        self.state.keep(args.keep, adapter)
-        self.state.screen.say(views.adapter_line(adapter))
+        self.keep_and_show(args, adapter, views.adapter_line(adapter))
 
     @verb(
         option("name", nargs="?", help="an adapter that was added, or off; without one, all are listed"),
@@ -33,14 +32,12 @@ class AdaptingMagics(Group):
         """Have the present session compute with an adapter, before its first prompt; or list the adapters."""
         if args.name is None:
             adapters = self.state.engine.adapters()
-            self.state.keep(args.keep, adapters)
-            self.state.screen.say("\n".join(map(views.adapter_line, adapters)) or "no adapter was added")
+            self.keep_and_show(args, adapters, "\n".join(map(views.adapter_line, adapters)) or "no adapter was added")
             return
         session = self.state.session()
         session.adapter = None if args.name in OFF else args.name
         how = "the model alone" if session.adapter is None else f"the adapter {session.adapter}"
-        self.state.keep(args.keep, session.adapter)
-        self.state.screen.say(f"{session.label} computes with {how}")
+        self.keep_and_show(args, session.adapter, f"{session.label} computes with {how}")
 
     @verb(option("name", help="such as sql"))
     def djinn_remove_adapter(self, args: Namespace) -> None:
@@ -68,8 +65,7 @@ class AddingMagics(Group):
     def djinn_add_module(self, args: Namespace) -> None:
         """Add an SAE, a transcoder, a probe or a tuned lens; its features are then sites, such as sae.8[1234]."""
         module = self.state.engine.add_module(args.name, args.folder, args.at, error_term=not args.no_error_term)
-        self.state.keep(args.keep, module)
-        self.state.screen.say(views.added_line(module))
+        self.keep_and_show(args, module, views.added_line(module))
 
     @verb(
         option("name", help="such as tc; their sites are then tc.LAYER"),
@@ -81,8 +77,7 @@ class AddingMagics(Group):
     def djinn_add_transcoders(self, args: Namespace) -> None:
         """Add the transcoders of all layers in a folder of circuit-tracer, or a cross-layer transcoder."""
         found = self.state.engine.add_transcoders(args.name, args.folder, args.point, error_term=not args.no_error_term)
-        self.state.keep(args.keep, found)
-        self.state.screen.say("\n".join(map(views.added_line, found)))
+        self.keep_and_show(args, found, "\n".join(map(views.added_line, found)))
 
     @verb(option("name", help="such as sae, for every layer, or sae.8"))
     def djinn_remove_module(self, args: Namespace) -> None:

@@ -260,7 +260,7 @@ class ValuePart:
         """Edit this part. `present` is the value of the innermost axis that contains it, for an entry of that."""
         session, site = self.look.session, self.site
         if self.unit is not None:
-            site = replace_selector(site, (self.unit,))
+            site = parse_site(f"{site.whole()}[{spell_selector((self.unit,))}]")
         if self.entry is None:
             edit = read_change(text)
         else:
@@ -270,10 +270,6 @@ class ValuePart:
             edit = edits.set_to(changed[None, None, :])
         session.edit(edit, self.position, str(site), stop=self.look.identity)
         self.look.refresh()
-
-
-def replace_selector(site: Site, selector: tuple[int, ...]) -> Site:
-    return parse_site(f"{site.whole()}[{spell_selector(selector)}]")
 
 
 class Axis(Container):

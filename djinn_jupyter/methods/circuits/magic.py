@@ -149,8 +149,7 @@ class EdgeMagics(Group):
             top=(DRAWN if args.top is None else args.top) if args.exact else None,
             **given(steps=args.steps, adapter=args.adapter),
         )
-        self.state.keep(args.keep, found)
-        self.state.screen.show(card.edges_view(found, top=DRAWN if args.top is None else args.top))
+        self.keep_and_show(args, found, card.edges_view(found, top=DRAWN if args.top is None else args.top))
 
     def _lines(self, args: Namespace) -> dict[str, Any]:
         if (args.prompts is None) == (args.clean is None):

@@ -56,8 +56,7 @@ class CollectingMagics(Group):
             raise UsageError(
                 f"Interrupted. Whole shards are kept in {args.to}; the same line goes on after them."
             ) from None
-        self.state.keep(args.keep, acts)
-        self.state.screen.say(card.collected_lines(acts))
+        self.keep_and_show(args, acts, card.collected_lines(acts))
 
     @verb(
         PROMPTS,
@@ -94,5 +93,4 @@ class CollectingMagics(Group):
         if args.prompts is None:
             raise UsageError("Name the prompts to measure by: --prompts FILE, or a variable with a list.")
         found = scoring.splice(self.state.engine, args.module, prompts_of(self, args.prompts))
-        self.state.keep(args.keep, found)
-        self.state.screen.say(repr(found))
+        self.keep_and_show(args, found, repr(found))

@@ -37,8 +37,7 @@ class DirectMagics(Group):
         if args.late is not None:
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
         read = api.direct(self.state.engine, line, metric=args.metric, **given(over=args.over, adapter=args.adapter))
-        self.state.keep(args.keep, read)
-        self.state.screen.show(card.attribution_view(read, hover=args.hover, top=args.top))
+        self.keep_and_show(args, read, card.attribution_view(read, hover=args.hover, top=args.top))
 
     def _line(self, args: Namespace) -> Any:
         if bool(args.prompt) == (args.ids is not None):

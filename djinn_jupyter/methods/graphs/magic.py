@@ -40,5 +40,4 @@ class GraphMagics(Group):
         found = api.attribution_graph(
             self.state.engine, line, args.metric, module=args.module, **given(features=args.features)
         )
-        self.state.keep(args.keep, found)
-        self.state.screen.show(card.attribution_graph_view(found, top=DRAWN if args.top is None else args.top))
+        self.keep_and_show(args, found, card.attribution_graph_view(found, top=DRAWN if args.top is None else args.top))

@@ -37,8 +37,7 @@ class HeadsMagics(Group):
                 )
             session = self.state.session(args.session)
             patterns = heads.patterns(session)
-            self.state.keep(args.keep, patterns)
-            self.state.screen.show(card.patterns_view(patterns, session.name))
+            self.keep_and_show(args, patterns, card.patterns_view(patterns, session.name))
             return
         if args.prompts is not None and drawn:
             raise UsageError("--length, --samples and --seed are of random tokens; leave them out beside --prompts.")
@@ -46,8 +45,7 @@ class HeadsMagics(Group):
             raise UsageError("--session has the line of --patterns; scores are of the model.")
         prompts = None if args.prompts is None else prompts_of(self, args.prompts)
         scores = heads.head_scores(self.state.engine, prompts, **drawn, adapter=args.adapter)
-        self.state.keep(args.keep, scores)
-        self.state.screen.show(card.scores_view(scores))
+        self.keep_and_show(args, scores, card.scores_view(scores))
 
     @verb(
         option("name", metavar="NAME", help="W_U, W_E, W_pos; or of a layer W_Q.5, W_OV.5[3], W_in.5[17]"),
@@ -59,5 +57,4 @@ class HeadsMagics(Group):
     def djinn_weight(self, args: Namespace) -> None:
         """Read a matrix of the model by name, as the points have it: `x @ matrix` is the next point."""
         matrix = self.state.engine.weight(args.name, rows=args.rows, columns=args.columns, fold_norm=args.fold_norm)
-        self.state.keep(args.keep, matrix)
-        self.state.screen.say(f"{args.name}: {list(matrix.shape)} {matrix.dtype}")
+        self.keep_and_show(args, matrix, f"{args.name}: {list(matrix.shape)} {matrix.dtype}")
