@@ -24,6 +24,7 @@ OwnName = Annotated[str, msgspec.Meta(max_length=1024), PERSONAL]
 Message = TypeVar("Message", bound=msgspec.Struct)
 MOST_CHARACTERS: Final = 64  # of a person's name
 PERSON: Final = rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_CHARACTERS - 1}}}"
+OwnerName = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=rf"^{PERSON}\Z")]
 _OF_A_PERSON: Final = re.compile(rf"({PERSON})@.+", re.DOTALL)
 Spell = Callable[[str], str]
 

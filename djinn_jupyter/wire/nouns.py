@@ -53,6 +53,16 @@ class PersonMemory(Frozen, frozen=True):
     disk_bytes: int
 
 
+class OwnerBudget(Frozen, frozen=True):
+    """The most that one owner of sessions may have; None is no limit. `running` is in seconds of the last day."""
+
+    device: int | None = None
+    host: int | None = None
+    disk: int | None = None
+    sessions: int | None = None
+    running: int | None = None
+
+
 class GivenLimits(Frozen, frozen=True):
     """The limits that an engine was started with, in bytes, positions and seconds. None was left to the engine."""
 

@@ -17,7 +17,7 @@ from djinn_jupyter.errors import MalformedMessage, UsageError
 from djinn_jupyter.units import parse_bytes, read_duration, spell_duration, spell_option
 from djinn_jupyter.wire.base import Frozen, ReplyBase
 from djinn_jupyter.wire.keys import KeyFolder, settled_stamp, write_key_file
-from djinn_jupyter.wire.nouns import PersonMemory
+from djinn_jupyter.wire.nouns import OwnerBudget, PersonMemory
 from djinn_jupyter.wire.own import read_own
 from djinn_jupyter.wire.request_base import RequestBase
 
@@ -29,14 +29,8 @@ _COUNT: Final = re.compile(r"\d{1,9}")
 Told = Mapping[str, int | None]  # the fields of a quota that are told; None: no limit
 
 
-class Quota(Frozen, frozen=True):
+class Quota(OwnerBudget, frozen=True):
     """The most that a person may have; None is no limit. `running` is in seconds of the last day."""
-
-    device: int | None = None
-    host: int | None = None
-    disk: int | None = None
-    sessions: int | None = None
-    running: int | None = None
 
     def but(self, told: Told) -> Quota:
         """Return this quota with what is told of another."""

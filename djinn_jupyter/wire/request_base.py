@@ -167,6 +167,11 @@ class RequestBase(Frozen, Generic[R], metaclass=RequestMeta, tag_field="request"
             return "This is for the user whose engine it is, on its machine: it concerns the sessions of all."
         return None
 
+    @property
+    def needs_others(self) -> str | None:
+        """Say why an engine where no others come cannot do it; None for what one person asks alone."""
+        return None
+
 
 def _at(request: RequestBase[Any], field: str | None) -> str | None:
     return None if field is None else getattr(request, field)

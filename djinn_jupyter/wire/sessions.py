@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from djinn_jupyter.wire.base import MOST_CHARACTERS, PERSON, Access, Cleared, ReplyBase
+from djinn_jupyter.wire.base import MOST_CHARACTERS, Access, Cleared, OwnerName, ReplyBase
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.nouns import AttentionName, CheckpointDescription, EngineStatistics, SessionDescription
 from djinn_jupyter.wire.provenance import Provenance
@@ -191,15 +191,22 @@ class ListCheckpoints(RequestBase[Checkpoints], browser="asks", resent="anew"): 
 
 # The request that shares a session with another person.
 
-PersonName = Annotated[str, Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=rf"^{PERSON}\Z")]
-
 
 class Share(SessionRequest[Described], while_running=True, at_once=True):
     """Share a session of one's own with a person, or take that back (`access` None). They say its owner's name before
     its own: `anna@main`."""
 
-    person: PersonName
+    person: OwnerName
     access: Access | None
+
+    @property
+    def needs_others(self) -> str | None:
+        if self.access is None:
+            return None
+        return (
+            f"No {self.person} is admitted here, so a session cannot be shared with them: mind the spelling, or ask "
+            "the engine's user to admit them first (`djinn key allow`); in a JupyterHub they load once."
+        )
 
 
 # A session moves between two engines of one model: the requests of its three steps, and the replies. SendAway writes

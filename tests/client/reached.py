@@ -9,6 +9,7 @@ from typing import Any
 
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.remote.engine.persons import Persons
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.replies import Event, Welcome
 from tests.client.direct import DirectChannel
@@ -24,17 +25,16 @@ def reached(
 ) -> Iterator[list[RemoteEngine]]:
     """Yield the engine as each of these holders reaches it (by default one), for its notebook if it has one, and by the
     key of its person if it has one; afterwards it has no session."""
-    clients = ClientTable(desk.engine, shut_down=lambda: None, knows_person=lambda name: name in persons.values())
+    admission = Persons(desk.engine.access, knows=lambda name: name in persons.values())
+    clients = ClientTable(desk.engine, shut_down=lambda: None, admission=admission)
     each = holders or (ME.name,)
     channels = [_channel(desk, clients, one, notebooks.get(one), persons.get(one)) for one in each]
 
     def publish(event: Event) -> None:
         for holder, channel in zip(each, channels, strict=True):
-            person = clients._clients[holder.encode()].person
-            if person is None:
-                channel.publish(event)
-            elif person.may_hear(event.session):
-                channel.publish(person.event(event))
+            heard = admission.hears(clients._clients[holder.encode()].holder.person, event)
+            if heard is not None:
+                channel.publish(heard)
 
     heard, desk.hears = desk.hears, publish
     try:

@@ -18,8 +18,14 @@ from djinn_jupyter.files import Stamps
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, Snapshot, StopIdentity
-from djinn_jupyter.wire.people import Quota
+from djinn_jupyter.wire.nouns import (
+    EngineStatistics,
+    ModelDescription,
+    OwnerBudget,
+    SessionDescription,
+    Snapshot,
+    StopIdentity,
+)
 from djinn_jupyter.wire.replies import Event, Reply, Sessions
 
 STOP_TOKEN = 99
@@ -110,8 +116,8 @@ class FakeEngine:
 
     def forget_sessions(self) -> None: ...
 
-    def heed_quotas(
-        self, quota_of: Callable[[str], Quota], require_reader: Callable[[str], None] | None = None
+    def heed_owner_budgets(
+        self, budget_of: Callable[[str], OwnerBudget], require_reader: Callable[[str], None] | None = None
     ) -> None: ...
 
     def close(self) -> None: ...

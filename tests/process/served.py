@@ -14,7 +14,7 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.registration import SocketFolder, own_mark
 from djinn_jupyter.engine.process.sender import MESSAGES_QUEUED, Outbox
 from djinn_jupyter.engine.process.service import Service, draw
-from djinn_jupyter.remote.engine.persons import Door
+from djinn_jupyter.remote.engine.persons import Door, Persons
 from djinn_jupyter.settings import Identity, Options
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.own import boot_id, host_name
@@ -64,8 +64,9 @@ def served(
     other clients."""
     outbox, folder, shut_down = Outbox(), SocketFolder(), threading.Event()
     engine = FakeEngine(outbox.post)
-    clients = ClientTable(engine, shut_down=shut_down.set, silence_seconds=silence_seconds)
     door = Door.at(f"tcp://{host}:*", draw) if tcp else None
+    admission = Persons(engine.access, knows=door.admitted.knows) if door else None
+    clients = ClientTable(engine, shut_down=shut_down.set, admission=admission, silence_seconds=silence_seconds)
     service = Service(
         clients,
         outbox,

@@ -112,10 +112,11 @@ def test_an_event_of_a_method_is_heard_by_clients_that_share_it(house: House, mo
         house.ask(peer, replace(protocol.hello(holder="h", user="ada"), methods=tuple(methods.items())))
         house.ask(peer, Listen())
     event = SessionClosed(session="s")
-    assert {*house.clients.listeners_of(event)[None]} == {b"1", b"2", b"3"}
+    ((heard, peers),) = house.clients.hearing(event)
+    assert (heard, {*peers}) == (event, {b"1", b"2", b"3"})
     heads = next(method for method in extensions.methods() if method.name == "heads")
     monkeypatch.setattr(kinds, "method_of", lambda kind: heads)
-    assert house.clients.listeners_of(event) == {None: [b"1"]}
+    assert house.clients.hearing(event) == [(event, [b"1"])]
     assert [house.clients.seen(peer, event) for peer in (b"1", b"2", b"3")] == [event, None, None]
 
 

@@ -113,7 +113,7 @@ def test_strangers_leave_descriptors_to_local_clients_and_both_leave_some(
         while connections.monitor.poll(QUIET_MILLISECONDS):
             connections.read_events()
         assert len(connections._peers) == 11
-        assert len(connections._at_door) == 4
+        assert len(connections.at_door) == 4
 
 
 GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\0NULL" + b"\0" * 48
@@ -134,12 +134,12 @@ def test_who_sends_a_message_without_an_end_loses_the_connection_and_zmq_drops_i
 ) -> None:
     monkeypatch.setattr(its_module, "UNFINISHED_BYTES", 3 * WHOLE_BYTES)
     with _stranger(door) as endless, _stranger(door) as other:
-        until(lambda: connections.read_events() or len(connections._at_door) == 2, "both are let in")
+        until(lambda: connections.read_events() or len(connections.at_door) == 2, "both are let in")
         connections.look()
         frames = TINY_AND_MORE * (WHOLE_BYTES // len(TINY_AND_MORE))
         endless.sendall(2 * frames)
         until(lambda: connections.look() or connections.unfinished, "a message is coming")
-        assert len(connections._at_door) == 2
+        assert len(connections.at_door) == 2
         other.sendall(b"\0\x01y")
         assert connections._router.poll(10_000)
         connections.look()  # not all that zmq has is read
@@ -147,7 +147,7 @@ def test_who_sends_a_message_without_an_end_loses_the_connection_and_zmq_drops_i
         connections.note(peer, 1)
         assert connections._router.recv() == b"y"
         endless.sendall(2 * frames)
-        until(lambda: connections.look() or len(connections._at_door) == 1, "it is closed")
+        until(lambda: connections.look() or len(connections.at_door) == 1, "it is closed")
         until(lambda: connections.monitor.poll(0), "zmq has closed it")
         assert not connections._router.poll(QUIET_MILLISECONDS)
         other.sendall(b"\0\x01z")
@@ -163,19 +163,19 @@ def test_whose_connections_send_halves_of_messages_loses_the_largest(
     monkeypatch.setattr(connections, "_knows", lambda peer: known)
     with ExitStack() as stack:
         halves = [stack.enter_context(_stranger(door)) for _ in range(3)]
-        until(lambda: connections.read_events() or len(connections._at_door) == 3, "all are let in")
+        until(lambda: connections.read_events() or len(connections.at_door) == 3, "all are let in")
         for one, count in zip(halves, (3, 4, 2), strict=True):
             half = b"\x02" + (8 * WHOLE_BYTES).to_bytes(8, "big") + bytes(count * WHOLE_BYTES)
             one.sendall(b"\0\x01y" + half)
             assert connections._router.poll(10_000)
             connections.note(connections._router.recv(copy=False), 1)
             connections._router.recv()
-        until(lambda: connections.look() or len(connections._at_door) == 2, "one is closed")
+        until(lambda: connections.look() or len(connections.at_door) == 2, "one is closed")
         assert halves[1].recv(65536)[:1] == GREETING[:1]
         until(lambda: halves[1].recv(65536) == b"", "it is the largest")
         looked = connections._looked
         until(lambda: connections.look() or connections._looked > looked, "the others fit")
-        assert len(connections._at_door) == 2
+        assert len(connections.at_door) == 2
         assert connections.unfinished
 
 
@@ -185,12 +185,12 @@ def test_who_sends_many_messages_that_end_keeps_the_connection(
 ) -> None:
     monkeypatch.setattr(its_module, "UNFINISHED_BYTES", 3 * WHOLE_BYTES)
     with _stranger(door) as client:
-        until(lambda: connections.read_events() or connections._at_door, "it is let in")
+        until(lambda: connections.read_events() or connections.at_door, "it is let in")
         for _ in range(8):
             client.sendall(b"\x02" + WHOLE_BYTES.to_bytes(8, "big") + b"x" * WHOLE_BYTES)
             assert connections._router.poll(10_000)
             connections.note(connections._router.recv(copy=False), WHOLE_BYTES)
             assert len(connections._router.recv()) == WHOLE_BYTES
             connections.look()
-        assert connections._at_door
+        assert connections.at_door
         assert not connections.unfinished

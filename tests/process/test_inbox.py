@@ -11,9 +11,9 @@ import zmq
 
 from djinn_jupyter.engine.process import inbox as inbox_module
 from djinn_jupyter.engine.process import inbox as pending
+from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.inbox import FRAME_BYTES, FRAMES_AT_ONCE, Inbox, Message, MessageReader
 from djinn_jupyter.engine.process.service import MANY
-from djinn_jupyter.remote.engine.persons import LOCAL
 from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
@@ -83,7 +83,7 @@ async def test_who_sends_a_message_of_very_many_frames_loses_the_connection_alon
     anna.send(1, protocol.hello(holder="k", user="anna"))
     assert isinstance(anna.reply().body, told.Welcome)
     anna.socket.send_multipart([b""] * (2 * FRAMES_AT_ONCE))
-    until(lambda: bool(house.service._connections._cut), "the connection is closed")
+    until(lambda: bool(house.service._connections.cut_off), "the connection is closed")
     assert await bert.ask(ask.Ping()) == told.Pong()
     until(lambda: len(house.service._connections._peers) == 1, "zmq has closed it")
     await bert.close()
@@ -142,7 +142,7 @@ async def test_who_floods_loses_the_connection_and_nobody_else_does(
     monkeypatch.setattr(service, "_receive", lambda: None)  # reads, and handles nothing
     for number in range(2, 302):
         anna.send(number, ask.Ping())
-    until(lambda: bool(thread._cut), "the connection is closed")
+    until(lambda: bool(thread.cut_off), "the connection is closed")
     until(lambda: len(thread._peers) == 1, "zmq has closed it")
     monkeypatch.undo()
     assert await bert.ask(ask.Ping()) == told.Pong()
@@ -152,7 +152,7 @@ async def test_who_floods_loses_the_connection_and_nobody_else_does(
 def test_a_person_has_so_many_requests_at_the_engine_and_gets_a_sentence_for_the_next(
     house: Served, anna: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending, "MOST_OF_PERSON", 5)
+    monkeypatch.setattr(pending, "MOST_OF_OWNER", 5)
     monkeypatch.setattr(house.engine, "tick", lambda: False)  # the engine answers nothing
     anna.send(0, protocol.hello(holder="k", user="anna"))
     assert isinstance(anna.reply().body, told.Welcome)

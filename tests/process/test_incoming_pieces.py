@@ -67,7 +67,7 @@ def test_of_one_person_few_requests_are_on_their_way_however_small_they_are() ->
 
 
 def test_a_frame_without_bytes_takes_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_messages, "PERSON_BYTES", 2**20)
+    monkeypatch.setattr(large_messages, "MOST_UNREAD", 2**20)
     incoming, sizes = RequestsInPieces(), (1, *[0] * (MOST_FRAMES - 1))
     incoming.put(b"c", _first(1, sizes), _ignore, b"ada", None)
     with pytest.raises(EngineError, match="of requests of yours are on their way"):

@@ -94,7 +94,7 @@ def test_a_request_is_of_the_key_that_it_came_by_however_long_it_is_read(
         else:
             anna.send_multipart(long_to_read(3, hello))
             assert isinstance(reply_to(anna, 3), Welcome)
-            assert [client.person and client.person.name for client in house.clients._clients.values()] == ["anna"]
+            assert [client.holder.person for client in house.clients._clients.values()] == ["anna"]
     assert list(house.engine.sessions) == []
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from djinn_jupyter.engine.process import large_requests
+from djinn_jupyter.engine.process.admission import LOCAL
+from djinn_jupyter.engine.process.large_requests import FREED_AT_ONCE, MOST_WAITING, LargeRequests, Read
 from djinn_jupyter.errors import EngineError, MalformedMessage
 from djinn_jupyter.methods.circuits.request import AttributeEdges
 from djinn_jupyter.methods.datasets.request import Score
-from djinn_jupyter.remote.engine import large_messages
-from djinn_jupyter.remote.engine.large_messages import FREED_AT_ONCE, MOST_WAITING, LargeRequests, Read
-from djinn_jupyter.remote.engine.persons import LOCAL
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 
@@ -88,7 +88,7 @@ def turns_of(requests: LargeRequests) -> int:
 
 
 def test_a_long_list_is_freed_a_few_entries_at_a_turn_once_nobody_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_messages, "FREED_SECONDS", 0.0)
+    monkeypatch.setattr(large_requests, "FREED_SECONDS", 0.0)
     requests, read = LargeRequests({}), list[Any]()
     pairs = tuple((number, number) for number in range(1000, 41_000))
     frames = codec.encode(1, AttributeEdges(session="a", corrupted=(1,), clean=(1,), metric="m", chosen=pairs))

@@ -13,6 +13,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from djinn_jupyter.engine.process.transport import bytes_of
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.link import io_thread, transport
 from djinn_jupyter.link import transport as line_watch
@@ -20,7 +21,6 @@ from djinn_jupyter.link.channel import SocketChannel
 from djinn_jupyter.link.io_thread import IoThread
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.engine import lines
-from djinn_jupyter.remote.engine.large_messages import bytes_of
 from djinn_jupyter.remote.engine.lines import EventRing
 from djinn_jupyter.remote.line import SocketLine
 from djinn_jupyter.wire import kinds

@@ -13,10 +13,11 @@ import pytest
 import zmq
 from zmq.utils import z85
 
+from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UnknownSession, UsageError
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote import addresses as own
-from djinn_jupyter.remote.engine.persons import LOCAL, Admission, require_free
+from djinn_jupyter.remote.engine.persons import AdmittedKeys, require_free
 from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.units import spell_moment
 from djinn_jupyter.wire import codec, protocol
@@ -151,7 +152,7 @@ async def test_one_who_is_revoked_is_refused_at_once_and_hears_no_more(house: Se
         await running
     with pytest.raises(KeyRefused, match="does not admit this key any more"):
         await anna.ask(Ping())
-    assert house.clients.listeners_of(SessionClosed(session="anna@main")) == {}
+    assert house.clients.hearing(SessionClosed(session="anna@main")) == []
     last = len(heard)
     at = house.engine.sessions["anna@main"].new
     await until(lambda: house.engine.sessions["anna@main"].new > at + 5)
@@ -174,7 +175,7 @@ async def test_one_whose_time_has_passed_is_refused_in_the_middle_of_a_run(house
     await anna.ask(Open(session="main"))
     running = asyncio.ensure_future(anna.ask(Run(session="main", tokens=(1,), max_new_tokens=10_000_000)))
     await until(lambda: bool(heard))
-    house.service._admission._admitted._folder.now = lambda: end  # type: ignore[union-attr]
+    house.service._admitted._admitted._folder.now = lambda: end  # type: ignore[union-attr]
     ended = f"This key was admitted until {spell_moment(end)}: ask the engine's user"
     with pytest.raises(KeyRefused, match=ended):
         await running
@@ -188,13 +189,12 @@ async def test_one_whose_time_has_passed_is_refused_in_the_middle_of_a_run(house
 
 
 def test_one_who_is_not_admitted_is_not_taken_for_the_engines_own_user(keys: KeyFolder) -> None:
-    admission = Admission(keys.admitted())
-    for key in (keys.own("eve").public, admission.key(b"of a connection that is not known")):
+    admission = AdmittedKeys(keys.admitted())
+    for key in (keys.own("eve").public, UNKNOWN_KEY):
         assert not admission.admits(key)
         with pytest.raises(KeyRefused, match="does not admit this key any more"):
             admission.person(key)
-    admission.note(b"1", LOCAL)
-    assert admission.person(admission.key(b"1")) is None
+    assert admission.person(LOCAL) is None
 
 
 def test_a_routing_id_that_another_had_is_no_way_to_their_replies(house: Served) -> None:
@@ -260,7 +260,7 @@ async def test_of_clients_that_have_gone_no_key_is_remembered(house: Served) -> 
         anna = await opened(house, "anna")
         assert await anna.ask(Ping()) == Pong()
         await anna.close()
-    await until(lambda: not house.service._admission._keys)
+    await until(lambda: not house.service._keys)
 
 
 async def test_no_key_is_in_an_entry_an_error_or_a_log(

@@ -59,7 +59,7 @@ async def test_a_large_reply_comes_in_pieces_bit_for_bit_and_a_small_one_whole()
         asked = [one for one in taken if isinstance(one, ask.ReadPiece)]
         assert len(asked) > 1
         assert max(one.count for one in asked) <= MOST_BYTES
-        await until(lambda: len(house.service._sender.in_pieces) == 0)
+        await until(lambda: len(house.service._replies_in_pieces) == 0)
         assert connection.wire_bytes.arrays_received < values.nbytes  # what is packed is fewer
 
 
@@ -111,7 +111,7 @@ async def test_a_reply_that_is_given_up_leaves_the_line_and_the_session_usable_a
         with pytest.raises(EngineError, match="given up on its way"):
             await reading
         assert isinstance(await connection.ask(ask.Describe(session="paris")), told.Described)
-        await until(lambda: len(house.service._sender.in_pieces) == 0)
+        await until(lambda: len(house.service._replies_in_pieces) == 0)
         read = await connection.ask(ask.ReadLogits(session="paris"))
         assert isinstance(read, told.Logits)
         assert read.logits == values
@@ -128,7 +128,7 @@ async def test_a_reply_that_is_given_up_before_it_comes_is_not_read() -> None:
         with pytest.raises(EngineError, match=GIVEN_UP):
             await reading
         await until(lambda: [type(one) for one in pieces] == [ask.DropPieces])
-        await until(lambda: len(house.service._sender.in_pieces) == 0)
+        await until(lambda: len(house.service._replies_in_pieces) == 0)
 
 
 async def test_an_interrupt_ends_the_waiting_and_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ async def test_no_other_client_reads_a_piece_of_it() -> None:
         other = await opened(entry_of(house), "kernel-2")
         number = connection._number + 1
         reading = asyncio.ensure_future(connection.ask(ask.ReadLogits(session="paris")))
-        await until(lambda: len(house.service._sender.in_pieces) == 1)
+        await until(lambda: len(house.service._replies_in_pieces) == 1)
         with pytest.raises(EngineError, match="not there any more"):
             await other.ask(ask.ReadPiece(of=number, start=0, count=1))
         await other.ask(ask.DropPieces(of=number))
@@ -194,7 +194,7 @@ async def test_what_is_on_its_way_goes_with_its_client() -> None:
         await connection.close()
         with pytest.raises(DjinnError):
             await reading
-        await until(lambda: len(house.service._sender.in_pieces) == 0)
+        await until(lambda: len(house.service._replies_in_pieces) == 0)
 
 
 def _address(house: Served) -> tuple[str, int]:
@@ -211,7 +211,7 @@ def _progress(connection: Any) -> SoFar:
 def _pieces_of(house: Served) -> list[ask.Request]:
     """Return the list of all requests for pieces that the service takes from here on."""
     taken: list[ask.Request] = []
-    in_pieces = house.service._sender.in_pieces
+    in_pieces = house.service._replies_in_pieces
     answer = in_pieces.answer
 
     def note(client: bytes, request: Any, answered: Any) -> None:

@@ -204,7 +204,7 @@ async def test_no_other_client_adds_to_it_or_has_it_done() -> None:
 
 async def test_a_person_has_no_more_on_the_way_than_their_quota_of_host_memory() -> None:
     async with afar() as (house, _, connection):
-        house.service._in_pieces._quota_of = lambda person: Quota(host=2**20)
+        house.service._in_pieces._budget_of = lambda person: Quota(host=2**20)
         await connection.ask(ask.Open(session="paris"))
         with pytest.raises(OverQuota, match=r"ada's quota of host memory is 1.00 MiB: this request has 4.00 MiB"):
             await connection.ask(edit())
@@ -215,7 +215,7 @@ async def test_a_person_has_no_more_on_the_way_than_their_quota_of_host_memory()
 async def test_beside_one_of_any_size_a_person_has_no_more_on_the_way_than_is_kept_for_a_person(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(large_messages, "PERSON_BYTES", 2**20)
+    monkeypatch.setattr(large_messages, "MOST_UNREAD", 2**20)
     async with afar() as (_, _, connection):
         await connection.ask(ask.Open(session="paris"))
         first = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))

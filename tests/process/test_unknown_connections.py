@@ -15,12 +15,13 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
+from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import Message
 from djinn_jupyter.engine.process.registration import SocketFolder
 from djinn_jupyter.engine.process.sender import Outbox
 from djinn_jupyter.engine.process.service import Service, draw
-from djinn_jupyter.remote.engine.persons import LOCAL, UNKNOWN_KEY, Door, Doorkeeper
+from djinn_jupyter.remote.engine.persons import Door, Doorkeeper
 from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, kinds, protocol
 from djinn_jupyter.wire import requests as ask
@@ -204,10 +205,10 @@ def test_what_waits_for_the_engine_keeps_its_person_when_its_client_is_forgotten
     """One who has not said Hello is known as long as a reply is to come, and then nobody."""
     number = driven.come(LOCAL, ask.Ping())
     driven.service._sweep()
-    assert driven.service._admission.key(PEER) == LOCAL
+    assert driven.service._key_of(PEER) == LOCAL
     assert "say Hello first" in str(driven.answered(number))
     driven.service._sweep()
-    assert driven.service._admission.key(PEER) == UNKNOWN_KEY
+    assert driven.service._key_of(PEER) == UNKNOWN_KEY
 
 
 def test_where_no_one_answers_handshakes_none_is_let_in(keys: KeyFolder) -> None:

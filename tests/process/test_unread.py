@@ -13,12 +13,13 @@ import zmq
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.sender import MISSED, NOT_SENT, PeerQueues, Sender
 from djinn_jupyter.engine.process.service import NOT_TAKEN
+from djinn_jupyter.engine.process.transport import MESSAGE_BYTES, bytes_of
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.remote.engine import large_messages as unread_module
-from djinn_jupyter.remote.engine.large_messages import FULL_SECONDS, LUMP_BYTES, MESSAGE_BYTES, Unread, bytes_of
+from djinn_jupyter.remote.engine.large_messages import FULL_SECONDS, LUMP_BYTES, RepliesInPieces, Unread
 from djinn_jupyter.remote.engine.lines import Lines
-from djinn_jupyter.remote.engine.persons import Admission
+from djinn_jupyter.remote.engine.persons import AdmittedKeys
 from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> Iterator[Served]:
     """An engine whose logits have a MiB, and that lets a person leave four unread."""
-    monkeypatch.setattr(unread_module, "PERSON_BYTES", 4 * MIB)
+    monkeypatch.setattr(unread_module, "MOST_UNREAD", 4 * MIB)
     folder = own.key_folder()
     for name in ("anna", "bert"):
         own.draw_own(name)
@@ -125,7 +126,7 @@ class Tracked:
 
 
 def test_one_message_of_any_size_goes_beside_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread_module, "PERSON_BYTES", 3 * LUMP_BYTES)
+    monkeypatch.setattr(unread_module, "MOST_UNREAD", 3 * LUMP_BYTES)
     unread, large = Unread(), Tracked()
     assert unread.has_room(ADA, 100 * LUMP_BYTES)
     unread.take(ADA, b"1", 100 * LUMP_BYTES, large)
@@ -141,7 +142,7 @@ def test_one_message_of_any_size_goes_beside_the_bound(monkeypatch: pytest.Monke
 
 
 def test_small_messages_count_by_the_next_one_that_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread_module, "PERSON_BYTES", LUMP_BYTES)
+    monkeypatch.setattr(unread_module, "MOST_UNREAD", LUMP_BYTES)
     unread, tracked = Unread(), [Tracked(), Tracked()]
     for one in tracked:
         while not unread.is_tracked(ADA, b"1", MESSAGE_BYTES):
@@ -181,7 +182,7 @@ class Router:
 
 
 def test_events_for_one_who_does_not_read_are_dropped_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
+    monkeypatch.setattr(unread_module, "MOST_UNREAD", 2 * LUMP_BYTES)
     router = Router()
     queues = PeerQueues(router, 10, lambda peer: ADA)  # type: ignore[arg-type]
     event = codec.encode_event(1, told.SessionClosed(session="main"))
@@ -214,13 +215,13 @@ def test_what_waits_counts_until_it_is_sent_or_dropped() -> None:
 
 
 def test_beyond_the_bound_a_sentence_is_sent_and_then_the_connection_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
+    monkeypatch.setattr(unread_module, "MOST_UNREAD", 2 * LUMP_BYTES)
     monkeypatch.setattr(unread_module, "SENTENCES_BYTES", LUMP_BYTES)
     router = Router()
     queues = PeerQueues(router, 10, lambda peer: ADA)  # type: ignore[arg-type]
     cut: list[bytes] = []
     clients = ClientTable(FakeEngine(), shut_down=lambda: None)
-    sender = Sender(clients, Admission(None), Lines(), queues, cut.append)
+    sender = Sender(clients, {}, AdmittedKeys(None), Lines(RepliesInPieces()), queues, cut.append)
     queues._unread.wait(ADA, b"2", 2 * LUMP_BYTES + 1)
     sender.send_frames(b"1", 7, [b"the reply"])
     assert router.sent == [[b"1", *codec.encode_reply(7, NOT_SENT)]]
@@ -230,7 +231,7 @@ def test_beyond_the_bound_a_sentence_is_sent_and_then_the_connection_closed(monk
 
 
 def test_beyond_sentences_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
+    monkeypatch.setattr(unread_module, "MOST_UNREAD", 2 * LUMP_BYTES)
     monkeypatch.setattr(unread_module, "SENTENCES_BYTES", LUMP_BYTES)
     unread = Unread()
     unread.wait(ADA, b"1", 3 * LUMP_BYTES)
@@ -259,7 +260,7 @@ def test_what_is_counted_costs_the_same_whatever_is_unread() -> None:
 def test_who_reads_nothing_where_there_is_no_room_is_let_go_and_who_reads_slowly_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unread_module, "PERSON_BYTES", 2 * LUMP_BYTES)
+    monkeypatch.setattr(unread_module, "MOST_UNREAD", 2 * LUMP_BYTES)
     now = 0.0
     unread = Unread(lambda: now)
     trackers = [Tracked() for _ in range(6)]

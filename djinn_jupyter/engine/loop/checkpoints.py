@@ -86,7 +86,7 @@ class WholeImages:
         refusal; `waits` is the session whose job this is. Raises SlabFull where no room can be made, and OverQuota
         where the person may not have so much."""
         need = _bytes_at_once(image)
-        yield from self._residency.set_aside(waits, need, of_quota=need)
+        yield from self._residency.set_aside(waits, need, of_owner_budget=need)
         session = load.load_session(
             self._runtime,
             image,
@@ -121,7 +121,7 @@ class WholeImages:
             next(steps, None)
             return steps
 
-        yield from (yield from self._residency.with_room(waits, lambda: need, begun, of_quota=lambda: need))
+        yield from (yield from self._residency.with_room(waits, lambda: need, begun, of_owner_budget=lambda: need))
 
 
 def _bytes_at_once(image: SessionImage) -> int:
@@ -178,7 +178,7 @@ class CheckpointRequests:
             return
         beside = sum(storage.nbytes for storage in all_storages_of(session, self._storage_table))
         there = self._persistence.checkpoints.size_of(request.name)
-        self._residency.quotas.require_less(holder.person, more_on_disk=max(0, bytes_of(rows) + beside - there))
+        self._residency.owner_budgets.require_less(holder.person, more_on_disk=max(0, bytes_of(rows) + beside - there))
 
     def _write(
         self, request: ask.SaveCheckpoint, image: SessionImage, told: CheckpointDescription

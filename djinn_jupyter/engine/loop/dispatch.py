@@ -14,6 +14,7 @@ from djinn_jupyter.engine.loop.intake import Intake
 from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, Mailbox, QueuedRequest, TextRead
 from djinn_jupyter.engine.loop.open_requests import OpenRequests
+from djinn_jupyter.engine.loop.owner_budgets import RequestBudgets
 from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.replies import lacks_bytes, lacks_rows
 from djinn_jupyter.engine.loop.scheduler import Scheduler
@@ -22,6 +23,7 @@ from djinn_jupyter.engine.memory.offload.mover import Moved
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.steering import Rule
+from djinn_jupyter.engine.residency.owner_budgets import AwaitedRoom
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session.jobs import Job, Underway
 from djinn_jupyter.engine.session.residence import Answer, GaveWay, JobKind, Steps
@@ -35,8 +37,6 @@ from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.engine.system.log import WorkingOn
 from djinn_jupyter.errors import IllegalMove, SlabFull, UsageError
 from djinn_jupyter.extensions import Method, in_short, leave_out, methods, part
-from djinn_jupyter.remote.engine.quotas import AwaitedRoom
-from djinn_jupyter.remote.engine.requests_quotas import RequestQuotas
 from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.looks import Circumstances
@@ -165,7 +165,7 @@ class Dispatcher:
         mailbox: Mailbox,
         handlers: RequestHandlers,
         owners: Owners,
-        quotas: RequestQuotas,
+        budgets: RequestBudgets,
         intake: Intake,
         runtime: Runtime,
         *,
@@ -177,7 +177,7 @@ class Dispatcher:
         storage_table: StorageTable,
         faults: Faults,
     ) -> None:
-        self._mailbox, self._handlers, self._owners, self._quotas = mailbox, handlers, owners, quotas
+        self._mailbox, self._handlers, self._owners, self._budgets = mailbox, handlers, owners, budgets
         self._intake, self._runtime, self._storage_table = intake, runtime, storage_table
         self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
         self._open, self._faults = open_requests, faults
@@ -359,9 +359,9 @@ class Dispatcher:
             raise IllegalMove(f"Session {in_quotes(session.name)} is on its way between two engines; ask again.")
         if session is not None and session.work is not None and not terms.while_running:
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
-        self._quotas.require(request, queued.holder, session)
+        self._budgets.require(request, queued.holder, session)
         request = queued.take_tokens(self._intake.with_tokens(queued))
-        self._quotas.require_room(request, session, self._wanted(request))
+        self._budgets.require_room(request, session, self._wanted(request))
         if session is not None and terms.wakes_weights:
             session.require_computable()
         if terms.wakes_weights:

@@ -241,7 +241,7 @@ def chunks(value: Tensor) -> Iterator[Tensor]:
 def draw_for(added: AddedTensors, size: int, runtime: Runtime, session: Session) -> Pieces:
     """Draw bytes for what this session adds; its person's own sessions leave for them, and where that is not enough
     others. Raises OverQuota and SlabFull."""
-    yield from runtime.space.set_aside(session, size, of_quota=size)
+    yield from runtime.space.set_aside(session, size, of_owner_budget=size)
     runtime.space.put_back()
     added.draw(size)
 
@@ -295,7 +295,7 @@ class Reservation:
         """Take `size` bytes; others are evicted for them, and waited for. Raises SlabFull, OverQuota, and GaveWay where
         work that was begun earlier waits for what is held."""
         space = self._workspace.space
-        yield from space.set_aside(self._session, size, of_quota=size)
+        yield from space.set_aside(self._session, size, of_owner_budget=size)
         space.put_back()
         self._workspace.draw(size)
         self._count(size)

@@ -213,7 +213,7 @@ class EditRequests:
             patched = yield from self._patch(request.edit, site, _touched(frame, request.positions))
             self._residency.require_given(patched.nbytes)  # the values of the patch become the edit's
             size += patched.nbytes
-        yield from self._residency.set_aside(session, size, of_quota=size)
+        yield from self._residency.set_aside(session, size, of_owner_budget=size)
         made = history.make(
             frame,
             request.edit,

@@ -22,7 +22,6 @@ from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.errors import IllegalMove, SessionHeld, UnknownSession, UsageError
 from djinn_jupyter.settings import SettledOptions
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.edits import Edit, dosed
 from djinn_jupyter.wire.nouns import Origin
 from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened
@@ -118,20 +117,6 @@ class SessionRequests:
                 )
             self._runtime.forward.attending(request.attention)
             session.compute_with(None if request.attention == own else request.attention, session.adapter)
-        return Described(session=reports.describe(session))
-
-    @handles(ask.Share)
-    def share(self, request: ask.Share, session: Session, holder: Holder) -> Described:
-        """Let another person read or change a person's session from now on, or no more."""
-        owner = person_of(session.name)
-        if owner is None:
-            raise UsageError(
-                f"Session {in_quotes(label(session.name))} is of the engine's own user, and others could not name it: "
-                "load the engine by a key of your own to share sessions."
-            )
-        if owner == request.person:
-            raise UsageError(f"Session {in_quotes(label(session.name))} is {owner}'s own; share it with another.")
-        session.shares.grant(request.person, request.access)
         return Described(session=reports.describe(session))
 
     @handles(ask.Detach)

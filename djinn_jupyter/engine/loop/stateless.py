@@ -34,7 +34,7 @@ class SwapRequests:
     @handles(ask.SwapOut)
     def swap_out(self, request: ask.SwapOut, session: Session, holder: Holder) -> Steps[Swapped]:
         self._residency.require_tier(request.tier)
-        self._residency.quotas.require_place(session, request.tier)
+        self._residency.owner_budgets.require_place(session, request.tier)
         if session.state == "running":
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it before it leaves the device.")
         yield from self._residency.settled(session)

@@ -13,6 +13,7 @@ from typing import Final
 
 from djinn_jupyter.engine.loop.dispatch import Dispatcher
 from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.loop.owner_budgets import RequestBudgets
 from djinn_jupyter.engine.loop.scheduler import Scheduler
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session.jobs import Job, RunningTime
@@ -20,7 +21,6 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.engine.system.log import WorkingOn, told
-from djinn_jupyter.remote.engine.requests_quotas import RequestQuotas
 from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
 
 log = logging.getLogger(__name__)
@@ -41,14 +41,14 @@ class Turns:
         scheduler: Scheduler,
         residency: Residency,
         running_time: RunningTime,
-        quotas: RequestQuotas,
+        budgets: RequestBudgets,
         faults: Faults,
     ) -> None:
         self._dispatcher, self._publish = dispatcher, runtime.publish
         self._weights, self._sharing = runtime.forward.weights, runtime.sharing
         self._sessions, self._life, self._scheduler = sessions, life, scheduler
         self._residency, self._faults = residency, faults
-        self._running_time, self._quotas = running_time, quotas
+        self._running_time, self._budgets = running_time, budgets
 
     def advance_next(self) -> bool:
         """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
@@ -85,7 +85,7 @@ class Turns:
     def _advance(self, job: Job) -> None:
         log.debug("A turn of session %r", job.session.name, extra=TURN)
         try:
-            self._quotas.heed(job)
+            self._budgets.heed(job)
             with self._running_time.counted(job.asker):
                 self._prepare(job)
                 job.advance()

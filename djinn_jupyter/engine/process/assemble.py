@@ -18,6 +18,7 @@ from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.loop.lines import extents
 from djinn_jupyter.engine.loop.mailbox import Mailbox
 from djinn_jupyter.engine.loop.open_requests import OpenRequests
+from djinn_jupyter.engine.loop.owner_budgets import RequestBudgets
 from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.publisher import Accounting, StatePublisher
 from djinn_jupyter.engine.loop.replies import Promises
@@ -56,7 +57,6 @@ from djinn_jupyter.modules.engine.handlers import AdapterRequests, AddedModuleRe
 from djinn_jupyter.parallel.ranks import Ranks
 from djinn_jupyter.remote.engine.people import PeopleRequests
 from djinn_jupyter.remote.engine.requests_moving import MoveRequests, SessionMoves
-from djinn_jupyter.remote.engine.requests_quotas import RequestQuotas
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import Event
 
@@ -177,7 +177,7 @@ class Parts:
         )
         self.tokenizing = Tokenizing(given.tokenizer, given.tokenizer_process, self.mailbox.wake, self.faults.reply_to)
         owners = Owners(self.sessions, self.residency)
-        quotas = RequestQuotas(self.sessions, self.residency, self.scheduler, self.running_time)
+        budgets = RequestBudgets(self.sessions, self.residency, self.scheduler, self.running_time)
         self.extents = extents(given.description.context_length)
         self.intake = Intake(
             self.mailbox, self.runtime, self.tokenizing, self.persistence.checkpoints, self.faults, self.extents
@@ -187,7 +187,7 @@ class Parts:
             self.mailbox,
             self.handlers,
             owners,
-            quotas,
+            budgets,
             self.intake,
             self.runtime,
             sessions=self.sessions,
@@ -206,7 +206,7 @@ class Parts:
             scheduler=self.scheduler,
             residency=self.residency,
             running_time=self.running_time,
-            quotas=quotas,
+            budgets=budgets,
             faults=self.faults,
         )
         self.promises = Promises(

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from djinn_jupyter import extensions
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.process.admission import Admission, Alone, Answer, Owner
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.session.table import is_anothers
 from djinn_jupyter.errors import (
@@ -24,9 +25,9 @@ from djinn_jupyter.errors import (
     VersionMismatch,
 )
 from djinn_jupyter.remote.engine.lines import EventRing
-from djinn_jupyter.remote.engine.persons import Folders, Person, Presence, as_own_user, no_persons
+from djinn_jupyter.remote.engine.persons import with_presence
 from djinn_jupyter.wire import protocol
-from djinn_jupyter.wire.base import Access
+from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.logs import told_of_end
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import (
@@ -54,7 +55,6 @@ from djinn_jupyter.wire.requests import (
     ReadPeople,
     ReadStatistics,
     Request,
-    Share,
     Shutdown,
     Unlisten,
 )
@@ -104,8 +104,6 @@ class Listeners:
 
 # An engine as its service needs it.
 
-Answer = Callable[[Reply], None]
-
 
 class PublishedState(Protocol):
     @property
@@ -124,7 +122,6 @@ class Served(Protocol):
     def reading(self) -> PublishedState: ...
     @property
     def keeps_sessions(self) -> bool: ...
-    def access(self, session: str, person: str) -> Access | None: ...
     def forget_sessions(self) -> None: ...
     def accept(self, request: Request, holder: Holder, reply: Answer, known_as: RequestId | None = None) -> None: ...
     def left_by(self, holder: Holder) -> tuple[str, ...]: ...
@@ -139,25 +136,18 @@ log = logging.getLogger(__name__)
 
 AFAR_SILENCE_SECONDS = 120.0  # of a client whose line may be down and who comes back
 FORGOTTEN_SECONDS = 24 * 3600.0
-MOST_CLIENTS = 100  # of one person with a key
+MOST_CLIENTS = 100  # of one owner with a key
 STARTED_ANEW: Final = (
     "The engine was started anew after this was asked for, and it is not known whether it was done: look, and ask "
     "again."
 )
 
 
-def no_one(person: str) -> bool:
-    """Return False: an engine without a door knows no persons."""
-    return False
-
-
 @dataclass(slots=True, kw_only=True)
 class ConnectedClient:
-    """One connection. Several may speak for one holder: a kernel before and after its restart, two loads in one.
-    `person` is who has proved by a key to be behind it, None for the engine's own user."""
+    """One connection. Several may speak for one holder: a kernel before and after its restart, two loads in one."""
 
     holder: Holder
-    person: Person | None
     observer: bool
     last_heard: float
     outlives_lines: bool
@@ -167,8 +157,8 @@ class ConnectedClient:
 class ClientTable:
     """The client table. A holder is present while any of its clients was heard within `silence_seconds`; else its
     sessions are detached, and reopened when it is heard again (a laptop was closed, a kernel was long in C code).
-    `knows_person` says of a name whether a key is, or was, admitted under it; persons are told no `folders`.
-    `end_before` is why the engine before this one ended, where that was by a signal."""
+    `admitted` are the owners who may come, beside the engine's own user. `end_before` is why the engine before this one
+    ended, where that was by a signal."""
 
     def __init__(
         self,
@@ -176,15 +166,15 @@ class ClientTable:
         *,
         shut_down: Callable[[], None],
         silence_seconds: float = 20.0,
-        knows_person: Callable[[str], bool] = no_one,
-        admitted: Callable[[], Iterable[str]] = no_persons,
-        folders: Folders = (),
+        admission: Admission | None = None,
+        admitted: Callable[[], Iterable[str]] = tuple,
         end_before: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._shut_down, self._clock = engine, shut_down, clock
-        self._knows_person, self._presence = knows_person, Presence(admitted, clock)
-        self._silence_seconds, self._folders, self._end_before = silence_seconds, folders, end_before
+        self._admission, self._admitted = admission or Alone(), admitted
+        self._silence_seconds, self._end_before = silence_seconds, end_before
+        self._heard: dict[Owner, float] = {}
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
         self._name = secrets.token_hex(8)
@@ -208,29 +198,28 @@ class ClientTable:
         peer: bytes,
         request: Request,
         answer: Answer,
-        person: str | None,
+        owner: Owner,
         known_as: RequestId | None = None,
     ) -> None:
-        """Handle a request of a client. `person` is behind the key of the connection on which this very request came,
-        None for the engine's own user. `answer` is called once, from any thread. `known_as` identifies a repetition."""
-        behind = None if person is None else Person(person, self._engine.access, self._folders)
-        answer = answer if behind is None else behind.answered_by(answer)
+        """Handle a request of a client. `owner` is who sent this very request. `answer` is called once, from any
+        thread. `known_as` identifies a repetition."""
+        told = answer if owner is None else self._told(owner, answer)
         try:
-            if behind is None:
-                self._receive(peer, request, answer, None, known_as)
-            else:
-                self._receive_of(behind, peer, request, answer, known_as)
+            asked, answered = self._admission.asks(owner, request, told)
+            self._receive(peer, asked, answered, owner, known_as)
         except DjinnError as error:
-            answer(Failed.of(error))
+            told(Failed.of(error))
         except Exception as error:  # the process's edge: one client's request may not end the service
             log.exception("A %s could not be handled", type(request).__name__)
-            answer(Failed(code="DjinnError", message=f"The engine failed inside: {type(error).__name__}: {error}."))
+            told(Failed(code="DjinnError", message=f"The engine failed inside: {type(error).__name__}: {error}."))
 
-    def _receive_of(
-        self, person: Person, peer: bytes, request: Request, answer: Answer, known_as: RequestId | None
-    ) -> None:
-        asked = person.asks(request)
-        self._receive(peer, asked, person.told(answer, request, asked), person, known_as)
+    def _told(self, owner: Owner, answer: Answer) -> Answer:
+        def told(reply: Reply) -> None:
+            heard = self._admission.hears(owner, reply)
+            assert heard is not None  # each request has its reply
+            answer(heard)
+
+        return told
 
     def sweep(self) -> None:
         """Detach the sessions of holders that have been silent for too long, and forget clients after a day."""
@@ -243,21 +232,23 @@ class ClientTable:
             self._left_behind.pop(self._clients.pop(peer).holder, None)
             self.listeners.forget(peer)
 
-    def listeners_of(self, event: Event) -> dict[Person | None, list[bytes]]:
-        """Return the clients that hear an event, by the person behind them."""
-        found: dict[Person | None, list[bytes]] = {}
+    def hearing(self, event: Event) -> list[tuple[Event, list[bytes]]]:
+        """Return the clients that hear an event, with the event as their owner hears it."""
+        listening: dict[Owner, list[bytes]] = {}
         for peer in self.listeners.of(event.session):
             client = self._clients.get(peer)
-            if client is not None and _may_hear(client, event):
-                found.setdefault(client.person, []).append(peer)
-        return found
+            if client is not None and protocol.is_shared(type(event), client.methods):
+                listening.setdefault(client.holder.person, []).append(peer)
+        heard = ((self._admission.hears(owner, event), peers) for owner, peers in listening.items())
+        return [(one, peers) for one, peers in heard if one is not None]
 
     def seen(self, peer: bytes, event: Event) -> Event | None:
         """Return an event as this client hears it; None where it does not."""
         client = self._clients.get(peer)
-        if client is None or not self.listeners.hears(peer, event.session) or not _may_hear(client, event):
+        if client is None or not self.listeners.hears(peer, event.session):
             return None
-        return event if client.person is None else client.person.event(event)
+        shared = protocol.is_shared(type(event), client.methods)
+        return self._admission.hears(client.holder.person, event) if shared else None
 
     def explained(self, peer: bytes, error: DjinnError) -> DjinnError:
         """Return why a message of this client could not be read."""
@@ -269,16 +260,13 @@ class ClientTable:
         if peer in self._clients:
             self._dismiss(peer)
 
-    def _receive(
-        self, peer: bytes, request: Request, answer: Answer, person: Person | None, known_as: RequestId | None
-    ) -> None:
+    def _receive(self, peer: bytes, request: Request, answer: Answer, owner: Owner, known_as: RequestId | None) -> None:
         if isinstance(request, Hello):
-            return answer(self._welcome(peer, request, person))
+            return answer(self._welcome(peer, request, owner))
         client = self._clients.get(peer)
-        if client is None or client.person != person:
+        if client is None or client.holder.person != owner:
             raise IllegalMove("The engine does not know this client: say Hello first.")
-        client.last_heard = self._clock()
-        self._presence.heard(client.holder.person)
+        client.last_heard = self._heard[owner] = self._clock()
         self._return(client.holder)
         if known_as is not None and known_as.again and type(request).terms.resent == "refused":
             raise EngineUnavailable(STARTED_ANEW)
@@ -298,7 +286,7 @@ class ClientTable:
                 answer(self._engine.reading.page(first))
             case ReadPeople():
                 self._engine.accept(request, client.holder, self._with_presence(answer))
-            case Note(session=session) if person is not None and not person.owns(session):
+            case Note(session=session) if owner is not None and person_of(session) != owner:
                 answer(Noted())  # the work of a guest's notebook is no sign of its owner's
             case Goodbye():
                 self._dismiss(peer)
@@ -307,25 +295,19 @@ class ClientTable:
                 answer(self._close(client.holder, request))
                 self._shut_down()
             case _:
-                if person is None:
-                    request, answer = as_own_user(request, answer)
-                if isinstance(request, Share) and request.access is not None:
-                    self._require_known(request.person)
                 self._engine.accept(request, client.holder, answer, known_as)
 
-    def _welcome(self, peer: bytes, hello: Hello, person: Person | None) -> Welcome:
+    def _welcome(self, peer: bytes, hello: Hello, owner: Owner) -> Welcome:
         self._require_this_protocol(hello)
         require_showable(hello.holder, "The name of a holder")
         require_showable(hello.user, "The name of a user")
-        known = person.name if person else None
-        holder = Holder(name=hello.holder, user=known or hello.user, notebook=hello.notebook, person=known)
+        holder = Holder(name=hello.holder, user=owner or hello.user, notebook=hello.notebook, person=owner)
         if peer in self._clients and self._clients[peer].holder != holder:
             self._dismiss(peer)  # it spoke for another: its key has another name now
-        if person is not None and peer not in self._clients:
-            self._make_room(person)
+        if owner is not None and peer not in self._clients:
+            self._make_room(owner)
         self._clients[peer] = ConnectedClient(
             holder=holder,
-            person=person,
             observer=hello.observer,
             last_heard=self._clock(),
             outlives_lines=bool(hello.token),
@@ -341,43 +323,36 @@ class ClientTable:
             model=self._engine.description,
             attached=attached,
             engine=self._name,
-            anew=told_of_end(self._end_before, person is None) if comes_from_another else None,
+            anew=told_of_end(self._end_before, owner is None) if comes_from_another else None,
             events=self.listeners.events.last,
             methods=tuple(protocol.method_digests().items()),
-            left_out=tuple(extensions.troubles().values()) if person is None else (),
+            left_out=tuple(extensions.troubles().values()) if owner is None else (),
         )
 
-    def _make_room(self, person: Person) -> None:
-        """Forget the client of a person that was not heard for longest, where there are MOST_CLIENTS. Raises UsageError
+    def _make_room(self, owner: str) -> None:
+        """Forget the client of an owner that was not heard for longest, where there are MOST_CLIENTS. Raises UsageError
         where all of them are present."""
-        theirs = [peer for peer, client in self._clients.items() if client.person == person]
+        theirs = [peer for peer, client in self._clients.items() if client.holder.person == owner]
         if len(theirs) < MOST_CLIENTS:
             return
         silent = min(theirs, key=lambda peer: self._clients[peer].last_heard)
         if self._present(self._clients[silent]):
             raise UsageError(
-                f"{person.name} has {MOST_CLIENTS} notebooks and panels at this engine, which is the limit: close some."
+                f"{owner} has {MOST_CLIENTS} notebooks and panels at this engine, which is the limit: close some."
             )
         self._dismiss(silent)
 
     def _with_presence(self, answer: Answer) -> Answer:
-        """Return the callback of a list of persons, to which it adds who of them is present."""
+        """Return the callback of a list of owners, to which it adds who of them is present."""
 
         def told(reply: Reply) -> None:
             if isinstance(reply, People):
                 clients = [one for one in tuple(self._clients.values()) if self._present(one) and not one.observer]
-                reply = self._presence.added_to(reply, (one.holder.person for one in clients))
+                present = (one.holder.person for one in clients)
+                reply = with_presence(reply, self._admitted(), self._heard, self._clock(), present)
             answer(reply)
 
         return told
-
-    def _require_known(self, person: str) -> None:
-        """Raise UsageError where a session would be shared with a name that no one has, or that another gets later."""
-        if not self._knows_person(person):
-            raise UsageError(
-                f"No {person} is admitted here, so a session cannot be shared with them: mind the spelling, or ask the "
-                "engine's user to admit them first (`djinn key allow`); in a JupyterHub they load once."
-            )
 
     def _require_this_protocol(self, hello: Hello) -> None:
         different = protocol.difference(hello.version, hello.protocol)
@@ -439,12 +414,6 @@ class ClientTable:
 
     def _sessions_of(self, holder: Holder) -> list[SessionDescription]:
         return [s for s in self._engine.reading.sessions if s.holder == holder.name and s.owner == holder.user]
-
-
-def _may_hear(client: ConnectedClient, event: Event) -> bool:
-    """Return whether a client can read an event, and its person may."""
-    person = client.person
-    return protocol.is_shared(type(event), client.methods) and (person is None or person.may_hear(event.session))
 
 
 def _would_suffer(session: SessionDescription, asker: Holder, request: Shutdown) -> bool:

@@ -14,18 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from djinn_jupyter.engine.loop.mailbox import Mailbox
-from djinn_jupyter.engine.process.clients import ClientTable, Served, no_one
+from djinn_jupyter.engine.process.clients import ClientTable, Served
 from djinn_jupyter.engine.process.registration import LauncherPipe, Registration, Restarts, SocketFolder, make_entry
 from djinn_jupyter.engine.process.sender import Outbox
 from djinn_jupyter.engine.process.service import STOPPED, Service, draw
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.engine.system.faults import Faults
-from djinn_jupyter.errors import ClaimLost, EngineBroken, UsageError
+from djinn_jupyter.errors import ClaimLost, EngineBroken
 from djinn_jupyter.files import Stamps
-from djinn_jupyter.remote.engine.large_messages import no_quota
-from djinn_jupyter.remote.engine.persons import Door, no_persons, own_folders, require_free
+from djinn_jupyter.remote.engine.large_messages import no_budget
+from djinn_jupyter.remote.engine.persons import Door, admission_at, own_folders, read_common, require_free
+from djinn_jupyter.wire.base import Access
 from djinn_jupyter.wire.logs import ENDED, READY
-from djinn_jupyter.wire.people import NO_QUOTA, Quota, read_quota
+from djinn_jupyter.wire.nouns import OwnerBudget
 from djinn_jupyter.wire.registry import Progressed
 from djinn_jupyter.wire.replies import Event, Failed
 
@@ -60,8 +61,9 @@ class Movable(Served, Protocol):
     def faults(self) -> Faults: ...
     @property
     def worked(self) -> Mapping[str | None, float]: ...
-    def heed_quotas(
-        self, quota_of: Callable[[str], Quota], require_reader: Callable[[str], None] | None = None
+    def access(self, session: str, person: str) -> Access | None: ...
+    def heed_owner_budgets(
+        self, budget_of: Callable[[str], OwnerBudget], require_reader: Callable[[str], None] | None = None
     ) -> None: ...
     def tick(self, let_out: Callable[[], None]) -> bool: ...
     def close(self) -> None: ...
@@ -120,25 +122,24 @@ class Daemon:
         sessions are another's. Raises the errors of the engine's start."""
         if self._daemon.listen:
             require_free(self._daemon.listen)  # before the model is loaded
-        common = read_common_quota(self._daemon.quota, self._daemon.listen)
+        common = read_common(self._daemon.quota, self._daemon.listen)
         outbox = Outbox()
         engine = self._open_engine(self._config, outbox.post, self._tell)
         self._mailbox = engine.mailbox
         door = Door.at(self._daemon.listen, draw) if self._daemon.listen else None
-        quota_of = door.quotas(common) if door else no_quota
+        budget_of = door.quotas(common) if door else no_budget
         clients = ClientTable(
             engine,
             shut_down=self.stop,
             silence_seconds=self._daemon.silence_seconds,
-            knows_person=door.admitted.knows if door else no_one,
-            admitted=door.admitted.persons if door else no_persons,
-            folders=own_folders(self._config),
+            admission=admission_at(door, engine.access, own_folders(self._config)),
+            admitted=door.admitted.persons if door else tuple,
             end_before=self._daemon.end_before,
         )
         folder = SocketFolder()
-        service = self._bind(clients, outbox, folder, door, engine, quota_of)
+        service = self._bind(clients, outbox, folder, door, engine, budget_of)
         if door is not None:
-            engine.heed_quotas(quota_of, service.require_reader)
+            engine.heed_owner_budgets(budget_of, service.require_reader)
         registration: Registration | None = None
         metrics: MetricsPage | None = None
         broken: EngineBroken | ClaimLost | None = None
@@ -189,7 +190,7 @@ class Daemon:
         folder: SocketFolder,
         door: Door | None,
         engine: Movable,
-        quota_of: Callable[[str], Quota],
+        budget_of: Callable[[str], OwnerBudget],
     ) -> Service:
         return Service(
             clients,
@@ -198,7 +199,7 @@ class Daemon:
             door=door,
             broken=self.stop,
             faults=engine.faults,
-            quota_of=quota_of,
+            budget_of=budget_of,
             bounds=engine.extents,
         )
 
@@ -234,14 +235,6 @@ class Daemon:
     def _tell(self, line: str) -> None:
         log.info("%s", line)
         self._launcher.send(Progressed(line=line))
-
-
-def read_common_quota(quota: str | None, listen: str | None) -> Quota:
-    """Return what each person may have. UsageError where that is no quota, or where no one but the engine's own user
-    comes."""
-    if quota is not None and listen is None:
-        raise UsageError("A quota is for persons with keys, who come where an engine listens: give --listen too.")
-    return NO_QUOTA if quota is None else NO_QUOTA.but(read_quota(quota))
 
 
 def longest_wait(engine: Movable) -> float:

@@ -19,8 +19,7 @@ from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.files import Stamps
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import Access
-from djinn_jupyter.wire.nouns import ModelDescription
-from djinn_jupyter.wire.people import Quota
+from djinn_jupyter.wire.nouns import ModelDescription, OwnerBudget
 from djinn_jupyter.wire.replies import Failed, Reply
 
 
@@ -67,12 +66,12 @@ class Engine(Parts):
         known = tuple(self.sessions.values())
         return tuple(s.name for s in known if s.left_by == holder.name and s.owner == holder.user and s.holder is None)
 
-    def heed_quotas(
-        self, quota_of: Callable[[str], Quota], require_reader: Callable[[str], None] | None = None
+    def heed_owner_budgets(
+        self, budget_of: Callable[[str], OwnerBudget], require_reader: Callable[[str], None] | None = None
     ) -> None:
-        """Hold every person to what `quota_of` says of them at each look, and compute nothing for one for whom
+        """Hold every owner to what `budget_of` says of them at each look, and compute nothing for one for whom
         `require_reader` raises an error."""
-        self.residency.quotas.heed(quota_of, require_reader)
+        self.residency.owner_budgets.heed(budget_of, require_reader)
 
     def forget_sessions(self) -> None:
         """Have the engine leave no journal at its end."""

@@ -16,11 +16,11 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
+from djinn_jupyter.engine.process.admission import LOCAL
+from djinn_jupyter.engine.process.transport import MESSAGE_BYTES
 from djinn_jupyter.engine.system.log import LoggedRequest, WorkingOn, told
-from djinn_jupyter.remote.engine.large_messages import MESSAGE_BYTES
-from djinn_jupyter.remote.engine.persons import LOCAL, named_by
 from djinn_jupyter.wire import codec
-from djinn_jupyter.wire.base import of_person, person_of
+from djinn_jupyter.wire.base import of_person, person_of, sessions_in
 from djinn_jupyter.wire.codec import Envelope
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.replies import Edited, Failed, Paused, Reply
@@ -145,7 +145,7 @@ def _decoded(key: str) -> PublicKey:
 log = logging.getLogger(__name__)
 
 Key = tuple[bytes, int]
-MOST_OF_PERSON: Final = 1000
+MOST_OF_OWNER: Final = 1000
 """Requests that one person with a key may have at the engine; others' wait behind them."""
 GONE: Final = "Gone"  # the outcome for a client whose connection is another's now: it hears none
 
@@ -177,7 +177,7 @@ class PendingRequests:
 
     def has_many_of(self, person: str | None) -> bool:
         """Return whether so many requests of a person with a key wait for their answers that no more are taken."""
-        return person is not None and self._of_person[person] >= MOST_OF_PERSON
+        return person is not None and self._of_person[person] >= MOST_OF_OWNER
 
     def was_given_up(self, key: Key) -> bool:
         return key in self._given_up
@@ -219,6 +219,11 @@ class PendingRequests:
 
     def of(self, client: bytes) -> list[Key]:
         return sorted(key for key in self._begun if key[0] == client)
+
+
+def named_by(request: Request) -> str | None:
+    """Return the session that a request is about."""
+    return next(iter(sessions_in(request).values()), None)
 
 
 def logged_request(envelope: Envelope[Request], person: str | None, *, again: bool) -> LoggedRequest:

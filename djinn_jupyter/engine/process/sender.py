@@ -17,24 +17,18 @@ from typing import Final
 
 import zmq
 
+from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import PendingRequests
-from djinn_jupyter.remote.engine.large_messages import (
-    LUMP_BYTES,
-    PERSON_BYTES,
-    RepliesInPieces,
-    Tracker,
-    Unread,
-    bytes_of,
-)
+from djinn_jupyter.engine.process.transport import Transport, Whole, bytes_of
+from djinn_jupyter.remote.engine.large_messages import LUMP_BYTES, MOST_UNREAD, Tracker, Unread
 from djinn_jupyter.remote.engine.lines import Lines
-from djinn_jupyter.remote.engine.persons import Admission
+from djinn_jupyter.remote.engine.persons import AdmittedKeys
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.codec import WireFrame, encode_reply
 from djinn_jupyter.wire.greeting import EventsMissed
 from djinn_jupyter.wire.keys import PublicKey
-from djinn_jupyter.wire.pieces import PieceRead, is_large
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 
@@ -110,8 +104,8 @@ class Outbox:
 
 
 # The queues of messages to the clients of a ROUTER, each in order. Replies to a client that does not read wait for it;
-# its events are dropped beyond a bound, and it is told so before the next one. No person leaves more than a number of
-# bytes unread (unread.py).
+# its events are dropped beyond a bound, and it is told so before the next one. Who comes by a key leaves no more than
+# a number of bytes unread (unread.py).
 
 log = logging.getLogger(__name__)
 
@@ -123,25 +117,25 @@ Frames = Sequence[codec.WireFrame]
 
 @dataclass(slots=True)
 class _Behind:
-    """The messages that wait for one client, and the person it was of when the first one began to wait."""
+    """The messages that wait for one client, and the key by which it came when the first one began to wait."""
 
-    person: PublicKey
+    key: PublicKey
     messages: deque[Frames] = field(default_factory=deque)
 
 
 class PeerQueues:
-    """A client is behind from the first message that its queue does not take until there is room again. `person` tells
-    by the key of a client's connection whose it is, empty for the engine's own user."""
+    """A client is behind from the first message that its queue does not take until there is room again. `key_of` tells
+    by which key it came; of LOCAL, the engine's own user, nothing is counted."""
 
     def __init__(
         self,
         router: zmq.Socket[bytes],
         messages_queued: int,
-        person: Callable[[bytes], PublicKey],
+        key_of: Callable[[bytes], PublicKey],
     ) -> None:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.SNDHWM, messages_queued)
-        self._router, self._person = router, person
+        self._router, self._key_of = router, key_of
         self._behind: dict[bytes, _Behind] = {}
         self._unread = Unread()
         self.events_dropped = 0
@@ -155,11 +149,13 @@ class PeerQueues:
         return peer in self._behind
 
     def has_room(self, peer: bytes, frames: Frames = ()) -> bool:
-        """Return whether the person behind a client has read so much that a message may be sent."""
-        return self._unread.has_room(self._person(peer), bytes_of(frames) if frames else 0)
+        """Return whether who came by a client's key has read so much that a message may be sent."""
+        key = self._key_of(peer)
+        return key == LOCAL or self._unread.has_room(key, bytes_of(frames) if frames else 0)
 
     def takes_no_more(self, peer: bytes) -> bool:
-        return self._unread.takes_no_more(self._person(peer))
+        key = self._key_of(peer)
+        return key != LOCAL and self._unread.takes_no_more(key)
 
     def send_reply(self, peer: bytes, frames: Frames) -> None:
         """Raises zmq.ZMQError where the client has gone."""
@@ -171,7 +167,7 @@ class PeerQueues:
         self._wait(peer, frames)
 
     def send_event(self, peer: bytes, frames: Frames) -> None:
-        """Send an event, or drop it where the client is behind, or its person. Raises zmq.ZMQError where the client has
+        """Send an event, or drop it where the client is behind, or its owner. Raises zmq.ZMQError where the client has
         gone."""
         if peer not in self._behind:
             try:
@@ -188,7 +184,7 @@ class PeerQueues:
     def forget(self, peer: bytes) -> None:
         """Drop what waits under a routing id."""
         if (behind := self._behind.pop(peer, None)) is not None:
-            self._unread.wait(behind.person, peer, -sum(map(bytes_of, behind.messages)))
+            self._unread.wait(behind.key, peer, -sum(map(bytes_of, behind.messages)))
 
     def go_on(self) -> Iterable[bytes]:
         """Send what waits, as far as there is room. Return the clients that have gone, whose messages are dropped."""
@@ -197,7 +193,7 @@ class PeerQueues:
             try:
                 while behind.messages:
                     self._send(peer, behind.messages[0])
-                    self._unread.wait(behind.person, peer, -bytes_of(behind.messages.popleft()))
+                    self._unread.wait(behind.key, peer, -bytes_of(behind.messages.popleft()))
             except zmq.Again:
                 continue
             except zmq.ZMQError:
@@ -206,26 +202,26 @@ class PeerQueues:
         return gone
 
     def keep_only(self, known: Callable[[bytes], bool]) -> list[bytes]:
-        """Forget what clients that are not known any more have read. Return those that have to be let go, because their
-        person reads nothing."""
+        """Forget what clients that are not known any more have read. Return those that have to be let go, because
+        nothing is read under their key."""
         return self._unread.keep_only(known)
 
     def full(self) -> tuple[PublicKey, ...]:
-        """Return the persons who leave too much unread. May be called from any thread."""
+        """Return the keys under which too much is left unread. May be called from any thread."""
         return self._unread.full
 
     def _wait(self, peer: bytes, frames: Frames) -> None:
-        behind = self._behind.setdefault(peer, _Behind(self._person(peer)))
+        behind = self._behind.setdefault(peer, _Behind(self._key_of(peer)))
         behind.messages.append(frames)
-        self._unread.wait(behind.person, peer, bytes_of(frames))
+        self._unread.wait(behind.key, peer, bytes_of(frames))
 
     def _send(self, peer: bytes, frames: Frames) -> None:
-        person, count = self._person(peer), bytes_of(frames)
-        if self._unread.is_tracked(person, peer, count):
-            self._unread.take(person, peer, count, self._send_tracked(peer, frames))
-        else:
-            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=count < LUMP_BYTES)
-            self._unread.take(person, peer, count, None)
+        key, count = self._key_of(peer), bytes_of(frames)
+        if key != LOCAL and self._unread.is_tracked(key, peer, count):
+            return self._unread.take(key, peer, count, self._send_tracked(peer, frames))
+        self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=count < LUMP_BYTES)
+        if key != LOCAL:
+            self._unread.take(key, peer, count, None)
 
     def _send_tracked(self, peer: bytes, frames: Frames) -> Tracker:
         last = zmq.Frame(frames[-1], track=True, copy=False)
@@ -240,28 +236,36 @@ class PeerQueues:
 
 NOT_SENT: Final = Failed(
     code="EngineError",
-    message=f"The reply to this request is not sent: {spell_bytes(PERSON_BYTES)} of replies to you wait to be read. "
+    message=f"The reply to this request is not sent: {spell_bytes(MOST_UNREAD)} of replies to you wait to be read. "
     "Read them, and look at the session before you go on.",
 )
 
 
 class Sender:
     """`pending` are the requests, by client and number, that the engine has to answer. `replies`, `dropped`,
-    `unroutable` and `events` count what `ServiceStatistics` says. `cut` closes a connection."""
+    `unroutable` and `events` count what `ServiceStatistics` says. `keys` are those by which connections came; `cut`
+    closes one."""
 
     def __init__(
         self,
         clients: ClientTable,
-        admission: Admission,
+        keys: dict[bytes, PublicKey],
+        admitted: AdmittedKeys,
         lines: Lines,
         queues: PeerQueues,
         cut: Callable[[bytes], None],
     ) -> None:
-        self._clients, self._admission, self._lines, self._queues = clients, admission, lines, queues
-        self._cut = cut
-        self.in_pieces = RepliesInPieces()
+        self._clients, self._keys, self._admitted = clients, keys, admitted
+        self._lines, self._queues, self._cut = lines, queues, cut
         self.pending = PendingRequests()
         self.replies = self.dropped = self.unroutable = self.events = 0
+
+    def client_on(self, peer: bytes) -> bytes:
+        """Return the client that is spoken to on a connection."""
+        return self._lines.on.get(peer, peer)
+
+    def transport(self, client: bytes) -> Transport:
+        return self._lines.clients.get(client) or Whole(client, self._keys.get(client, UNKNOWN_KEY))
 
     def expects(self, client: bytes, number: int) -> bool:
         """Return whether the engine is still to answer this request."""
@@ -270,7 +274,7 @@ class Sender:
     def go_on(self) -> None:
         """Send what waits for room."""
         for gone in self._queues.go_on():
-            self._gone(self._lines.client_on(gone))
+            self._gone(self.client_on(gone))
 
     def send(self, outgoing: Outgoing | Event) -> None:
         if isinstance(outgoing, Outgoing):
@@ -282,19 +286,13 @@ class Sender:
         self._send_encoded(Outgoing.of(client, number, reply))
 
     def _send_encoded(self, outgoing: Outgoing) -> None:
-        """Send a reply; of a large one over a line its sizes, and the client reads it in pieces."""
-        client, number, reply, frames = outgoing.peer, outgoing.number, outgoing.reply, outgoing.frames
-        if not isinstance(reply, PieceRead) and self._lines.outlives(client):
-            if is_large(frames):
-                told = self.in_pieces.keep(client, number, frames, self._lines.key_of(client))
-                frames = codec.encode_reply(number, told)
-            self._lines.remember(client, number, frames)
-        self.send_frames(client, number, frames)
+        client, number = outgoing.peer, outgoing.number
+        self.send_frames(client, number, self.transport(client).outgoing(number, outgoing.reply, outgoing.frames))
 
     def send_frames(self, client: bytes, number: int, frames: list[codec.WireFrame]) -> None:
-        """Send a reply, or, where its person leaves too much unread, a sentence in its place; beyond sentences the
+        """Send a reply, or, where its owner leaves too much unread, a sentence in its place; beyond sentences the
         connection is closed."""
-        peer = self._lines.peer_of(client)
+        peer = self.transport(client).peer
         if self._queues.takes_no_more(peer):
             self.dropped += 1
             return self.let_go(peer)
@@ -318,18 +316,19 @@ class Sender:
             seen = self._clients.seen(client, event)
             if seen is not None:
                 self._send_event(client, codec.encode_event(number, seen))
-            if self._queues.is_behind(self._lines.peer_of(client)):
+            if self._queues.is_behind(self.transport(client).peer):
                 return
 
     def dismiss(self, *clients: bytes) -> None:
         """Refuse what these clients wait for, and send them no more."""
         for client in clients:
             self._clients.dismiss(client)
-            refusal = self._admission.refusal(self._key_of(client))
+            transport = self.transport(client)
+            refusal = self._admitted.refusal(transport.key)
             for number in self._give_up(client, refusal):
                 self.send_reply(client, number, refusal)
-            self._admission.forget(self._lines.peer_of(client))
-            self._forget(client)
+            self._keys.pop(transport.peer, None)
+            self._lines.forget(client)
 
     def let_go(self, peer: bytes) -> None:
         """Close a connection. Its client may come back on another, if it outlives its line."""
@@ -338,11 +337,11 @@ class Sender:
         self.part(peer)
 
     def part(self, peer: bytes) -> None:
-        """Send nothing more to the client that had this routing id: its connection is lost, and the id is another
-        person's now. One that outlives its line may come back on another."""
+        """Send nothing more to the client that had this routing id: its connection is lost, and the id is another's
+        now. One that outlives its line may come back on another."""
         self._queues.forget(peer)
-        client = self._lines.client_on(peer)
-        if self._lines.outlives(client):
+        client = self.client_on(peer)
+        if self.transport(client).outlives_lines:
             self._lines.lose(peer)
         else:
             self._clients.dismiss(client)
@@ -366,33 +365,29 @@ class Sender:
         self.pending.end(key, outgoing.reply)
         self._send_encoded(outgoing)
         if not self._clients.knows(outgoing.peer):
-            self._forget(outgoing.peer)  # it has said Goodbye
+            self._lines.forget(outgoing.peer)  # it has said Goodbye
 
     def _publish(self, event: Event) -> None:
         self.dismiss(*filterfalse(self._admits, self._clients.listeners.of(event.session)))
         self.events += 1
-        listening = self._clients.listeners_of(event)
-        if not listening:
+        hearing = self._clients.hearing(event)
+        if not hearing:
             return
         number, frames = self._clients.listeners.events.add(event)
-        for person, clients in listening.items():
-            heard = codec.encode_event(number, person.event(event)) if person else frames
+        for heard, clients in hearing:
+            encoded = frames if heard is event else codec.encode_event(number, heard)
             for client in clients:
-                self._send_event(client, heard)
+                self._send_event(client, encoded)
 
     def _send_event(self, client: bytes, frames: list[bytes]) -> None:
         try:
-            self._queues.send_event(self._lines.peer_of(client), frames)
+            self._queues.send_event(self.transport(client).peer, frames)
         except zmq.ZMQError:
             self._gone(client)
 
-    def _forget(self, client: bytes) -> None:
-        self._lines.forget(client)
-        self.in_pieces.forget(client)
-
     def _gone(self, client: bytes) -> None:
         """Forget the listening of a client that has gone, unless it may come back."""
-        if not self._lines.outlives(client):
+        if not self.transport(client).outlives_lines:
             self._clients.listeners.forget(client)
 
     def _give_up(self, client: bytes, told: Failed | None = None) -> list[int]:
@@ -404,8 +399,5 @@ class Sender:
         return [number for _, number in given_up]
 
     def _admits(self, client: bytes) -> bool:
-        return self._admission.admits(self._key_of(client))
-
-    def _key_of(self, client: bytes) -> PublicKey:
-        """Return a client's key, also while its line is down."""
-        return self._lines.key_of(client) if self._lines.outlives(client) else self._admission.key(client)
+        key = self.transport(client).key
+        return key == LOCAL or self._admitted.admits(key)

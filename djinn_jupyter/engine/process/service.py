@@ -16,19 +16,21 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
+from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY, Owner
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.inbox import MOST_OF_PERSON, Inbox, Message, MessageReader, logged_request
+from djinn_jupyter.engine.process.inbox import MOST_OF_OWNER, Inbox, Message, MessageReader, logged_request
+from djinn_jupyter.engine.process.large_requests import LargeRequests, Read
 from djinn_jupyter.engine.process.sender import MESSAGES_QUEUED, Outbox, Outgoing, PeerQueues, Sender
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.engine.system.log import WorkingOn
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
-from djinn_jupyter.remote.engine.large_messages import PERSON_BYTES, LargeRequests, Read, RequestsInPieces, no_quota
+from djinn_jupyter.remote.engine.large_messages import MOST_UNREAD, RepliesInPieces, RequestsInPieces, no_budget
 from djinn_jupyter.remote.engine.lines import Connections, Lines, draw_unforeseen_ids, name_of
-from djinn_jupyter.remote.engine.persons import DOMAIN, Admission, Door, Doorkeeper
+from djinn_jupyter.remote.engine.persons import DOMAIN, AdmittedKeys, Door, Doorkeeper
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
-from djinn_jupyter.wire.people import Quota
+from djinn_jupyter.wire.nouns import OwnerBudget
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PieceRequest, PutPiece, ReadPiece
 from djinn_jupyter.wire.replies import Failed, Reply
 from djinn_jupyter.wire.requests import Hello, Ping, Request
@@ -37,11 +39,11 @@ log = logging.getLogger(__name__)
 
 COMPLAINT_SECONDS = 1.0
 NOT_TAKEN = (
-    f"The engine does not take this request: {spell_bytes(PERSON_BYTES)} of replies to you wait to be read. Read them, "
+    f"The engine does not take this request: {spell_bytes(MOST_UNREAD)} of replies to you wait to be read. Read them, "
     "and ask again."
 )
 MANY = (
-    f"The engine does not take this request: {MOST_OF_PERSON:,} requests of yours wait for their answers. Wait for "
+    f"The engine does not take this request: {MOST_OF_OWNER:,} requests of yours wait for their answers. Wait for "
     "some, and ask again."
 )
 UNKNOWN = (
@@ -136,7 +138,7 @@ class Service:
         messages_queued: int = MESSAGES_QUEUED,
         broken: Callable[[], None] = lambda: None,
         faults: Faults | None = None,
-        quota_of: Callable[[str], Quota] = no_quota,
+        budget_of: Callable[[str], OwnerBudget] = no_budget,
         bounds: Mapping[str, int] | None = None,
     ) -> None:
         if not commands.startswith("ipc://"):
@@ -145,16 +147,18 @@ class Service:
         self._faults = faults or Faults()
         draw_unforeseen_ids()
         self._context = zmq.Context()
-        self._admission = Admission(door.admitted if door else None)
+        self._keys: dict[bytes, PublicKey] = {}  # by which connections came, LOCAL over the private folder
+        self._admitted = AdmittedKeys(door.admitted if door else None)
         self._authenticator = self._guard(door) if door else None
         self._router = self._socket(zmq.ROUTER, message_bytes)
-        self._connections = Connections(self._router, self._knows, self._admission.key)
-        self._reader = MessageReader(self._router, self._connections.note)
-        self._inbox, self._lines = Inbox(), Lines()
-        self._queues = PeerQueues(self._router, messages_queued, self._admission.key)
-        self._sender = Sender(clients, self._admission, self._lines, self._queues, self._connections.cut)
+        self._connections = Connections(self._router, self._knows, self._key_of)
+        self._reader = MessageReader(self._router, self._note)
+        self._inbox, self._replies_in_pieces = Inbox(), RepliesInPieces()
+        self._lines = Lines(self._replies_in_pieces)
+        self._queues = PeerQueues(self._router, messages_queued, self._key_of)
+        self._sender = Sender(clients, self._keys, self._admitted, self._lines, self._queues, self._connections.cut)
         self._refusals = Refusals(self._sender)
-        self._in_pieces = RequestsInPieces(quota_of)
+        self._in_pieces = RequestsInPieces(budget_of)
         self._large = LargeRequests(bounds or {})
         self.commands = self._bind(self._router, commands)
         self.listens = self._open(self._router, door) if door else None
@@ -185,7 +189,7 @@ class Service:
         if self._thread.ident is not None:
             self._thread.join()
         self._sender.end(last)
-        self._sender.in_pieces.close()
+        self._replies_in_pieces.close()
         self._in_pieces.close()
         self._connections.close()
         self._router.close(linger=1000)
@@ -207,7 +211,8 @@ class Service:
                 failures += 1
                 ready = self._not_ready(error, failures)
             self._turn(ready)
-            self._connections.look()
+            if self._connections.at_door:
+                self._connections.look()
             if time.monotonic() - swept > SWEEP_SECONDS:
                 swept = time.monotonic()
                 with self._faults.during("the service looked who has gone"):
@@ -215,15 +220,16 @@ class Service:
         self._turn({})
 
     def _sweep(self) -> None:
-        self._sender.dismiss(*map(self._lines.client_on, self._admission.turned_away()))
+        turned_away = [peer for peer, key in self._keys.items() if not self._admitted.admits(key)]
+        self._sender.dismiss(*map(self._sender.client_on, turned_away))
         self._clients.sweep()
         waiting = self._sender.pending.clients()
-        self._admission.keep_only(lambda peer: self._knows(peer) or peer in waiting)
+        for peer in [peer for peer in self._keys if not (self._knows(peer) or peer in waiting)]:
+            del self._keys[peer]
         for peer in self._queues.keep_only(self._knows):
             self._sender.let_go(peer)
         self._connections.sweep()
         self._lines.sweep(self._clients.knows)
-        self._sender.in_pieces.keep_only(self._lines.hears)
         self._in_pieces.keep_only(self._lines.hears)
 
     @property
@@ -233,13 +239,16 @@ class Service:
             return 0
         return BEHIND_MILLISECONDS if self._queues.behind or self._connections.unfinished else POLL_MILLISECONDS
 
-    def require_reader(self, person: str) -> None:
-        """Raise EngineError where a person leaves too much unread. May be called from any thread."""
-        if any(self._admission.name_of(key) == person for key in self._queues.full()):
+    def require_reader(self, owner: str) -> None:
+        """Raise EngineError where an owner leaves too much unread. May be called from any thread."""
+        if any(self._admitted.name_of(key) == owner for key in self._queues.full()):
             raise EngineError(NOT_TAKEN)
 
+    def _key_of(self, peer: bytes) -> PublicKey:
+        return self._keys.get(peer, UNKNOWN_KEY)
+
     def _knows(self, peer: bytes) -> bool:
-        return self._clients.knows(self._lines.client_on(peer))
+        return self._clients.knows(self._sender.client_on(peer))
 
     def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
         """Note a failed poll and wait for a moment; after MOST_FAILURES in a row call `broken`."""
@@ -273,10 +282,15 @@ class Service:
                 message = self._reader.read()
                 if isinstance(message, bytes):
                     return self._sender.let_go(message)
-                if self._connections.is_cut(message.peer):
+                if message.peer in self._connections.cut_off:
                     continue
                 if (too_many := self._inbox.put(message)) is not None:
                     self._sender.let_go(too_many)
+
+    def _note(self, sender: zmq.Frame, size: int) -> None:
+        """Note what came on a connection; of one of this user's own, on which no bytes are counted, the first alone."""
+        if self._keys.get(sender.bytes) != LOCAL:
+            self._connections.note(sender, size)
 
     def _receive(self) -> None:
         until = time.monotonic() + TURN_SECONDS
@@ -287,30 +301,30 @@ class Service:
 
     def _take(self, message: Message) -> None:
         peer, key = message.peer, message.key
-        if self._connections.is_cut(peer):
+        if peer in self._connections.cut_off:
             return
-        if self._admission.key(peer) != key:
+        if self._key_of(peer) != key:
             self._sender.part(peer)
-        self._admission.note(peer, key)
+        self._keys[peer] = key
         self._large.read(peer, key, message.frames, partial(self._accept, message))
 
     def _accept(self, message: Message, read: Read) -> None:
-        """Take a message of the person behind the key by which it came, as that is now."""
+        """Take a message of the owner behind the key by which it came, as that is now."""
         peer, key, frames = message.peer, message.key, message.frames
-        if self._connections.is_cut(peer):
+        if peer in self._connections.cut_off:
             return
-        self._admission.note(peer, key)  # it may have been forgotten while this was read
+        self._keys[peer] = key  # it may have been forgotten while this was read
         try:
-            person = self._admission.person(key)
+            owner = self._owner(key)
         except KeyRefused as refused:
             return self._turn_away(peer, key, codec.read_number(frames), refused)
-        client = self._lines.client_on(peer)
+        client = self._sender.client_on(peer)
         envelope = self._decode(client, read, lambda: codec.read_number(frames))
         if envelope is None:
             return
         if isinstance(envelope.body, Hello):
             hello = envelope.body
-            comes_anew = hello.heard is not None and not self._lines.outlives(name_of(hello.token, key))
+            comes_anew = hello.heard is not None and name_of(hello.token, key) not in self._lines.clients
             if comes_anew and hello.engine in ("", self._clients.engine):
                 return self._refusals.refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
             try:
@@ -319,11 +333,15 @@ class Service:
             except EngineError as error:
                 return self._refusals.refuse(client, envelope.id, error)
             client = self._lines.greet(peer, hello.token, key, resent_before=envelope.id if comes_anew else 0)
-        elif not self._lines.take(client, envelope.id):
-            return self._answer_again(client, envelope, person)
+        elif not self._sender.transport(client).take(envelope.id):
+            return self._answer_again(client, envelope, owner)
         elif isinstance(envelope.body, Assemble):
             return self._assemble(client, envelope.id, key)
-        self._hand_on(client, envelope, person)
+        self._hand_on(client, envelope, owner)
+
+    def _owner(self, key: PublicKey) -> Owner:
+        """Return who came by a key. Raises KeyRefused for one who is not admitted."""
+        return None if key == LOCAL else self._admitted.person(key)
 
     def _decode(self, client: bytes, read: Read, number_of: Callable[[], int | None]) -> codec.Envelope[Request] | None:
         """Return the request that was read; None where it is none, which is answered."""
@@ -342,69 +360,71 @@ class Service:
             frames = self._in_pieces.take(client, number)
         except EngineError as error:
             return self._refusals.refuse(client, number, error)
-        self._large.read(self._lines.peer_of(client), key, frames, partial(self._assembled, client, number, key))
+        peer = self._sender.transport(client).peer
+        self._large.read(peer, key, frames, partial(self._assembled, client, number, key))
 
     def _assembled(self, client: bytes, number: int, key: PublicKey, read: Read) -> None:
         try:
-            person = self._admission.person(key)
+            owner = self._owner(key)
         except KeyRefused as refused:
-            return self._turn_away(self._lines.peer_of(client), key, number, refused)
+            return self._turn_away(self._sender.transport(client).peer, key, number, refused)
         envelope = self._decode(client, read, lambda: number)
         if envelope is None:
             return
         if envelope.id != number or isinstance(envelope.body, Hello | PieceRequest):
             return self._refusals.refuse(client, number, UsageError(NO_REQUEST))
-        self._hand_on(client, envelope, person)
+        self._hand_on(client, envelope, owner)
 
-    def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
+    def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], owner: Owner) -> None:
         """Answer a request that came before: when it is done, or now with the reply that it got."""
         if (client, envelope.id) in self._sender.pending:
             return
-        if (frames := self._lines.reply_again(client, envelope)) is None:
-            self._hand_on(client, envelope, person)
+        if (frames := self._sender.transport(client).reply_again(envelope)) is None:
+            self._hand_on(client, envelope, owner)
         else:
             self._sender.send_frames(client, envelope.id, frames)
 
-    def _hand_on(self, client: bytes, envelope: codec.Envelope[Request], person: str | None) -> None:
-        request = envelope.body
+    def _hand_on(self, client: bytes, envelope: codec.Envelope[Request], owner: Owner) -> None:
+        request, transport = envelope.body, self._sender.transport(client)
         if self._sender.expects(client, envelope.id):
             return self._refusals.refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
-        if not type(request).terms.small and not self._queues.has_room(self._lines.peer_of(client)):
+        if not type(request).terms.small and not self._queues.has_room(transport.peer):
             return self._refusals.refuse(client, envelope.id, EngineError(NOT_TAKEN))
-        if not type(request).terms.small and self._sender.pending.has_many_of(person):
+        if not type(request).terms.small and self._sender.pending.has_many_of(owner):
             return self._refusals.refuse(client, envelope.id, EngineError(MANY))
         self._requests += 1
-        known_as = self._lines.known_as(client, envelope.id)
-        logged = logged_request(envelope, person, again=known_as is not None and known_as.again)
+        known_as = transport.known_as(envelope.id)
+        logged = logged_request(envelope, owner, again=known_as is not None and known_as.again)
         self._sender.pending.begin((client, envelope.id), logged, request)
         answer = self._answer_to(client, envelope.id)
         if isinstance(request, PieceRequest):
-            return self._answer_piece(client, request, answer, person)
+            return self._answer_piece(client, request, answer, owner)
         with WorkingOn(logged):
-            self._clients.receive(client, request, answer, person, known_as)
+            self._clients.receive(client, request, answer, owner, known_as)
         if isinstance(request, Ping):
-            self._lines.confirm(client, request.answered)
+            transport.confirm(request.answered)
         if isinstance(request, Hello) and request.heard is not None and request.engine == self._clients.engine:
             self._sender.catch_up(client, request.heard)
 
     def _answer_piece(
-        self, client: bytes, request: PieceRequest, answer: Callable[[Reply], None], person: str | None
+        self, client: bytes, request: PieceRequest, answer: Callable[[Reply], None], owner: Owner
     ) -> None:
         if isinstance(request, DropPieces):
             self._in_pieces.drop(client, request.of)
         if isinstance(request, ReadPiece | DropPieces):
-            return self._sender.in_pieces.answer(client, request, answer)
+            return self._replies_in_pieces.answer(client, request, answer)
         try:
-            if not isinstance(request, PutPiece) or not self._lines.outlives(client):
+            transport = self._sender.transport(client)
+            if not isinstance(request, PutPiece) or not transport.outlives_lines:
                 raise UsageError("Requests in pieces are for lines to other machines; send this one whole.")
-            self._in_pieces.put(client, request, answer, self._lines.key_of(client), person)
+            self._in_pieces.put(client, request, answer, transport.key, owner)
         except DjinnError as error:
             answer(Failed.of(error))
 
     def _turn_away(self, peer: bytes, key: PublicKey, number: int | None, refused: KeyRefused) -> None:
-        """Refuse the message of a person whose admission ended since the handshake."""
-        self._sender.dismiss(self._lines.client_on(peer))
-        self._admission.note(peer, key)  # whose unread refusals these are
+        """Refuse the message of an owner whose admission ended since the handshake."""
+        self._sender.dismiss(self._sender.client_on(peer))
+        self._keys[peer] = key  # whose unread refusals these are
         self._refusals.refuse(peer, number, refused)
 
     def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:

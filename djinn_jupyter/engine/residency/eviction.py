@@ -12,11 +12,11 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.weights.host_weights import HOST, return_freed
 from djinn_jupyter.engine.residency.activity import free_bytes, private_bytes
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
+from djinn_jupyter.engine.residency.owner_budgets import OwnerBudgets
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.residence import Cause
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.remote.engine.quotas import MemoryQuotas
 from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.nouns import Tier
 
@@ -52,7 +52,7 @@ class Eviction:
         sessions: Mapping[str, Session],
         budget: Budget,
         swapping: Swapping,
-        quotas: MemoryQuotas | None = None,
+        owner_budgets: OwnerBudgets | None = None,
         *,
         idle_seconds: float,
         waiting: Container[Session] = (),
@@ -66,7 +66,7 @@ class Eviction:
         self._others_go_on, self._at_work, self._is_expected = others_go_on, at_work, is_expected
         self._idle_seconds, self._choose, self._clock = idle_seconds, choose, clock
         self.swapping = swapping
-        self._quotas = quotas or MemoryQuotas(sessions, swapping.storage_table)
+        self._owner_budgets = owner_budgets or OwnerBudgets(sessions, swapping.storage_table)
         self._changes, self._changed = 0, clock()
 
     # --------------------------------------------------------------------------------------- for want of pages
@@ -81,17 +81,17 @@ class Eviction:
         short = max(need - free_bytes(self.swapping.slabs, self._budget), 1)
         return self._have_leave(short, wanting) > 0 or self._others_progress(wanting) or self.swapping.tiers.moving
 
-    def in_quota(self, wanting: Session, need: int, *, instead: bool = False) -> bool:
+    def in_owner_budget(self, wanting: Session, need: int, *, instead: bool = False) -> bool:
         """Return True where the session's person may have `need` more bytes on the device, or so many `instead` of what
         it holds. Else have that person's other sessions leave, and return False: waiting for the next change helps.
         Raises OverQuota where none can leave and none is at work."""
-        short = self._quotas.short(wanting, need, instead=instead)
+        short = self._owner_budgets.short(wanting, need, instead=instead)
         if not short:
             return True
         own = same_person(wanting)
         if self._have_leave(short, wanting, own) > 0 or self._others_progress(wanting, own):
             return False
-        raise self._quotas.refusal(wanting, need)
+        raise self._owner_budgets.refusal(wanting, need)
 
     def _gathered(self, need: int) -> bool:
         """Shrink the slabs, as free page slots are of no use to tensors. Return True where `need` then fits."""
@@ -200,7 +200,7 @@ class Eviction:
         """Return the tiers that may take the session, first those in which its person may have it: others need the
         device, also for a session that has no such place."""
         names = self.swapping.tiers.names
-        granted = [tier for tier in names if self._quotas.takes(session, tier)]
+        granted = [tier for tier in names if self._owner_budgets.takes(session, tier)]
         return granted if cause != "pressure" else [*granted, *(tier for tier in names if tier not in granted)]
 
     # ------------------------------------------------------------------------------------------- idleness
@@ -231,7 +231,7 @@ class Eviction:
             self._write_through(session)
 
     def _write_through(self, session: Session) -> None:
-        if self._quotas.takes(session, "host"):
+        if self._owner_budgets.takes(session, "host"):
             self.swapping.write_through(session)
 
     def _let_go(self, session: Session, why: str, seconds: float) -> None:

@@ -24,6 +24,7 @@ from djinn_jupyter.engine.memory.weights.host_weights import bytes_in_memory, ra
 from djinn_jupyter.engine.residency.activity import SessionActivity
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, in_order
+from djinn_jupyter.engine.residency.owner_budgets import OwnerBudgets
 from djinn_jupyter.engine.residency.room import ExternalPressure, StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.residence import Pieces
@@ -35,7 +36,6 @@ from djinn_jupyter.engine.system.host_memory import pageable, pinned_if_allowed
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.files import make_folder
 from djinn_jupyter.machine import main_memory
-from djinn_jupyter.remote.engine.quotas import MemoryQuotas
 from djinn_jupyter.settings import SettledOptions
 from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.nouns import ProcessMemory, Tier, Transfer, WeightsStatistics
@@ -70,7 +70,7 @@ class Residency:
     ) -> None:
         self._storage_table, self._faults, self._told = storage_table, faults, swapped
         self._most_given = budget.limit
-        self.quotas = MemoryQuotas(sessions, storage_table, saved, added)
+        self.owner_budgets = OwnerBudgets(sessions, storage_table, saved, added)
         self.swapping = Swapping(
             sessions,
             slabs,
@@ -79,14 +79,14 @@ class Residency:
             waiting=waiting,
             swapped=self._swapped,
             find_room=self.find,
-            in_quota=self._may_come,
+            in_owner_budget=self._may_come,
         )
         self.activity = SessionActivity(sessions, slabs, budget, self.swapping, order, prefetches)
         self.eviction = Eviction(
             sessions,
             budget,
             self.swapping,
-            self.quotas,
+            self.owner_budgets,
             idle_seconds=options.idle_swap_seconds,
             choose=self.activity.choose,
             waiting=waiting,
@@ -98,11 +98,11 @@ class Residency:
         older_stops = self.swapping.older_stops
         self.bound, self.pinned, self.away = older_stops.bound, older_stops.pinned, older_stops.away
         self.settle, self.require_tier = self.swapping.settle, tiers.keeper
-        self.in_quota, self.relieve = self.eviction.in_quota, self.eviction.relieve
+        self.in_owner_budget, self.relieve = self.eviction.in_owner_budget, self.eviction.relieve
         self.note, self.asked = self.activity.note, self.activity.asked
         self.fetch_returning, self.statistics = self.activity.fetch_returning, self.activity.statistics
         self.heed = ExternalPressure(sessions, self.eviction, self.swapping, begun).heed
-        self.new_cache, self.short_of_quota = new_cache, self.quotas.short
+        self.new_cache, self.short_of_owner_budget = new_cache, self.owner_budgets.short
         self.note_tensors, self.let_go = storage_table.note, storage_table.note_freed
         room = StopRoom(budget, self.swapping, self.eviction)
         self.entered, self.with_room, self.behind_earlier = room.entered, room.with_room, room.behind_earlier
@@ -114,11 +114,12 @@ class Residency:
         self._told(session, transfer)
 
     def _may_come(self, session: Session, need: int) -> bool:
-        """Return `in_quota` of a session that comes to the device; for one that no request needs yet none leaves."""
+        """Return `in_owner_budget` of a session that comes to the device; no other leaves for one that no request needs
+        yet."""
         moving = session.residence.moving
-        if moving is not None and moving.cause == "prefetch" and self.quotas.short(session, need):
-            raise self.quotas.refusal(session, need)
-        return self.in_quota(session, need)
+        if moving is not None and moving.cause == "prefetch" and self.owner_budgets.short(session, need):
+            raise self.owner_budgets.refusal(session, need)
+        return self.in_owner_budget(session, need)
 
     # --- what sessions do ------------------------------------------------------------------------------------------
 
@@ -193,7 +194,7 @@ class Residency:
 
     def require_given(self, need: int) -> None:
         """Raise UsageError where the arrays of rules and edits would take more than sessions may have on the device."""
-        self.quotas.require_given(need, self._most_given)
+        self.owner_budgets.require_given(need, self._most_given)
 
     def drop_copies(self, person: str) -> bool:
         """Drop the copies on the host of what is on the device of a person. Return True where there were any."""

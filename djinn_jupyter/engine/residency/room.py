@@ -77,7 +77,7 @@ class StopRoom:
 
         while True:
             try:
-                return (yield from self.with_room(session, lambda: room.need + pages(), attempt, of_quota=pages))
+                return (yield from self.with_room(session, lambda: room.need + pages(), attempt, of_owner_budget=pages))
             except SlabFull:
                 if not room.refused:
                     raise
@@ -117,16 +117,16 @@ class StopRoom:
         need: Callable[[], int],
         attempt: Callable[[], Result],
         *,
-        of_quota: Callable[[], int] = lambda: 0,
+        of_owner_budget: Callable[[], int] = lambda: 0,
     ) -> Generator[Blocked | None, None, Result]:
         """Call `attempt` until it finds room; return its result. Between calls others make room for `need` bytes, and
-        the session itself may leave the device and come back. `of_quota` are the bytes that its person has to be
+        the session itself may leave the device and come back. `of_owner_budget` are the bytes that its person has to be
         allowed first. Raises SlabFull where no room can be made, OverQuota, and errors of coming back."""
         try:
             while True:
                 before = self._swapping.changes
-                within = self._eviction.in_quota(session, of_quota())
-                session.residence.note_quota(within)
+                within = self._eviction.in_owner_budget(session, of_owner_budget())
+                session.residence.note_over_budget(within)
                 if within:
                     try:
                         return attempt()
@@ -178,8 +178,10 @@ class StopRoom:
                 if not here.present and here.error is not None:
                     raise here.error
 
-    def set_aside(self, session: Session, size: int, *, of_quota: int = 0) -> Pieces:
-        yield from self.with_room(session, lambda: size, lambda: self.set_aside_now(size), of_quota=lambda: of_quota)
+    def set_aside(self, session: Session, size: int, *, of_owner_budget: int = 0) -> Pieces:
+        yield from self.with_room(
+            session, lambda: size, lambda: self.set_aside_now(size), of_owner_budget=lambda: of_owner_budget
+        )
 
     def fetched(self, session: Session, storages: Sequence[Storage]) -> Pieces:
         """Run steps until the pinned storages of a stop are on the device. Raises SlabFull and StorageFailed."""

@@ -36,8 +36,8 @@ class Swapping:
 
     `changes` counts events that may have made room or brought a session back; `gives_back`: some left and the engine
     still holds their memory. `swapped` is called at the end of every move; `find_room` is called when the slab is full
-    and returns True where waiting helps. `in_quota` is True where the session's person may have so many bytes more on
-    the device, False where that has to be waited for; it raises OverQuota."""
+    and returns True where waiting helps. `in_owner_budget` is True where the session's owner may have so many bytes
+    more on the device, False where that has to be waited for; it raises OverQuota."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Swapping:
         waiting: Container[Session] = (),
         swapped: Callable[[Session, Transfer | None], None],
         find_room: Callable[[Session, int], bool],
-        in_quota: Callable[[Session, int], bool] = lambda session, need: True,
+        in_owner_budget: Callable[[Session, int], bool] = lambda session, need: True,
     ) -> None:
         self._sessions, self._waiting = sessions, waiting
-        self._swapped, self._find_room, self._in_quota = swapped, find_room, in_quota
+        self._swapped, self._find_room, self._in_owner_budget = swapped, find_room, in_owner_budget
         self.tiers, self.storage_table = tiers, storage_table
         self.slabs = slabs
         self.older_stops = OlderStops(sessions, tiers, storage_table)
@@ -305,8 +305,8 @@ class Swapping:
         moving.note_room(True)
         while True:
             before = self.changes
-            within = self._in_quota(session, sum(item.nbytes for item in items if not item.placed))
-            session.residence.note_quota(within)
+            within = self._in_owner_budget(session, sum(item.nbytes for item in items if not item.placed))
+            session.residence.note_over_budget(within)
             if not within and self.changes != before:
                 continue
             if not within or (items and self.is_behind(session)):

@@ -126,8 +126,8 @@ class Residence:
     with every change of the session: copies of its recurrent states made before are stale. `error` is what ended the
     last move, None where it succeeded. `written_through` and `refused_at` are the versions in which that was last
     tried; `wants_room`: its first queued request waits for evictions; `parked`: its work does, the job that began at
-    `work_begun`; `over_quota`: what it waits for is its person's quota; `asked`: since when its queued request waits
-    for room, on its way back or here, infinite where none does. The bytes that its work has `reserved` may be
+    `work_begun`; `over_owner_budget`: what it waits for is its owner's budget; `asked`: since when its queued request
+    waits for room, on its way back or here, infinite where none does. The bytes that its work has `reserved` may be
     `asked_back` by earlier work. `inherited`: its rows lie where an earlier process put them; rows that cannot be read
     there are made again."""
 
@@ -142,7 +142,7 @@ class Residence:
     wants_room: bool = False
     parked: bool = False
     work_begun: float = math.inf
-    over_quota: bool = False
+    over_owner_budget: bool = False
     asked: float = math.inf
     reserved: int = 0
     asked_back: bool = False
@@ -220,8 +220,8 @@ class Residence:
         waited, self.parked = self.parked, False
         return waited
 
-    def note_quota(self, within: bool) -> None:
-        self.over_quota = not within
+    def note_over_budget(self, within: bool) -> None:
+        self.over_owner_budget = not within
 
     @property
     def asked_since(self) -> float:
@@ -240,7 +240,7 @@ class Residence:
     @property
     def is_short(self) -> bool:
         """True where it is room that is waited for, not a quota: what is asked for later is behind."""
-        return self.in_line and not self.over_quota
+        return self.in_line and not self.over_owner_budget
 
     def reserve(self, size: int) -> None:
         """Count bytes that its work holds beside the session's own, negative where they are given back."""

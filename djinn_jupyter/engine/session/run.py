@@ -134,7 +134,7 @@ def _passed(
     where the plan has changed while it waited for the others, or for room."""
     assert session.generation is not None
     shares = session.generation.mode == "fast" and session.as_loaded
-    if shares and _may_be_shared(frame) and plan.empty and not _over_quota(runtime, session, frame):
+    if shares and _may_be_shared(frame) and plan.empty and not _over_owner_budget(runtime, session, frame):
         shared = yield from runtime.sharing.passed(seat)
         if shared is not None:
             session.generation.shared += 1
@@ -149,9 +149,9 @@ def _passed(
     return (yield from _while_up_to_date(seat, steps))
 
 
-def _over_quota(runtime: Runtime, session: Session, frame: Frame) -> bool:
+def _over_owner_budget(runtime: Runtime, session: Session, frame: Frame) -> bool:
     """True where the pages of a pass are more than the session's person may have now: alone it waits for room."""
-    return runtime.space.short_of_quota(session, session.cache.bytes_wanted(frame.committed, frame.end)) > 0
+    return runtime.space.short_of_owner_budget(session, session.cache.bytes_wanted(frame.committed, frame.end)) > 0
 
 
 def _while_up_to_date(

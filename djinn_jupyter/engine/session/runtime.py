@@ -57,11 +57,11 @@ class Space(Protocol):
         found to keep more. The session's oldest stops are dropped where no other room can be made. Raises SlabFull,
         OverQuota, and errors of coming back to the device."""
 
-    def set_aside(self, session: Session, size: int, *, of_quota: int = 0) -> Pieces:
+    def set_aside(self, session: Session, size: int, *, of_owner_budget: int = 0) -> Pieces:
         """Run steps until `size` bytes are set aside for the rest of this slice, of which so many have to be the
         person's. Raises SlabFull, OverQuota, and errors of coming back to the device."""
 
-    def short_of_quota(self, session: Session, need: int) -> int:
+    def short_of_owner_budget(self, session: Session, need: int) -> int:
         """Return the bytes of `need` that the session's person may not have on the device now."""
 
     def put_back(self) -> None:

@@ -25,10 +25,10 @@ from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
 from djinn_jupyter.engine.session.pass_log import PassLog
 from djinn_jupyter.engine.session.residence import JobKind, Residence
+from djinn_jupyter.engine.session.shares import Grants
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
 from djinn_jupyter.remote.engine.moving import MoveUnderWay
-from djinn_jupyter.remote.engine.persons import Shares
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import Progress
 from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, SessionState, StopIdentity
@@ -179,7 +179,7 @@ class Session:
     numbers_given: int = 0
     runs: int = 0  # prompts so far
     forked_from: Origin | None = None
-    shares: Shares = field(default_factory=Shares)
+    shares: Grants = field(default_factory=Grants)
     answered: AnsweredRequests = field(default_factory=AnsweredRequests)
     used_by: str | None = None  # the holder whose magics act on it
     holder_notebook: str | None = None

@@ -27,12 +27,11 @@ from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.errors import CheckpointRefused, UsageError
 from djinn_jupyter.remote.engine.moving import Moving
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.base import Access, Frozen
+from djinn_jupyter.wire.base import Access, Frozen, OwnerName
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.modules import AdapterIdentity, ModuleIdentity
 from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, Mode, Origin, PassesMeant, PauseReason, Sampling
 from djinn_jupyter.wire.request_base import ConditionText, Name, Spelling
-from djinn_jupyter.wire.sessions import PersonName
 from djinn_jupyter.wire.sites import Site
 
 
@@ -369,7 +368,7 @@ class SessionImage(ImagePart, frozen=True):
     edits_made: tuple[EditImage, ...]
     attention: str | None
     adapter: AdapterIdentity | None
-    shares: dict[PersonName, Access]  # by person, of a journal; a restored checkpoint has none, nor what follows
+    shares: dict[OwnerName, Access]  # by person, of a journal; a restored checkpoint has none, nor what follows
     answered: tuple[AnsweredImage, ...]
     let_go: dict[bytes, int]
     holder: str | None

@@ -32,6 +32,7 @@ from djinn_jupyter.engine.session.residence import Blocked, Pieces
 from djinn_jupyter.engine.session.rewind import boundary_tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import AnsweredRequests, Session
+from djinn_jupyter.engine.session.shares import Grants
 from djinn_jupyter.engine.store import image as kept
 from djinn_jupyter.engine.store.image import GroupRows
 from djinn_jupyter.engine.store.values import Kept, KeptStored, give_back, nowhere
@@ -39,7 +40,6 @@ from djinn_jupyter.engine.system.device import to_home
 from djinn_jupyter.errors import CheckpointRefused, DjinnError, StorageFailed
 from djinn_jupyter.modules.engine.kept import adapter_of_kept, tap_of_kept
 from djinn_jupyter.remote.engine.moving import MoveUnderWay
-from djinn_jupyter.remote.engine.persons import Shares
 from djinn_jupyter.wire.request_base import LONGEST_NAME, is_carried
 
 Pair = tuple[Tensor, Tensor]
@@ -207,7 +207,7 @@ class _Load:
             rules={one.number: self._rule(one) for one in image.rules},
             watches={watch.key: watch for watch in map(self._watch, image.watches)},
             adapter=self.runtime.forward.adapter,
-            shares=Shares(),
+            shares=Grants(),
             answered=AnsweredRequests(),
             moving=MoveUnderWay(image.moving),
         )

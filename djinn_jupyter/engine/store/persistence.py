@@ -28,7 +28,7 @@ from djinn_jupyter.remote.engine.move_folder import MoveFolder
 from djinn_jupyter.remote.engine.move_places import MovePlaces
 from djinn_jupyter.remote.engine.object_store import take_stored_folder
 from djinn_jupyter.remote.engine.objects import Objects, S3Store
-from djinn_jupyter.remote.engine.quotas import RunningTimesFile
+from djinn_jupyter.remote.engine.running_times import RunningTimesFile
 from djinn_jupyter.wire.own import ELSEWHERE, host_name
 
 FOLDER: Final = "djinn"

@@ -8,31 +8,27 @@ called from one thread.
 from __future__ import annotations
 
 import mmap
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+from djinn_jupyter.engine.process.transport import bytes_of
 from djinn_jupyter.errors import DjinnError, EngineError, MalformedMessage, MessageTooLarge, OverQuota, UsageError
-from djinn_jupyter.remote.engine.persons import LOCAL
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.arrays import Array, pack_where_fewer, unpack
-from djinn_jupyter.wire.codec import Parts, Whole, decode_in_parts, is_large
 from djinn_jupyter.wire.keys import PublicKey
-from djinn_jupyter.wire.people import NO_QUOTA, Quota
+from djinn_jupyter.wire.nouns import OwnerBudget
 from djinn_jupyter.wire.pieces import Dropped, DropPieces, InPieces, PieceRead, PieceTaken, PutPiece, ReadPiece, part_of
 from djinn_jupyter.wire.replies import Failed, Reply
-from djinn_jupyter.wire.requests import Request
 
-PERSON_BYTES: Final = 512 * 2**20
+MOST_UNREAD: Final = 512 * 2**20
 """That one person may leave unread, beside one message of any size."""
 SENTENCES_BYTES: Final = 16 * 2**20  # more, of sentences that say so; beyond them nothing is sent
-MESSAGE_BYTES: Final = 500  # of Python and zmq for a message, besides its frames
 LUMP_BYTES: Final = 64 * 2**10
 FULL_SECONDS: Final = 30.0  # without reading anything, after which a connection is closed
 
@@ -126,10 +122,10 @@ class Unread:
         return stuck
 
     def _takes(self, theirs: _Person, count: int) -> bool:
-        if theirs.bytes + count > PERSON_BYTES:
+        if theirs.bytes + count > MOST_UNREAD:
             self._look(theirs)
         largest = max(count, theirs.largest[1] if theirs.largest else 0)  # goes beside the bound
-        return theirs.bytes + count - largest <= PERSON_BYTES
+        return theirs.bytes + count - largest <= MOST_UNREAD
 
     def _look(self, theirs: _Person) -> None:
         """Look what a person has read since. Less than LUMP_BYTES a connection are not counted."""
@@ -144,11 +140,6 @@ class Unread:
         return self._persons.setdefault(person, _Person()).connections.setdefault(peer, _Connection())
 
 
-def bytes_of(frames: Sequence[codec.WireFrame]) -> int:
-    """Return the memory that a message takes."""
-    return MESSAGE_BYTES + sum(memoryview(frame).nbytes for frame in frames)
-
-
 # Large requests of clients on other machines, put together from the pieces in which they come (wire/pieces.py).
 # Nothing of a request is done before all of it is there, so one that ends half-way has changed nothing. Its pieces are
 # its client's alone: no other adds to them, whatever number it names. Called from the thread of the service; pieces
@@ -160,7 +151,7 @@ FRAME_BYTES: Final = 256  # of Python for a frame, and where it is aligned
 MOST_REQUESTS: Final = 1000  # of one person: each is a mapping, and a process has 65,530
 NOT_WHOLE: Final = "The engine has not all of this request any more, and nothing of it was done; ask again."
 NOT_TAKEN: Final = (
-    f"The engine does not take this request: {spell_bytes(PERSON_BYTES)} of requests of yours are on their way. Let "
+    f"The engine does not take this request: {spell_bytes(MOST_UNREAD)} of requests of yours are on their way. Let "
     "them arrive or interrupt them, and ask again; nothing of it was done."
 )
 TOO_MANY: Final = (
@@ -169,9 +160,9 @@ TOO_MANY: Final = (
 )
 
 
-def no_quota(person: str) -> Quota:
-    """Return no limit: there are no persons."""
-    return NO_QUOTA
+def no_budget(owner: str) -> OwnerBudget:
+    """Return no limit."""
+    return OwnerBudget()
 
 
 class _IncomingRequest:
@@ -217,11 +208,11 @@ class _IncomingRequest:
 
 
 class RequestsInPieces:
-    """One person has at most MOST_REQUESTS and PERSON_BYTES here, beside one request of any size, and never more than
-    their quota of host memory (`quota_of` the person's name)."""
+    """One person has at most MOST_REQUESTS and MOST_UNREAD here, beside one request of any size, and never more than
+    their quota of host memory (`budget_of` the person's name)."""
 
-    def __init__(self, quota_of: Callable[[str], Quota] = no_quota) -> None:
-        self._quota_of = quota_of
+    def __init__(self, budget_of: Callable[[str], OwnerBudget] = no_budget) -> None:
+        self._budget_of = budget_of
         self._incoming: dict[tuple[bytes, int], _IncomingRequest] = {}
         self._unpacker: ThreadPoolExecutor | None = None
 
@@ -271,9 +262,9 @@ class RequestsInPieces:
         if len(theirs) >= MOST_REQUESTS:
             raise EngineError(TOO_MANY)
         on_their_way = sum(theirs)
-        if on_their_way and on_their_way + size > PERSON_BYTES:
+        if on_their_way and on_their_way + size > MOST_UNREAD:
             raise EngineError(NOT_TAKEN)
-        most = self._quota_of(person).host if person is not None else None
+        most = self._budget_of(person).host if person is not None else None
         if most is not None and on_their_way + size > most:
             others = f", and {spell_bytes(on_their_way)} are on their way" if on_their_way else ""
             raise OverQuota(
@@ -314,132 +305,13 @@ def _answer_with(incoming: _IncomingRequest, piece: PutPiece, answer: Answer) ->
         answer(PieceTaken(seconds=time.perf_counter() - began))
 
 
-# Requests with large envelopes, read a part at a turn of the service, which answers others between the parts. What
-# comes from the same connection meanwhile waits behind, in order. Knows no sockets; called from one thread. Python
-# frees a tuple of a million pairs in one go, in whatever thread drops it last, and no other runs meanwhile (30 ms
-# quiet, 900 ms on two loaded cores for four million). So the entries of long lists are kept here until the list has no
-# other owner, and then freed in parts.
-
-Frames = list[codec.WireFrame]
-Read = Callable[[], codec.Envelope[Request]]
-Then = Callable[[Read], None]
-MOST_WAITING: Final = 256 * 2**20  # bytes of one person that wait to be read, beside one request of any size
-FREED_SECONDS: Final = 0.001  # at a turn
-FREED_AT_ONCE: Final = 4  # entries, which may be lists of a part's size
-LOOKED_AT: Final = 64  # lists at a turn
-NOT_READ: Final = (
-    f"The engine does not take this request: {spell_bytes(MOST_WAITING)} of requests of yours wait to be read. Await "
-    "their replies, and ask again; nothing of it was done."
-)
-
-
-class _PeerRequests:
-    """Requests of one connection in the order in which they came; the first is read."""
-
-    def __init__(self, key: PublicKey) -> None:
-        self.key = key
-        self.requests: deque[tuple[Frames, Then]] = deque()
-        self.parts: Parts | None = None
-        self.size = 0
-
-
-class LargeRequests:
-    """`bounds` are how long lists may be by what of the model bounds them (`wire/base.py`)."""
-
-    def __init__(self, bounds: Mapping[str, int]) -> None:
-        self._bounds = bounds
-        self._waiting: dict[bytes, _PeerRequests] = {}
-        self._lists: deque[Whole] = deque()
-        self._freed: list[Any] = []  # the entries of a list without an owner
-
-    @property
-    def busy(self) -> bool:
-        """Return whether some is still to be read, or freed."""
-        return bool(self._waiting or self._freed)
-
-    def read(self, peer: bytes, key: PublicKey, frames: Frames, then: Then) -> None:
-        """Call `then` with what returns the request of these frames, or raises why they are none: at once for a small
-        one, else when it and those of this connection before it are read; those of another key that had its routing id
-        before are dropped. A person, by the `key`, has a bounded number of bytes here; the engine's own user (LOCAL)
-        has not."""
-        waiting = self._waiting.get(peer)
-        if waiting is not None and waiting.key != key:
-            del self._waiting[peer]
-            waiting = None
-        if waiting is None and not is_large(frames):
-            return then(lambda: codec.decode_request(frames))
-        size = sum(memoryview(frame).nbytes for frame in frames)
-        there = sum(one.size for one in self._waiting.values() if one.key == key)
-        if key != LOCAL and there and there + size > MOST_WAITING:
-            return then(_refused)
-        waiting = self._waiting.setdefault(peer, _PeerRequests(key))
-        waiting.requests.append((frames, then))
-        waiting.size += size
-
-    def go_on(self) -> None:
-        """Read one part of the first request of a connection; those that have some take turns. Free lists
-        without an owner."""
-        if self._waiting:
-            peer = next(iter(self._waiting))
-            self._waiting[peer] = self._waiting.pop(peer)
-            self._read_part(peer)
-        if not self._freed:
-            self._freed = self._take_unused()
-        until = time.monotonic() + FREED_SECONDS
-        while self._freed:
-            del self._freed[-FREED_AT_ONCE:]
-            if time.monotonic() >= until:
-                break
-
-    def _take_unused(self) -> list[Any]:
-        """Take out the entries of a list without another owner; the list that holds others was added after them."""
-        for _ in range(min(LOOKED_AT, len(self._lists))):
-            self._lists.rotate()
-            if sys.getrefcount(self._lists[0][0]) <= 2:  # by the pair, and by this very question
-                return self._lists.popleft()[1]
-        return []
-
-    def _read_part(self, peer: bytes) -> None:
-        waiting = self._waiting[peer]
-        frames, _ = waiting.requests[0]
-        waiting.parts = waiting.parts or decode_in_parts(frames, self._bounds)
-        try:
-            whole = next(waiting.parts)
-            if whole is not None:
-                self._lists.append(whole)
-        except StopIteration as end:
-            envelope = end.value
-            self._done(peer, waiting, lambda: envelope)
-        except Exception as error:  # noqa: BLE001  raised again where the request is answered
-            self._done(peer, waiting, _raising(error))
-
-    def _done(self, peer: bytes, waiting: _PeerRequests, result: Read) -> None:
-        frames, then = waiting.requests.popleft()
-        waiting.size -= sum(memoryview(frame).nbytes for frame in frames)
-        waiting.parts = None
-        if not waiting.requests:
-            del self._waiting[peer]
-        then(result)
-
-
-def _refused() -> codec.Envelope[Request]:
-    raise EngineError(NOT_READ)
-
-
-def _raising(error: Exception) -> Read:
-    def read() -> codec.Envelope[Request]:
-        raise error
-
-    return read
-
-
 # Large replies to clients on other machines, kept while their clients read them in pieces (wire/pieces.py). A reply is
 # its client's alone: no other finds it, whatever number it names. Called from the thread of the service; pieces are
 # packed in a thread of their own, one after the other.
 
 NOT_SENT: Final = Failed(
     code="EngineError",
-    message=f"The reply to this request is not sent: {spell_bytes(PERSON_BYTES)} of replies to you are on their way. "
+    message=f"The reply to this request is not sent: {spell_bytes(MOST_UNREAD)} of replies to you are on their way. "
     "Let them arrive or interrupt them, and look at the session before you go on.",
 )
 NOT_THERE: Final = "The rest of this reply is not there any more; ask for it again."
@@ -464,7 +336,7 @@ class _KeptReply:
 
 
 class RepliesInPieces:
-    """One person has at most PERSON_BYTES here, beside one reply of any size."""
+    """One person has at most MOST_UNREAD here, beside one reply of any size."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[bytes, int], _KeptReply] = {}
@@ -477,7 +349,7 @@ class RepliesInPieces:
         """Keep a reply. Return what is sent in its place: NOT_SENT where its person has too much here."""
         self._kept.pop((client, number), None)
         of_person = [bytes_of(reply.frames) for reply in self._kept.values() if reply.person == person]
-        if of_person and sum(of_person) + bytes_of(frames) > PERSON_BYTES:
+        if of_person and sum(of_person) + bytes_of(frames) > MOST_UNREAD:
             return NOT_SENT
         self._kept[client, number] = _KeptReply(frames, person)
         return InPieces(sizes=tuple(memoryview(frame).nbytes for frame in frames))

@@ -16,21 +16,21 @@ import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
 import zmq
 
+from djinn_jupyter.engine.process.transport import Frames, bytes_of
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.system.process import limit_now
 from djinn_jupyter.errors import EngineError
-from djinn_jupyter.remote.engine.large_messages import bytes_of
+from djinn_jupyter.remote.engine.large_messages import RepliesInPieces
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
-from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES
-from djinn_jupyter.wire.replies import Event, Failed
+from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES, PieceRead, is_large
+from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import Request
 
 MOST_REPLIES: Final = 10_000
@@ -96,33 +96,82 @@ NOT_KEPT: Final = Failed(
 """The reply to a request that came again too late."""
 
 
-@dataclass(slots=True)
-class _KeptClient:
-    kept: KeptReplies
-    key: PublicKey
-    peer: bytes
-    heard_at: float
-    digest: bytes
-    resent_before: int  # requests below this number were sent to an earlier engine first
-    taken: set[int] = field(default_factory=set)  # requests that came, beyond `confirmed`
-    confirmed: int = 0  # up to this number the client has all replies
+class OverLines:
+    """The transport of a client that may come back on another connection; `key` is known also while its line is down.
+    Requests below `resent_before` were sent to an earlier engine first. Replies are in `kept` until the client has
+    them, or its person's are too many, or too large ones; large ones are read from `in_pieces`."""
 
-    def has_all_up_to(self, number: int) -> None:
+    outlives_lines = True
+
+    def __init__(
+        self,
+        name: bytes,
+        key: PublicKey,
+        kept: KeptReplies,
+        in_pieces: RepliesInPieces,
+        resent_before: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self.name, self.key, self.peer, self.kept = name, key, NOWHERE, kept
+        self._in_pieces, self._resent_before, self._clock = in_pieces, resent_before, clock
+        self._digest = hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest()
+        self._taken: set[int] = set()  # requests that came, beyond `_confirmed`
+        self._confirmed = 0  # up to this number the client has all replies
+        self.heard_at = clock()
+
+    @property
+    def is_heard(self) -> bool:
+        """True where the client was heard within KEPT_SECONDS."""
+        return self._clock() - self.heard_at <= KEPT_SECONDS
+
+    def take(self, number: int) -> bool:
+        self.heard_at = self._clock()
+        if number <= self._confirmed or number in self._taken:
+            return False
+        self._taken.add(number)
+        if len(self._taken) > MOST_REPLIES:
+            self._has_all_up_to(min(self._taken))
+        return True
+
+    def known_as(self, number: int) -> RequestId | None:
+        """Return the id that the journal has; the token does not follow from it."""
+        return RequestId(client=self._digest, number=number, again=number < self._resent_before)
+
+    def reply_again(self, envelope: codec.Envelope[Request]) -> Frames | None:
+        """Return the reply. Where it is kept no longer: None for a request that only reads and can be done again,
+        NOT_KEPT for another."""
+        frames = self.kept.get(self.name, envelope.id)
+        if frames is not None or type(envelope.body).terms.resent == "anew":
+            return frames
+        return codec.encode_reply(envelope.id, NOT_KEPT)
+
+    def outgoing(self, number: int, reply: Reply, frames: Frames) -> Frames:
+        """Keep a reply, and return its frames; of a large one, which the client reads in pieces, its sizes."""
+        if isinstance(reply, PieceRead):
+            return frames
+        if is_large(frames):
+            frames = codec.encode_reply(number, self._in_pieces.keep(self.name, number, frames, self.key))
+        self.kept.keep(self.name, number, frames)
+        return frames
+
+    def confirm(self, number: int) -> None:
+        self.kept.confirm(self.name, number)
+        self._has_all_up_to(min(number, max(self._taken, default=0)))
+
+    def _has_all_up_to(self, number: int) -> None:
         """Note that the client has the replies up to that number, and sends none of these requests again."""
-        self.confirmed = max(self.confirmed, number)
-        self.taken = {one for one in self.taken if one > self.confirmed}
+        self._confirmed = max(self._confirmed, number)
+        self._taken = {one for one in self._taken if one > self._confirmed}
 
 
 class Lines:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._clients: dict[bytes, _KeptClient] = {}
-        self._kept: WeakValueDictionary[PublicKey, KeptReplies] = WeakValueDictionary()  # kept by its clients
-        self._on: dict[bytes, bytes] = {}
+    """`clients` are those that outlive their lines, by name; `on` has the one that is spoken to on a connection."""
 
-    def __len__(self) -> int:
-        """Return the number of clients that outlive their lines."""
-        return len(self._clients)
+    def __init__(self, in_pieces: RepliesInPieces, clock: Callable[[], float] = time.monotonic) -> None:
+        self._in_pieces, self._clock = in_pieces, clock
+        self.clients: dict[bytes, OverLines] = {}
+        self.on: dict[bytes, bytes] = {}
+        self._kept: WeakValueDictionary[PublicKey, KeptReplies] = WeakValueDictionary()  # kept by its clients
 
     def greet(self, peer: bytes, token: str, key: PublicKey, *, resent_before: int = 0) -> bytes:
         """Return the client that says Hello on a connection; from here on it is spoken to there. One of an earlier
@@ -131,104 +180,41 @@ class Lines:
         if not token:
             return peer
         name = name_of(token, key)
-        client = self._clients.get(name) or self._new(name, peer, key, resent_before)
-        self._clients[name] = client
-        self._on.pop(client.peer, None)
+        if name not in self.clients:
+            kept = self._kept.setdefault(key, KeptReplies())
+            self.clients[name] = OverLines(name, key, kept, self._in_pieces, resent_before, self._clock)
+        client = self.clients[name]
+        self.on.pop(client.peer, None)
         client.peer, client.heard_at = peer, self._clock()
-        self._on[peer] = name
+        self.on[peer] = name
         return name
-
-    def _new(self, name: bytes, peer: bytes, key: PublicKey, resent_before: int) -> _KeptClient:
-        return _KeptClient(
-            kept=self._kept.setdefault(key, KeptReplies()),
-            key=key,
-            peer=peer,
-            heard_at=self._clock(),
-            digest=hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest(),
-            resent_before=resent_before,
-        )
 
     def lose(self, peer: bytes) -> None:
         """Speak to no client on a connection any more; the one that was there may come back on another."""
-        name = self._on.pop(peer, None)
+        name = self.on.pop(peer, None)
         if name is not None:
-            self._clients[name].peer = NOWHERE
-
-    def client_on(self, peer: bytes) -> bytes:
-        """Return the client that is spoken to on a connection."""
-        return self._on.get(peer, peer)
-
-    def peer_of(self, name: bytes) -> bytes:
-        client = self._clients.get(name)
-        return name if client is None else client.peer
-
-    def key_of(self, name: bytes) -> PublicKey:
-        """Return the key of a client that outlives its line, also while that is down."""
-        return self._clients[name].key
-
-    def outlives(self, name: bytes) -> bool:
-        return name in self._clients
+            self.clients[name].peer = NOWHERE
 
     def hears(self, name: bytes) -> bool:
         """Return whether a client outlives its line and was heard within KEPT_SECONDS."""
-        client = self._clients.get(name)
-        return client is not None and self._clock() - client.heard_at <= KEPT_SECONDS
-
-    def take(self, name: bytes, number: int) -> bool:
-        """Note that a request came. Return False where it had come before."""
-        client = self._clients.get(name)
-        if client is None:
-            return True
-        client.heard_at = self._clock()
-        if number <= client.confirmed or number in client.taken:
-            return False
-        client.taken.add(number)
-        if len(client.taken) > MOST_REPLIES:
-            client.has_all_up_to(min(client.taken))
-        return True
-
-    def known_as(self, name: bytes, number: int) -> RequestId | None:
-        """Return the id of a request by which a session knows it again; None for a client that sends none again. The
-        journal has it, and the token does not follow from it."""
-        client = self._clients.get(name)
-        if client is None:
-            return None
-        return RequestId(client=client.digest, number=number, again=number < client.resent_before)
-
-    def remember(self, name: bytes, number: int, frames: list[codec.WireFrame]) -> None:
-        """Keep a reply until the client has it, or its person's are too many, or too large ones."""
-        if name in self._clients:
-            self._clients[name].kept.keep(name, number, frames)
-
-    def reply_again(self, name: bytes, envelope: codec.Envelope[Request]) -> list[codec.WireFrame] | None:
-        """Return the reply that a request got when it came before. Where it is kept no longer: None for one that only
-        reads and can be done again, NOT_KEPT for another."""
-        frames = self._clients[name].kept.get(name, envelope.id)
-        if frames is not None or type(envelope.body).terms.resent == "anew":
-            return frames
-        return codec.encode_reply(envelope.id, NOT_KEPT)
-
-    def confirm(self, name: bytes, number: int) -> None:
-        """Let go of the replies up to that number: the client has them."""
-        client = self._clients.get(name)
-        if client is not None:
-            client.kept.confirm(name, number)
-            client.has_all_up_to(min(number, max(client.taken, default=0)))
+        return name in self.clients and self.clients[name].is_heard
 
     def forget(self, name: bytes) -> None:
-        client = self._clients.pop(name, None)
+        client = self.clients.pop(name, None)
         if client is not None:
-            self._on.pop(client.peer, None)
+            self.on.pop(client.peer, None)
             client.kept.forget(name)
+        self._in_pieces.forget(name)
 
     def sweep(self, known: Callable[[bytes], bool]) -> None:
         """Let go of the replies to clients that were not heard for KEPT_SECONDS, and of clients that are not `known`
         any more."""
-        for name, client in tuple(self._clients.items()):
+        for name, client in tuple(self.clients.items()):
             if not known(name):
                 self.forget(name)
-            elif not self.hears(name):
+            elif not client.is_heard:
                 client.kept.forget(name)
+        self._in_pieces.keep_only(self.hears)
 
 
 def name_of(token: str, key: PublicKey) -> bytes:
@@ -365,10 +351,10 @@ class Connections:
         self.monitor = _watched(router)
         self._peers: dict[int, bytes | None] = {}  # by descriptor, the oldest first
         self._descriptors: dict[bytes, int] = {}
-        self._at_door: set[int] = set()  # of `_peers`, those that do not come over the private folder
+        self.at_door: set[int] = set()  # of `_peers`, those that do not come over the private folder
         self._gates: dict[str, AcceptGate] = {}  # by the kind of listener
         self._listening: set[str | int] = set()
-        self._cut: dict[bytes, float] = {}
+        self.cut_off: dict[bytes, float] = {}  # since when, by routing id: what is still read of them is dropped
         self._finished: dict[int, int] = {}  # bytes of all messages so far, by descriptor
         self._read: Counter[int] = Counter()  # bytes of the messages since the last look
         self.unfinished, self._looked = False, 0.0
@@ -390,7 +376,7 @@ class Connections:
                 told, endpoint = self.monitor.recv_multipart(zmq.NOBLOCK)
                 event, descriptor = _MONITOR_EVENT.unpack(told)
                 self._note_event(event, descriptor, endpoint.decode().partition(":")[0])
-        if len(self._at_door) > self._most_strangers:
+        if len(self.at_door) > self._most_strangers:
             self._close_strangers()
         self._let_in()
 
@@ -402,7 +388,7 @@ class Connections:
         if event == zmq.EVENT_ACCEPTED:
             self._peers[descriptor] = None
             if kind != "ipc":
-                self._at_door.add(descriptor)
+                self.at_door.add(descriptor)
 
     def _let_in(self) -> None:
         """Accept one connection more at each listener, where the descriptors suffice: this user's clients need fewer,
@@ -433,18 +419,15 @@ class Connections:
             raise EngineError(NO_DESCRIPTORS)
 
     def cut(self, peer: bytes) -> None:
-        """Close the connection that speaks by a routing id; what is still read of it is to be dropped (`is_cut`)."""
-        self._cut[peer] = time.monotonic()
+        """Close the connection that speaks by a routing id; what is still read of it is to be dropped (`cut_off`)."""
+        self.cut_off[peer] = time.monotonic()
         if peer in self._descriptors:
             self._shut(self._descriptors[peer])
-
-    def is_cut(self, peer: bytes) -> bool:
-        return peer in self._cut
 
     def sweep(self) -> None:
         """Forget the connections that were closed long ago, and let in the next ones."""
         self._let_in()
-        self._cut = {peer: at for peer, at in self._cut.items() if time.monotonic() - at < CUT_SECONDS}
+        self.cut_off = {peer: at for peer, at in self.cut_off.items() if time.monotonic() - at < CUT_SECONDS}
 
     def look(self) -> None:
         """Close the connections at the door that send more than UNFINISHED_BYTES of one message, and the largest of a
@@ -452,10 +435,10 @@ class Connections:
         coming. To be called where all that zmq has is read."""
         now = time.monotonic()
         early = now - self._looked < LOOK_SECONDS
-        if not self._at_door or early or int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if not self.at_door or early or int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             return
         self._looked = now
-        coming = {one: self._coming(one) for one in self._at_door}
+        coming = {one: self._coming(one) for one in self.at_door}
         self._read.clear()
         self.unfinished = max(coming.values()) > WHOLE_BYTES
         persons: dict[PublicKey | None, dict[int, int]] = {}
@@ -488,12 +471,12 @@ class Connections:
         self.monitor.close(linger=0)
 
     def _close_strangers(self) -> None:
-        strangers = [one for one in self._peers if one in self._at_door and self._person(one) is None]
+        strangers = [one for one in self._peers if one in self.at_door and self._person(one) is None]
         for descriptor in strangers[: -self._most_strangers]:
             self._shut(descriptor)
 
     def _forget(self, descriptor: int) -> None:
-        self._at_door.discard(descriptor)
+        self.at_door.discard(descriptor)
         self._finished.pop(descriptor, None)
         self._read.pop(descriptor, None)
         peer = self._peers.pop(descriptor, None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from djinn_jupyter.wire.base import Frozen
+from djinn_jupyter.wire.base import Frozen, OwnerName
 from djinn_jupyter.wire.provenance import Provenance
-from djinn_jupyter.wire.sessions import MoveId, PersonName
+from djinn_jupyter.wire.sessions import MoveId
 
 
 class Moving(Frozen, frozen=True):
@@ -19,7 +19,7 @@ class Moving(Frozen, frozen=True):
     end: Literal["leaves", "arrives"]
     origin: Provenance
     store: str | None = None
-    person: PersonName | None = None
+    person: OwnerName | None = None
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""The list of persons: the sessions, memory, checkpoints and running time of each. Reads only."""
+"""The list of persons, with the sessions, memory, checkpoints and running time of each; and the sharing of a session
+with one."""
 
 from __future__ import annotations
 
@@ -6,17 +7,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 from djinn_jupyter.engine.loop.dispatch import handles
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.jobs import RunningTime
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import Holdings, SessionTable, by_person, memory
 from djinn_jupyter.engine.store.persistence import Persistence
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.nouns import PersonMemory, SessionDescription
-from djinn_jupyter.wire.people import People, PersonDescription
+from djinn_jupyter.wire.people import NO_QUOTA, People, PersonDescription
+from djinn_jupyter.wire.sessions import Described
+from djinn_jupyter.wire.texts import in_quotes, label
 
 
 class PeopleRequests:
@@ -41,15 +49,29 @@ class PeopleRequests:
             people=tuple(self._describe(one, held.get(one, Holdings()), saved.get(one, 0)) for one in persons)
         )
 
+    @handles(ask.Share)
+    def share(self, request: ask.Share, session: Session, holder: Holder) -> Described:
+        """Let another person read or change a person's session from now on, or no more."""
+        owner = person_of(session.name)
+        if owner is None:
+            raise UsageError(
+                f"Session {in_quotes(label(session.name))} is of the engine's own user, and others could not name it: "
+                "load the engine by a key of your own to share sessions."
+            )
+        if owner == request.person:
+            raise UsageError(f"Session {in_quotes(label(session.name))} is {owner}'s own; share it with another.")
+        session.shares.grant(request.person, request.access)
+        return Described(session=reports.describe(session))
+
     def _describe(self, person: str | None, held: Holdings, saved: int) -> PersonDescription:
         own = [session for session in self._sessions.values() if person_of(session.name) == person]
         return PersonDescription(
-            memory=memory(person, held, self._residency.quotas.added(person)),
+            memory=memory(person, held, self._residency.owner_budgets.added(person)),
             sessions=len(own),
             running=sum(session.state == "running" for session in own),
             checkpoint_bytes=saved,
             running_seconds=self._running_time.seconds(person),
-            quota=self._residency.quotas.of(person),
+            quota=NO_QUOTA.but(msgspec.structs.asdict(self._residency.owner_budgets.of(person))),
         )
 
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from jupyter_core.paths import jupyter_data_dir
 from zmq.utils import z85
 
+from djinn_jupyter.engine.process.admission import LOCAL, Admission, Alone, Answer, Heard, Owner, as_own_user
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import KeyRefused, UnknownSession, UsageError
 from djinn_jupyter.units import spell_moment
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.base import Access, SharedWith, of_person, person_of, respelled, sessions_in
+from djinn_jupyter.wire.base import Access, EventBase, of_person, person_of, respelled, sessions_in
 from djinn_jupyter.wire.keys import FOLDER as KEYS
 from djinn_jupyter.wire.keys import Admitted, Draw, KeyFolder, KeyPair, PublicKey
 from djinn_jupyter.wire.nouns import EngineStatistics, PersonMemory, SessionDescription
 from djinn_jupyter.wire.own import host_name
-from djinn_jupyter.wire.people import PersonDescription, PersonQuotas, Quota, QuotaFolder
+from djinn_jupyter.wire.people import NO_QUOTA, PersonDescription, PersonQuotas, Quota, QuotaFolder, read_quota
 from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.registry import FOLDER
 from djinn_jupyter.wire.replies import (
@@ -102,34 +102,43 @@ NOT_KEPT: Final = (
 """In place of the engine's own sentence, which names sessions of others."""
 
 
-def as_own_user(request: Request, answer: Callable[[Reply], None]) -> tuple[Request, Callable[[Reply], None]]:
-    """Return a request of the engine's own user, and the callback of its answer. That user enters a person's session as
-    a guest does: it goes on being held by its person's kernel. Raises UsageError where a session or a checkpoint would
-    be made under a name that may be a person's, here or in an engine that listens later."""
-    made = request.made or request.saved
-    if made is None or person_of(made) is None:
-        return request, answer
-    refusal = UsageError(
-        f"{in_quotes(made)} would be the name of a person's in an engine that listens, which others reach by their "
-        "keys: choose a name without @."
-    )
-    if not isinstance(request, ask.Open) or request.fresh:
-        raise refusal
-    return ask.Describe(session=made), lambda reply: answer(_as_opened(reply, refusal))
-
-
-def _as_opened(reply: Reply, none_there: UsageError) -> Reply:
-    """Return the answer to an Open that was asked as a Describe."""
-    match reply:
-        case Described(session=session):
-            return Opened(session=session, created=False)
-        case Failed(code="UnknownSession"):
-            return Failed.of(none_there)
-    return reply
-
-
 def no_shares(session: str, person: str) -> None:
     """Return the access to sessions of others where none is shared."""
+
+
+class Persons:
+    """The admission of persons with keys beside the engine's own user. `knows` says of a name whether a key is, or was,
+    admitted under it; for `shares` and `folders` see `Person`."""
+
+    def __init__(self, shares: SharesOf, *, knows: Callable[[str], bool], folders: Folders = ()) -> None:
+        self._shares, self._knows, self._folders = shares, knows, folders
+
+    def asks(self, owner: Owner, request: Request, answer: Answer) -> tuple[Request, Answer]:
+        if owner is None:
+            asked = as_own_user(request, answer)
+        else:
+            person = self._person(owner)
+            full = person.asks(request)
+            asked = full, person.told(answer, request, full)
+        if isinstance(request, ask.Share) and request.needs_others is not None and not self._knows(request.person):
+            raise UsageError(request.needs_others)
+        return asked
+
+    def hears(self, owner: Owner, message: Heard) -> Heard | None:
+        if owner is None:
+            return message
+        person = self._person(owner)
+        if not isinstance(message, EventBase):
+            return cast(Heard, person.hears(message))
+        return cast(Heard, person.event(message)) if person.may_hear(message.session) else None
+
+    def _person(self, name: str) -> Person:
+        return Person(name, self._shares, self._folders)
+
+
+def admission_at(door: Door | None, shares: SharesOf, folders: Folders) -> Admission:
+    """Return the admission of an engine: of persons where it has a door."""
+    return Persons(shares, knows=door.admitted.knows, folders=folders) if door else Alone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +177,6 @@ class Person:
         for name in others.values():
             require_granted(request, name, self.access(name))
         return _of_others(full, others)
-
-    def answered_by(self, answer: Callable[[Reply], None]) -> Callable[[Reply], None]:
-        return lambda reply: answer(self.hears(reply))
 
     def told(self, answer: Callable[[Reply], None], request: Request, asked: Request) -> Callable[[Reply], None]:
         """Return the callback of a request, which has been `asked` under the engine's names."""
@@ -265,11 +271,6 @@ class Person:
         return branch if known else msgspec.structs.replace(branch, forked_from=None)
 
 
-def named_by(request: Request) -> str | None:
-    """Return the session that a request is about."""
-    return next(iter(sessions_in(request).values()), None)
-
-
 def _entered(request: ask.Open) -> ask.Describe:
     """Return the request of a guest who opens a session: it goes on being held by its own person's kernel. UsageError
     where it would be emptied."""
@@ -317,77 +318,32 @@ def _without_texts(statistics: EngineStatistics) -> EngineStatistics:
     return msgspec.structs.replace(statistics, journal_trouble=trouble, last_fault=None)
 
 
-# The persons with whom a session is shared. Any thread may read; the engine's alone writes.
-
-MOST_PERSONS: Final = 100  # all of them are in every description of the session
+# The presence of owners at an engine: how many clients of each are there, and when one was last heard.
 
 
-class Shares:
-    """The mapping is replaced whole, because the service looks into it for each message."""
-
-    def __init__(self) -> None:
-        self._access: Mapping[str, Access] = {}
-
-    @property
-    def by_person(self) -> dict[str, Access]:
-        return dict(self._access)
-
-    def access(self, person: str) -> Access | None:
-        return self._access.get(person)
-
-    def grant(self, person: str, access: Access | None) -> None:
-        """Give a person this access in place of another; None takes it back. UsageError where they would be more than
-        MOST_PERSONS."""
-        others = {name: given for name, given in self._access.items() if name != person}
-        if access is not None and len(others) >= MOST_PERSONS:
-            raise UsageError(
-                f"A session is shared with at most {MOST_PERSONS} persons: take it back from one (--none)."
+def with_presence(
+    people: People,
+    admitted: Iterable[str],
+    heard: Mapping[str | None, float],
+    now: float,
+    present: Iterable[str | None],
+) -> People:
+    """Return the list with all who are `admitted`, and with the presence of each. `heard` has when each was last heard,
+    in seconds of the same clock as `now`; `present` the owner of each client that is there."""
+    listed = {one.person: one for one in people.people}
+    for name in {*heard, *admitted} - listed.keys():
+        listed[name] = _without_sessions(name)
+    clients = Counter(present)
+    return People(
+        people=tuple(
+            msgspec.structs.replace(
+                one,
+                notebooks=clients[one.person],
+                seen_seconds=max(0.0, now - heard[one.person]) if one.person in heard else None,
             )
-        self._access = others if access is None else {**others, person: access}
-
-    def take_over(self, given: Mapping[str, Access]) -> None:
-        """Grant the same as an earlier session of the name did."""
-        self._access = dict(given)
-
-    def describe(self) -> tuple[SharedWith, ...]:
-        return tuple(SharedWith(person=person, access=access) for person, access in sorted(self._access.items()))
-
-
-# The presence of persons at an engine: how many clients of each are there, and when one was last heard.
-
-
-def no_persons() -> Iterable[str]:
-    """Return no names: an engine without a door admits no persons."""
-    return ()
-
-
-class Presence:
-    """`admitted` are the names of the persons whom the engine admits now. None stands for the engine's own user."""
-
-    def __init__(
-        self, admitted: Callable[[], Iterable[str]] = no_persons, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._admitted, self._clock = admitted, clock
-        self._heard: dict[str | None, float] = {}
-
-    def heard(self, person: str | None) -> None:
-        """Note that a message of a person has come. One thread calls it."""
-        self._heard[person] = self._clock()
-
-    def added_to(self, people: People, present: Iterable[str | None]) -> People:
-        """Return the list with all who are admitted, and with the presence of each; `present` has the person behind
-        each client that is there."""
-        listed = {one.person: one for one in people.people}
-        for name in {*self._heard, *self._admitted()} - listed.keys():
-            listed[name] = _without_sessions(name)
-        clients = Counter(present)
-        ordered = sorted(listed.values(), key=lambda one: one.person or "")
-        return People(people=tuple(self._described(one, clients[one.person]) for one in ordered))
-
-    def _described(self, one: PersonDescription, notebooks: int) -> PersonDescription:
-        heard = self._heard.get(one.person)
-        seen = None if heard is None else max(0.0, self._clock() - heard)
-        return msgspec.structs.replace(one, notebooks=notebooks, seen_seconds=seen)
+            for one in sorted(listed.values(), key=lambda one: one.person or "")
+        )
+    )
 
 
 def _without_sessions(person: str | None) -> PersonDescription:
@@ -395,12 +351,10 @@ def _without_sessions(person: str | None) -> PersonDescription:
     return PersonDescription(memory=none, sessions=0, running=0, checkpoint_bytes=0, running_seconds=0.0)
 
 
-# The admission of persons by their keys, looked up for every message: one who was revoked is refused from the next
-# message on, and hears no more. Knows no sockets.
+# The address where persons come by their keys, which are looked up for every message: one who was revoked is refused
+# from the next message on, and hears no more. Knows no sockets.
 
 DOMAIN: Final = "djinn"  # of zmq's authentication
-LOCAL: Final[PublicKey] = b""  # in the place of a key, over the private folder: the engine's own user
-UNKNOWN_KEY: Final[PublicKey] = b"unknown"  # of a connection that is not known, admitted nowhere
 REFUSED: Final = Failed(
     code="KeyRefused",
     message="The engine does not admit this key any more: ask its user, who can admit it again (`djinn key allow`); "
@@ -444,6 +398,14 @@ class Doorkeeper:
         return domain == DOMAIN and self._admitted.name_of(z85.decode(key)) is not None
 
 
+def read_common(quota: str | None, listen: str | None) -> Quota:
+    """Return what each person may have. UsageError where that is no quota, or where no one but the engine's own user
+    comes."""
+    if quota is not None and listen is None:
+        raise UsageError("A quota is for persons with keys, who come where an engine listens: give --listen too.")
+    return NO_QUOTA if quota is None else NO_QUOTA.but(read_quota(quota))
+
+
 def require_free(address: str) -> None:
     """Raise UsageError where nothing can listen on `tcp://HOST:PORT` now; port `*` or 0 is any that is free."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -461,21 +423,11 @@ def require_free(address: str) -> None:
         ) from None
 
 
-class Admission:
-    """The persons behind the keys of a service's connections, and those keys: each is noted, also LOCAL, and a
-    connection that is not known has UNKNOWN_KEY."""
+class AdmittedKeys:
+    """The persons behind the keys of connections. LOCAL is the engine's own user's."""
 
     def __init__(self, admitted: Admitted | None) -> None:
         self._admitted = admitted
-        self._keys: dict[bytes, PublicKey] = {}
-
-    def note(self, peer: bytes, key: PublicKey) -> None:
-        """Note the key of the connection on which a client's message came."""
-        self._keys[peer] = key
-
-    def key(self, peer: bytes) -> PublicKey:
-        """Return the key of a client's connection, LOCAL over the private folder."""
-        return self._keys.get(peer, UNKNOWN_KEY)
 
     def name_of(self, key: PublicKey) -> str | None:
         """Return the person of a key, None where it is not admitted."""
@@ -497,16 +449,3 @@ class Admission:
 
     def admits(self, key: PublicKey) -> bool:
         return key == LOCAL or self.name_of(key) is not None
-
-    def turned_away(self) -> list[bytes]:
-        """Return the clients that are not admitted any more."""
-        return [peer for peer, key in self._keys.items() if not self.admits(key)]
-
-    def keep_only(self, known: Callable[[bytes], bool]) -> None:
-        """Forget the clients that are not known any more, or have not said who they are."""
-        for peer in [peer for peer in self._keys if not known(peer)]:
-            self.forget(peer)
-
-    def forget(self, peer: bytes) -> None:
-        """Forget a client until its next message."""
-        self._keys.pop(peer, None)

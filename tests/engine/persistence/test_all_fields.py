@@ -24,9 +24,9 @@ from djinn_jupyter.engine.session.generation import Generation, Sampler
 from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
 from djinn_jupyter.engine.session.pass_log import Passes, PassLog
 from djinn_jupyter.engine.session.session import MOST_REQUESTS, AnsweredRequests, RequestId, Session
+from djinn_jupyter.engine.session.shares import Grants
 from djinn_jupyter.engine.store import image
 from djinn_jupyter.engine.store.image import ImagePart
-from djinn_jupyter.remote.engine.persons import Shares
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Set
 from djinn_jupyter.wire.looks import Direction
@@ -115,7 +115,7 @@ def differing(one: Any, other: Any, path: str = "session") -> Iterator[str]:
         yield from () if one.text == other.text else (path,)
     elif isinstance(one, Sampler):
         yield from differing(one.generator.get_state(), other.generator.get_state(), f"{path}.generator")
-    elif isinstance(one, Shares):
+    elif isinstance(one, Grants):
         yield from differing(one.by_person, other.by_person, path)
     elif isinstance(one, AnsweredRequests):
         yield from differing([list(one), one.let_go], [list(other), other.let_go], path)

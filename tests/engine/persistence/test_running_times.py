@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from djinn_jupyter.engine.session.jobs import DAY_SECONDS, STEP_SECONDS, RunningTime
-from djinn_jupyter.remote.engine.quotas import TIMES, WRITTEN_SECONDS, RunningTimesFile
+from djinn_jupyter.remote.engine.running_times import TIMES, WRITTEN_SECONDS, RunningTimesFile
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.people import Quota
 from djinn_jupyter.wire.replies import Failed, Finished
@@ -105,7 +105,7 @@ def test_the_quota_of_a_day_holds_at_the_next_engine(tmp_path: Path) -> None:
     second = build_desk(build("llama"))
     journal(second, crashed(tmp_path / "first", tmp_path / "second"))
     assert second.engine.running_time.seconds("anna") == pytest.approx(used)
-    second.engine.heed_quotas(lambda person: Quota(running=0))
+    second.engine.heed_owner_budgets(lambda person: Quota(running=0))
     house = House(second)
     house.ask("anna", ask.Open(session="a"))
     refused = house.ask("anna", ask.Run(session="a", tokens=prompt, max_new_tokens=2))

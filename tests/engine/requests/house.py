@@ -9,7 +9,7 @@ import msgspec
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.system.config import EngineConfig
-from djinn_jupyter.remote.engine.persons import own_folders
+from djinn_jupyter.remote.engine.persons import Persons, own_folders
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Welcome
@@ -26,9 +26,8 @@ class House:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         folders = own_folders(EngineConfig(model="demo"))
-        self.clients = ClientTable(
-            desk.engine, shut_down=self._must_not_end, knows_person=PERSONS.__contains__, folders=folders
-        )
+        admission = Persons(desk.engine.access, knows=PERSONS.__contains__, folders=folders)
+        self.clients = ClientTable(desk.engine, shut_down=self._must_not_end, admission=admission)
         for person, word in (("bert", UNSAID), ("anna", "hers")):
             self.greet(person, word)
 

@@ -241,7 +241,7 @@ def test_a_holder_of_the_same_name_is_another_persons(house: House) -> None:
 def test_an_event_is_heard_by_its_person_alone(house: House) -> None:
     for person in ("anna", "bert"):
         house.ask(person, ask.Listen())
-    heard = house.clients.listeners_of(SessionClosed(session=f"bert@{UNSAID}"))
-    assert heard == {Person("bert"): [b"bert"]}
+    heard = house.clients.hearing(SessionClosed(session=f"bert@{UNSAID}"))
+    assert heard == [(SessionClosed(session=UNSAID), [b"bert"])]
     for person in ("anna", "bert"):
         house.ask(person, ask.Unlisten())

@@ -10,10 +10,10 @@ from typing import Any, Final
 import pytest
 import torch
 
+from djinn_jupyter.engine.loop import owner_budgets
 from djinn_jupyter.engine.session.table import by_person
 from djinn_jupyter.errors import EngineError
 from djinn_jupyter.methods.datasets.request import Score, Scored
-from djinn_jupyter.remote.engine import requests_quotas
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.people import NO_QUOTA, Quota
@@ -70,7 +70,7 @@ class Quoted:
 def made() -> Quoted:
     desk = build_desk(build("llama"))
     quoted = Quoted(House(desk), Told())
-    desk.engine.heed_quotas(quoted.told)
+    desk.engine.heed_owner_budgets(quoted.told)
     quoted.ask(None, protocol.hello(holder="k", user="root"))
     return quoted
 
@@ -119,7 +119,7 @@ def test_no_one_has_more_sessions_than_one_person_may_have_by_any_way(
     quoted.ask(person, ask.Open(session="a"))
     quoted.ask(person, ask.SaveCheckpoint(session="a", name="of many", replace=True))
     quoted.ask(person, ask.Open(session="b"))
-    monkeypatch.setattr(requests_quotas, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(owner_budgets, "MOST_SESSIONS", 2)
     for request in (
         ask.Open(session="c"),
         ask.Fork(session="a", name="c"),
@@ -245,8 +245,8 @@ def test_checkpoints_count_for_the_disk_and_one_in_place_of_another_for_the_diff
 def test_a_run_is_paused_where_the_running_time_is_used_up_and_goes_on_when_there_is_more(quoted: Quoted) -> None:
     done: list[Any] = []
     quoted.ask("anna", ask.Open(session="a"))
-    quotas = quoted.desk.engine.turns._quotas
-    quotas._clock = lambda: quotas._looked + 1.0
+    budgets = quoted.desk.engine.turns._budgets
+    budgets._clock = lambda: budgets._looked + 1.0
     running = ask.Run(session="a", tokens=SHORT, max_new_tokens=40, ignore_eos=True)
     quoted.house.clients.receive(b"anna", running, done.append, "anna")
     session = quoted.desk.engine.sessions["anna@a"]
@@ -270,8 +270,8 @@ def test_a_run_is_paused_where_the_running_time_is_used_up_and_goes_on_when_ther
 def test_other_work_that_uses_up_the_time_ends_with_the_sentence(quoted: Quoted) -> None:
     done: list[Any] = []
     quoted.ask("anna", ask.Open(session="a"))
-    quotas = quoted.desk.engine.turns._quotas
-    quotas._clock = lambda: quotas._looked + 1.0
+    budgets = quoted.desk.engine.turns._budgets
+    budgets._clock = lambda: budgets._looked + 1.0
     asked = Score(session="a", prompts=tuple(tokens(30, seed=seed) for seed in range(8)), mode="exact")
     quoted.house.clients.receive(b"anna", asked, done.append, "anna")
     while not len(quoted.desk.engine.scheduler):
@@ -337,7 +337,7 @@ def test_nothing_is_computed_for_one_who_leaves_too_much_unread(quoted: Quoted) 
         if person == "anna":
             raise EngineError("Read your replies.")
 
-    asked = quoted.desk.engine.residency.quotas
+    asked = quoted.desk.engine.residency.owner_budgets
     usual, asked.require_reader = asked.require_reader, require_reader
     reply = quoted.ask("anna", ask.ReadLogits(session="a"))
     assert isinstance(reply, Failed)

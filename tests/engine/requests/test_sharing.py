@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import pytest
 
+from djinn_jupyter.engine.process.inbox import named_by
+from djinn_jupyter.engine.session.shares import MOST_PERSONS, Grants
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.request import CheckCollect, Collect
-from djinn_jupyter.remote.engine.persons import MOST_PERSONS, Person, Shares, named_by
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Finished, Inspected, Noted, Opened, Paused, SessionClosed
@@ -162,7 +163,7 @@ def test_a_name_that_no_one_has_is_refused_and_may_be_taken_back(stopped: House)
 
 
 def test_a_session_is_shared_with_a_number_of_persons_at_most() -> None:
-    shares = Shares()
+    shares = Grants()
     for number in range(MOST_PERSONS):
         shares.grant(f"person{number}", "read")
     shares.grant("person0", "write")
@@ -212,13 +213,13 @@ def test_events_are_heard_while_it_is_shared(stopped: House) -> None:
     stopped.ask("anna", ask.Listen(session=SHARED))
     missed = SessionClosed(session=SHARED)
     assert stopped.clients.seen(b"anna", missed) == missed
-    assert stopped.clients.listeners_of(missed) == {Person("anna"): [b"anna"]}
+    assert stopped.clients.hearing(missed) == [(missed, [b"anna"])]
     share(stopped, None)
-    assert stopped.clients.listeners_of(missed) == {}
+    assert stopped.clients.hearing(missed) == []
     assert stopped.clients.seen(b"anna", missed) is None
     share(stopped, "read")
     stopped.ask("anna", ask.Unlisten(session=SHARED))
-    assert stopped.clients.listeners_of(missed) == {}
+    assert stopped.clients.hearing(missed) == []
 
 
 def test_a_session_is_shared_with_another_and_only_where_others_can_name_it(stopped: House) -> None:

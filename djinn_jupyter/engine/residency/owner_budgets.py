@@ -1,34 +1,27 @@
-"""The quotas of persons for memory: what each may have more, and the sentence that refuses. Moves nothing.
+"""The budget of memory of each owner: what it may have more, and the sentence that refuses. Moves nothing.
 
-The engine's own user has none. A person's device memory is looked at whenever a session of theirs takes pages: what is
-beyond makes other sessions of the same person leave the device, never another's. Host and disk are where sessions go
-that leave; they are not refused a place there, which would keep them on the device, but the person may make nothing
-more until there is less of it.
+The engine's own user has no budget. The device memory of an owner is checked whenever one of its sessions takes pages:
+what is beyond makes other sessions of the same owner leave the device, never another's. Sessions that leave go to host
+and disk. They are not refused a place there, which would keep them on the device, but the owner may make nothing more
+until there is less of it.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Final
 
-import msgspec
-
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
-from djinn_jupyter.engine.session.jobs import STEP_SECONDS, RunningTime
 from djinn_jupyter.engine.session.session import Session, given_arrays, past_arrays
 from djinn_jupyter.engine.session.table import Holdings, by_person, holdings_of
 from djinn_jupyter.errors import OverQuota, SlabFull, UsageError
-from djinn_jupyter.files import PART, is_plain, make_folder, written_aside
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire.base import person_of
-from djinn_jupyter.wire.nouns import Tier
-from djinn_jupyter.wire.people import NO_QUOTA, Quota
+from djinn_jupyter.wire.nouns import OwnerBudget, Tier
 from djinn_jupyter.wire.texts import in_quotes
 
-QuotaOf = Callable[[str], Quota]
+BudgetOf = Callable[[str], OwnerBudget]
+NO_BUDGET: Final = OwnerBudget()
 
 
 class AwaitedRoom(SlabFull):
@@ -40,7 +33,7 @@ def ask_for_more(person: str) -> str:
     return f"ask the engine's user for more (`djinn quota {person}`)"
 
 
-class MemoryQuotas:
+class OwnerBudgets:
     """`saved` has the bytes of a person's checkpoints, which count for the disk, and `added` those of the modules and
     adapters that the person added, which count for the device."""
 
@@ -53,17 +46,17 @@ class MemoryQuotas:
     ) -> None:
         self._sessions, self._storage_table = sessions, storage_table
         self._saved, self.added = saved, added
-        self._quota_of: QuotaOf | None = None
+        self._budget_of: BudgetOf | None = None
         self.require_reader: Callable[[str], None] = lambda person: None
 
-    def heed(self, quota_of: QuotaOf, require_reader: Callable[[str], None] | None = None) -> None:
-        """Hold every person to what `quota_of` says at each look. `require_reader` raises an error for one who leaves
+    def heed(self, budget_of: BudgetOf, require_reader: Callable[[str], None] | None = None) -> None:
+        """Hold every person to what `budget_of` says at each look. `require_reader` raises an error for one who leaves
         too many replies unread for another to be computed."""
-        self._quota_of = quota_of
+        self._budget_of = budget_of
         self.require_reader = require_reader or self.require_reader
 
-    def of(self, person: str | None) -> Quota:
-        return NO_QUOTA if person is None or self._quota_of is None else self._quota_of(person)
+    def of(self, person: str | None) -> OwnerBudget:
+        return NO_BUDGET if person is None or self._budget_of is None else self._budget_of(person)
 
     def short(self, session: Session, need: int, *, instead: bool = False) -> int:
         """Return the bytes of `need` that the session's person may not have on the device now: 0 where all are granted.
@@ -142,8 +135,8 @@ class MemoryQuotas:
                 )
 
     def _most(self, person: str, tier: Tier) -> int | None:
-        quota = self.of(person)
-        return quota.host if tier == "host" else quota.disk
+        budget = self.of(person)
+        return budget.host if tier == "host" else budget.disk
 
     def _used(self, person: str, tier: Tier, but: Session | None = None) -> int:
         held = self._held(person, lambda held: False, but)
@@ -155,81 +148,3 @@ class MemoryQuotas:
         counted = [session for session in self._sessions.values() if session is not but]
         own = holdings_of((one for one in counted if person_of(one.name) == person), self._storage_table)
         return own if enough(own) else by_person(counted, self._storage_table).get(person, Holdings())
-
-
-# The running time of each person in a file beside the journal, so that a quota of the day outlives the engine.
-# ROOT/times/HOST-0 of the engine whose journal is in ROOT/HOST-0 The next engine that has that folder goes on with it,
-# and takes over those of engines whose folders are gone. An engine that is killed loses the time of its last
-# WRITTEN_SECONDS.
-
-log = logging.getLogger(__name__)
-
-TIMES: Final = "times"
-WRITTEN_SECONDS: Final = 10.0
-
-
-class _KeptTimes(msgspec.Struct, forbid_unknown_fields=True):
-    """Seconds by step of each person; those of the engine's own user have no name."""
-
-    step_seconds: float
-    persons: dict[str, list[tuple[int, float]]]
-
-
-class RunningTimesFile:
-    """Written now and then while time is counted, and at the end. One that cannot be written is tried again; one that
-    cannot be read counts for nothing, which is logged."""
-
-    def __init__(self, journal: Path, running_time: RunningTime, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = journal.parent / TIMES / journal.name
-        self._running_time, self._clock = running_time, clock
-        self._written_at, self._counted = clock(), 0.0
-        self._take_over()
-
-    def attend(self) -> None:
-        """Write what was counted since, where that is due."""
-        if self._clock() - self._written_at >= WRITTEN_SECONDS:
-            self.write()
-
-    def write(self) -> None:
-        self._written_at = self._clock()
-        if self._running_time.counted_seconds == self._counted:
-            return
-        persons = {person or "": steps for person, steps in self._running_time.steps().items()}
-        try:
-            make_folder(self._path.parent)
-            with written_aside(self._path) as (file, aside):
-                file.write(msgspec.json.encode(_KeptTimes(step_seconds=STEP_SECONDS, persons=persons)))
-                file.flush()
-                aside.rename(self._path)
-        except OSError as error:
-            log.warning("The running time of persons cannot be kept: %s", error)
-        else:
-            self._counted = self._running_time.counted_seconds
-
-    def _take_over(self) -> None:
-        journals = self._path.parent.parent
-        ended = [path for path in self._all() if path == self._path or not (journals / path.name).exists()]
-        for path in ended:
-            kept = _read(path)
-            for person, steps in kept.persons.items() if kept is not None else ():
-                self._running_time.take_over(person or None, steps)
-        self.write()
-        for path in ended:
-            if path != self._path and self._path.exists():
-                path.unlink(missing_ok=True)
-
-    def _all(self) -> Iterator[Path]:
-        for path in sorted(self._path.parent.glob("*")):
-            if is_plain(path) and not path.name.endswith(PART):
-                yield path
-
-
-def _read(path: Path) -> _KeptTimes | None:
-    try:
-        kept = msgspec.json.decode(path.read_bytes(), type=_KeptTimes)
-        if kept.step_seconds == STEP_SECONDS:
-            return kept
-        raise ValueError(f"its steps are of {kept.step_seconds} s")
-    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-        log.warning("The running time in %s counts for nothing: %s", path, error)
-        return None

@@ -1,5 +1,5 @@
-"""The refusal of requests for which a person's quota does not suffice, by one rule for every request. What is under way
-is paused or ended by it; nothing that a person has made is given up."""
+"""The refusal of requests for which the budget of an owner does not suffice, by one rule for every request. What is
+under way is paused or ended by it; nothing that was made is given up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.scheduler import Scheduler
+from djinn_jupyter.engine.residency.owner_budgets import AwaitedRoom, ask_for_more
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session.jobs import Job, RunningTime
 from djinn_jupyter.engine.session.session import Session, arrays_within
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import OverQuota, UsageError
-from djinn_jupyter.remote.engine.quotas import AwaitedRoom, ask_for_more
 from djinn_jupyter.units import spell_duration
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of
@@ -23,7 +23,7 @@ MOST_SESSIONS: Final = 5000  # of a person: an empty one has 10 KB of main memor
 LOOK_SECONDS: Final = 0.1  # at the running time of a job that is under way
 
 
-class RequestQuotas:
+class RequestBudgets:
     def __init__(
         self,
         sessions: SessionTable,
@@ -33,7 +33,8 @@ class RequestQuotas:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sessions, self._residency, self._scheduler = sessions, residency, scheduler
-        self._running_time, self._clock, self._memory, self._looked = running_time, clock, residency.quotas, clock()
+        self._running_time, self._memory = running_time, residency.owner_budgets
+        self._clock, self._looked = clock, clock()
 
     def require(self, request: ask.Request, holder: Holder, session: Session | None) -> None:
         """Raise OverQuota where the person who asks may have no more sessions, memory or running time, as this needs.
@@ -60,7 +61,7 @@ class RequestQuotas:
         if not need:
             return
         self._residency.require_given(need)
-        if not self._residency.in_quota(session, need):
+        if not self._residency.in_owner_budget(session, need):
             raise AwaitedRoom("Other sessions of this person are leaving the device.")
 
     def require_room(self, request: ask.Request, session: Session | None, wanted: int) -> None:
@@ -68,7 +69,7 @@ class RequestQuotas:
         can."""
         if session is None or not isinstance(request, ask.Run):
             return
-        if not self._residency.in_quota(session, wanted, instead=request.forgets):
+        if not self._residency.in_owner_budget(session, wanted, instead=request.forgets):
             raise AwaitedRoom("Other sessions of this person are leaving the device.")
 
     def heed(self, job: Job) -> None:

@@ -1,0 +1,69 @@
+"""The seam for others: what each owner of sessions may ask and hear. One person on this machine needs no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.base import person_of
+from djinn_jupyter.wire.replies import Described, Event, Failed, Opened, Reply
+from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire.texts import in_quotes
+
+Answer = Callable[[Reply], None]
+Owner = str | None
+"""The name of an owner of sessions, which means nothing here; None is the engine's own user."""
+Heard = TypeVar("Heard", bound=Reply | Event)
+LOCAL: Final = b""  # in the place of a key, over the private folder: the engine's own user
+UNKNOWN_KEY: Final = b"unknown"  # of a connection that is not known, admitted nowhere
+
+
+class Admission(Protocol):
+    def asks(self, owner: Owner, request: Request, answer: Answer) -> tuple[Request, Answer]:
+        """Return the request as the engine has it, and the callback of its answer. Raises a DjinnError where the owner
+        may not ask so."""
+        ...
+
+    def hears(self, owner: Owner, message: Heard) -> Heard | None:
+        """Return a message as the owner hears it. None where it does not: an event of another's session."""
+        ...
+
+
+class Alone:
+    """The admission of the engine's own user, where no others come."""
+
+    def asks(self, owner: Owner, request: Request, answer: Answer) -> tuple[Request, Answer]:
+        if (unknown := request.needs_others) is not None:
+            raise UsageError(unknown)
+        return as_own_user(request, answer)
+
+    def hears(self, owner: Owner, message: Heard) -> Heard | None:
+        return message
+
+
+def as_own_user(request: Request, answer: Answer) -> tuple[Request, Answer]:
+    """Return a request of the engine's own user, and the callback of its answer. That user enters another's session as
+    a guest does: it goes on being held by its owner's kernel. Raises UsageError where a session or a checkpoint would
+    be made under a name that may be another's, here or in an engine that listens later."""
+    made = request.made or request.saved
+    if made is None or person_of(made) is None:
+        return request, answer
+    refusal = UsageError(
+        f"{in_quotes(made)} would be the name of a person's in an engine that listens, which others reach by their "
+        "keys: choose a name without @."
+    )
+    if not isinstance(request, ask.Open) or request.fresh:
+        raise refusal
+    return ask.Describe(session=made), lambda reply: answer(_as_opened(reply, refusal))
+
+
+def _as_opened(reply: Reply, none_there: UsageError) -> Reply:
+    """Return the answer to an Open that was asked as a Describe."""
+    match reply:
+        case Described(session=session):
+            return Opened(session=session, created=False)
+        case Failed(code="UnknownSession"):
+            return Failed.of(none_there)
+    return reply
