@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ def named(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         for name in _names(node):
             words = re.findall(r"[A-Z][a-z0-9]*", name.rpartition(".")[2])
-            pairs = map("".join, zip(words, words[1:], strict=False))
+            pairs = map("".join, pairwise(words))
             if WORDS & {word.removesuffix("s") for word in (*words, *pairs)}:
                 yield name
 
