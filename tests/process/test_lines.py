@@ -72,7 +72,7 @@ def test_a_reply_that_is_kept_twice_is_counted_once() -> None:
 
 
 def test_replies_are_kept_up_to_a_bound_for_all_clients_of_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_replies, "MOST_BYTES", bytes_of([b"x" * 10]) * 2)
+    monkeypatch.setattr(kept_replies, "MOST_BYTES_OF_REPLIES", bytes_of([b"x" * 10]) * 2)
     lines = Lines(RepliesInPieces())
     first, second = (lines.greet(peer, peer.decode(), key=b"of ada") for peer in (b"1", b"2"))
     other = lines.greet(b"3", "3", key=b"of bert")
