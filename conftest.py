@@ -16,7 +16,7 @@ import zmq
 from hypothesis import settings
 from jupyter_client.connect import LocalPortCache
 
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.machine import computed_on
 from djinn_jupyter.engine.system.process import importing
 from tests.ports import port_of_a_kernel
 

@@ -1,11 +1,13 @@
-"""The course of one run: its folder, log, time limit and result files. Measures nothing."""
+"""The course of one run: its folder, log, time limit, result files, and its end from outside. Measures nothing."""
 
 from __future__ import annotations
 
 import json
 import logging
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,12 +16,105 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from djinn_evaluation.attached import ServerAddress
-from djinn_evaluation.ending import ended_from_outside
-from djinn_evaluation.logs import LOG_LINE, SHOWN_LINE, LogFile, close_log, formatted
 from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError
 
+LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
+SHOWN_LINE = "%(asctime)s %(message)s"
 
+
+class LogFile(logging.FileHandler):
+    """Replaces an earlier log with its first line, or at `begin`. Where the disk refuses, it says so once on standard
+    error and the run goes on: results come first."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, mode="w", delay=True)
+        self._refused = False
+
+    def begin(self) -> None:
+        try:
+            self.stream = self.stream or self._open()
+        except OSError as error:
+            self._refuse(error)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._refuse(sys.exc_info()[1])
+
+    def _refuse(self, error: BaseException | None) -> None:
+        if not self._refused:
+            sys.stderr.write(f"djinn: the log {self.baseFilename} cannot be written: {error}.\n")
+        self._refused = True
+
+    def close(self) -> None:
+        with suppress(OSError):  # unwritten lines are lost; `_refuse` has said so
+            super().close()
+
+
+def formatted(target: logging.Handler, pattern: str, level: str) -> logging.Handler:
+    target.setFormatter(logging.Formatter(pattern))
+    target.setLevel(level)
+    return target
+
+
+def close_log(log: logging.Logger) -> None:
+    for target in list(log.handlers):
+        log.removeHandler(target)
+        target.close()
+
+
+# --- ending ----------------------------------------------------------------------------------------------------------
+GOES_ON = "It is being ended, and its engine with it; another interrupt leaves the engine behind."
+
+
+@dataclass(slots=True)
+class Ending:
+    """Raises in the run at the first signal; a second one, while the run is being ended, must not leave its engine
+    running. A Ctrl-C that is the third signal or a later one raises."""
+
+    time_is_up: Callable[[], Exception]
+    tell: Callable[[str], None]
+    asked: int = 0
+
+    def ring(self, *_: object) -> None:
+        if self._first():
+            raise self.time_is_up()
+
+    def interrupt(self, *_: object) -> None:
+        if self._first() or self.asked > 2:
+            raise KeyboardInterrupt
+        self.tell(GOES_ON)
+
+    def end(self, *_: object) -> None:
+        if self._first():
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def _first(self) -> bool:
+        self.asked += 1
+        return self.asked == 1
+
+
+@contextmanager
+def ended_from_outside(
+    seconds: float | None, time_is_up: Callable[[], Exception], tell: Callable[[str], None]
+) -> Iterator[None]:
+    """Raise in the block `time_is_up()` after `seconds`, KeyboardInterrupt at Ctrl-C, SystemExit at SIGTERM.
+    Signals come to the main thread alone; in other threads nothing is raised."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ending = Ending(time_is_up, tell)
+    does = {signal.SIGALRM: ending.ring, signal.SIGTERM: ending.end, signal.SIGINT: ending.interrupt}
+    before = {number: signal.signal(number, do) for number, do in does.items()}
+    if seconds is not None:
+        signal.setitimer(signal.ITIMER_REAL, max(1e-3, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, did in before.items():
+            signal.signal(number, did)
+
+
+# --- course ----------------------------------------------------------------------------------------------------------
 class TimeIsUp(DjinnError):
     """The run has reached the time limit of its configuration."""
 
@@ -39,6 +134,18 @@ EARLIER = "earlier"  # the folder for the result files of an earlier run
 REPORTS = ("report.html", "report.md")
 NOT_YET = Unmeasured(reason="the run did not come to it")
 NUMBERS = re.compile(r'\[\n([^\[\]{}"]*)\]')  # a list in JSON of neither strings, lists nor objects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """The place of an engine as `dj.connect` takes it, and the name or the file of the `key` by which it knows this
+    user."""
+
+    place: str
+    key: str | None = None
+
+    def __str__(self) -> str:
+        return self.place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

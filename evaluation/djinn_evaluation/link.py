@@ -1,18 +1,27 @@
-"""The link that plain PyTorch measures in the same run, and the check that no transfer was faster: one that was has
-left something out."""
+"""The link that plain PyTorch measures in the same run, the moves of sessions over it, and the check that no transfer
+was faster: one that was has left something out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from djinn_evaluation import afar
+from djinn_evaluation import serving
 from djinn_evaluation.baselines.asking import baseline
-from djinn_evaluation.course import Course, Unmeasured
+from djinn_evaluation.course import Course, Unmeasured, timed
 from djinn_evaluation.intervals import Verdict
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.link.channel import expect
 from djinn_jupyter.units import GIB, spell_bytes
 from djinn_jupyter.wire.nouns import LayerCopy, Transfer
+from djinn_jupyter.wire.replies import Event, SessionSwapped, Swapped
+from djinn_jupyter.wire.requests import SwapOut
 
 Way = Literal["in", "out"]
 WAYS: Mapping[Way, str] = {"in": "to the device", "out": "from it"}
@@ -99,7 +108,7 @@ class UnseenLink(Link):
 
     @property
     def left_open(self) -> list[str]:
-        return [f"{afar.sentence(afar.LINK_UNSEEN)[:-1]}: no transfer was held against it."]
+        return [f"{serving.sentence(serving.LINK_UNSEEN)[:-1]}: no transfer was held against it."]
 
     def seconds(self, way: Way, nbytes: int) -> float:
         return 0.0
@@ -108,7 +117,7 @@ class UnseenLink(Link):
         return []
 
     def fields(self, found: Iterable[TimedCopy]) -> Unmeasured:
-        return afar.LINK_UNSEEN
+        return serving.LINK_UNSEEN
 
 
 def measured_link(course: Course, device: str) -> Link:
@@ -120,7 +129,7 @@ def measured_link(course: Course, device: str) -> Link:
     key = f"link of {device}"
     if key not in course.measured_once:
         course.check_time()
-        with baseline("link") as link:
+        with baseline("copies") as link:
             found = Link(copies=link.ask("measure", device=device)["copies"])
         ways = (f"{spell_bytes(found.fastest(way))}/s {words}" for way, words in WAYS.items())
         course.tell(f"Link, by plain copies: {', '.join(ways)}")
@@ -156,3 +165,132 @@ def _spelled(rate: float | None) -> float | Unmeasured:
     if rate is None:
         return NONE
     return rate / GIB if rate != float("inf") else Unmeasured(reason="a transfer took no time at all")
+
+
+# --- absence ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """Milliseconds and bytes of a session's way to the host and back. `copy_ms` and `back_copy_ms` are those of the
+    mover's copies; None where all bytes had a copy already."""
+
+    out_ms: float  # from the request until the bytes are on the host
+    dispatch_ms: float  # the wait of another session's request meanwhile
+    still_ms: float  # the wait of the same request right before, while nothing leaves
+    copy_ms: float | None
+    back_ms: float  # from the request until the stopped pass can go on
+    back_copy_ms: float | None
+    bytes_moved: int
+    bytes_back: int
+    bytes_left: int  # on the device after the order to leave it
+
+    def copies(self) -> list[TimedCopy]:
+        """Return the copies of both ways, as the mover timed them."""
+        ways: list[tuple[Way, int, float | None]] = [
+            ("out", self.bytes_moved, self.copy_ms),
+            ("in", self.bytes_back, self.back_copy_ms),
+        ]
+        return [
+            TimedCopy(what=f"A session's way {way}", way=way, nbytes=nbytes, seconds=milliseconds / 1000)
+            for way, nbytes, milliseconds in ways
+            if milliseconds is not None
+        ]
+
+
+def absence(engine: RemoteEngine, session: RemoteSession) -> Absence:
+    """Swap the session to the host and back. DjinnError where nothing moves."""
+    bystander = engine.session("bystander")
+    _, still_ms = timed(bystander.describe)
+    out, out_ms, dispatch_ms = _leave(engine, session, bystander)
+    left = session.describe().device_bytes
+    back, back_ms = timed(session.swap_in)
+    if out is None or back is None:
+        raise DjinnError("A stopped session was told to leave the device, and nothing moved.")
+    return Absence(
+        out_ms=out_ms,
+        dispatch_ms=dispatch_ms,
+        still_ms=still_ms,
+        copy_ms=copy_milliseconds(out),
+        back_ms=back_ms,
+        back_copy_ms=copy_milliseconds(back),
+        bytes_moved=out.bytes_moved,
+        bytes_back=back.bytes_moved,
+        bytes_left=left,
+    )
+
+
+def copy_milliseconds(moved: Transfer) -> float | None:
+    """Return the milliseconds of the mover's copies alone; None where nothing was copied."""
+    return None if moved.copy_seconds is None else 1000 * moved.copy_seconds
+
+
+def _leave(
+    engine: RemoteEngine, session: RemoteSession, bystander: RemoteSession
+) -> tuple[Transfer | None, float, float]:
+    """Return the transfer, the milliseconds until it was over, and the milliseconds until the bystander's request,
+    sent right after, was answered."""
+    begun = time.perf_counter()
+    leaving = engine.channel.ask(SwapOut(session=session.name, tier="host"))
+    bystander.describe()
+    dispatch_ms = 1000 * (time.perf_counter() - begun)
+    moved = expect(leaving.result(), Swapped).transfer
+    return moved, 1000 * (time.perf_counter() - begun), dispatch_ms
+
+
+# --- swaps -----------------------------------------------------------------------------------------------------------
+NOT_COPIED = Unmeasured(reason="nothing had to be copied")
+
+
+@dataclass(slots=True)
+class Swaps:
+    """`events` are the fields of `swap_events`; `first_out` the moment (seconds) of the first eviction."""
+
+    events: list[dict[str, Any]]
+    first_out: float | None = None
+    copies: list[TimedCopy] = field(default_factory=list)
+
+    def latencies(self) -> list[float]:
+        return [event["ms"] for event in self.events]
+
+
+@contextmanager
+def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]:
+    """Collect the engine's swaps from the beginning of the block to its end, without write-through. `begun` is
+    monotonic."""
+    found, lock = Swaps([]), threading.Lock()
+
+    def hear(event: Event) -> None:
+        if not isinstance(event, SessionSwapped) or event.transfer.cause == "write_through":
+            return
+        moved = event.transfer
+        with lock:
+            at = time.monotonic() - begun
+            if moved.direction == "out" and moved.cause != "asked" and found.first_out is None:
+                found.first_out = at
+            found.copies += of_transfer(event.session, moved)
+            found.events.append(
+                {
+                    "session": event.session,
+                    "direction": moved.direction,
+                    "tier": moved.tier,
+                    "cause": moved.cause,
+                    "bytes": moved.bytes_moved,
+                    "ms": 1000 * moved.seconds,
+                    "copy_ms": NOT_COPIED if moved.copy_seconds is None else 1000 * moved.copy_seconds,
+                    "gb_per_s": _rate(moved),
+                    "timestamp": at,
+                }
+            )
+        course.tell(
+            f"[{event.session}] SWAP DETECTED: {1000 * moved.seconds:.2f} ms ({moved.direction}, {moved.cause})"
+        )
+
+    stop = engine.channel.listen("", hear)
+    try:
+        yield found
+    finally:
+        stop()
+
+
+def _rate(moved: Transfer) -> float | Unmeasured:
+    """Return GiB a second of the mover's copies; a move waits besides."""
+    return moved.bytes_moved / moved.copy_seconds / GIB if moved.copy_seconds else NOT_COPIED

@@ -1,4 +1,4 @@
-"""Memory sampled from outside: the device by NVML where there is a GPU, the engine's process, the engine's accounting
+"""Memory sampled from outside: the device by NVML where there is a GPU, the process's own, the engine's accounting
 (`accounted`)."""
 
 from __future__ import annotations
@@ -13,13 +13,45 @@ from itertools import pairwise
 
 import psutil
 
-from djinn_evaluation.afar import is_afar, join
 from djinn_evaluation.nvml import Card, Unseen, card
+from djinn_evaluation.serving import is_afar, repeated
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.nouns import EngineStatistics
 
+PROCESS = "the process's own memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """`measured_by` names it for the result files."""
+
+    measured_by: str
+    _card: Card | None
+    _process: psutil.Process
+
+    def read(self) -> int:
+        """Return the bytes at this moment."""
+        return int(self._process.memory_info().rss) if self._card is None else self._card.bytes_in_use()
+
+
+@contextmanager
+def counter_of(device: str, pid: int) -> Iterator[Counter]:
+    """Yield the counter of a torch device for the process that computes on it. DjinnError for a GPU that its driver
+    does not show."""
+    process = psutil.Process(pid)
+    if not device.startswith("cuda"):
+        yield Counter(measured_by=PROCESS, _card=None, _process=process)
+        return
+    try:
+        with card(device) as seen:
+            yield Counter(measured_by="NVML", _card=seen, _process=process)
+    except Unseen as why:
+        raise DjinnError(f"The memory of {device} cannot be read: {why}") from None
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
 PERIOD_SECONDS = 0.05
 LEAST_CARD = 1 << 30  # bytes; CUDA's context and the kernels it loads fill a card of less by themselves
 
@@ -154,8 +186,6 @@ def _card_of(engine: RemoteEngine) -> AbstractContextManager[Card]:
 
 def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: float) -> Iterator[Curve]:
     assert engine.entry is not None
-    ended = threading.Event()
-    failed: list[DjinnError | Unseen] = []
     process = None if is_afar(engine) else psutil.Process(engine.entry.pid)
 
     def look() -> MemorySample:
@@ -169,20 +199,6 @@ def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: f
             used=in_use(reading),
         )
 
-    def sample() -> None:
-        try:
-            while not ended.wait(PERIOD_SECONDS):
-                curve.take()
-        except (DjinnError, Unseen) as error:  # raised where the thread is joined
-            failed.append(error)
-
     curve = Curve(measured_by=measured_by, look=look)
-    thread = threading.Thread(target=sample, name="djinn-experiment-memory", daemon=True)
-    thread.start()
-    try:
+    with repeated(curve.take, "djinn-experiment-memory", PERIOD_SECONDS, engine.channel):
         yield curve
-    finally:
-        ended.set()
-        join(thread, engine.channel)
-    if failed:
-        raise failed[0]

@@ -14,10 +14,10 @@ import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation.afar import OTHER_BITS, PROCESS_UNSEEN, SIDES_APART
-from djinn_evaluation.claims.results import Results
+from djinn_evaluation.claims.judging import Results
 from djinn_evaluation.claims.table import CLAIMS
-from djinn_evaluation.commands.every import UNDECIDED
+from djinn_evaluation.commands.experiment import UNDECIDED
+from djinn_evaluation.serving import OTHER_BITS, PROCESS_UNSEEN, SIDES_APART
 from djinn_evaluation.timing import checkpoint_cost
 from djinn_evaluation.whitebox.trials import Reference
 from djinn_jupyter.api import loading

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from djinn_evaluation.afar import DOWN
-from djinn_evaluation.commands.every import UNDECIDED
+from djinn_evaluation.commands.experiment import UNDECIDED
+from djinn_evaluation.serving import DOWN
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]

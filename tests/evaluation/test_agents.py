@@ -14,20 +14,24 @@ import msgspec
 import numpy as np
 import pytest
 
-from djinn_evaluation.agents import experiment, prediction
-from djinn_evaluation.agents.concurrency import CrowdCounts
-from djinn_evaluation.agents.crowd import CrowdRecord
-from djinn_evaluation.agents.experiment import CrowdsMeasured, judge
-from djinn_evaluation.agents.living import AgentRecord, ReplyRecord
-from djinn_evaluation.agents.prediction import events, predicted
-from djinn_evaluation.agents.quantiles import of_agents, percentile, ratios_of
+from djinn_evaluation.agents import experiment
+from djinn_evaluation.agents.crowd import CrowdCounts, CrowdRecord, comparisons, moves
+from djinn_evaluation.agents.experiment import CrowdsMeasured, events, judge, predicted
+from djinn_evaluation.agents.living import (
+    WAYS,
+    AgentRecord,
+    AgentScript,
+    ReplyRecord,
+    by_engine,
+    pauses_of,
+    recorded_pauses,
+    scripts,
+)
 from djinn_evaluation.agents.replay.predict import predict
-from djinn_evaluation.agents.rows import comparisons, moves
-from djinn_evaluation.agents.script import AgentScript, pauses_of, recorded_pauses, scripts
-from djinn_evaluation.agents.ways import WAYS, by_engine
-from djinn_evaluation.configuration.agents import WAY_NAMES, AgentsFile
 from djinn_evaluation.configuration.reading import read
+from djinn_evaluation.configuration.sections import WAY_NAMES, AgentsFile
 from djinn_evaluation.course import Course, begin
+from djinn_evaluation.intervals import of_agents, percentile, ratios_of
 from djinn_evaluation.link import Link
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.units import GIB
@@ -286,6 +290,6 @@ def test_a_simulator_that_is_late_loses_no_measurement(monkeypatch: pytest.Monke
     link = Link(copies={"in": [(1, 1.0)], "out": [(1, 1.0)]})
     asked = (begin(tmp_path, "run.log", terminal=False), file, sums, link, alone, {"lru": {1: [crowd(alone)]}})
     assert predicted(*asked)["status"] == "success"
-    monkeypatch.setattr(prediction, "SECONDS", 0.0)
+    monkeypatch.setattr(experiment, "SECONDS", 0.0)
     found = predicted(*asked)
     assert (found["status"], found["reason"]) == ("error", "the simulator did not answer within 0.0 seconds")

@@ -14,7 +14,7 @@ import pytest
 
 import djinn_jupyter.cli.main as cli
 from djinn_evaluation.commands import experiment
-from djinn_evaluation.commands.every import AGAIN, RUNS, UNDECIDED, steps_of
+from djinn_evaluation.commands.experiment import AGAIN, RUNS, UNDECIDED, steps_of
 from djinn_evaluation.course import Undecided
 from djinn_jupyter.errors import ModelDoesNotFit
 

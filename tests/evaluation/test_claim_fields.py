@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from djinn_evaluation.claims.results import ARCHITECTURES, FieldSource, NotMeasured, Results
+from djinn_evaluation import pressure
+from djinn_evaluation.claims.judging import ARCHITECTURES, FieldSource, NotMeasured, Results
 from djinn_evaluation.claims.table import CLAIMS
 from djinn_evaluation.course import Course
-from djinn_evaluation.pressure import experiment as pressure
 from djinn_jupyter.units import GIB
 from tests.evaluation.test_claims import HOLDING, SPAWNED, evicted
 

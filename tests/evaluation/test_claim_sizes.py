@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from djinn_evaluation.claims.claim import StatedClaim
-from djinn_evaluation.claims.results import NotMeasured, Results
-from djinn_evaluation.claims.sizes import SIZES
-from djinn_evaluation.claims.table import CLAIMS
+from djinn_evaluation.claims.judging import NotMeasured, Results, StatedClaim
+from djinn_evaluation.claims.table import CLAIMS, SIZES
 from tests.evaluation.test_claims import HOLDING
 
 sized = pytest.mark.parametrize("claim", [c for c in CLAIMS if c.sizes], ids=lambda c: f"claim-{c.number}")

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from djinn_evaluation import cores
-from djinn_evaluation.claims.answers import answers
-from djinn_evaluation.claims.claim import StatedClaim
-from djinn_evaluation.claims.results import Results
+from djinn_evaluation import machine, report
+from djinn_evaluation.claims.judging import Results, StatedClaim, answers
 from djinn_evaluation.claims.table import CLAIMS
-from djinn_evaluation.report import tables
-from djinn_evaluation.whitebox import overhead, trials
+from djinn_evaluation.whitebox import trials
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.units import GIB
@@ -369,17 +366,17 @@ def test_a_planted_slow_stop_is_refuted(
 ) -> None:
     clock = ClockOfRuns(slow_stops=slow_stops)
     monkeypatch.setattr(RemoteSession, "run", lambda session, prompt, **options: clock.run(session, prompt, **options))
-    monkeypatch.setattr(overhead, "timed", clock.timed)
+    monkeypatch.setattr(trials, "timed", clock.timed)
     monkeypatch.setattr(trials, "timed", clock.timed)
     monkeypatch.setattr(trials, "perf_counter", clock)
-    monkeypatch.setattr(cores, "seconds_without_core", lambda pids: 0.0)
+    monkeypatch.setattr(machine, "seconds_without_core", lambda pids: 0.0)
     inside = Inside(tmp_path)
     with one_thread():
         ran = inside.run(
             "whitebox", *TRIALS, "experiment.overhead_pairs=6", "experiment.num_trials=2", flags=OURS_ALONE
         )
     ran.folder.rename(tmp_path / "whitebox")
-    found = {row["claim"]: row for row in answers(Results(folder=tmp_path))["claims"]}
+    found = {row["claim"]: row for row in answers(Results(folder=tmp_path), CLAIMS)["claims"]}
     assert found[9]["verdict"] == verdict, found[9]
     assert (found[9]["interval"]["low"] > 100) is slow_stops
     assert found[1]["verdict"] == "holds at this size", "the bits are right all the same"
@@ -389,10 +386,10 @@ def test_a_planted_slow_stop_is_refuted(
 
 
 def test_the_report_has_every_sentence_and_its_answer(tmp_path: Path) -> None:
-    found = answers(Results(folder=tmp_path))
+    found = answers(Results(folder=tmp_path), CLAIMS)
     assert found["summary"] == {"holds": 0, "holds at this size": 0, "refuted": 1, "undecided": 28}
-    told = dict(tables.rows(found))
+    told = dict(report.scalars(found))
     assert len([name for name in told if name[0].isdigit()]) == 29
     assert told["15. 27 GB + 50 x 1.3 GB = 92 GB on 80 GB"].startswith("refuted; 102.369 GiB; ")
-    (grid,) = tables.grids(found)
+    (grid,) = report.grids(found)
     assert len(grid[2]) == 29

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation import commit
-from djinn_evaluation.claims.claim import StatedClaim, StatedSize
-from djinn_evaluation.claims.results import FieldSource, Results
+from djinn_evaluation import machine as commit
+from djinn_evaluation import report
+from djinn_evaluation.claims.judging import FieldSource, Results, StatedClaim, StatedSize
 from djinn_evaluation.claims.table import CLAIMS
-from djinn_evaluation.report import tables
 from tests.evaluation.test_claims import HOLDING, NEVER_HOLDS
 
-CODE = commit.present()
+CODE = commit.present_code()
 OTHER = {**CODE, "commit": "0" * 40}
 BAD: dict[str, dict[str, Any]] = {
     "failed": {"status": "failed"},
@@ -120,10 +119,10 @@ def test_code_is_the_same_where_neither_folder_differs(monkeypatch: pytest.Monke
         (tmp_path / path).write_text(text)
         git("add", "--all")
         git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", path)
-        return commit.present()
+        return commit.present_code()
 
     monkeypatch.setattr(commit, "CHECKOUT", tmp_path)
-    outside = commit.present()
+    outside = commit.present_code()
     assert (outside["commit"], outside["clean"], bool(outside["versions"]["djinn-jupyter"])) == (None, None, True)
     git("init", "--quiet")
     committed("djinn_jupyter/one.py", "1")
@@ -131,22 +130,26 @@ def test_code_is_the_same_where_neither_folder_differs(monkeypatch: pytest.Monke
     assert (first["commit"], first["clean"]) == (git("rev-parse", "HEAD"), True)
     documents = committed("docs/page.md", "3")
     assert documents["commit"] != first["commit"]
-    assert commit.same(first, documents)
+    assert commit.same_code(first, documents)
     (tmp_path / "djinn_jupyter" / "one.py").write_text("4")
-    changed = commit.present()
+    changed = commit.present_code()
     (tmp_path / "djinn_jupyter" / "one.py").write_text("5")
-    assert (changed["clean"], commit.same(documents, changed), commit.same(changed, commit.present())) == (
+    assert (
+        changed["clean"],
+        commit.same_code(documents, changed),
+        commit.same_code(changed, commit.present_code()),
+    ) == (
         False,
         False,
         False,
     )
     git("checkout", "--quiet", ".")
     (tmp_path / "djinn_jupyter" / "new.py").write_text("6")
-    assert not commit.same(documents, commit.present())
-    assert not commit.same(documents, committed("djinn_jupyter/one.py", "7"))
-    assert not commit.same(documents, OTHER)
-    assert commit.same(documents, outside)
-    assert not commit.same(outside, {**outside, "versions": {"djinn-jupyter": "0.0.9"}})
+    assert not commit.same_code(documents, commit.present_code())
+    assert not commit.same_code(documents, committed("djinn_jupyter/one.py", "7"))
+    assert not commit.same_code(documents, OTHER)
+    assert commit.same_code(documents, outside)
+    assert not commit.same_code(outside, {**outside, "versions": {"djinn-jupyter": "0.0.9"}})
 
 
 def test_claims_are_judged_on_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +162,7 @@ def test_claims_are_judged_on_runs_that_are_there(tmp_path: Path, capsys: pytest
     found = json.loads((tmp_path / "claims.json").read_text())
     assert (found["machine"], found["runs"], found["profile"]) == (machine, runs, "small")
     assert found["claims"][0]["reason"] == "whitebox failed: So."
-    assert "1. 100.00 %" in dict(tables.rows(found)).__str__()
+    assert "1. 100.00 %" in dict(report.scalars(found)).__str__()
     assert "whitebox            FAIL" in capsys.readouterr().out
     assert (tmp_path / "report.md").is_file()
     (tmp_path / "runs.json").unlink()

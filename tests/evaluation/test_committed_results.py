@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from djinn_evaluation.claims.answers import answers
-from djinn_evaluation.claims.results import Results
+from djinn_evaluation.claims.judging import Results, answers
+from djinn_evaluation.claims.table import CLAIMS
 
 FOLDER = Path(__file__).parents[2] / "evaluation" / "results"
 SMALL = FOLDER / "small"
@@ -22,7 +22,7 @@ def committed() -> Any:
 
 
 def test_the_answers_are_those_of_the_files(committed: Any) -> None:
-    judged = json.loads(json.dumps(answers(Results(folder=SMALL, code=committed.get("code")))))
+    judged = json.loads(json.dumps(answers(Results(folder=SMALL, code=committed.get("code")), CLAIMS)))
     for told, found in zip(committed["claims"], judged["claims"], strict=True):
         assert told == found, told["claim"]
     assert committed["summary"] == judged["summary"]

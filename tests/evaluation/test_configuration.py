@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_evaluation.configuration.agents import AgentsFile
-from djinn_evaluation.configuration.architecture import split
-from djinn_evaluation.configuration.reading import explain, parse, read, shipped
-from djinn_evaluation.configuration.section import Section, keys_of
-from djinn_evaluation.configuration.streaming import Streaming
-from djinn_evaluation.configuration.timing import CheckpointCost, ResumeLatency
-from djinn_evaluation.configuration.validation import ValidationFile
-from djinn_evaluation.configuration.whitebox import Whitebox
+from djinn_evaluation.configuration.reading import Section, explain, keys_of, parse, read, shipped_files, split
+from djinn_evaluation.configuration.sections import (
+    AgentsFile,
+    CheckpointCost,
+    ResumeLatency,
+    Streaming,
+    ValidationFile,
+    Whitebox,
+)
 from djinn_jupyter.errors import UsageError
 
 KINDS: dict[str, type[Section]] = {
@@ -29,7 +30,7 @@ def kind_of(file: str) -> type[Section]:
     return next(kind for name, kind in KINDS.items() if file.startswith(name))
 
 
-@pytest.mark.parametrize("file", shipped())
+@pytest.mark.parametrize("file", shipped_files())
 def test_a_shipped_file_is_read(file: str) -> None:
     assert isinstance(read(file, kind_of(file)), kind_of(file))
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from djinn_evaluation import cores
-from djinn_evaluation.validation.beside import added
+from djinn_evaluation import machine
+from djinn_evaluation.validation.flatline import added
 
 
 def test_the_kernel_says_how_long_threads_had_no_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "PROCESSES", tmp_path)
+    monkeypatch.setattr(machine, "PROCESSES", tmp_path)
     for thread, text in enumerate(("9 2000000000 7\n", "9 500000000 7\n", "")):
         place = tmp_path / "17" / "task" / str(thread)
         place.mkdir(parents=True)
         (place / "schedstat").write_text(text)
-    assert cores.seconds_without_core([17]) == 2.5
-    assert cores.seconds_without_core([18]) is None
+    assert machine.seconds_without_core([17]) == 2.5
+    assert machine.seconds_without_core([18]) is None
     assert (added(1.0, 2.0, 2.5), added(1.0, 2.0, 1.9), added(1.0, None, 2.0)) == (1.5, 1.0, None)
 
 
@@ -38,11 +38,11 @@ def test_all_threads_have_the_cores_first_within_the_block_and_not_after_it(
         if thread == 9:
             raise ProcessLookupError
 
-    monkeypatch.setattr(cores, "PROCESSES", tmp_path)
+    monkeypatch.setattr(machine, "PROCESSES", tmp_path)
     monkeypatch.setattr(os, "sched_setscheduler", schedule)
     threads(tmp_path, 7, 7, 9)
     threads(tmp_path, 8, 8)
-    with cores.cores_first([7, 8], asked=True) as granted:
+    with machine.cores_first([7, 8], asked=True) as granted:
         assert granted
         assert sorted(told) == [(thread, os.SCHED_RR, 1) for thread in (7, 8, 9)]
         told.clear()
@@ -63,13 +63,13 @@ def test_cores_that_were_not_asked_for_or_are_refused_change_nothing(
             raise PermissionError
         policies[thread] = policy
 
-    monkeypatch.setattr(cores, "PROCESSES", tmp_path)
+    monkeypatch.setattr(machine, "PROCESSES", tmp_path)
     monkeypatch.setattr(os, "sched_setscheduler", schedule)
     threads(tmp_path, 7, 7)
     threads(tmp_path, 8, 8)
-    with cores.cores_first([7, 8], asked=False) as granted:
+    with machine.cores_first([7, 8], asked=False) as granted:
         assert (granted, told) == (False, [])
-    with cores.cores_first([7, 8], asked=True) as granted:
+    with machine.cores_first([7, 8], asked=True) as granted:
         assert not granted
         assert (7, os.SCHED_RR) in told
         assert set(policies.values()) == {os.SCHED_OTHER}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from djinn_evaluation.baselines import weights
-from djinn_evaluation.baselines.with_deepspeed import ZeroInference, configuration
+from djinn_evaluation.baselines.offloads import ZeroInference, configuration
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from djinn_evaluation.baselines import drawing
-from djinn_evaluation.baselines.by_hand import ByHand
+from djinn_evaluation.baselines import weights
 from djinn_evaluation.baselines.copies import WAYS
+from djinn_evaluation.baselines.eager import ByHand
 from djinn_evaluation.course import Course
-from djinn_evaluation.streaming import subjects
-from djinn_evaluation.streaming.subjects import DrawnShape, configuration_of, shrunk, that_fits
+from djinn_evaluation.streaming import sides
+from djinn_evaluation.streaming.sides import DrawnShape, configuration_of, shrunk, that_fits
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.units import GIB
 
@@ -41,7 +41,7 @@ def test_a_shape_has_weights_in_a_folder_as_long_as_it_is_measured(tmp_path: Pat
     hand: Any = Near()
     shape = DrawnShape(architecture="Llama-2-70b-hf", divide_widths=128, layers=4, dtype="float32")
     course = Course(folder=tmp_path, log=logging.getLogger("test"))
-    with subjects.subject(course, shape, hand) as found:
+    with sides.subject(course, shape, hand) as found:
         assert found.name == "Llama-2-70b-hf, widths divided by 128, 4 layers with random weights"
         sizes = hand.ask("sizes", model=found.source, dtype="float32", threads=None)
         stored = sum(path.stat().st_size for path in Path(found.source).glob("*.safetensors"))
@@ -66,9 +66,9 @@ def test_a_shape_has_weights_in_a_folder_as_long_as_it_is_measured(tmp_path: Pat
 def test_a_shape_above_its_most_bytes_has_its_widths_divided_further() -> None:
     def divided(most: float | None) -> tuple[int, int]:
         shape = DrawnShape(architecture="Llama-2-70b-hf", divide_widths=5, layers=10, dtype="float32", weights_gb=most)
-        divisor, found = shape.divided(drawing.weight_bytes)
+        divisor, found = shape.divided(weights.weight_bytes)
         assert found["num_hidden_layers"] == 10
-        return divisor, drawing.weight_bytes(found)
+        return divisor, weights.weight_bytes(found)
 
     assert divided(None)[0] == divided(2.0)[0] == 5
     divisor, nbytes = divided(0.6)

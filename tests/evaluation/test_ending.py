@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_evaluation.course import Course, TimeIsUp, begin, conducted
-from djinn_evaluation.ending import GOES_ON, ended_from_outside
+from djinn_evaluation.course import GOES_ON, Course, TimeIsUp, begin, conducted, ended_from_outside
 
 
 def late() -> TimeIsUp:

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from djinn_evaluation.baselines.copies import HostCopier, Sample
 from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.validation import PcieFlatline, ValidationFile
+from djinn_evaluation.configuration.sections import PcieFlatline, ValidationFile
 from djinn_evaluation.course import Unmeasured
 from djinn_evaluation.memory import Curve, MemorySample
-from djinn_evaluation.validation import flatline_verdict as verdict
-from djinn_evaluation.validation.beside import HandStreamed
-from djinn_evaluation.validation.windows import MovedBytes, TimeSpan, sustained, window_rates
+from djinn_evaluation.validation import flatline as verdict
+from djinn_evaluation.validation.flatline import HandStreamed, MovedBytes, TimeSpan, sustained, window_rates
 from djinn_jupyter.units import MIB
 from djinn_jupyter.wire.nouns import LayerCopy
 

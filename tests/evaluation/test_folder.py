@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation import report
+from djinn_evaluation import pressure, report
 from djinn_evaluation.course import Course, begin, conducted
-from djinn_evaluation.pressure import experiment as pressure
 from djinn_jupyter.cli import commands
 from djinn_jupyter.errors import StorageFailed, UsageError
 

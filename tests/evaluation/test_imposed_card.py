@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation import devices
+from djinn_evaluation import machine as devices
 from djinn_jupyter import machine
 from djinn_jupyter.engine.__main__ import engine_config, parser
 from djinn_jupyter.engine.process import build

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_evaluation.agents.replay.learned import EDGES, HORIZON, LearnedTimes, ReuseModel
+from djinn_evaluation.agents.replay.choosing import EDGES, HORIZON, LearnedTimes, ReuseModel
 
 QUICK = settings(max_examples=40, deadline=None)
 LENGTHS = st.floats(0.0, 2 * HORIZON)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from djinn_evaluation.baselines import link as plain
+from djinn_evaluation.baselines import copies as plain
 from djinn_evaluation.link import TOLERANCE, Link, TimedCopy, Way, of_transfer
 from djinn_evaluation.timing import resume_latency
 from djinn_jupyter.engine.session.residence import Swap
@@ -62,7 +62,7 @@ def test_plain_copies_really_copy(monkeypatch: pytest.MonkeyPatch) -> None:
         return seconds
 
     monkeypatch.setattr(plain, "seconds_of", looked_at)
-    found = plain.measure("cpu")["copies"]
+    found = plain.CopiedLink().measure("cpu")["copies"]
     assert set(seen) == {(way, True) for way in plain.WAYS}
     assert {size for size, _ in found["in"]} == {*plain.SIZES}
     assert all(seconds > 0 for way in found.values() for _, seconds in way)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from djinn_evaluation import course
-from djinn_evaluation.absence import absence
+from djinn_evaluation.link import absence
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.errors import DjinnError

@@ -19,12 +19,12 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation import devices
-from djinn_evaluation.attached import ServerAddress, entry_here
+from djinn_evaluation import machine
 from djinn_evaluation.commands import experiment
-from djinn_evaluation.commands.every import UNDECIDED
+from djinn_evaluation.commands.experiment import UNDECIDED
 from djinn_evaluation.configuration.reading import explain, parse
-from djinn_evaluation.configuration.whitebox import Whitebox
+from djinn_evaluation.configuration.sections import Whitebox
+from djinn_evaluation.serving import ServerAddress, entry_here
 from djinn_evaluation.validation import sleep
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
@@ -98,7 +98,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
 
     offers = tuple(replace(offer, run=runs(offer.name)) for offer in experiment.OFFERS)
     monkeypatch.setattr(experiment, "OFFERS", offers)
-    monkeypatch.setattr(devices, "gpus", lambda: ["H100", "H100"])
+    monkeypatch.setattr(machine, "gpus", lambda: ["H100", "H100"])
     return found
 
 

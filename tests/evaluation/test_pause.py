@@ -12,9 +12,9 @@ import torch
 
 from djinn_evaluation.baselines import weights
 from djinn_evaluation.baselines.asking import LEAST_VOCABULARY
-from djinn_evaluation.counter import PROCESS, counter_of
 from djinn_evaluation.course import Unmeasured
-from djinn_evaluation.whitebox import pause, until_full
+from djinn_evaluation.memory import PROCESS, counter_of
+from djinn_evaluation.whitebox import pause
 from djinn_evaluation.whitebox.pause import DROWNED, PauseReadings, prompts_of
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.errors import SlabFull
@@ -131,7 +131,7 @@ def test_paused_sessions_leave_by_idleness_without_an_order(inside: Inside) -> N
 
 def test_sessions_that_leave_while_others_are_stopped_are_seen(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine so slow that the first is gone before the last stands: the counter has never seen all of them."""
-    stop_one = pause._stopped
+    stop_one = pause.stopped_at
 
     def slowly(engine: Any, *asked: Any) -> Any:
         session = stop_one(engine, *asked)
@@ -140,7 +140,7 @@ def test_sessions_that_leave_while_others_are_stopped_are_seen(inside: Inside, m
             time.sleep(0.01)
         return session
 
-    monkeypatch.setattr(pause, "_stopped", slowly)
+    monkeypatch.setattr(pause, "stopped_at", slowly)
     found = demo(inside)
     assert found["paused_sessions_gone_at_stop"] == found["paused_sessions"]
     assert (found["vram_released"], found["vram_per_paused_session_mb"]) == (None, None)
@@ -200,7 +200,7 @@ def test_a_session_that_finds_no_memory_to_go_on_is_told_and_not_judged() -> Non
             raise SlabFull("all pages are taken")
 
     session: Any = InFullMemory()
-    found = until_full._is_alike([session], ((1, 2), "digest"))
+    found = pause._is_alike([session], ((1, 2), "digest"))
     assert isinstance(found, Unmeasured)
     assert "all pages are taken" in found.reason
 

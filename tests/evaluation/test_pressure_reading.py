@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from djinn_evaluation.claims.table import CLAIMS
 from djinn_evaluation.memory import Curve, MemorySample
 from djinn_evaluation.nvml import Card, Unseen
-from djinn_evaluation.pressure.arithmetic import Arithmetic
-from djinn_evaluation.pressure.experiment import _driver, plateau, resume_order
+from djinn_evaluation.pressure import Arithmetic, _driver, plateau, resume_order
 from djinn_jupyter.units import GIB
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from djinn_evaluation import report
 from djinn_evaluation.course import Course, TimeIsUp, Undecided, Unmeasured, begin, conducted
-from djinn_evaluation.report import figures, plots, tables, text
 from djinn_jupyter.errors import DjinnError
 
 
@@ -54,7 +53,7 @@ def test_the_page_needs_nothing_from_elsewhere(course: Course) -> None:
 def test_sides_of_a_streamed_model_are_drawn_beside_their_limit() -> None:
     sides = {"djinn": {"token_ms": {"median": 2.0}}, "accelerate_cpu_offload": {"status": "not_run", "reason": "no"}}
     found = {"model": "13B", "sides": sides, "limit": {"token_ms": {"median": 1.5}}, "of_both_at_once": {}}
-    (plot,) = figures.of_file({"models": [found]})
+    (plot,) = report.of_file({"models": [found]})
     assert "djinn: 2" in plot
     assert "accelerate" not in plot
     assert "max(compute, bytes / bandwidth)" in plot
@@ -141,7 +140,7 @@ def test_latencies_are_one_plot_with_the_limit_of_plain_computing(course: Course
         assert "Everything was." in written
     assert page.count("<svg") == 1
     assert "limit: the layers above alone" in page
-    assert figures.latencies(course.written).count("stroke-dasharray") == 2
+    assert report.latencies(course.written).count("stroke-dasharray") == 2
 
 
 def test_the_limit_is_the_fastest_plain_pass(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,25 +148,26 @@ def test_the_limit_is_the_fastest_plain_pass(course: Course, monkeypatch: pytest
     rows = [{"layer": layer, "resume_latency_median_ms": median} for layer, median in ((1, 80.0), (5, 40.0))]
     course.write("recompute_latency.json", {"results": rows, "metadata": {"num_layers": 8}})
     drawn: list[Any] = []
-    monkeypatch.setattr(plots, "bars", lambda groups, **options: drawn.append(options["limits"]) or "")
-    figures.latencies(course.written)
+    monkeypatch.setattr(report, "bars", lambda groups, **options: drawn.append(options["limits"]) or "")
+    report.latencies(course.written)
     assert drawn[0][1] == {"layer 1": 40.0 * 6 / 8, "layer 5": 40.0 * 2 / 8}
 
 
 def test_time_begins_at_zero_and_every_mark_lies_within() -> None:
-    drawn = plots.lines({"a": [(0.2, 1.0), (2.0, 2.0)]}, x="seconds", y="GiB", marks={"swap": [0.1, 3.0]})
+    drawn = report.lines({"a": [(0.2, 1.0), (2.0, 2.0)]}, x="seconds", y="GiB", marks={"swap": [0.1, 3.0]})
     marks = [float(place) for place in re.findall(r'd="M([\d.]+),[\d.]+v-7"', drawn)]
     assert len(marks) == 2
-    assert all(plots.LEFT <= mark <= plots.WIDTH - plots.RIGHT for mark in marks)
+    assert all(report.LEFT <= mark <= report.WIDTH - report.RIGHT for mark in marks)
     assert (
-        f'<text x="{float(plots.LEFT)}" y="{plots.HEIGHT - plots.BOTTOM + 14}" text-anchor="middle">0</text>' in drawn
+        f'<text x="{float(report.LEFT)}" y="{report.HEIGHT - report.BOTTOM + 14}" text-anchor="middle">0</text>'
+        in drawn
     )
 
 
 @pytest.mark.parametrize("top", [1.2345e-5, 0.0045, 123456.0])
 def test_the_longest_number_leaves_room_for_its_unit(top: float) -> None:
     """Eleven pixels high, a figure is at most 6.4 wide; the unit beside it lies within the first 18."""
-    drawn = plots.lines({"a": [(0.0, top), (1.0, top)]}, x="seconds", y="GiB")
+    drawn = report.lines({"a": [(0.0, top), (1.0, top)]}, x="seconds", y="GiB")
     numbers = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="end">([^<]*)</text>', drawn)
     assert len(numbers) == 3
     assert all(float(right) - 6.4 * len(number) >= 18 for right, number in numbers)
@@ -175,26 +175,26 @@ def test_the_longest_number_leaves_room_for_its_unit(top: float) -> None:
 
 def test_the_samples_of_a_pause_lie_where_they_were_taken() -> None:
     demo = {"vram_samples_gb": [1.0, 2.0, 2.0], "vram_samples_seconds": [0.0, 0.1, 1.0]}
-    uneven = figures.of_file({"concurrent_demo": demo})
-    assert uneven != figures.of_file({"concurrent_demo": {**demo, "vram_samples_seconds": [0.0, 0.5, 1.0]}})
+    uneven = report.of_file({"concurrent_demo": demo})
+    assert uneven != report.of_file({"concurrent_demo": {**demo, "vram_samples_seconds": [0.0, 0.5, 1.0]}})
 
 
 def test_a_wide_table_comes_in_parts_that_fit_a_terminal(course: Course) -> None:
-    entry = dict.fromkeys((*tables.TRIAL, "checkpoint_copy_ms"), 123456.789) | {"trial": 1, "layer": 3}
+    entry = dict.fromkeys((*report.TRIAL, "checkpoint_copy_ms"), 123456.789) | {"trial": 1, "layer": 3}
     course.write("found.json", {"token_accuracy": {"entries": [entry] * 70}, "failures": ["It is long. " * 20]})
     report.write(course, "whitebox", ["It did not do what it was to do, and this takes a while to say. " * 3])
     written = (course.folder / "report.md").read_text().splitlines()
-    assert max(map(len, written)) <= text.COLUMNS
+    assert max(map(len, written)) <= report.COLUMNS
     heads = [line for line in written if line.startswith("| trial | layer")]
     assert len(heads) > 1
-    assert all(any(name in head for head in heads) for name in tables.TRIAL)
+    assert all(any(name in head for head in heads) for name in report.TRIAL)
     assert "### Token accuracy: the first 60 of 70 in the file" in written
 
 
 def test_what_a_list_lacks_is_told_once(course: Course) -> None:
     rates = [{"ms": 1.0, "gb_per_s": Unmeasured(reason="nothing moved")} for _ in range(3)]
     course.write("found.json", {"swap_events": rates, "other": Unmeasured(reason="no GPU")})
-    told = dict(tables.unmeasured(course.written))
+    told = dict(report.unmeasured(course.written))
     assert told == {
         "found.json: swap_events[].gb_per_s": "nothing moved (3 times)",
         "found.json: other": "no GPU",
@@ -202,7 +202,7 @@ def test_what_a_list_lacks_is_told_once(course: Course) -> None:
 
 
 def test_rows_are_named_in_every_part() -> None:
-    found = text.parts(["layer", "kv", "a" * 50, "b" * 50], [["1", "host", "x", "y"], ["1", "disk", "z", "w"]])
+    found = report.parts(["layer", "kv", "a" * 50, "b" * 50], [["1", "host", "x", "y"], ["1", "disk", "z", "w"]])
     assert [[line.split() for line in part[2:]] for part in found] == [
         [["|", "1", "|", "host", "|", "x", "|"], ["|", "1", "|", "disk", "|", "z", "|"]],
         [["|", "1", "|", "host", "|", "y", "|"], ["|", "1", "|", "disk", "|", "w", "|"]],

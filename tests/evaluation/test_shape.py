@@ -9,7 +9,7 @@ import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation.shape import Shape, foretold
+from djinn_evaluation.serving import Shape, foretold
 from djinn_evaluation.timing import resume_latency
 from djinn_jupyter.errors import UsageError
 

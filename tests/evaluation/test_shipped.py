@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from djinn_evaluation.configuration.reading import read, shipped
-from djinn_evaluation.configuration.validation import ValidationFile
-from djinn_evaluation.configuration.whitebox import Whitebox
+from djinn_evaluation.configuration.reading import read, shipped_files
+from djinn_evaluation.configuration.sections import ValidationFile, Whitebox
 
 L7, L70 = "meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-70b-hf"
 EXPERIMENT_3 = """
@@ -102,4 +101,4 @@ def test_a_file_holds_what_the_original_held(name: str) -> None:
 
 def test_each_experiment_ships_a_small_file() -> None:
     experiments = ("whitebox", "pressure", "resume_latency", "checkpoint_cost", "validation", "streaming", "agents")
-    assert {f"{name}_small.yaml" for name in experiments} | FILES.keys() <= {*shipped()}
+    assert {f"{name}_small.yaml" for name in experiments} | FILES.keys() <= {*shipped_files()}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from djinn_evaluation.slow_line import Line, over
+from djinn_evaluation.whitebox.slow_line import Line, over
 from tests.process.served import entry_for
 
 LINE = Line(bits_per_second=8e6, delay_seconds=0.01)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation.claims.judgement import UNREAD
+from djinn_evaluation import pressure
+from djinn_evaluation.claims.judging import UNREAD
 from djinn_evaluation.claims.table import CLAIMS
-from djinn_evaluation.commands.every import UNDECIDED
-from djinn_evaluation.pressure import experiment as pressure
-from djinn_evaluation.validation import flatline_verdict
+from djinn_evaluation.commands.experiment import UNDECIDED
+from djinn_evaluation.validation import flatline
 from tests.evaluation.fields import missing
 from tests.ports import free_port
 
@@ -111,7 +111,7 @@ def test_checkpoint_cost(tmp_path: Path) -> None:
 def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar of the windows is one that a busy machine still reaches or leaves undecided, for layers of a fraction of
     the profile's size; the rest is exact."""
-    monkeypatch.setattr(flatline_verdict, "OF_BOTH", 0.1)
+    monkeypatch.setattr(flatline, "OF_BOTH", 0.1)
     night = ["agent_sleep_resume.idle_threshold_seconds=0.5", "agent_sleep_resume.sleep_duration_seconds=3"]
     flat = ["pcie_flatline.sample_duration_seconds=1", "pcie_flatline.random_weights.divide_widths=12"]
     flat.append("pcie_flatline.baselines=true")

@@ -16,17 +16,16 @@ import pytest
 import torch
 
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation import cores
+from djinn_evaluation import machine
 from djinn_evaluation.baselines.copies import ALIGNMENT, WAYS, Copying, copier_for
-from djinn_evaluation.claims.judgement import WAITED, read_interval
+from djinn_evaluation.claims.judging import WAITED, read_interval
 from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.streaming import Streaming
+from djinn_evaluation.configuration.sections import Streaming
 from djinn_evaluation.course import Unmeasured
 from djinn_evaluation.link import FASTER, HAND_WAITED
-from djinn_evaluation.streaming import ring, subjects
-from djinn_evaluation.streaming.judging import OPEN, Evidence, judged, left_open
-from djinn_evaluation.streaming.logits import Answer, compared
-from djinn_evaluation.streaming.turns import Repetition, fit_together, readings, watched
+from djinn_evaluation.streaming import sides
+from djinn_evaluation.streaming.experiment import OPEN, Evidence, judged, left_open
+from djinn_evaluation.streaming.sides import Answer, Repetition, compared, fit_together, readings, watched
 from djinn_jupyter.errors import UsageError
 
 SMALL = "streaming_small.yaml"
@@ -204,8 +203,8 @@ def test_no_verdict_is_one_that_waiting_for_a_core_could_have_turned(
 
 def test_a_reading_is_told_with_its_wait_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, clock = iter((5.0, 5.5)), iter((10.0, 12.0))
-    monkeypatch.setattr(cores, "seconds_without_core", lambda pids: next(kernel) if pids == [7] else None)
-    monkeypatch.setattr(cores, "perf_counter", lambda: next(clock, 13.0))
+    monkeypatch.setattr(machine, "seconds_without_core", lambda pids: next(kernel) if pids == [7] else None)
+    monkeypatch.setattr(machine, "perf_counter", lambda: next(clock, 13.0))
     once = Repetition(first=1.0, token=1.0, total=1.0)
     assert watched([7], lambda: once)() == replace(once, without_core=0.25)
     assert watched([8], lambda: once)() == once
@@ -254,11 +253,11 @@ def test_the_start_of_a_pass_has_no_request_in_it(monkeypatch: pytest.MonkeyPatc
         session=lambda name: SimpleNamespace(run=run),
         wake=lambda: SimpleNamespace(weights=SimpleNamespace(pass_seconds=next(counted))),
     )
-    monkeypatch.setattr(ring, "finished", lambda reply: reply)
-    monkeypatch.setattr(ring, "timed", lambda work: (work(), 27.0))
+    monkeypatch.setattr(sides, "finished", lambda reply: reply)
+    monkeypatch.setattr(sides, "timed", lambda work: (work(), 27.0))
     nothing: Any = None
     file: Any = SimpleNamespace(new_tokens=2)
-    side = ring.RingSide(course=nothing, subject=nothing, file=file, budget=0, prompts=[[1, 2]])
+    side = sides.RingSide(course=nothing, subject=nothing, file=file, budget=0, prompts=[[1, 2]])
     assert side._reading(engine).alone == pytest.approx(20.0)
     assert side.outside == [pytest.approx(7.0)]
 
@@ -333,7 +332,7 @@ def test_what_cannot_hold_is_one_sentence(setting: str, sentence: str) -> None:
 )
 def test_a_shape_that_cannot_be_is_refused(shape: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        subjects.configuration_of(shape)
+        sides.configuration_of(shape)
 
 
 def test_a_refusal_on_the_command_line_writes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

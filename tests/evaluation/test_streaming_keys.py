@@ -17,13 +17,11 @@ import numpy as np
 import pytest
 
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.section import keys_of
-from djinn_evaluation.configuration.streaming import Streaming
+from djinn_evaluation.configuration.reading import keys_of, read
+from djinn_evaluation.configuration.sections import Streaming
 from djinn_evaluation.course import Course
-from djinn_evaluation.streaming import experiment, ring
-from djinn_evaluation.streaming.logits import Answer
-from djinn_evaluation.streaming.subjects import Subject
+from djinn_evaluation.streaming import experiment, sides
+from djinn_evaluation.streaming.sides import Answer, Subject
 
 Patch = pytest.MonkeyPatch
 Seen = Callable[[list[str], Patch, Path], Any]
@@ -116,15 +114,15 @@ def samples(settings: list[str], patch: Patch, folder: Path) -> Any:
         session=lambda name, fresh: session,
         copies=lambda since: (),
     )
-    patch.setattr(ring, "finished", lambda done: done)
-    side = ring.RingSide(course=course(folder), subject=SUBJECT, file=file(settings), budget=1)
+    patch.setattr(sides, "finished", lambda done: done)
+    side = sides.RingSide(course=course(folder), subject=SUBJECT, file=file(settings), budget=1)
     side._learn(engine)
     return runs
 
 
 def engine_asked(settings: list[str], patch: Patch, folder: Path) -> Any:
-    patch.setattr(ring, "engine_for", lambda course, source, **options: _raising(**options))
-    side = ring.RingSide(course=course(folder), subject=SUBJECT, file=file(settings), budget=1)
+    patch.setattr(sides, "engine_for", lambda course, source, **options: _raising(**options))
+    side = sides.RingSide(course=course(folder), subject=SUBJECT, file=file(settings), budget=1)
     with pytest.raises(Came) as came, side.opened():
         pass
     return came.value.args
@@ -133,10 +131,10 @@ def engine_asked(settings: list[str], patch: Patch, folder: Path) -> Any:
 def cores(settings: list[str], patch: Patch, folder: Path) -> Any:
     """Return whether the cores are asked for before our side's turns."""
     engine = SimpleNamespace(entry=SimpleNamespace(pid=1, is_afar=False))
-    patch.setattr(ring, "engine_for", lambda course, source, **options: nullcontext(engine))
-    patch.setattr(ring.RingSide, "_learn", lambda side, engine: None)
-    patch.setattr(ring, "cores_first", lambda pids, *, asked: _raising(asked=asked))
-    side = ring.RingSide(course=course(folder), subject=SUBJECT, file=file(settings), budget=1)
+    patch.setattr(sides, "engine_for", lambda course, source, **options: nullcontext(engine))
+    patch.setattr(sides.RingSide, "_learn", lambda side, engine: None)
+    patch.setattr(sides, "cores_first", lambda pids, *, asked: _raising(asked=asked))
+    side = sides.RingSide(course=course(folder), subject=SUBJECT, file=file(settings), budget=1)
     with pytest.raises(Came) as came, side.opened():
         pass
     return came.value.args

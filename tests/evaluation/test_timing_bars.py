@@ -7,9 +7,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from djinn_evaluation import timing
 from djinn_evaluation.course import Course
 from djinn_evaluation.link import Link
-from djinn_evaluation.timing import bars, checkpoint_cost, resume_latency
+from djinn_evaluation.timing import checkpoint_cost, resume_latency
 from djinn_evaluation.timing.resume_latency import Side
 
 ALONE, STOPPED, MOVED = 500.0, 450.0, 430.0  # tokens a second
@@ -42,14 +43,14 @@ def test_what_a_move_may_cost_is_counted_in_stops_and_tokens_of_the_same_turn() 
     [(MOVED, 6, False, False), (100.0, 6, True, False), (MOVED, 5, False, True), (100.0, 5, False, True)],
 )
 def test_a_move_that_costs_more_fails(course: Any, moved: float, count: int, failed: bool, left_open: bool) -> None:
-    found = bars.failures(course, "it is slow", checkpoint_cost._room(90, *turns(moved, count)))
+    found = timing.failures(course, "it is slow", checkpoint_cost._room(90, *turns(moved, count)))
     assert (bool(found), bool(course.undecided)) == (failed, left_open)
 
 
 def test_turns_that_disagree_are_left_open(course: Any) -> None:
     rates, stops = turns(MOVED)
     rates["with_write_through"][3:] = [100.0] * 3
-    assert bars.failures(course, "it is slow", checkpoint_cost._room(90, rates, stops)) == []
+    assert timing.failures(course, "it is slow", checkpoint_cost._room(90, rates, stops)) == []
     assert "do not tell whether it is slow" in course.undecided[0]
 
 

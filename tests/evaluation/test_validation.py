@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation.configuration.architecture import architecture, shipped, split
-from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.validation import Server, ValidationFile, chosen_tests
+from djinn_evaluation.configuration.reading import architecture, read, shipped_architectures, split
+from djinn_evaluation.configuration.sections import Server, ValidationFile, chosen_tests
 from djinn_evaluation.course import Unmeasured
 from djinn_evaluation.link import Link, TimedCopy
 from djinn_evaluation.validation import logit_equivalence, sleep
@@ -284,7 +283,7 @@ def test_an_architecture_is_a_folder_with_changed_sizes() -> None:
         assert named == "somebody/elsewhere"
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_architectures())
 def test_a_shipped_architecture_has_its_known_size(name: str) -> None:
     """The size is that of the keys and values of a token in bytes, as the evaluation computes it."""
     with architecture(name, {}) as folder:

@@ -18,22 +18,13 @@ import numpy as np
 import pytest
 
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation import devices
-from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.section import keys_of
-from djinn_evaluation.configuration.validation import ValidationFile
+from djinn_evaluation import machine
+from djinn_evaluation.configuration.reading import keys_of, read
+from djinn_evaluation.configuration.sections import ValidationFile
 from djinn_evaluation.course import Course
-from djinn_evaluation.streaming.subjects import Subject
-from djinn_evaluation.validation import (
-    experiment,
-    flatline,
-    flatline_verdict,
-    logit_equivalence,
-    opening,
-    sleep,
-)
-from djinn_evaluation.validation.beside import HandStreamed
-from djinn_evaluation.validation.windows import MovedBytes, TimeSpan
+from djinn_evaluation.streaming.sides import Subject
+from djinn_evaluation.validation import experiment, flatline, logit_equivalence, opening, sleep
+from djinn_evaluation.validation.flatline import HandStreamed, MovedBytes, TimeSpan
 from djinn_jupyter.errors import SlabFull
 from tests.evaluation.test_flatline import MACHINE, PLAIN, flow
 from tests.evaluation.test_validation import night_of, sample
@@ -197,15 +188,13 @@ def logits(off: float) -> Seen:
 
 
 def bar(*, gpu: bool) -> Seen:
-    return lambda settings, patch, folder: (
-        flatline_verdict.bar_of(file(settings).pcie_flatline, BY_HAND, gpu=gpu).required
-    )
+    return lambda settings, patch, folder: flatline.bar_of(file(settings).pcie_flatline, BY_HAND, gpu=gpu).required
 
 
 def long_enough(settings: list[str], patch: Patch, folder: Path) -> Any:
-    low = replace(flatline_verdict.bar_of(file(settings).pcie_flatline, BY_HAND, gpu=True), required=0.0, fastest=PLAIN)
+    low = replace(flatline.bar_of(file(settings).pcie_flatline, BY_HAND, gpu=True), required=0.0, fastest=PLAIN)
     five_seconds = flow(MACHINE.prefetched(), spans=(TimeSpan(begun=1e9, ended=1e9 + 5.0),))
-    return flatline_verdict.judge(file(settings).pcie_flatline, low, five_seconds, limit_gb=None)["passed"]
+    return flatline.judge(file(settings).pcie_flatline, low, five_seconds, limit_gb=None)["passed"]
 
 
 def slept(settings: list[str], patch: Patch, folder: Path) -> Any:
@@ -224,7 +213,7 @@ def commanded(settings: list[str], patch: Patch, folder: Path) -> Any:
     for module in experiment.MODULES.values():
         patch.setattr(module, "run", test)
     patch.setattr(experiment, "options_of", lambda course, file: {})
-    patch.setattr(devices, "gpus", lambda: ["a card", "another"])
+    patch.setattr(machine, "gpus", lambda: ["a card", "another"])
     given = [f"logging.results_dir={json.dumps(str(folder / 'first'))}", *settings]
     assert cli.main(["experiment", "validation", "--profile", "small", *(f"--set={setting}" for setting in given)]) == 0
     (log,) = folder.rglob(experiment.LOG)

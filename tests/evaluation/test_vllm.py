@@ -18,13 +18,12 @@ import torch
 
 from djinn_evaluation import report
 from djinn_evaluation.baselines.asking import baseline
-from djinn_evaluation.baselines.vllm import device_gigabytes, see_only, stop_at_layer
-from djinn_evaluation.baselines.vllm_interface import answers_of, found_in
+from djinn_evaluation.baselines.vllm import answers_of, device_gigabytes, found_in, see_only, stop_at_layer
 from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.whitebox import Whitebox
+from djinn_evaluation.configuration.sections import Whitebox
 from djinn_evaluation.course import Course
-from djinn_evaluation.validation import beside
-from djinn_evaluation.whitebox import comparison
+from djinn_evaluation.validation import flatline
+from djinn_evaluation.whitebox import experiment
 from djinn_evaluation.whitebox.experiment import _vllm
 from tests.evaluation.fields import missing
 from tests.evaluation.planted_vllm import plant
@@ -73,12 +72,12 @@ def test_where_it_does_not_start_it_has_not_run(fault: str, course: Course, tmp_
     assert found.keys() == NOTHING_OF
     assert (found["status"], found["vllm_installed"], found["vllm_initialized"]) == ("not_run", True, False)
     assert reason in found["reasons"]["api_tests"]
-    course.write("comparative_results.json", comparison.compare(None, found, None))
+    course.write("comparative_results.json", experiment.compare(None, found, None))
     report.write(course, "whitebox", [])
     said = " ".join((course.folder / "report.md").read_text().split())
     assert "| breakpoint_support | not measured | not measured | not measured |" in said
     assert reason in course.written["comparative_results.json"]["reasons"]["summary_table.breakpoint_support.vllm"]
-    streamed = beside._asked(
+    streamed = flatline._asked(
         course, "vllm", {"model": "demo", "dtype": "float32", "cpu_offload_gb": 0, "length": 24}, []
     )
     assert streamed["status"] == "not_run"

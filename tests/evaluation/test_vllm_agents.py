@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from djinn_evaluation.agents.beside_vllm import vllm_beside
-from djinn_evaluation.agents.living import AgentRecord
-from djinn_evaluation.agents.script import scripts
+from djinn_evaluation.agents.experiment import vllm_beside
+from djinn_evaluation.agents.living import AgentRecord, scripts
 from djinn_evaluation.baselines.asking import baseline
-from djinn_evaluation.configuration.agents import AgentsFile
 from djinn_evaluation.configuration.reading import read
+from djinn_evaluation.configuration.sections import AgentsFile
 from djinn_evaluation.course import Course, Unmeasured
 from djinn_jupyter.units import GIB
 from tests.evaluation.planted_vllm import plant

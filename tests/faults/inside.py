@@ -19,15 +19,14 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
-from djinn_evaluation import link
+from djinn_evaluation import link, pressure
 from djinn_evaluation.agents import experiment as agents
 from djinn_evaluation.baselines import weights
 from djinn_evaluation.baselines.eager import Eager
 from djinn_evaluation.memory import on_device
-from djinn_evaluation.pressure import experiment as pressure
 from djinn_evaluation.timing import checkpoint_cost, resume_latency
 from djinn_evaluation.whitebox import experiment as whitebox
-from djinn_evaluation.whitebox import pause, until_full
+from djinn_evaluation.whitebox import pause
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.cli.main import main
@@ -133,7 +132,7 @@ class NearBaseline:
         self.process = SimpleNamespace(pid=EAGER)
 
     def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
-        if self._module == "link":
+        if self._module == "copies":
             return FASTEST
         self._heard.append((self._module, verb))
         if self._module == "vllm":
@@ -200,10 +199,15 @@ class Inside:
 
     @contextmanager
     def pausing_engine_for(
-        self, course: Any, model: str, *, idle_swap_seconds: float, host_memory: int | None = None, **options: Any
+        self, course: Any, model: str, *, idle_swap_seconds: float | None = None, **options: Any
     ) -> Iterator[RemoteEngine]:
         """The engine of the other options, with another idle threshold: a tiny one takes seconds to build. It holds
         from the moment at which all sessions stand, so that none has left by then, however long that took."""
+        if idle_swap_seconds is None:
+            with self.engine_for(course, model, **options) as engine:
+                yield engine
+            return
+        options.pop("host_memory", None)
         given, evicting = {"idle_swap_seconds": idle_swap_seconds}, self.desk(**options).engine.residency.eviction
         before, evicting._idle_seconds = evicting._idle_seconds, float("inf")
         self.begin_idleness = lambda: setattr(evicting, "_idle_seconds", idle_swap_seconds)
@@ -253,7 +257,7 @@ class Inside:
         chosen = [part for setting in settings for part in ("--set", setting)]
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
-            for module in (whitebox, until_full, pressure, resume_latency, checkpoint_cost, agents):
+            for module in (whitebox, pressure, resume_latency, checkpoint_cost, agents):
                 patch.setattr(module, "engine_for", self.engine_for)
             for module in (whitebox, resume_latency, link):
                 patch.setattr(module, "baseline", self.baseline)

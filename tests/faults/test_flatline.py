@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from djinn_evaluation.memory import Curve
-from djinn_evaluation.validation.flatline_verdict import Bar, Flow, judge
-from djinn_evaluation.validation.windows import TimeSpan
+from djinn_evaluation.validation.flatline import Bar, Flow, TimeSpan, judge
 from djinn_jupyter.engine.memory.weights.streamed import BlockOrder
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE

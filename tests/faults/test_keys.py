@@ -14,9 +14,8 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_evaluation.baselines.eager import Eager
-from djinn_evaluation.configuration.section import keys_of
-from djinn_evaluation.configuration.timing import CheckpointCost, ResumeLatency
-from djinn_evaluation.configuration.whitebox import Whitebox
+from djinn_evaluation.configuration.reading import keys_of
+from djinn_evaluation.configuration.sections import CheckpointCost, ResumeLatency, Whitebox
 from djinn_evaluation.whitebox import experiment as whitebox
 from tests.faults.inside import OURS_ALONE, Inside, Ran
 

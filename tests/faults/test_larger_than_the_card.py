@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from djinn_evaluation.baselines import weights
-from djinn_evaluation.baselines.by_hand import ByHand
+from djinn_evaluation.baselines.eager import ByHand
 from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.streaming import Streaming
+from djinn_evaluation.configuration.sections import Streaming
 from djinn_evaluation.course import Course
 from djinn_evaluation.link import FASTER
-from djinn_evaluation.streaming import experiment, others, ring
+from djinn_evaluation.streaming import experiment, sides
 from djinn_jupyter.engine.memory.weights.copy_engine import ArrivedCopies, BlockCopy
 from tests.device import DEVICE
 from tests.engine.desk import Desk
@@ -94,9 +94,9 @@ def failures(desk: Desk, tmp_path: Path, monkeypatch: Patch) -> Failures:
         return [sentence.removeprefix("tiny: ") for sentence in found if SLOW not in sentence]
 
     monkeypatch.setattr(experiment, "baseline", _near)
-    monkeypatch.setattr(others, "baseline", _near)
+    monkeypatch.setattr(sides, "baseline", _near)
     monkeypatch.setattr(experiment, "OFFLOADS", {})
-    monkeypatch.setattr(ring, "TIMEOUT", 60.0)
+    monkeypatch.setattr(sides, "TIMEOUT", 60.0)
 
     @contextmanager
     def engine_for(course: Course, model: str, **options: Any) -> Iterator[Any]:
@@ -104,7 +104,7 @@ def failures(desk: Desk, tmp_path: Path, monkeypatch: Patch) -> Failures:
             yield engine
         desk.close_all()
 
-    monkeypatch.setattr(ring, "engine_for", engine_for)
+    monkeypatch.setattr(sides, "engine_for", engine_for)
     return run
 
 
@@ -116,7 +116,7 @@ def _near(module: str) -> Iterator[Any]:
         def ask(self, verb: str, **asked: Any) -> Any:
             return getattr(self.by_hand, verb)(**asked)
 
-    assert module == "by_hand"
+    assert module == "eager.ByHand"
     yield Near()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.validation import ValidationFile
+from djinn_evaluation.configuration.sections import ValidationFile
 from djinn_evaluation.course import Course
 from djinn_evaluation.link import Link
 from djinn_evaluation.validation import sleep

@@ -12,7 +12,7 @@ import pytest
 from transformers.models.llama import modeling_llama
 
 import djinn_jupyter as dj
-from djinn_evaluation.commands.every import UNDECIDED
+from djinn_evaluation.commands.experiment import UNDECIDED
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.engine.memory.offload.swappable import Item

@@ -13,7 +13,7 @@ import pytest
 
 from djinn_evaluation.baselines.eager import Eager
 from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.validation import ValidationFile
+from djinn_evaluation.configuration.sections import ValidationFile
 from djinn_evaluation.course import Course
 from djinn_evaluation.link import WAYS, Link
 from djinn_evaluation.validation import logit_equivalence

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import djinn_jupyter as dj
-from djinn_evaluation.commands.every import UNDECIDED
+from djinn_evaluation.commands.experiment import UNDECIDED
 from djinn_evaluation.timing import checkpoint_cost
 from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import RemoteEngine

@@ -11,7 +11,7 @@ import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-from djinn_evaluation.commands.every import UNDECIDED
+from djinn_evaluation.commands.experiment import UNDECIDED
 from djinn_evaluation.timing import checkpoint_cost
 from djinn_jupyter.api import loading
 from tests.evaluation.test_afar import COST

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 import torch
 
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.machine import computed_on
 from djinn_jupyter.api.engine import await_end
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import EngineUnavailable

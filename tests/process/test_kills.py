@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.machine import computed_on
 from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import RemoteEngine, await_end
 from djinn_jupyter.api.loading import attach

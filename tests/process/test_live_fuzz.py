@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 import djinn_jupyter as dj
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.machine import computed_on
 from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import RemoteEngine, await_end
 from djinn_jupyter.api.session import RemoteSession

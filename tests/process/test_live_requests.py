@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import djinn_jupyter as dj
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.machine import computed_on
 from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import await_end
 from djinn_jupyter.link.registry import running_engines

@@ -19,7 +19,7 @@ import pytest
 import zmq
 
 import djinn_jupyter as dj
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.machine import computed_on
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
 from djinn_jupyter.methods.datasets.request import Score

@@ -1,29 +1,245 @@
-"""The run of `agents`: the arithmetic, every agent alone, and the crowd under each way of keeping those that pause."""
+"""The run of `agents`: the arithmetic, every agent alone, the crowd under each way of keeping those that pause, vLLM
+beside it, and the replay's prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
-from djinn_evaluation.agents.beside_vllm import vllm_beside
-from djinn_evaluation.agents.crowd import CrowdRecord, alone, together
-from djinn_evaluation.agents.living import AgentRecord
-from djinn_evaluation.agents.prediction import predicted
-from djinn_evaluation.agents.rows import agents_of, comparisons, row_of
-from djinn_evaluation.agents.script import AgentScript, recorded_pauses, scripts
-from djinn_evaluation.agents.ways import WAYS, Way, by_engine
-from djinn_evaluation.configuration.agents import AgentsFile
-from djinn_evaluation.course import NOT_YET, Course, now
+from djinn_evaluation.agents.crowd import (
+    CrowdRecord,
+    after_pauses,
+    agents_of,
+    alone,
+    comparisons,
+    moves,
+    per_token,
+    row_of,
+    together,
+)
+from djinn_evaluation.agents.living import (
+    WAYS,
+    AgentRecord,
+    AgentScript,
+    ReplyRecord,
+    Way,
+    by_engine,
+    recorded_pauses,
+    scripts,
+)
+from djinn_evaluation.baselines.asking import Baseline, BaselineFailed, baseline
+from djinn_evaluation.configuration.sections import AgentsFile
+from djinn_evaluation.course import NOT_YET, Course, Unmeasured, now
+from djinn_evaluation.intervals import of_agents
 from djinn_evaluation.link import Link, TimedCopy, measured_link
 from djinn_evaluation.memory import bytes_of
-from djinn_evaluation.pressure.arithmetic import Arithmetic, arithmetic
-from djinn_evaluation.serving import engine_for
-from djinn_evaluation.shape import Shape, foretold, shape_of
+from djinn_evaluation.pressure import Arithmetic, arithmetic
+from djinn_evaluation.serving import Shape, engine_for, foretold, shape_of
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.units import GIB
 
+OFFLOADS: Final = {"prefix_cache": False, "prefix_cache_and_offload": True}
+UNCOUNTED: Final = Unmeasured(reason="this vLLM does not count its preemptions")
+Asked = Mapping[str, Any]
+
+
+def vllm_beside(
+    course: Course, file: AgentsFile, sums: Arithmetic, alone: Mapping[int, Sequence[AgentRecord]]
+) -> dict[str, Any]:
+    """Return vLLM's side with a row for each way and number of agents, or the reason why it was not run. `alone` has
+    the scripts of each repetition."""
+    ways = {way: _measured(course, file, sums, alone, offloads=offloads) for way, offloads in OFFLOADS.items()}
+    first = ways["prefix_cache"]
+    if isinstance(first, str):
+        return {"status": "not_run", "reason": first}
+    rows = [
+        {"way": way, "status": "not_run", "reason": found} if isinstance(found, str) else {"way": way, **row}
+        for way, found in ways.items()
+        for row in ([{}] if isinstance(found, str) else found)
+    ]
+    return {"status": "success", "reason": Unmeasured(reason="vLLM ran"), "ways": rows}
+
+
+def _measured(
+    course: Course, file: AgentsFile, sums: Arithmetic, alone: Mapping[int, Sequence[AgentRecord]], *, offloads: bool
+) -> list[dict[str, Any]] | str:
+    """Return the rows of one way, or the reason why there is none."""
+    course.check_time()
+    try:
+        with baseline("vllm") as side:
+            started = side.ask("start", **_engine(course, file, sums, offloads=offloads))
+            if started["status"] == "not_run":
+                return str(started["reason"])
+            return [_row(course, file, side, count, alone) for count in file.agents.counts]
+    except BaselineFailed as error:
+        return str(error)
+
+
+def _engine(course: Course, file: AgentsFile, sums: Arithmetic, *, offloads: bool) -> dict[str, Any]:
+    """Return the options of an engine whose cache has what the card has beside the weights."""
+    host = sums.per_session * max(file.agents.counts) if sums.host is None else sums.host
+    return {
+        "model": file.model.name,
+        "dtype": file.model.dtype,
+        "length": file.agents.positions + 1,
+        "cache_bytes": sums.capacity - sums.weights,
+        "offload_gb": host / GIB if offloads else 0,
+        **course.setup.words(),
+    }
+
+
+def _row(
+    course: Course, file: AgentsFile, side: Baseline, count: int, alone: Mapping[int, Sequence[AgentRecord]]
+) -> dict[str, Any]:
+    """Return the figures of so many agents over all repetitions. Their texts are compared with those that vLLM gives
+    the same agents alone."""
+    crowds, equal, cached, preempted, seconds = [], 0, 0, [], 0.0
+    for records in alone.values():
+        course.check_time()
+        asked = [asdict(record.script) for record in records[:count]]
+        lone, crowd = (
+            side.ask("live", agents=asked, reply_tokens=file.agents.reply_tokens, pauses=pauses)
+            for pauses in (False, True)
+        )
+        ours, theirs = _lived(records, crowd), _lived(records, lone)
+        equal += sum(agent.same_tokens_as(one) for agent, one in zip(ours, theirs, strict=True))
+        cached += sum(reply["cached_tokens"] or 0 for replies in crowd["agents"] for reply in replies)
+        preempted.append(crowd["preemptions"])
+        seconds += crowd["seconds"]
+        crowds.append(ours)
+    course.tell(f"vLLM: {count} agents in {seconds:.1f} s")
+    return {
+        "status": "success",
+        "agents": count,
+        "repetitions": len(crowds),
+        "texts_equal_alone": equal,
+        "first_token_ms": of_agents([after_pauses(agents) for agents in crowds], file.resamples),
+        "token_ms": of_agents([per_token(agents) for agents in crowds], file.resamples),
+        "cached_tokens": cached,
+        "preemptions": UNCOUNTED if None in preempted else sum(preempted),
+        "seconds": seconds,
+    }
+
+
+def _lived(records: Sequence[AgentRecord], crowd: Asked) -> list[AgentRecord]:
+    return [
+        AgentRecord(script=record.script, replies=[_reply(reply) for reply in replies])
+        for record, replies in zip(records, crowd["agents"], strict=False)
+    ]
+
+
+def _reply(told: Asked) -> ReplyRecord:
+    taken = told["first_ms"] + told["token_ms"] * (len(told["tokens"]) - 1)
+    return ReplyRecord(
+        tokens=tuple(told["tokens"]),
+        logits=(),
+        first_ms=told["first_ms"],
+        token_ms=told["token_ms"],
+        asked=told["asked"],
+        ended=told["asked"] + taken / 1000,
+    )
+
+
+# --- prediction ------------------------------------------------------------------------------------------------------
+MODULE = "djinn_evaluation.agents.replay.predict"
+SECONDS = 120
+
+
+def predicted(
+    course: Course,
+    file: AgentsFile,
+    sums: Arithmetic,
+    link: Link,
+    alone: Sequence[AgentRecord],
+    crowds: Mapping[str, Mapping[int, Sequence[CrowdRecord]]],
+) -> dict[str, Any]:
+    """Return, for each way that keeps its sessions, the turns that wait for theirs as simulated and as measured."""
+    names = [way for way in crowds if not WAYS[way].recomputes]
+    asked = {
+        "slab": sums.capacity - sums.weights,
+        "host": sums.host,
+        "link": {way: link.fastest(way) for way in ("in", "out")},
+        "ways": {name: _as_asked(name, file) for name in names},
+        "parts": {str(count): events(alone[:count], sums.per_session) for count in file.agents.counts},
+    }
+    course.tell("Asking the replay simulator for its prediction")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", MODULE],
+            input=json.dumps(asked),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return {"status": "error", "reason": f"the simulator did not answer within {SECONDS} seconds"}
+    if done.returncode:
+        return {"status": "error", "reason": done.stderr.strip().rpartition("\n")[2]}
+    simulated = json.loads(done.stdout)
+    rows = [
+        beside(name, count, simulated[name][str(count)], crowds[name][count])
+        for name in names
+        for count in file.agents.counts
+    ]
+    return {"status": "success", "ways": rows}
+
+
+def _as_asked(name: str, file: AgentsFile) -> dict[str, Any]:
+    way = WAYS[name]
+    return {
+        "swaps": way.swaps,
+        "by_last_use": way.by_last_use,
+        "hints": way.hints,
+        "prefetches": way.prefetches,
+        "idle_seconds": file.idle_seconds if way.idles else None,
+    }
+
+
+def events(alone: Sequence[AgentRecord], per_session: int) -> list[dict[str, Any]]:
+    """Return each agent's turns: the time of each request as the script has it, were the agents not in each other's
+    way; its seconds as run alone; its session's bytes after it, in proportion to its tokens; the rest it announces."""
+    found = []
+    for record in alone:
+        script, at = record.script, 0.0
+        whole = max(len(script.tokens_before(len(script.turns) - 1, [r.tokens for r in record.replies])), 1)
+        for number, (turn, reply) in enumerate(zip(script.turns, record.replies, strict=True)):
+            at += turn.pause_seconds
+            tokens = len(script.tokens_before(number, [r.tokens for r in record.replies]))
+            following = script.turns[number + 1] if number + 1 < len(script.turns) else None
+            found.append(
+                {
+                    "session": script.name,
+                    "time": at,
+                    "seconds": reply.ended - reply.asked,
+                    "bytes": round(per_session * tokens / whole),
+                    "rest": following.pause_seconds if following is not None and following.known else None,
+                    "last": following is None,
+                }
+            )
+            at += reply.ended - reply.asked
+    return found
+
+
+def beside(way: str, count: int, simulated: Mapping[str, float], crowds: Sequence[CrowdRecord]) -> dict[str, Any]:
+    """Return simulated and measured figures, a repetition, with the errors of the simulated ones."""
+    found = moves([swap for crowd in crowds for swap in crowd.swaps])
+    refused = sum(agent.refused is not None for crowd in crowds for agent in crowd.agents)
+    measured = {
+        "turns_that_waited": found["back_when_needed"] / len(crowds),
+        "waited_ms": found["waited_ms"] / len(crowds),
+        "bytes_back": found["bytes_back"] / len(crowds),
+        "refused": refused / len(crowds),
+    }
+    error = {key: simulated[key] - value for key, value in measured.items()}
+    return {"way": way, "agents": count, "simulated": dict(simulated), "measured": measured, "error": error}
+
+
+# --- experiment ------------------------------------------------------------------------------------------------------
 LOG, FILE = "agents.log", "agents_results.json"
 FILES = (FILE,)
 FIELDS = "timestamp demand_gb capacity_gb ways agents comparisons link vllm prediction".split()

@@ -1,21 +1,187 @@
-"""One agent on a real engine: it arrives, reads, replies, pauses, and goes on. Its tokens and times, measured by it."""
+"""One agent: its words and pauses, drawn from a seed before anything runs, the way in which it is kept, and its life on
+a real engine. Its tokens and times, measured by it."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from random import Random
 from threading import Event
-from typing import Final
+from typing import Any, Final
 
-from djinn_evaluation.agents.script import SHARED, AgentScript
-from djinn_evaluation.agents.ways import Way
-from djinn_evaluation.outcomes import finished
+from djinn_evaluation.configuration.sections import AgentsFile, PauseKind, Pauses, WayName
+from djinn_evaluation.memory import bytes_of, options_for_limit
+from djinn_evaluation.serving import finished
+from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Finished
-from djinn_jupyter.errors import MemoryShortage
+from djinn_jupyter.errors import MemoryShortage, UsageError
 
+SHARED = "shared prompt"
+BURST = 3  # pauses of a burst, the last of them a long one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedTurn:
+    """Tokens that are read before the turn's reply, and the pause before them; `known`: the agent knows its length."""
+
+    tokens: tuple[int, ...]
+    pause_seconds: float
+    known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentScript:
+    """One agent. `prefix` are the tokens shared with others, empty where all are its own; the first turn's pause is the
+    time until it arrives."""
+
+    name: str
+    kind: PauseKind
+    prefix: tuple[int, ...]
+    turns: tuple[ScriptedTurn, ...]
+
+    def tokens_before(self, turn: int, replies: Sequence[Sequence[int]]) -> list[int]:
+        """Return all tokens that the session has read when the turn's reply begins."""
+        found = [*self.prefix]
+        for number, scripted in enumerate(self.turns[: turn + 1]):
+            found += [*scripted.tokens, *(replies[number] if number < turn else ())]
+        return found
+
+
+def scripts(file: AgentsFile, count: int, vocabulary: int, repetition: int = 0) -> list[AgentScript]:
+    """Return the scripts of `count` agents: the same ones for every way."""
+    crowd, recorded = file.agents, recorded_pauses(file.pauses)
+    prefix = tuple(Random(f"{crowd.seed} shared").choices(range(vocabulary), k=crowd.shared_tokens))
+    arrivals, now = Random(f"{crowd.seed} {repetition} arrivals"), 0.0
+    found = []
+    for number in range(count):
+        draw = Random(f"{crowd.seed} {repetition} {number}")
+        kind = file.pauses.kinds[number % len(file.pauses.kinds)]
+        pauses = pauses_of(kind, file.pauses, recorded, draw)
+        now += arrivals.expovariate(1.0 / crowd.arrival_seconds)
+        lengths = [crowd.prompt_tokens, *[crowd.tool_tokens] * (crowd.turns - 1)]
+        turns = [
+            ScriptedTurn(
+                tokens=tuple(draw.choices(range(vocabulary), k=length)),
+                pause_seconds=next(pauses) if turn else now,
+                known=bool(turn) and kind == "tool",
+            )
+            for turn, length in enumerate(lengths)
+        ]
+        shares = math.floor((number + 1) * crowd.shared) > math.floor(number * crowd.shared)
+        name = f"agent {number + 1}"
+        found.append(AgentScript(name=name, kind=kind, prefix=prefix if shares else (), turns=tuple(turns)))
+    return found
+
+
+def pauses_of(kind: PauseKind, pauses: Pauses, recorded: Sequence[float], draw: Random) -> Iterator[float]:
+    """Yield the pauses of one agent, without end."""
+    number = 0
+    while True:
+        number += 1
+        match kind:
+            case "tool":
+                seconds = draw.choice(pauses.tool_seconds)
+            case "burst" if number % BURST:
+                seconds = pauses.burst_seconds
+            case "recorded":
+                seconds = draw.choice(recorded) * pauses.recorded_scale
+            case _:
+                seconds = draw.lognormvariate(math.log(pauses.median_seconds), pauses.sigma)
+        yield min(seconds, pauses.longest_seconds)
+
+
+def recorded_pauses(pauses: Pauses) -> list[float]:
+    """Return the recorded pauses. UsageError where the file holds none."""
+    if pauses.recorded is None:
+        text = (resources.files(__package__) / "recorded_pauses.json").read_text()
+    else:
+        text = _read(given_path(pauses.recorded, "file of pauses"))
+    try:
+        seconds: Any = json.loads(text)["seconds"]
+        if seconds and all(isinstance(one, int | float) and 0 <= one < math.inf for one in seconds):
+            return [float(one) for one in seconds]
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise UsageError(f"{pauses.recorded} holds no pauses: a JSON object with `seconds`, a list of numbers from 0 up.")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"pauses.recorded: {path} cannot be read: {error}.") from None
+
+
+# --- ways ------------------------------------------------------------------------------------------------------------
+NEVER_IDLE = 7 * 86400.0  # seconds
+THREADS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """`swaps`: sessions may leave the device; `recomputes`: an agent closes its session at a pause and runs all its
+    tokens again; `hints`: it announces the pauses whose length it knows."""
+
+    name: WayName
+    swaps: bool = True
+    recomputes: bool = False
+    hints: bool = False
+    by_last_use: bool = False
+    idles: bool = True
+    prefetches: bool = True
+
+    def options(self, file: AgentsFile) -> dict[str, Any]:
+        """Return the options of an engine that keeps its sessions this way."""
+        limit = bytes_of(file.hardware.vram_limit_gb)
+        return {
+            "dtype": file.model.dtype,
+            "page_positions": file.model.page_positions,
+            "threads": THREADS,
+            "no_journal": True,
+            "host_memory": bytes_of(file.hardware.host_limit_gb) if self.swaps else 0,
+            "disk_memory": None if self.swaps else 0,
+            "evict_by_last_use": self.by_last_use,
+            "no_prefetch": not self.prefetches,
+            "idle_swap_seconds": file.idle_seconds if self.idles else NEVER_IDLE,
+            **options_for_limit(limit),
+        }
+
+
+WAYS: Final[dict[str, Way]] = {
+    way.name: way
+    for way in (
+        Way(name="never", swaps=False, prefetches=False, idles=False),
+        Way(name="recompute", swaps=False, recomputes=True, prefetches=False, idles=False),
+        Way(name="lru", by_last_use=True, idles=False, prefetches=False),
+        Way(name="time_out", by_last_use=True, prefetches=False),
+        Way(name="learned", prefetches=False),
+        Way(name="hinted_no_prefetch", hints=True, prefetches=False),
+        Way(name="hinted", hints=True),
+    )
+}
+"""Each way after `lru` changes one thing: the time after which idle sessions leave, the order in which they do, what
+the engine is told, and what it fetches ahead. Without a hint nothing says when an agent comes back, so that there is
+nothing to fetch."""
+
+
+def by_engine(file: AgentsFile) -> list[tuple[dict[str, Any], list[Way]]]:
+    """Return the ways in the order of the file, those together that one engine can keep."""
+    found: list[tuple[dict[str, Any], list[Way]]] = []
+    for way in (WAYS[name] for name in file.ways):
+        options = way.options(file)
+        same = next((ways for asked, ways in found if asked == options), None)
+        found.append((options, [way])) if same is None else same.append(way)
+    return found
+
+
+# --- living ----------------------------------------------------------------------------------------------------------
 AGAIN_SECONDS: Final = 0.05
 
 

@@ -1,19 +1,60 @@
-"""The caller's side of a baseline: start its process, send one request at a time. JSON lines, in and out."""
+"""The two ends of a baseline: the caller, which starts its process and sends one request at a time, and the process
+that answers. JSON lines, in and out. Imports neither numpy nor torch."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import DjinnError
 
+
+def source_of(model: str) -> str:
+    """Return the folder of `demo`; folders and hub names are returned unchanged."""
+    return str(MODEL_PATH) if model == "demo" else model
+
+
+# --- digest ----------------------------------------------------------------------------------------------------------
+class NumpyArray(Protocol):
+    """An array of numpy."""
+
+    def tobytes(self) -> bytes: ...
+
+
+def digest(logits: NumpyArray) -> str:
+    """Return the digest of the bits of fp32 logits; `baselines.weights.digest` makes the same of a tensor."""
+    return hashlib.sha256(logits.tobytes()).hexdigest()
+
+
+# --- answering -------------------------------------------------------------------------------------------------------
+def serve(*sides: type) -> None:
+    """Answer requests until the input ends, by the public methods of the side that the command names, or of the first.
+    A verb that raises is answered with its error; the process goes on."""
+    side = next(side for side in sides if side.__name__ == (sys.argv[1:] or [sides[0].__name__])[0])()
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            reply = getattr(side, request.pop("verb"))(**request)
+        except Exception as error:  # noqa: BLE001  the process's edge: the asker is told
+            traceback.print_exc()
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------
 LEAST_VOCABULARY = 32
 
 
@@ -22,13 +63,14 @@ class BaselineFailed(DjinnError):
 
 
 class Baseline:
-    """The process of one module that answers requests; `folders` are its path where the module is not installed."""
+    """The process of a module that answers requests: `package.module`, or `package.module.Side` where it has several.
+    `folders` are its path where the module is not installed."""
 
     def __init__(self, module: str, *, python: Path | str = sys.executable, folders: Sequence[Path] = ()) -> None:
         found = {"PYTHONPATH": os.pathsep.join(map(str, folders))} if folders else {}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the baseline
         self.process = subprocess.Popen(
-            [str(python), "-m", module],
+            [str(python), "-m", *_command(module)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -66,6 +108,12 @@ class Baseline:
     def _last_words(self) -> str:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2] or "it said nothing."
+
+
+def _command(module: str) -> list[str]:
+    """Return a module and, where it is named, its class."""
+    name, _, side = module.rpartition(".")
+    return [name, side] if side[0].isupper() else [module]
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Plain copies by hand, into memory that was in use before: one by one, beside whatever else the process does, and of
-layers through two slots. A thread copies on the CPU, a side stream on CUDA.
+layers through two slots; and the link between host and device by them.
 
-On the CPU a slot keeps every weight's address modulo ALIGNMENT, for matrix products have other last bits at others.
-"""
+A thread copies on the CPU, a side stream on CUDA. On the CPU a slot keeps every weight's address modulo ALIGNMENT, for
+matrix products have other last bits at others."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+
+from djinn_evaluation.baselines.asking import serve
 
 ALIGNMENT: Final = 512
 Way = Callable[[Any, Any], None]
@@ -218,3 +220,50 @@ def seconds_of(source: Tensor, target: Tensor, way: Way = by_torch) -> float:
     done.synchronize()
     milliseconds: float = begun.elapsed_time(done)
     return milliseconds / 1e3
+
+
+# --- link ------------------------------------------------------------------------------------------------------------
+# Without a GPU both are main memory. There small copies stay in the processor's caches, as those of a small model do,
+# and some threads copy together; the fastest is what no honest copy exceeds.
+SIZES = (1 << 18, 1 << 20, 1 << 23, 1 << 26)  # bytes
+ROUNDS, SECONDS = 5, 0.02  # of each size at least; a round more while these seconds last
+
+
+class CopiedLink:
+    def measure(self, device: str) -> dict[str, Any]:
+        """Return bytes and least seconds of a copy of each size in each way, `in` to the device and `out` of it; on the
+        CPU both are the same copies."""
+        place = torch.device(device)
+        ways = WAYS if place.type == "cpu" else (by_torch,)
+        counts = {1, torch.get_num_threads()} if place.type == "cpu" else {torch.get_num_threads()}
+        found: dict[str, list[tuple[int, float]]] = {"in": [], "out": []}
+        before = torch.get_num_threads()
+        try:
+            for count in counts:
+                torch.set_num_threads(count)
+                for size in SIZES:
+                    for way, (source, target) in _sides(place, size).items():
+                        found[way] += [(size, _least(source, target, by)) for by in ways]
+        finally:
+            torch.set_num_threads(before)
+        return {"copies": {"in": found["in"], "out": found["out"] or found["in"]}}
+
+
+def _sides(device: torch.device, size: int) -> dict[str, tuple[Tensor, Tensor]]:
+    host = torch.ones(size, dtype=torch.uint8)
+    there = torch.zeros(size, dtype=torch.uint8, device=device)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    return {"in": (host, there), "out": (there, host)} if device.type == "cuda" else {"in": (host, there)}
+
+
+def _least(source: Tensor, target: Tensor, way: Way) -> float:
+    taken: list[float] = []
+    until = time.perf_counter() + SECONDS
+    while len(taken) < ROUNDS or time.perf_counter() < until:
+        taken.append(seconds_of(source, target, way))
+    return min(taken)
+
+
+if __name__ == "__main__":
+    serve(CopiedLink)

@@ -2,8 +2,7 @@
 on its asynchronous engine, and a stop inside a pass, asked of it from a hook on a layer.
 
 An error that keeps vLLM from starting is recorded as its reason for not running. Written against vLLM 0.10 to 0.33;
-features that an installed version lacks are reported as missing.
-"""
+features that an installed version lacks are reported as missing."""
 
 from __future__ import annotations
 
@@ -11,16 +10,84 @@ import asyncio
 import importlib.util
 import inspect
 import os
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
 from typing import Any, Final
 
-from djinn_evaluation.baselines.answering import serve
-from djinn_evaluation.baselines.sources import source_of
-from djinn_evaluation.baselines.vllm_interface import answers_of, fields_of, found_in
+from djinn_evaluation.baselines.asking import serve, source_of
 from djinn_evaluation.nvml import Unseen, card
 from djinn_jupyter.units import GIB
 
+_STOP = r"(break|pause|stop|halt)"
+WANTED = {  # whether a method or a parameter, and how its name would read
+    "breakpoint_layer_parameter": ("parameters", rf"{_STOP}.*layer|layer.*{_STOP}"),
+    "pause_at_layer_method": ("methods", rf"{_STOP}.*layer|layer.*{_STOP}"),
+    "resume_from_checkpoint_method": ("methods", r"(resume|restore|continue).*(checkpoint|layer|state)"),
+    "get_activation_at_layer_method": ("methods", r"activation|(get|return|extract).*hidden"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """Public names, each after its class: `LLM.sleep`. Parameters are those of methods, constructors and option
+    classes."""
+
+    methods: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+    def evidence(self) -> dict[str, list[str]]:
+        """Return for each test the names that match it."""
+        return {
+            test: [name for name in getattr(self, kind) if re.search(pattern, name.partition(".")[2])]
+            for test, (kind, pattern) in WANTED.items()
+        }
+
+
+def answers_of(found: Interface) -> dict[str, bool]:
+    return {test: bool(names) for test, names in found.evidence().items()}
+
+
+def found_in(vllm: Any) -> Interface:
+    """Return an installed vLLM's interface: its offline class, its asynchronous engine, sampling and engine options."""
+    classes = [vllm.LLM, *_there("vllm.v1.engine.async_llm", "AsyncLLM")]
+    options = [vllm.SamplingParams, *_there("vllm.engine.arg_utils", "EngineArgs")]
+    methods = tuple(f"{owner.__name__}.{name}" for owner in classes for name in _public(owner))
+    taken = [f"{owner.__name__}.{name}" for owner in classes for name in _taken_by(owner)]
+    given = [f"{owner.__name__}.{name}" for owner in options for name in fields_of(owner)]
+    return Interface(methods=methods, parameters=tuple(dict.fromkeys([*taken, *given])))
+
+
+def _there(module: str, name: str) -> Iterator[Any]:
+    """Yield the class where this version has it."""
+    try:
+        yield getattr(import_module(module), name)
+    except (ImportError, AttributeError):
+        return
+
+
+def _public(owner: Any) -> list[str]:
+    return [name for name, _ in inspect.getmembers(owner, callable) if not name.startswith("_")]
+
+
+def _taken_by(owner: Any) -> Iterable[str]:
+    """Yield the parameters of the constructor and of the public methods."""
+    for name in ("__init__", *_public(owner)):
+        try:
+            yield from (given for given in inspect.signature(getattr(owner, name)).parameters if given != "self")
+        except (TypeError, ValueError):
+            continue  # written in another language
+
+
+def fields_of(owner: Any) -> list[str]:
+    if is_dataclass(owner):
+        return [field.name for field in fields(owner)]
+    return [name for name in inspect.signature(owner).parameters if name != "self"]
+
+
+# --- vllm ------------------------------------------------------------------------------------------------------------
 SLEEP_LEVEL: Final = 1  # weights to host memory, keys and values discarded; level 2 would lose the weights too
 SEED: Final = 0
 IN_PROCESS: Final = "VLLM_ENABLE_V1_MULTIPROCESSING"  # 0: the model is in this process, where a hook can be watched
@@ -267,8 +334,6 @@ async def _pause_whole(engine: Any, tokens: list[int], new: int, seconds: float)
 
 
 # --- a stop inside a pass -------------------------------------------------------------------------------------------
-
-
 def stop_at_layer(llm: Any, tokens: list[int], sampling: Any) -> dict[str, Any]:
     """Run a request; when its first pass has come to the middle layer, abort it by the engine's own interface. Return
     the layers that ran in that pass before and after, the shape that the hook read there, and True where the pass
@@ -316,8 +381,6 @@ def layers_of(model: Any) -> Any:
 
 
 # --- options, the card and reasons -----------------------------------------------------------------------------------
-
-
 def engine_options(
     length: int, model: str, dtype: str | None, random_weights: bool = False, **more: Any
 ) -> dict[str, Any]:
@@ -396,5 +459,4 @@ def not_run(reason: str, *, installed: bool = True) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    side = Vllm()
-    serve({name: getattr(side, name) for name in ("examine", "pause", "load", "generate", "start", "live")})
+    serve(Vllm)

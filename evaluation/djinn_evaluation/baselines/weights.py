@@ -1,20 +1,28 @@
-"""The model of a baseline: read by transformers, or drawn from the same seed as an engine's; and running it."""
+"""The model of a baseline: read by transformers, or drawn from the same seed as an engine's; running it; and models
+with random weights saved to a folder, for the shapes of models whose weights cannot be had."""
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
-from djinn_evaluation import digest as digests
-from djinn_evaluation.baselines.sources import source_of
+from djinn_evaluation.baselines import asking
+from djinn_evaluation.baselines.asking import source_of
 from djinn_jupyter.machine import device_of_environment
 
 SEED = 0
@@ -134,10 +142,122 @@ def greedy(
 
 def digest(logits: Tensor) -> str:
     """Return the digest of the bits of logits as fp32."""
-    return digests.digest(logits.to(torch.float32).contiguous().cpu().numpy())
+    return asking.digest(logits.to(torch.float32).contiguous().cpu().numpy())
 
 
 def settle(device: torch.device) -> None:
     """Wait until the device has finished all submitted work, so that a clock may be read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+# --- decoding --------------------------------------------------------------------------------------------------------
+class Timestamps(BaseStreamer):  # type: ignore[misc,unused-ignore]
+    """The times at which `generate` had each token; the first is the prompt's."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: Tensor) -> None:
+        self.times.append(perf_counter())
+
+    def end(self) -> None: ...
+
+
+def decoded(
+    model: Any, tokens: list[int], new: int, device: torch.device, stamps: Timestamps, cache: Any = None
+) -> dict[str, Any]:
+    """Generate; return the new tokens, `seconds` of all, `decoding` from the first new token to the last."""
+    made, seconds = greedy(model, tokens, new, device, stamps, cache)
+    return {"seconds": seconds, "decoding": stamps.times[-1] - stamps.times[1], "tokens": made}
+
+
+class Decoding:
+    """A side with a whole model on one device, whatever keeps its weights elsewhere."""
+
+    model: Any
+    device: torch.device
+
+    @torch.inference_mode()
+    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """Generate greedily with a cache; return tokens, seconds, and those from the first new token to the last."""
+        return decoded(self.model, tokens, new, self.device, Timestamps())
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+# Drawing 13 billion numbers takes a processor minutes, reading 26 GB seconds. So the weights are cut from one block of
+# random numbers that no matrix's row fits into evenly: no two rows are the same.
+BLOCK: Final = (1 << 27) + 29  # numbers; odd, so that no row's length divides it
+INDEX: Final = "model.safetensors.index.json"  # written last: with it the model is whole
+SHARD_BYTES: Final = 4 << 30
+
+
+def weight_bytes(config: dict[str, Any]) -> int:
+    """Return the bytes of all weights of a configuration, without making them."""
+    return sum(tensor.nbytes for tensor in _empty(config).state_dict().values())
+
+
+def save(config: dict[str, Any], place: Path) -> None:
+    """Write a model of this configuration into an existing folder."""
+    (place / "config.json").write_text(json.dumps(config))
+    tensors = _empty(config).state_dict()
+    cut = _CutWeights(dtype_of(config), tensors)
+    shards = list(_shards(tensors))
+
+    def put(number: int) -> None:
+        made = {name: cut(name) for name in shards[number]}
+        save_file(made, place / _name_of(number, len(shards)), metadata={"format": "pt"})
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(put, range(len(shards))))
+    places = {name: _name_of(number, len(shards)) for number, names in enumerate(shards) for name in names}
+    index = {"metadata": {"total_size": weight_bytes(config)}, "weight_map": places}
+    (place / INDEX).write_text(json.dumps(index))
+
+
+def _name_of(number: int, count: int) -> str:
+    return f"model-{number + 1:05}-of-{count:05}.safetensors"
+
+
+class _CutWeights:
+    """Cuts weights from one block of normal numbers, each where the one before ends. Norms are ones."""
+
+    def __init__(self, dtype: torch.dtype, tensors: dict[str, Tensor]) -> None:
+        counts = {name: tensor.numel() for name, tensor in tensors.items()}
+        size = min(BLOCK, sum(counts.values()) | 1)
+        self._block = torch.randn(size, generator=torch.Generator().manual_seed(0)).mul_(0.02).to(dtype)
+        self._shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        ends = accumulate(counts.values())
+        self._begins = {name: (end - count) % size for (name, count), end in zip(counts.items(), ends, strict=True)}
+
+    def __call__(self, name: str) -> Tensor:
+        shape = self._shapes[name]
+        if len(shape) == 1:
+            return torch.ones(shape, dtype=self._block.dtype)
+        count, size, begun = shape.numel(), self._block.numel(), self._begins[name]
+        around = self._block if begun + count <= size else self._block.repeat(-(-(begun + count) // size))
+        return around[begun : begun + count].view(shape).clone()
+
+
+def _shards(tensors: dict[str, Tensor]) -> Iterator[list[str]]:
+    names: list[str] = []
+    size = 0
+    for name, tensor in tensors.items():
+        if names and size + tensor.nbytes > SHARD_BYTES:
+            yield names
+            names, size = [], 0
+        names.append(name)
+        size += tensor.nbytes
+    yield names
+
+
+def _empty(config: dict[str, Any]) -> Any:
+    fields = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
+    with torch.device("meta"):
+        made = AutoConfig.for_model(config["model_type"], **fields)
+        return AutoModelForCausalLM.from_config(made, dtype=dtype_of(config))
+
+
+def dtype_of(config: dict[str, Any]) -> torch.dtype:
+    found: torch.dtype = getattr(torch, config["dtype"])
+    return found

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import traceback
 from pathlib import Path
 
 from djinn_evaluation import machine
-from djinn_evaluation.benchmarks import results
-from djinn_evaluation.benchmarks.age import aged
-from djinn_evaluation.benchmarks.setting import setting
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.benchmarks import harness
+from djinn_evaluation.benchmarks.harness import MODULE_OF, aged, benchmark, setting
+from djinn_evaluation.machine import computed_on
 
-NAMES = (
-    "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
-    "patching", "attribution", "adapters", "collection", "batches", "rules", "streaming", "replay", "crowds", "paint",
-    "cold_start", "first_card", "journal", "beside", "people", "shared_passes",
-    "logs", "features", "agreement", "analysis", "tracing",
-)  # fmt: skip
-BY_NAME = ("corners", "house")  # a quarter of an hour and more, and counts of a checkout: only where they are named
+# Only where they are named: a quarter of an hour and more, one that reads another's result, counts of a checkout.
+BY_NAME = ("corners", "limits", "house")
+NAMES = tuple(name for name in MODULE_OF if name not in BY_NAME)
 
 
 def main() -> int:
     options = _parser().parse_args()
-    folder = options.results or (results.usual() / "quick" if options.quick else results.usual())
+    folder = options.results or (harness.usual() / "quick" if options.quick else harness.usual())
     print(f"Results go to {folder}", flush=True)
     failed = []
     device = computed_on()
@@ -33,15 +27,15 @@ def main() -> int:
         begun = machine.describe(threads=options.threads, device=device)
         print(f"{name} (load {begun.load_before[0]})", flush=True)
         try:
-            with setting(quick=options.quick, threads=options.threads, device=device) as place:
-                found = importlib.import_module(f"djinn_evaluation.benchmarks.{name}").run(place)
+            with setting(quick=options.quick, threads=options.threads, device=device, at=options.at) as place:
+                found = benchmark(name)(place)
         except Exception:  # noqa: BLE001  the other benchmarks still run; this one has no result
             traceback.print_exc()
             failed.append(name)
             continue
         for figure in found.figures:
             print(f"  {figure}", flush=True)
-        results.write(found, machine.ended(begun), folder)
+        harness.write(found, machine.ended(begun), folder)
     for sentence in aged():
         print(sentence)
     if failed:
@@ -56,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="tiny models, few rounds; results not for quoting")
     where = "of the results (default: in a checkout its own, else djinn-results/benchmarks)"
     parser.add_argument("--results", type=Path, metavar="FOLDER", help=where)
+    parser.add_argument("--at", metavar="COMMIT", help="house: count this commit, in place of the checkout")
     parser.add_argument("--threads", type=int, default=1, help="of either side (default 1)")
     return parser
 

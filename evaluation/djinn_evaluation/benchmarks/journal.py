@@ -1,7 +1,6 @@
 """The cost of a journal image to the engine's thread before a reply is sent: after a breakpoint, a stop, a resume, and
 where 64 stops are kept. In the thread's CPU seconds, which a busy machine does not stretch; the other side is the same
-with BLAKE2b in the place of XXH3.
-"""
+with BLAKE2b in the place of XXH3."""
 
 from __future__ import annotations
 
@@ -16,10 +15,7 @@ from unittest.mock import patch
 
 import torch
 
-from djinn_evaluation.benchmarks.measuring import Spread
-from djinn_evaluation.benchmarks.results import Checks, Figure, Result
-from djinn_evaluation.benchmarks.setting import Setting
-from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.benchmarks.harness import Checks, Figure, Result, Setting, Spread
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.engine.process.build import open_engine
 from djinn_jupyter.engine.process.engine import Engine
@@ -34,11 +30,10 @@ SESSION, SITE = "kept", "resid_post.4"
 AFTER = ("a breakpoint", f"a stop in {POSITIONS} positions", "a resume with its logits", f"a stop after {STOPS} others")
 
 
-def run(setting: Setting) -> Result:
+def run_journal(setting: Setting) -> Result:
     torch.set_num_threads(setting.threads)
     checks, shape, rounds = Checks(), setting.shape(), setting.rounds(ROUNDS)
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
+    folder = setting.model(shape)
     prompt = random_tokens(POSITIONS, shape.vocabulary)
     found = {
         name: _readings(folder, setting.home / name, digest_of, prompt, rounds, checks)

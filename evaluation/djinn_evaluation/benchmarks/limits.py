@@ -1,4 +1,4 @@
-"""`python -m djinn_evaluation.benchmarks.limits`: how fast a sweep by `patching` could be at most, on this machine.
+"""`python -m djinn_evaluation.benchmarks limits`: how fast a sweep by `patching` could be at most, on this machine.
 
 Counts the multiplications of the rows that any sweep has to compute, and measures the most of them that the model's own
 layer reaches here in a second, at any number of rows, multiplied as those of a sweep are
@@ -11,10 +11,8 @@ TransformerLens's times are those of `results/patching.json`, so both are measur
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from functools import partial
 from time import thread_time
 from typing import Any
@@ -22,12 +20,9 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from djinn_evaluation import machine
-from djinn_evaluation.benchmarks import results
-from djinn_evaluation.benchmarks.measuring import Spread
+from djinn_evaluation.benchmarks import harness
+from djinn_evaluation.benchmarks.harness import GPT2, Figure, Result, Setting, Shape, Spread, at_least
 from djinn_evaluation.benchmarks.patching import CASES, PAIRS, POSITIONS, THEIRS, Case
-from djinn_evaluation.benchmarks.results import Figure, Result, at_least
-from djinn_evaluation.benchmarks.setting import GPT2, Shape
 from djinn_jupyter.engine.passes.epilogue import ManyRows
 from djinn_jupyter.methods.sweep.engine.sweep import RECHECKED
 
@@ -159,21 +154,8 @@ def figures(shape: Shape, measured: dict[str, Any]) -> Iterator[Figure]:
             )
 
 
-def main() -> int:
-    torch.set_num_threads(1)
-    begun = machine.describe(threads=1, device="cpu")
-    measured = json.loads((results.usual() / "patching.json").read_text())
-    found = Result(
-        benchmark="limits",
-        settings={"shape": asdict(GPT2), "positions": POSITIONS, "pairs": PAIRS, "rounds": ROUNDS},
-        figures=tuple(figures(GPT2, measured)),
-        checks={},
-    )
-    for figure in found.figures:
-        print(f"  {figure}", flush=True)
-    results.write(found, machine.ended(begun), results.usual())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run_limits(setting: Setting) -> Result:
+    torch.set_num_threads(setting.threads)
+    measured = json.loads((harness.usual() / "patching.json").read_text())
+    settings = {"shape": GPT2, "positions": POSITIONS, "pairs": PAIRS, "rounds": ROUNDS}
+    return Result(benchmark="limits", settings=settings, figures=tuple(figures(GPT2, measured)))

@@ -1,10 +1,4 @@
-"""The growth of an engine with its users: 1 to 64 notebooks on 1, 2 and 4 engines of one model.
-
-Each notebook is a client with a connection of its own. In turn it thinks, runs a prompt to a stop in the middle of the
-model, reads the activation, and resumes it for some tokens. From what a turn of one notebook costs each resource (the
-engine's thread, its other threads, the line), a network of queues predicts the others, and up to 10,000 notebooks; the
-prediction stands beside each measurement, and the resource that gives out first is named.
-"""
+"""The growth of an engine with its users, its thread among many notebooks, and the price of its log."""
 
 from __future__ import annotations
 
@@ -12,23 +6,38 @@ import os
 import random
 import statistics
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
 
 import psutil
 
 import djinn_jupyter as dj
-from djinn_evaluation.benchmarks.measuring import Spread, in_milliseconds
-from djinn_evaluation.benchmarks.queueing import Load, load_of
-from djinn_evaluation.benchmarks.results import Checks, Figure, Result
-from djinn_evaluation.benchmarks.serving_engine import Stopwatch, pid_of
-from djinn_evaluation.benchmarks.setting import Setting, Shape
-from djinn_evaluation.benchmarks.worker import worker
-from djinn_evaluation.cores import seconds_computed
+from djinn_evaluation.benchmarks.environments import NotRun
+from djinn_evaluation.benchmarks.harness import (
+    UNSAID,
+    Checks,
+    Figure,
+    Readings,
+    Result,
+    Setting,
+    Shape,
+    Spread,
+    Stopwatch,
+    Worker,
+    compared,
+    engine_of,
+    in_milliseconds,
+    milliseconds,
+    pid_of,
+    take_turns,
+    worker,
+)
+from djinn_evaluation.machine import seconds_computed
 from djinn_evaluation.serving import random_tokens
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
@@ -37,10 +46,38 @@ from djinn_jupyter.link.channel import SocketChannel, expect
 from djinn_jupyter.link.io_thread import IoThread
 from djinn_jupyter.wire.nouns import Mode
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The load of `users`: seconds until an answer, answers a second of all of them, and each resource's busy part."""
+
+    users: int
+    response_seconds: float
+    per_second: float
+    busy: Mapping[str, float]
+
+    @property
+    def busiest(self) -> str:
+        return max(self.busy, key=lambda name: self.busy[name])
+
+
+def load_of(users: int, thinking_seconds: float, demands: Mapping[str, float]) -> Load:
+    """Return the load of so many users. `demands` are the seconds of each resource for one answer."""
+    waiting = dict.fromkeys(demands, 0.0)
+    response = per_second = 0.0
+    for present in range(1, users + 1):
+        at = {name: seconds * (1 + waiting[name]) for name, seconds in demands.items()}
+        response = sum(at.values())
+        per_second = present / (thinking_seconds + response)
+        waiting = {name: per_second * seconds for name, seconds in at.items()}
+    busy = {name: per_second * seconds for name, seconds in demands.items()}
+    return Load(users=users, response_seconds=response, per_second=per_second, busy=busy)
+
+
 SHAPE = Shape(layers=12, width=384, heads=6, vocabulary=8192)
-NOTEBOOKS, ENGINES = (1, 4, 16, 64), (1, 2, 4)
+NOTEBOOKS_OF_PEOPLE, ENGINES = (1, 4, 16, 64), (1, 2, 4)
 FORETOLD = (256, 1024, 10_000)
-POSITIONS, NEW, PROMPTS = 32, 8, 8
+POSITIONS_OF_PEOPLE, NEW, PROMPTS = 32, 8, 8
 THINKING, SECONDS = 2.0, 20.0  # mean seconds between a notebook's turns; seconds of each crowd
 ALONE = 16  # turns of one notebook that does not think
 THREAD, OTHER_THREADS, LINE = "the engine's thread", "the engine's other threads", "a line of 1 Gbit/s"
@@ -79,13 +116,18 @@ class Crowd:
         return sum(len(one.whole) for one in self.turns)
 
 
-def run(setting: Setting) -> Result:
+def run_people(setting: Setting) -> Result:
+    """The growth of an engine with its users: 1 to 64 notebooks on 1, 2 and 4 engines of one model.
+
+    Each notebook is a client with a connection of its own. In turn it thinks, runs a prompt to a stop in the middle
+    of the model, reads the activation, and resumes it for some tokens. From what a turn of one notebook costs each
+    resource (the engine's thread, its other threads, the line), a network of queues predicts the others, and up to
+    10,000 notebooks; the prediction stands beside each measurement, and the resource that gives out first is named."""
     shape, checks, figures = setting.shape(SHAPE), Checks(), list[Figure]()
-    prompts = [random_tokens(POSITIONS, shape.vocabulary, seed) for seed in range(PROMPTS)]
+    prompts = [random_tokens(POSITIONS_OF_PEOPLE, shape.vocabulary, seed) for seed in range(PROMPTS)]
     costs: Costs = {}
     alone = list[list[int]]()
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
+    folder = setting.model(shape)
     for engines in ENGINES[:2] if setting.quick else ENGINES:
         with ExitStack() as stack:
             running = [stack.enter_context(_engine(folder, number, setting)) for number in range(engines)]
@@ -95,14 +137,14 @@ def run(setting: Setting) -> Result:
                     Figure(name=f"a turn alone, of {resource}", unit="ms", value=_one(1000 * seconds))
                     for resource, seconds in costs.items()
                 ]
-            for notebooks in NOTEBOOKS[:3] if setting.quick else NOTEBOOKS:
+            for notebooks in NOTEBOOKS_OF_PEOPLE[:3] if setting.quick else NOTEBOOKS_OF_PEOPLE:
                 crowd = crowd_at_work(running, notebooks, prompts, alone, setting, checks)
                 figures += _figures(crowd, costs)
                 setting.so_far(figures, f"up to {notebooks} notebooks on {engines} engines")
             if engines == 1:
                 figures += _room(running[0], prompts, costs)
     figures += [figure for notebooks in FORETOLD for figure in _foretold(notebooks, costs)]
-    settings = {"shape": shape, "positions": POSITIONS, "new_tokens": NEW, "thinking_seconds": THINKING}
+    settings = {"shape": shape, "positions": POSITIONS_OF_PEOPLE, "new_tokens": NEW, "thinking_seconds": THINKING}
     return Result(benchmark="people", settings=settings, figures=tuple(figures), checks=checks.counts)
 
 
@@ -139,18 +181,18 @@ def alone_at_work(engine: RemoteEngine, prompts: Sequence[list[int]]) -> tuple[C
     pid = pid_of(engine)
     with notebook(engine, "alone") as own:
         tokens = [_turn(own.session("alone", fresh=True), prompt, Turns()) for prompt in prompts]
-        begun, thread_begun, sent = _computed(pid), thread_seconds(pid), own.wire_bytes
+        begun, thread_begun, sent = _computed_of_people(pid), thread_seconds(pid), own.wire_bytes
         for number in range(ALONE):
             _turn(own.session("alone", fresh=True), prompts[number % len(prompts)], Turns())
         thread = thread_seconds(pid) - thread_begun
-        others, there = _computed(pid) - begun - thread, own.wire_bytes
+        others, there = _computed_of_people(pid) - begun - thread, own.wire_bytes
         own.session("alone").close()
     carried = there.sent + there.received - sent.sent - sent.received
     costs = {THREAD: thread, OTHER_THREADS: others, LINE: carried / LINE_BYTES_PER_SECOND}
     return {resource: seconds / ALONE for resource, seconds in costs.items()}, tokens
 
 
-def _computed(*pids: int) -> float:
+def _computed_of_people(*pids: int) -> float:
     return seconds_computed(*pids) or 0.0
 
 
@@ -205,7 +247,7 @@ def crowd_at_work(
         owns = [stack.enter_context(notebook(engines[n % len(engines)], name)) for n, name in enumerate(names)]
         pids, begun = [pid_of(engine) for engine in engines], perf_counter()
         thread_begun = sum(map(thread_seconds, pids))
-        engine_begun, client_begun = _computed(*pids), _computed(os.getpid())
+        engine_begun, client_begun = _computed_of_people(*pids), _computed_of_people(os.getpid())
         working = [pool.submit(work, number, own) for number, own in enumerate(owns)]
         try:
             sleep(seconds)
@@ -219,8 +261,8 @@ def crowd_at_work(
             engines=len(engines),
             seconds=perf_counter() - begun,
             thread_seconds=sum(map(thread_seconds, pids)) - thread_begun,
-            engine_seconds=_computed(*pids) - engine_begun,
-            client_seconds=_computed(os.getpid()) - client_begun,
+            engine_seconds=_computed_of_people(*pids) - engine_begun,
+            client_seconds=_computed_of_people(os.getpid()) - client_begun,
             turns=turns,
         )
 
@@ -331,3 +373,132 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 def _one(value: float) -> Spread:
     return Spread(median=value, low=value, high=value, count=1)
+
+
+NOTEBOOKS_OF_SHARED_PASSES, NOTEBOOKS_OF_A_QUICK_RUN = 64, 16
+ROUNDS_OF_SHARED_PASSES = 3
+MODES: tuple[Mode, Mode] = ("exact", "fast")
+
+
+def run_shared_passes(setting: Setting) -> Result:
+    """The engine's thread among many notebooks: how much of it is the model's, and how much shared passes relieve it
+    of.
+
+    Of a turn alone, the model's part: what plain `generate` computes for the same prompt and tokens. Of many
+    notebooks that take such turns, in rounds with runs whose tokens behind the stop share passes (`mode="fast"`)
+    and with runs that do not: the seconds of the engine's thread for a turn, and the turns a second."""
+    shape, checks, figures = setting.shape(SHAPE), Checks(), list[Figure]()
+    prompts = [random_tokens(POSITIONS_OF_PEOPLE, shape.vocabulary, seed) for seed in range(PROMPTS)]
+    with worker("plain") as plain:
+        folder = setting.saved(plain, shape)
+        with engine_of(folder, setting) as engine:
+            figures.append(_models_part(plain, engine, prompts, setting))
+            _, alone = alone_at_work(engine, prompts)
+            setting.so_far(figures, "a turn alone")
+            figures += _relief(engine, prompts, alone, setting, checks)
+    settings = {"shape": shape, "positions": POSITIONS_OF_PEOPLE, "new_tokens": NEW, "thinking_seconds": THINKING}
+    return Result(benchmark="shared_passes", settings=settings, figures=tuple(figures), checks=checks.counts)
+
+
+def _models_part(plain: Worker, engine: RemoteEngine, prompts: Sequence[list[int]], setting: Setting) -> Figure:
+    """Return the CPU seconds that plain `generate` takes for a turn's prompt and tokens, of those of the engine's
+    thread."""
+
+    def theirs() -> float:
+        begun = seconds_computed(plain.pid) or 0.0
+        for number in range(ALONE):
+            plain.ask("generate", tokens=prompts[number % PROMPTS], new=NEW)
+        return ((seconds_computed(plain.pid) or 0.0) - begun) / ALONE
+
+    readings = take_turns(
+        {"plain generate": theirs, THREAD: lambda: alone_at_work(engine, prompts)[0][THREAD]},
+        rounds=setting.rounds(ROUNDS_OF_SHARED_PASSES),
+    )
+    name = "the model's part of a turn alone, of the engine's thread"
+    return compared(name, "plain generate", THREAD, readings, unit="CPU ms", each=milliseconds)
+
+
+def _relief(
+    engine: RemoteEngine,
+    prompts: Sequence[list[int]],
+    alone: Sequence[list[int]],
+    setting: Setting,
+    checks: Checks,
+) -> Iterator[Figure]:
+    notebooks = NOTEBOOKS_OF_A_QUICK_RUN if setting.quick else NOTEBOOKS_OF_SHARED_PASSES
+    crowds: dict[Mode, list[Crowd]] = {mode: [] for mode in MODES}
+
+    def at_work(mode: Mode) -> float:
+        crowds[mode].append(crowd_at_work([engine], notebooks, prompts, alone, setting, checks, mode))
+        return crowds[mode][-1].thread_seconds / max(crowds[mode][-1].count, 1)
+
+    rounds = setting.rounds(ROUNDS_OF_SHARED_PASSES)
+    thread: Readings = take_turns({mode: lambda mode=mode: at_work(mode) for mode in MODES}, rounds=rounds, warm_up=0)  # type: ignore[misc]
+    speed: Readings = {mode: [one.count / one.seconds for one in crowds[mode]] for mode in MODES}
+    name = f"of {notebooks} notebooks, with passes that they share over without"
+    yield compared(f"{THREAD} for a turn {name}", "fast", "exact", thread, unit="CPU ms", each=milliseconds)
+    yield compared(f"turns a second {name}", "fast", "exact", speed, unit="1/s")
+
+
+Clock = Callable[[], float]
+LEVELS = ("warning", "info", "debug")
+POSITIONS_OF_LOGS, TOKENS, STEPS, ROUNDS_OF_LOGS = 32, 24, 6, 21
+
+
+def run_logs(setting: Setting) -> Result:
+    """The price of the log: a step of one layer, and generated tokens, while an engine tells of requests (info), or of
+    turns and layers too (debug), against one that tells of neither (warning). Seconds of all threads of the engine:
+    those that write the log are among them."""
+    shape, checks, rounds = setting.shape(SHAPE), Checks(), setting.rounds(ROUNDS_OF_LOGS)
+    prompt = random_tokens(POSITIONS_OF_LOGS, shape.vocabulary)
+    folder = setting.model(shape)
+    with ExitStack() as stack:
+        sessions, clocks = {}, {}
+        for number, level in enumerate(LEVELS, 1):
+            engine = dj.load(folder, threads=setting.threads, copy=number, log_level=level)
+            stack.callback(engine.stop, force=True)
+            sessions[level], clocks[level] = (
+                engine.session("logs", fresh=True),
+                partial(_computed_of_logs, pid_of(engine)),
+            )
+        sides = [(level, sessions[level], clocks[level]) for level in LEVELS]
+        steps = take_turns({level: partial(_step, *side, prompt) for level, *side in sides}, rounds=rounds)
+        tokens = take_turns({level: partial(_token, *side, prompt, checks) for level, *side in sides}, rounds=rounds)
+    figures = [*_compared("a step of one layer", steps), *_compared("a generated token", tokens)]
+    settings = {"shape": shape, "positions": POSITIONS_OF_LOGS, "new_tokens": TOKENS, "steps": STEPS, "rounds": rounds}
+    return Result(benchmark="logs", settings=settings, figures=tuple(figures), checks=checks.counts)
+
+
+def _computed_of_logs(pid: int) -> float:
+    seconds = seconds_computed(pid)
+    if seconds is None:
+        raise NotRun(UNSAID)
+    return seconds
+
+
+def _step(session: RemoteSession, clock: Clock, prompt: list[int]) -> float:
+    """Return the seconds of one of STEPS steps, each a request with its stop."""
+    session.clear()
+    session.breakpoint("resid_post.0", once=True)
+    session.run(prompt, max_new_tokens=1)
+    begun = clock()
+    for _ in range(STEPS):
+        session.step()
+    return (clock() - begun) / STEPS
+
+
+def _token(session: RemoteSession, clock: Clock, prompt: list[int], checks: Checks) -> float:
+    """Return the seconds of a generated token, the prompt's share included."""
+    session.clear()
+    begun = clock()
+    done = session.run(prompt, max_new_tokens=TOKENS, ignore_eos=True, free=True)
+    checks.same("tokens generated", len(done.tokens), TOKENS)
+    return (clock() - begun) / TOKENS
+
+
+def _compared(what: str, readings: Readings) -> list[Figure]:
+    told = {"info": "with a line for each request and stop", "debug": "with a line for each turn and layer"}
+    return [
+        compared(f"{what} {words}, of one without", level, "warning", readings, unit="CPU ms", each=milliseconds)
+        for level, words in told.items()
+    ]

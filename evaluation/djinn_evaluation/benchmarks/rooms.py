@@ -21,7 +21,7 @@ PACKAGE: Final = "djinn_jupyter"
 def rooms(folder: Path, rounds: int) -> list[list[str]]:
     """Start an engine of the demo model, run a prompt in each of several sessions, and return the modules that each
     crossed, in their order."""
-    (folder / "sitecustomize.py").write_text(f"from {__name__} import watch\nwatch()\n")
+    (folder / "sitecustomize.py").write_text("from djinn_evaluation.benchmarks.rooms import watch\nwatch()\n")
     noted = folder / "rooms"
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", WRITTEN_TO)}
     path = [str(folder), str(EVALUATION), *filter(None, [before["PYTHONPATH"]])]
@@ -74,3 +74,8 @@ def watch() -> None:
 
 def _is_a_layer(owner: object) -> bool:
     return type(owner).__name__.endswith(("DecoderLayer", "Block"))
+
+
+if __name__ == "__main__":
+    for crossed in rooms(Path(sys.argv[1]), int(sys.argv[2])):
+        print(*crossed)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from djinn_evaluation.agents.quantiles import LEAST_REPETITIONS
-from djinn_evaluation.claims.judgement import (
+from djinn_evaluation.claims.judging import (
     FEW,
     INSIDE,
     WAITED,
@@ -19,6 +18,7 @@ from djinn_evaluation.claims.judgement import (
     read_interval,
     together,
 )
+from djinn_evaluation.intervals import LEAST_REPETITIONS
 from djinn_jupyter.units import GIB, spell_bytes
 
 V = Mapping[str, Any]

@@ -1,19 +1,487 @@
-"""`djinn experiment NAME`: read the configuration, run, write, and end with 0 only if the verdict is pass, with 3 if
-it is undecided."""
+"""`djinn experiment NAME`: read the configuration, run, write, and end with 0 only if the verdict is pass, with 3 if it
+is undecided. `all` runs every experiment, and judges the claims on all of them; `claims` judges runs that are there."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from djinn_evaluation.commands import every
-from djinn_evaluation.commands.offers import OFFERS, TWO_MODELS, Offer
+from djinn_evaluation.claims import RUNS
+from djinn_jupyter._version import __version__
 from djinn_jupyter.cli.commands import Commands, Parser
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.units import GIB, parse_bytes
 
+TWO_MODELS = "Give --model or --random-weights, not both."
+Run = Callable[[argparse.Namespace, Any], list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFlag:
+    """A flag that sets one key of the file. `nargs` is argparse's; `spell` returns the value as the file has it."""
+
+    flag: str
+    key: str
+    explanation: str
+    spell: Callable[[str], str] = str
+    nargs: str | None = None
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            self.flag,
+            metavar="VALUE",
+            dest="keys",
+            action="append",
+            nargs=self.nargs,
+            type=lambda value: (self.key, value, self.spell),
+            help=self.explanation,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An experiment as the command line offers it. `file` names the class of its configuration; `switches` set
+    a key to true; `more` adds what is no key. `model_key` is the key of the model where there is one for the whole
+    file, `without_file` the shipped file that is read where none is named, as the original's scripts without a
+    configuration did."""
+
+    name: str
+    summary: str
+    file: str
+    run: Run
+    keys: tuple[KeyFlag, ...] = ()
+    switches: tuple[str, ...] = ()
+    more: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    model_key: str | None = None
+    without_file: str | None = None
+
+    def kind(self) -> type[Any]:
+        """Return the class of the configuration; imported where it is asked for."""
+        found: type[Any] = getattr(import_module("djinn_evaluation.configuration.sections"), self.file)
+        return found
+
+    def flags(self, parser: argparse.ArgumentParser) -> None:
+        """Add the experiment's own flags."""
+        for flag in self.keys:
+            flag.add_to(parser)
+        for name in self.switches:
+            key = name.replace("-", "_")
+            parser.add_argument(
+                f"--{name}", dest="keys", action="append_const", const=(key, "true", str), help=f"sets {key}"
+            )
+        self.more(parser)
+
+
+def _concluded(
+    options: argparse.Namespace, folder: str, log: str, name: str, work: Callable[[Any], list[str]], **limits: Any
+) -> list[str]:
+    from djinn_evaluation import machine, report
+    from djinn_evaluation.course import begin, conducted
+
+    course = begin(options.output_dir or Path(folder), log, **{"setup": options.setup, **limits})
+    course.every_file["code"] = machine.present_code()
+    try:
+        return conducted(course, work, lambda course, failures: report.write(course, name, failures))
+    finally:
+        page = course.folder / "report.html"
+        if course.written and page.exists():
+            print(page)
+
+
+def _runs(name: str, module: str, *, timed: bool = False) -> Run:
+    """Return the run of an experiment's module; `timed` where the file says how many minutes it may take."""
+
+    def run(options: argparse.Namespace, file: Any) -> list[str]:
+        experiment = import_module(f"djinn_evaluation.{module}")
+        limits = {"limit_seconds": 60 * file.duration} if timed else {}
+        limits["files"] = experiment.FILES
+        return _concluded(options, file.output_dir, experiment.LOG, name, lambda c: experiment.run(c, file), **limits)
+
+    return run
+
+
+def _gibibytes(amount: str) -> str:
+    """Return the number of GiB in `80GiB`, or in a plain number of GiB."""
+    try:
+        return str(float(amount))
+    except ValueError:
+        return str((parse_bytes(amount) or 0) / GIB)
+
+
+def _listed(value: str) -> str:
+    """Return `1,10,20` as a list; `[1, 10, 20]` stays as it is."""
+    return value if value.startswith("[") else f"[{value}]"
+
+
+def _key(flag: str, key: str, explanation: str | None = None, **others: Any) -> KeyFlag:
+    return KeyFlag(flag=flag, key=key, explanation=explanation or f"the key {key}", **others)
+
+
+def _whitebox_flags(parser: argparse.ArgumentParser) -> None:
+    for side in ("pytorch", "vllm", "djinn"):
+        parser.add_argument(f"--skip-{side}", action="store_true", help=f"leave {side} out")
+
+
+def _whitebox(options: argparse.Namespace, file: Any) -> list[str]:
+    from djinn_evaluation import pressure
+    from djinn_evaluation.whitebox.experiment import FILES, LOG, Skipped, run
+
+    skipped = Skipped(pytorch=options.skip_pytorch, vllm=options.skip_vllm, djinn=options.skip_djinn)
+
+    def work(course: Any) -> list[str]:
+        failures = run(course, file, skipped)
+        last = file.experiment.memory_pressure_test
+        if last is not None and last.enabled and not options.skip_djinn:
+            with course.told_to(pressure.LOG):
+                found = pressure.run(course, file)
+            failures += found if file.validation.require_memory_pressure_success else []
+        return failures
+
+    limits = {"limit_seconds": 60 * file.duration, "files": (*FILES, pressure.FILE)}
+    return _concluded(options, file.output_dir, LOG, "whitebox", work, **limits)
+
+
+def _validation_flags(parser: argparse.ArgumentParser) -> None:
+    from djinn_evaluation.configuration.sections import TESTS
+
+    parser.add_argument("--only", choices=TESTS, help="this test alone")
+    parser.add_argument("--model", metavar="M", help="the model of all tests that run")
+
+
+def _validation(options: argparse.Namespace, file: Any) -> list[str]:
+    from djinn_evaluation.configuration.sections import chosen_tests
+    from djinn_evaluation.course import Setup
+    from djinn_evaluation.machine import device_of
+    from djinn_evaluation.serving import as_served
+    from djinn_evaluation.validation.experiment import FILES, LOG, run
+
+    if options.model is not None and options.drawn_model is not None:
+        raise UsageError(TWO_MODELS)
+    if options.server is not None and (options.config, options.profile, options.model) == (None, None, None):
+        file = as_served(file, options.server)
+    asked = chosen_tests(file, options.only, options.drawn_model if options.model is None else options.model)
+    gpu, wanted = asked.hardware.gpu_device if options.gpu_index is None else options.gpu_index, asked.logging
+    setup = Setup(device=device_of(gpu), random=options.random_weights, server=options.server)
+    told = {"saves": wanted.save_results, "level": wanted.level, "verbose": wanted.verbose, "files": FILES}
+    folder = wanted.results_dir or "results/validation"
+    return _concluded(options, folder, LOG, "validation", lambda c: run(c, asked), setup=setup, **told)
+
+
+MODEL = _key("--model", "model.name")
+PRESSURE = "experiment.memory_pressure_test.num_sessions"
+OFFERS = (
+    Offer(
+        name="whitebox",
+        summary="stop at layers, resume, steer, and serve another request meanwhile",
+        file="Whitebox",
+        run=_whitebox,
+        keys=(MODEL,),
+        more=_whitebox_flags,
+        model_key="model.name",
+    ),
+    Offer(
+        name="pressure",
+        summary="many sessions stopped on a card that cannot hold them",
+        file="Whitebox",
+        run=_runs("pressure", "pressure", timed=True),
+        keys=(
+            _key("--num-sessions", PRESSURE, "sessions alive at the same time"),
+            _key(
+                "--capacity", "hardware.vram_limit_gb", "a smaller card than there is, such as 80GiB", spell=_gibibytes
+            ),
+            MODEL,
+        ),
+        without_file="pressure.yaml",
+        model_key="model.name",
+    ),
+    Offer(
+        name="resume-latency",
+        summary="from a stop to the next token's logits, against recomputing and offloading",
+        file="ResumeLatency",
+        run=_runs("resume-latency", "timing.resume_latency"),
+        keys=(
+            _key(
+                "--layers",
+                "layers",
+                "layers that the pass is stopped after: 1,10,20 or 1 10 20",
+                spell=_listed,
+                nargs="+",
+            ),
+            *(_key(f"--{name}", name.replace("-", "_")) for name in ("model", "max-length", "warmup", "repeat")),
+        ),
+        switches=("skip-recompute", "skip-offload", "skip-djinn"),
+        without_file="resume_latency.yaml",
+        model_key="model",
+    ),
+    Offer(
+        name="checkpoint-cost",
+        summary="what a stop costs a neighbour that is generating",
+        file="CheckpointCost",
+        run=_runs("checkpoint-cost", "timing.checkpoint_cost"),
+        keys=(_key("--model", "model"),),
+        without_file="checkpoint_cost.yaml",
+        model_key="model",
+    ),
+    Offer(
+        name="validation",
+        summary="weights through the ring against plain Hugging Face, the flatline of the link, sleep and resume",
+        file="ValidationFile",
+        run=_validation,
+        more=_validation_flags,
+        without_file="validation_smoke.yaml",
+    ),
+    Offer(
+        name="streaming",
+        summary="models larger than the device: the ring, other offloads, and what copying and computing attain",
+        file="Streaming",
+        run=_runs("streaming", "streaming.experiment"),
+        keys=(_key("--model", "model", "a model with weights of its own, in place of the shapes"),),
+        switches=("skip-offloads",),
+        model_key="model",
+    ),
+    Offer(
+        name="agents",
+        summary="many sessions that generate, pause and go on, kept in several ways on a card that cannot hold them",
+        file="AgentsFile",
+        run=_runs("agents", "agents.experiment", timed=True),
+        keys=(
+            _key("--agents", "agents.counts", "agents at once, in each part: 50,80 or 50 80", spell=_listed, nargs="+"),
+            _key("--ways", "ways", "the ways of keeping them, such as lru hinted", spell=_listed, nargs="+"),
+            MODEL,
+        ),
+        model_key="model.name",
+    ),
+)
+
+
+# --- every -----------------------------------------------------------------------------------------------------------
+ALL_LOG: Final = "all.log"
+CLAIMS_LOG: Final = "claims.log"
+CLAIMS: Final = "claims.json"
+UNDECIDED: Final = 3  # the exit status of a run that has no failure and left a verdict open
+NOT_RUN: Final = "NOT RUN"  # the verdict where the engine that runs already cannot serve this one, and the reason
+ASKED: Final = ("profile", "model", "version", "server", "settings")  # shared by a run that was broken off to go on
+RunOne = Callable[[Offer, list[str]], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of one experiment, with the options `more`, and in the small profile `small` too. `refused`: it proves
+    nothing, so that the experiment has to fail it."""
+
+    name: str
+    offer: str
+    more: tuple[str, ...] = ()
+    small: tuple[str, ...] = ()
+    config: str | None = None
+    profiles: tuple[str, ...] = ("small", "gpu")
+    refused: bool = False
+
+
+PAUSE_ALONE: Final = (
+    "experiment.breakpoints.enabled=false",
+    "validation.require_output_equivalence=false",
+    "experiment.activation_steering.enabled=false",
+    "validation.require_steering_effect=false",
+    "experiment.concurrent_demo.until_full_gb=null",
+)
+STOPS_ALONE: Final = (
+    "--skip-pytorch",
+    "--skip-vllm",
+    *("--set", "experiment.overhead_pairs=1"),
+    *("--set", "experiment.activation_steering.enabled=false"),
+    *("--set", "validation.require_steering_effect=false"),
+    *("--set", "experiment.concurrent_demo.enabled=false"),
+    *("--set", "validation.require_concurrent_success=false"),
+)
+LESS_OF_GPT2: Final = (  # what its state of [1, 512, 768] can be had without, in seconds on two cores
+    "architecture.n_layer=10",
+    "model.num_layers=10",
+    "architecture.vocab_size=2048",
+    "experiment.num_trials=1",
+)
+AGAIN: Final = (  # what a claim needs besides: a second time, a run that has to be refused, another model
+    PlannedRun(name="whitebox_again", offer="whitebox", more=tuple(w for s in PAUSE_ALONE for w in ("--set", s))),
+    PlannedRun(name="whitebox_mistral", offer="whitebox", config="whitebox_mistral.yaml", profiles=("gpu",)),
+    PlannedRun(
+        name="whitebox_gpt2",
+        offer="whitebox",
+        config="whitebox_gpt2.yaml",
+        more=(*STOPS_ALONE, "--random-weights", "gpt2"),
+        small=tuple(w for s in LESS_OF_GPT2 for w in ("--set", s)),
+    ),
+    PlannedRun(name="pressure_again", offer="pressure"),
+    PlannedRun(name="pressure_few", offer="pressure", more=("--num-sessions", "6"), refused=True),
+    PlannedRun(name="pressure_fewer", offer="pressure", more=("--num-sessions", "6"), refused=True),
+    PlannedRun(
+        name="validation_again",
+        offer="validation",
+        more=("--set", "pcie_flatline.baselines=false"),
+        small=("--set", "pcie_flatline.enabled=false"),  # the claim that reads it twice needs a GPU
+    ),
+)
+
+
+def _add_all(
+    names: Commands,
+    profiles: Sequence[str],
+    offers: Sequence[Offer],
+    run_one: RunOne,
+    add_server: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    steps = steps_of(offers)
+    every = names.add_parser(
+        "all", help="every experiment, each into a folder of its own, and the original's claims judged on them"
+    )
+    every.add_argument("--profile", choices=profiles, required=True, help="the shipped configurations of this name")
+    every.add_argument("--model", metavar="M", help="the model of all of them, in place of the configured ones")
+    every.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="one key of all of them"
+    )
+    every.add_argument("--only", choices=[step.name for step in steps], action="append", help="this one; repeatable")
+    every.add_argument("--gpu-index", type=int, metavar="N", help="the GPU that all of them compute on")
+    add_server(every)
+    every.add_argument("--output-dir", type=Path, metavar="DIR", help="by default results/all_PROFILE")
+    every.set_defaults(command=lambda options: _every(options, steps, offers, run_one))
+    claims = names.add_parser("claims", help="the original's claims, judged on runs that are there")
+    claims.add_argument("--results", type=Path, metavar="FOLDER", required=True, help="the folder of `all`")
+    claims.set_defaults(command=_claims)
+
+
+def steps_of(offers: Sequence[Offer]) -> list[PlannedRun]:
+    """Return the runs in their order: each experiment once, then what is needed besides."""
+    return [*(PlannedRun(name=offer.name.replace("-", "_"), offer=offer.name) for offer in offers), *AGAIN]
+
+
+def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Sequence[Offer], run_one: RunOne) -> int:
+    from djinn_evaluation.course import begin, now
+    from djinn_evaluation.machine import machine, present_code
+
+    folder = options.output_dir or Path("results") / f"all_{options.profile}"
+    named = {offer.name: offer for offer in offers}
+    chosen = [s for s in steps if options.profile in s.profiles and (options.only is None or s.name in options.only)]
+    asked = {"profile": options.profile, "model": options.model, "version": __version__}
+    asked |= {name: told for name in ("server", "settings") if (told := getattr(options, name))}
+    ended = _ended_earlier(folder, asked, also_complete=options.only is not None)
+    whole = {step.name for step in steps if options.profile in step.profiles}
+    course = begin(folder, ALL_LOG, files=(RUNS, CLAIMS), terminal=False)
+    course.every_file["code"] = present_code()
+    for step in chosen:
+        if step.name not in ended or options.only is not None:
+            found = _one_of_all(step, named[step.offer], options, folder / step.name, run_one)
+            ended[step.name] = found
+        course.write(RUNS, {**asked, "complete": False, "runs": ended})
+    course.write(RUNS, {**asked, "complete": options.only is None or whole <= ended.keys(), "runs": ended})
+    return _conclude(course, {"timestamp": now(), **asked, "runs": ended, "machine": dict(machine())})
+
+
+def _claims(options: argparse.Namespace) -> int:
+    """Judge the runs in a folder, by the code of now. What `all` told of them, and its machine, stays told."""
+    from djinn_evaluation.claims.judging import read_fields
+    from djinn_evaluation.course import begin, now
+    from djinn_evaluation.machine import present_code
+
+    folder: Path = options.results
+    known: dict[str, Any] = {}
+    if not any(folder.glob("*/*.json")):
+        raise UsageError(f"{folder} has no result of a run; name the folder of `djinn experiment all`.")
+    for path in (folder / CLAIMS, folder / RUNS):
+        known |= read_fields(path) if path.is_file() else {}
+    told: dict[str, Any] = {name: known[name] for name in (*ASKED, "runs", "machine") if name in known}
+    course = begin(folder, CLAIMS_LOG, files=(CLAIMS,), terminal=False)
+    course.every_file["code"] = present_code()
+    course.remark("The claims were judged after the runs; the machine below is the one that judged.")
+    return _conclude(course, {"timestamp": now(), "runs": {}, **told})
+
+
+def _is_open(verdict: str) -> bool:
+    return verdict.startswith(("UNDECIDED", NOT_RUN))
+
+
+def _ended_earlier(folder: Path, asked: dict[str, Any], *, also_complete: bool) -> dict[str, Any]:
+    """Return the runs of the same command that had ended when it was broken off; where it came to its end none, or,
+    `also_complete`, all of them: one is then run again beside the others."""
+    from djinn_evaluation.machine import present_code, same_code
+
+    try:
+        found = json.loads((folder / RUNS).read_text())
+    except (OSError, ValueError):
+        return {}
+    if (
+        (found["complete"] and not also_complete)
+        or _asked_of(found) != asked
+        or not same_code(found.get("code"), present_code())
+    ):
+        return {}
+    return {name: run for name, run in found["runs"].items() if not run["verdict"].startswith(("ERROR", NOT_RUN))}
+
+
+def _asked_of(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key in ASKED}
+
+
+def _one_of_all(
+    step: PlannedRun, offer: Offer, options: argparse.Namespace, folder: Path, run_one: RunOne
+) -> dict[str, Any]:
+    """Run one step; return its seconds and its verdict, or the sentence with which it was refused or broke off."""
+    print(f"== {step.name}", flush=True)
+    chosen = ["--config", step.config] if step.config is not None else ["--profile", options.profile]
+    besides = [
+        *(step.small if options.profile == "small" else ()),
+        *(w for s in options.settings for w in ("--set", s)),
+    ]
+    arguments = [*chosen, "--output-dir", str(folder), *step.more, *besides]
+    if options.model is not None and step.config is None:
+        key = offer.model_key
+        arguments += ["--model", options.model] if key is None else ["--set", f"{key}={json.dumps(options.model)}"]
+    for flag, value in (("--server", options.server), ("--key", options.key)):
+        arguments += [] if value is None else [flag, value]
+    if options.gpu_index is not None:
+        arguments += ["--gpu-index", str(options.gpu_index)]
+    begun = time.monotonic()
+    try:
+        verdict = _verdict(run_one(offer, arguments), refused=step.refused)
+    except DjinnError as error:
+        refused = isinstance(error, UsageError) and options.server is not None
+        verdict = f"{NOT_RUN if refused else 'ERROR'} {error}"
+        print(verdict)
+    return {"verdict": verdict, "seconds": time.monotonic() - begun}
+
+
+def _verdict(status: int, *, refused: bool) -> str:
+    if status == UNDECIDED:
+        return "UNDECIDED"
+    return "PASS" if bool(status) == refused else "FAIL"
+
+
+def _conclude(course: Any, told: dict[str, Any]) -> int:
+    """Write claims.json and the one report of all runs, and print their verdicts; return the exit status."""
+    from djinn_evaluation import report
+    from djinn_evaluation.claims import table
+    from djinn_evaluation.claims.judging import Results, answers
+    from djinn_evaluation.course import close_log
+
+    found = Results(folder=course.folder, code=course.every_file["code"])
+    course.write(CLAIMS, {**told, **answers(found, table.CLAIMS)})
+    others = {name: run["verdict"] for name, run in told["runs"].items() if run["verdict"] != "PASS"}
+    course.undecided += [f"{name}: {verdict}" for name, verdict in others.items() if _is_open(verdict)]
+    failures = [f"{name}: {verdict}" for name, verdict in others.items() if not _is_open(verdict)]
+    report.write(course, "claims", failures)
+    close_log(course.log)
+    print(course.folder / "report.html")
+    for name, run in told["runs"].items():
+        print(f"{name:<20}{run['verdict']}")
+    return 1 if failures else UNDECIDED if others else 0
+
+
+# --- experiment ------------------------------------------------------------------------------------------------------
 PROFILES = ("small", "gpu")
 
 
@@ -25,7 +493,7 @@ def add_to(commands: Commands) -> None:
         _add_common(parser)
         offer.flags(parser)
         parser.set_defaults(command=lambda options, offer=offer: _command(options, offer))
-    every.add_to(names, PROFILES, OFFERS, _run_one, add_server)
+    _add_all(names, PROFILES, OFFERS, _run_one, add_server)
 
 
 def _run_one(offer: Offer, arguments: list[str]) -> int:
@@ -71,7 +539,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 def server_of(options: argparse.Namespace) -> Any:
     """Return the address that the flags name; None without one. UsageError for a key alone."""
-    from djinn_evaluation.attached import ServerAddress
+    from djinn_evaluation.course import ServerAddress
 
     if options.server is not None:
         return ServerAddress(place=options.server, key=options.key)
@@ -81,14 +549,13 @@ def server_of(options: argparse.Namespace) -> Any:
 
 
 def _command(options: argparse.Namespace, offer: Offer) -> int:
-    from djinn_evaluation.configuration.architecture import architecture, split
-    from djinn_evaluation.configuration.reading import explain, read
+    from djinn_evaluation.configuration.reading import architecture, explain, read, split
     from djinn_evaluation.course import Setup, Undecided
 
     if options.explain:
         print(explain(offer.kind()))
         return 0
-    from djinn_evaluation.devices import device_of
+    from djinn_evaluation.machine import device_of
 
     name = _chosen(options, offer)
     settings, sizes = split([*options.settings, *_flagged(options)])
@@ -104,7 +571,7 @@ def _command(options: argparse.Namespace, offer: Offer) -> int:
             failures = offer.run(options, read(name, offer.kind(), settings))
         except Undecided as why:
             print(f"UNDECIDED {why}")
-            return every.UNDECIDED
+            return UNDECIDED
     print("FAIL" if failures else "PASS")
     return int(bool(failures))
 

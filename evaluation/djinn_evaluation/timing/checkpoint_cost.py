@@ -11,15 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-from djinn_evaluation.absence import Absence, absence
-from djinn_evaluation.afar import join
-from djinn_evaluation.configuration.timing import CheckpointCost
+from djinn_evaluation import timing
+from djinn_evaluation.configuration.sections import CheckpointCost
 from djinn_evaluation.course import NOT_YET, Course, Unmeasured, timed
-from djinn_evaluation.link import TimedCopy, measured_link
-from djinn_evaluation.outcomes import paused
-from djinn_evaluation.serving import engine_for, prompt_of
-from djinn_evaluation.shape import Shape, foretold, shape_of
-from djinn_evaluation.timing import bars
+from djinn_evaluation.link import Absence, TimedCopy, absence, measured_link
+from djinn_evaluation.serving import Shape, engine_for, foretold, join, paused, prompt_of, shape_of
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.units import GIB
@@ -76,7 +72,7 @@ def run(course: Course, file: CheckpointCost) -> list[str]:
         if not any(counts)
     ]
     slower = f"a move costs the neighbour more than a stop and {TOKENS} of its tokens"
-    failures += bars.failures(course, slower, _room(file.neighbour_tokens, rates, costs.stops))
+    failures += timing.failures(course, slower, _room(file.neighbour_tokens, rates, costs.stops))
     figures = {**_figures(course, file, rates, costs), "link": link.fields(costs.copies), "failures": failures}
     course.write(FILE, {"status": course.concluded(failures), **figures})
     return failures

@@ -7,15 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from djinn_evaluation.afar import SIDES_APART, sentence
+from djinn_evaluation import timing
 from djinn_evaluation.baselines.asking import Baseline, baseline
-from djinn_evaluation.configuration.timing import ResumeLatency
+from djinn_evaluation.configuration.sections import ResumeLatency
 from djinn_evaluation.course import Course, now, timed
 from djinn_evaluation.link import Link, TimedCopy, measured_link
-from djinn_evaluation.outcomes import finished
-from djinn_evaluation.serving import engine_for, prompt_of
-from djinn_evaluation.shape import Shape, foretold, shape_of
-from djinn_evaluation.timing import bars
+from djinn_evaluation.serving import SIDES_APART, Shape, engine_for, finished, foretold, prompt_of, sentence, shape_of
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
@@ -138,7 +135,7 @@ def _too_slow(course: Course, layer: int, place: str, side: Side, link: Link) ->
     what = f"a resume at layer {layer} (KV {place}) takes longer than {base}"
     copied, passes = (0.0, 1) if resident else (1000 * link.seconds("in", side.moved), 2)
     room = [passes * whole + copied - taken for whole, taken in zip(side.whole, side.milliseconds, strict=True)]
-    found = bars.failures(course, what, room)
+    found = timing.failures(course, what, room)
     if place == "disk" and found:
         course.leave_open(f"{found[0]} No plain read of the disk was measured that could tell why.")
         return []

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from djinn_evaluation.configuration.validation import TESTS, ValidationFile
+from djinn_evaluation.configuration.sections import TESTS, ValidationFile
 from djinn_evaluation.course import NOT_YET, Course, TimeIsUp, Unmeasured, now
 from djinn_evaluation.validation import flatline, logit_equivalence, sleep
 from djinn_evaluation.validation.opening import options_of

@@ -3,23 +3,18 @@ its own process: by hand and layer by layer where the model does not fit there."
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from djinn_evaluation.baselines.asking import Baseline, baseline
-from djinn_evaluation.configuration.validation import LogitEquivalence, ValidationFile
+from djinn_evaluation.configuration.sections import LogitEquivalence, ValidationFile
 from djinn_evaluation.course import Course, now, timed
 from djinn_evaluation.link import measured_link, of_layers
-from djinn_evaluation.outcomes import finished
-from djinn_evaluation.serving import engine_for, prompt_of
-from djinn_evaluation.streaming.logits import finite
-from djinn_evaluation.validation.opening import card_for, imposed, options_of, with_link, within
-from djinn_evaluation.validation.ring import arrived, weights_of
+from djinn_evaluation.serving import engine_for, finished, prompt_of
+from djinn_evaluation.streaming.sides import Answer, compared
+from djinn_evaluation.validation.opening import arrived, card_for, imposed, options_of, weights_of, with_link, within
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Finished
@@ -29,21 +24,18 @@ from djinn_jupyter.wire.nouns import LayerCopy
 FILE = "logit_equivalence_results.json"
 FIELDS = """passed is_match preds_match comparison_metrics pytorch_metrics ring_metrics bytes_streamed_per_pass
     timestamp""".split()
-PROMPT, NEW, TOP = 16, 6, 5
+PROMPT, NEW = 16, 6
 REFERENCES = {
     "resident": "plain Hugging Face, all weights on the device",
     "by_layer": "plain Hugging Face, whose layers are copied to the device by hand, one at a time",
 }
-Row = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptResult:
-    """One prompt on one side: new tokens, the fp32 logits [V] of the last of its passes, milliseconds of all; `moved`
-    bytes through the ring in each pass."""
+class PromptResult(Answer):
+    """One prompt on one side: its answer, and milliseconds of all its passes; `moved` bytes through the ring in each
+    pass."""
 
-    tokens: tuple[int, ...]
-    logits: Row
     milliseconds: float
     moved: tuple[int, ...] = ()
     copies: tuple[LayerCopy, ...] = ()
@@ -54,7 +46,7 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
     assert file.ring_buffer is not None
     named = {"test": "logit_equivalence", "model": course.setup.named(wanted.model_id)}
     model = {"model": wanted.model_id, "dtype": wanted.dtype, "threads": 1, **course.setup.words()}
-    with baseline("by_hand") as hand:
+    with baseline("eager.ByHand") as hand:
         whole = hand.ask("sizes", **model)["weight_bytes"]
         limit = imposed(file, file.hardware.vram_limit_gb)
         card = card_for(file.ring_buffer.capacity_gb, limit, whole)
@@ -100,16 +92,10 @@ def judge(
     """Return the verdict over all samples; each metric is the worst sample's. On one device bits decide; on two the
     five most likely tokens, or the tolerances where predictions are not asked for. `streamed`: bytes that a pass has to
     move; `impossible`: the reasons why its copies cannot have been made."""
-    pairs = list(zip(plains, rings, strict=True))
-    off = [np.abs(ring.logits.astype(np.float64) - plain.logits.astype(np.float64)) for plain, ring in pairs]
-    metrics = {
-        "max_diff": max(finite(row.max()) for row in off),
-        "mean_diff": max(finite(row.mean()) for row in off),
-        "norm_diff": max(finite(np.linalg.norm(row)) for row in off),
-    }
-    bitwise = all(plain.logits.tobytes() == ring.logits.tobytes() for plain, ring in pairs)
-    likeliest = all(_top(plain.logits) == _top(ring.logits) and plain.tokens == ring.tokens for plain, ring in pairs)
-    likeliest = likeliest and not any(np.isnan(ring.logits).any() for _, ring in pairs)
+    found = compared(rings, plains, same_device=same_device)
+    metrics = {name: found[name] for name in ("max_diff", "mean_diff", "norm_diff")}
+    bitwise = all(plain.logits.tobytes() == ring.logits.tobytes() for plain, ring in zip(plains, rings, strict=True))
+    likeliest = found["five_most_likely_equal"]
     near = metrics["norm_diff"] < wanted.tolerance_norm and metrics["max_diff"] < wanted.tolerance_max_diff
     elsewhere = "predictions" if wanted.pass_if_predictions_match else "tolerances"
     decided_by, moved = "bits" if same_device else elsewhere, _per_pass(rings)
@@ -166,12 +152,7 @@ def _pass(session: RemoteSession, prompt: list[int] | None) -> Finished:
 
 def _theirs(hand: Baseline, prompt: list[int], mode: str) -> PromptResult:
     made = hand.ask("streamed_logits", tokens=prompt, new=NEW, mode=mode)
-    row = np.frombuffer(base64.b64decode(made["logits"]), dtype=np.float32)
-    return PromptResult(tokens=tuple(made["tokens"]), logits=row, milliseconds=made["milliseconds"])
-
-
-def _top(row: Row) -> list[int]:
-    return [int(token) for token in np.argsort(-row, kind="stable")[:TOP]]
+    return PromptResult(**asdict(Answer.of(made)), milliseconds=made["milliseconds"])
 
 
 def _speed(samples: Sequence[PromptResult]) -> dict[str, float]:

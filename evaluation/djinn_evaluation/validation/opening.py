@@ -1,19 +1,24 @@
-"""The engines of `validation`: their share of the card, their address, and the time limit of their answers."""
+"""The engines of `validation`: their share of the card, their address, the time limit of their answers, and the copies
+into their rings, counted when none is in flight."""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from djinn_evaluation.configuration.validation import Server, ValidationFile
+from djinn_evaluation.configuration.sections import Server, ValidationFile
 from djinn_evaluation.course import Course, Unmeasured
 from djinn_evaluation.link import Link, TimedCopy
 from djinn_evaluation.memory import bytes_of
+from djinn_evaluation.serving import is_afar
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.units import GIB
+from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
 
 Made = TypeVar("Made")
 PAGES_SHARE = 8  # an engine keeps an eighth of its allowance for pages
@@ -113,3 +118,25 @@ def within(seconds: float, work: Callable[[], Made]) -> Made:
     if failed:
         raise failed[0]
     return made[0]
+
+
+# --- ring ------------------------------------------------------------------------------------------------------------
+def weights_of(engine: RemoteEngine) -> WeightsStatistics:
+    """Return where the weights are. They are brought back first where that is this process's to do: at an engine that
+    is reached over a line it is its own user's, and a run brings them back."""
+    if not is_afar(engine):
+        return engine.wake().weights
+    found = engine.statistics().weights
+    assert found is not None  # every engine has them
+    return found
+
+
+def arrived(engine: RemoteEngine, since: int, timeout: float) -> tuple[LayerCopy, ...]:
+    """Return all layer copies with higher numbers than `since`, once the requested ones have arrived; nothing may run
+    meanwhile. AnswerLate where they do not arrive within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        copies = engine.copies(since)
+        if (copies[-1].number if copies else since) >= weights_of(engine).layer_copies:
+            return copies
+    raise AnswerLate(f"Copies of layers were sent for and have not come within {timeout:g} s (server.timeout_seconds).")

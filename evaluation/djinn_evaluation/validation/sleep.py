@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from djinn_evaluation.configuration.validation import AgentSleepResume, ValidationFile
+from djinn_evaluation.configuration.sections import AgentSleepResume, ValidationFile
 from djinn_evaluation.course import NOT_YET, Course, Unmeasured, now, timed
-from djinn_evaluation.link import TimedCopy, measured_link
+from djinn_evaluation.link import TimedCopy, heard, measured_link
 from djinn_evaluation.memory import Curve, bytes_of, sampled
-from djinn_evaluation.outcomes import finished
-from djinn_evaluation.pressure.swaps import heard
-from djinn_evaluation.serving import engine_for, prompt_of
+from djinn_evaluation.serving import engine_for, finished, prompt_of
 from djinn_evaluation.validation.opening import imposed, options_of, with_link, within
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession

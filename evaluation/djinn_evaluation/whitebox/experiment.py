@@ -4,51 +4,161 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from djinn_evaluation.afar import OTHER_BITS, sentence
-from djinn_evaluation.baselines.asking import BaselineFailed, any_prompt, baseline
+from djinn_evaluation.baselines.asking import Baseline, BaselineFailed, any_prompt, baseline
 from djinn_evaluation.baselines.vllm import not_run
-from djinn_evaluation.configuration.whitebox import Concurrent, Whitebox
-from djinn_evaluation.course import Course, Unmeasured
+from djinn_evaluation.configuration.sections import Concurrent, Whitebox
+from djinn_evaluation.course import Course, Unmeasured, now
 from djinn_evaluation.link import TimedCopy, measured_link
 from djinn_evaluation.memory import bytes_of, options_for_limit
-from djinn_evaluation.outcomes import finished
-from djinn_evaluation.serving import engine_for, prompt_of
-from djinn_evaluation.shape import foretold, require_whitebox, shape_of
-from djinn_evaluation.whitebox import comparison
-from djinn_evaluation.whitebox.breakdown import read_breakdown, sentences, slab_bytes
-from djinn_evaluation.whitebox.eager_stops import eager_stops
-from djinn_evaluation.whitebox.meanwhile import run_meanwhile
-from djinn_evaluation.whitebox.overhead import measure_overhead
+from djinn_evaluation.serving import (
+    OTHER_BITS,
+    engine_for,
+    finished,
+    foretold,
+    prompt_of,
+    require_whitebox,
+    sentence,
+    shape_of,
+)
 from djinn_evaluation.whitebox.pause import (
+    FULL_FIELDS,
+    NO_LIMIT,
     PAUSE_FIELDS,
+    Filling,
     PausePlan,
+    filled_by_djinn,
+    filled_by_eager,
     pause_of_djinn,
     pause_of_eager,
     prompts_of,
+    read_breakdown,
+    sentences,
+    slab_bytes,
 )
-from djinn_evaluation.whitebox.steering import run_steering
-from djinn_evaluation.whitebox.thin_client import measure_thin_client
+from djinn_evaluation.whitebox.slow_line import measure_thin_client
 from djinn_evaluation.whitebox.trials import (
     FIELDS,
     RESULTS,
     Reference,
+    measure_overhead,
+    measure_wire,
+    run_meanwhile,
     run_prompt,
+    run_steering,
     run_trials,
     summary,
 )
-from djinn_evaluation.whitebox.until_full import (
-    FULL_FIELDS,
-    NO_LIMIT,
-    Filling,
-    filled_by_djinn,
-    filled_by_eager,
-)
-from djinn_evaluation.whitebox.wire import measure_wire
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 
+Fields = Mapping[str, Any]
+
+
+# Each row's cell of each side: a dotted path into its file, or what reads it there.
+CELLS: Final[Mapping[str, Mapping[str, str | Callable[[Fields], Any]]]] = {
+    "pytorch_eager": {
+        "breakpoint_support": lambda fields: (
+            fields["metrics"]["layers_run_before_stop"] == fields["breakpoint_layer"] + 1
+        ),
+        "vram_during_pause_gb": "metrics.vram_held_during_pause_gb",
+        "vram_per_paused_session_mb": "metrics.vram_per_paused_session_mb",
+        "vram_released": "conclusion.vram_released",
+        "requires_full_gpu_for_pause": "conclusion.requires_full_gpu_for_pause",
+        "sessions_until_full": "metrics.sessions_until_full",
+        "sessions_until_full_reached": "metrics.sessions_until_full_reached",
+        "concurrent_requests": "metrics.can_run_other_requests",
+        "activation_steering": lambda side: _eager_steers(side["metrics"]),
+        "token_accuracy_percent": "metrics.token_accuracy_percent",
+    },
+    "vllm": {
+        "breakpoint_support": "conclusion.supports_layer_breakpoints",
+        "vram_during_pause_gb": "pause.vram_during_pause_gb",
+        "concurrent_requests": "pause.request_b_ended_during_pause",
+    },
+    "djinn": {
+        "breakpoint_support": lambda side: _djinn_stops(side["token_accuracy"]),
+        "vram_during_pause_gb": "concurrent_demo.vram_during_pause_gb",
+        "vram_per_paused_session_mb": "concurrent_demo.vram_per_paused_session_mb",
+        "vram_released": "concurrent_demo.vram_released",
+        "requires_full_gpu_for_pause": "concurrent_demo.requires_full_gpu_for_pause",
+        "sessions_until_full": "concurrent_demo.sessions_until_full",
+        "sessions_until_full_reached": "concurrent_demo.sessions_until_full_reached",
+        "concurrent_requests": "concurrent_demo.request_b_ended_during_pause",
+        "activation_steering": "activation_steering.steering_successful",
+        "token_accuracy_percent": "token_accuracy.token_accuracy_mean",
+    },
+}
+
+
+def compare(eager: Fields | None, vllm: Fields | None, djinn: Fields | None) -> dict[str, Any]:
+    """Return the content of comparative_results.json: every cell computed from the result files, `null` where its side
+    did not run."""
+    sides = {"pytorch_eager": eager, "vllm": vllm, "djinn": djinn}
+    table = {row: {side: _cell(CELLS[side].get(row), found) for side, found in sides.items()} for row in CELLS["djinn"]}
+    return {
+        "timestamp": now(),
+        "baselines": {
+            side: {"status": "not_run" if found is None else found["status"]} for side, found in sides.items()
+        },
+        "summary_table": table,
+    }
+
+
+def _cell(read: str | Callable[[Fields], Any] | None, fields: Fields | None) -> Any:
+    if fields is None:
+        return Unmeasured(reason="this side was left out")
+    if fields["status"] == "not_run":
+        return Unmeasured(reason=next(iter(fields.get("reasons", {}).values()), "this side did not run"))
+    found = read(fields) if callable(read) else None if read is None else _at(fields, read)
+    return Unmeasured(reason="this side was not measured in this") if found is None else found
+
+
+def _at(fields: Fields, path: str) -> Any:
+    """Return the value at a path of two names; None where the part was not measured."""
+    part, name = path.split(".")
+    return fields[part] and fields[part].get(name)
+
+
+def _eager_steers(metrics: Fields) -> bool | None:
+    changed = metrics.get("steering_token_diff_percent")
+    return None if changed is None else changed > 0 and metrics["steering_repeats"]
+
+
+def _djinn_stops(accuracy: Fields | None) -> bool:
+    entries = accuracy["entries"] if accuracy else []
+    return bool(entries) and all(entry["layers_run_before_stop"] == entry["layer"] + 1 for entry in entries)
+
+
+# --- eager stops -----------------------------------------------------------------------------------------------------
+# It has them as any program has that writes its hooks before the pass; ours are beside it.
+def eager_stops(eager: Baseline, file: Whitebox) -> dict[str, Any]:
+    """Return the metrics of stops and steering, on the most likely token after each position of a prompt."""
+    tokens = any_prompt(file.experiment.inference.input_length)
+    plain = eager.ask("predicted", tokens=tokens)["predicted"]
+    layers = file.experiment.breakpoints.layers
+    resumed = [eager.ask("resumed", tokens=tokens, layer=layer)["predicted"] for layer in layers]
+    found = {"token_accuracy_percent": _agreeing(plain, resumed)}
+    steering = file.experiment.activation_steering
+    if steering is None or not steering.enabled:
+        return found
+    asked = {"tokens": tokens, "layer": steering.steering_layer, "factor": steering.modification_factor}
+    first, second = (eager.ask("steered", **asked)["predicted"] for _ in range(2))
+    return {
+        **found,
+        "steering_token_diff_percent": 100 - _agreeing(plain, [first]),
+        "steering_repeats": first == second,
+    }
+
+
+def _agreeing(plain: list[int], runs: list[list[int]]) -> float:
+    """Return the share of equal tokens in percent, over all runs."""
+    right = sum(a == b for run in runs for a, b in zip(plain, run, strict=True))
+    return 100 * right / (len(runs) * len(plain))
+
+
+# --- experiment ------------------------------------------------------------------------------------------------------
 LOG = "exp3_osdi.log"
 TABLE, EAGER, VLLM = "comparative_results.json", "pytorch_eager_results.json", "vllm_results.json"
 FILES = (TABLE, RESULTS, EAGER, VLLM)
@@ -97,7 +207,7 @@ def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
     djinn = None if skipped.djinn else _djinn(course, file, failures)
     eager = None if skipped.pytorch else _eager(course, file, _stood(djinn))
     vllm = None if skipped.vllm else _vllm(course, file)
-    course.write(TABLE, comparison.compare(eager, vllm, djinn))
+    course.write(TABLE, compare(eager, vllm, djinn))
     course.concluded(failures)
     return failures
 

@@ -1,5 +1,5 @@
 """Sessions that stand stopped, on Djinn's side and on eager's: as many, with the same prompts, for the same time, read
-by the same counter, with nothing else at work. No request orders their release; the counter tells of one."""
+by the same counter, with nothing else at work; how many an imposed memory holds; and the memory by kind."""
 
 from __future__ import annotations
 
@@ -10,16 +10,88 @@ from dataclasses import dataclass
 from typing import Any
 
 from djinn_evaluation.baselines.asking import LEAST_VOCABULARY, Baseline
-from djinn_evaluation.counter import PROCESS, Counter, counter_of
 from djinn_evaluation.course import Course, Unmeasured, timed
-from djinn_evaluation.memory import in_use, pages_in_use
-from djinn_evaluation.outcomes import digest_of, finished, paused
-from djinn_evaluation.serving import engine_for
-from djinn_evaluation.whitebox.breakdown import slab_bytes
+from djinn_evaluation.memory import PROCESS, Counter, counter_of, in_use, options_for_limit, pages_in_use
+from djinn_evaluation.serving import Outcome, engine_for, outcome_of, paused, run_alone, stopped_at
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
-from djinn_jupyter.units import GIB, MIB
+from djinn_jupyter.errors import MemoryShortage
+from djinn_jupyter.units import GIB, MIB, spell_bytes
+from djinn_jupyter.wire.nouns import EngineStatistics
 
+STOPS = "stops and states"  # the budget's name of this kind of holder
+EXPLANATION = (
+    "The slab grows on demand; preallocated is what it had before anything ran. Keys and values of a session are the "
+    "pages that it took, the activation stack is what the engine holds more for its stop: both read before and after. "
+    "Computed: positions in whole pages, and one hidden state [positions, features]."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedBytes:
+    """Bytes that one stopped session holds on the device, by the engine's accounting."""
+
+    pages: int
+    stop: int
+
+
+def slab_bytes(engine: RemoteEngine) -> int:
+    return sum(slab.bytes_allocated for slab in engine.statistics().slabs)
+
+
+def read_breakdown(engine: RemoteEngine, layer: int, prompt: list[int], preallocated: int) -> dict[str, Any]:
+    """Return the fields of `memory_breakdown`. `preallocated` bytes of the slab were allocated before anything ran."""
+    held, reading = _held_at_a_stop(engine, layer, prompt), engine.statistics()
+    total = reading.device_bytes_total
+    return {
+        "vmu_slab_preallocated_gb": preallocated / GIB,
+        "slab_allocated_gb": sum(slab.bytes_allocated for slab in reading.slabs) / GIB,
+        "slab_limit_gb": max((slab.bytes_limit for slab in reading.slabs), default=0) / GIB,
+        "model_weights_gb": reading.weight_bytes / GIB,
+        "kv_cache_per_session_gb": held.pages / GIB,
+        "kv_cache_per_session_gb_computed": _pages(engine, len(prompt)) / GIB,
+        "activation_stack_gb": held.stop / GIB,
+        "activation_stack_gb_computed": _hidden(engine, len(prompt)) / GIB,
+        "gpu_total_gb": Unmeasured(reason="no GPU") if total is None else total / GIB,
+        "explanation": EXPLANATION,
+    }
+
+
+def sentences(breakdown: dict[str, Any], positions: int) -> list[str]:
+    """Return the breakdown as the report's first sentences."""
+    names = ("model_weights_gb", "kv_cache_per_session_gb", "activation_stack_gb")
+    weights, session, hidden = (spell_bytes(breakdown[name] * GIB, 4) for name in names)
+    return [
+        f"Weights {weights}, once for all sessions. One of {positions} positions has {session} of "
+        f"keys and values in whole pages, and {hidden} more while it is stopped."
+    ]
+
+
+def _held_at_a_stop(engine: RemoteEngine, layer: int, prompt: list[int]) -> StoppedBytes:
+    """Stop a session of its own; return the difference that it makes to the engine's accounting."""
+    before = engine.statistics()
+    session = engine.session("breakdown", fresh=True)
+    session.breakpoint(f"resid_post.{layer}", when="step == 0")
+    paused(session.run(prompt, max_new_tokens=1, ignore_eos=True))
+    after = engine.statistics()
+    session.close()
+    return StoppedBytes(pages=pages_in_use(after) - pages_in_use(before), stop=_kept(after) - _kept(before))
+
+
+def _kept(reading: EngineStatistics) -> int:
+    holdings = () if reading.budget is None else reading.budget.holdings
+    return sum(holding.bytes_held for holding in holdings if holding.kind == STOPS)
+
+
+def _pages(engine: RemoteEngine, positions: int) -> int:
+    return sum(-(-positions // g.page_positions) * g.page_bytes for g in engine.description.cache_groups)
+
+
+def _hidden(engine: RemoteEngine, positions: int) -> int:
+    return positions * engine.description.hidden_size * (4 if engine.description.dtype == "float32" else 2)
+
+
+# --- pause -----------------------------------------------------------------------------------------------------------
 PAUSE_FIELDS = """paused_sessions vram_before_pause_gb vram_at_stop_gb vram_during_pause_gb vram_under_nap_gb
     vram_released requires_full_gpu_for_pause kv_bytes_resident_during_pause session_bytes_on_device
     resume_restore_time_ms""".split()
@@ -111,8 +183,6 @@ def prompts_of(length: int, count: int) -> tuple[list[int], ...]:
 
 
 # --- Djinn -----------------------------------------------------------------------------------------------------------
-
-
 def pause_of_djinn(course: Course, model: str, device: str, wanted: PausePlan, **options: Any) -> dict[str, Any]:
     """Return the fields of Djinn's side, on an engine of its own. Without a GPU the host is the device: sessions leave
     for the disk there, for in host memory they would be where they were."""
@@ -128,7 +198,10 @@ def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: Pause
     expected = _alone(engine, wanted)
     before = engine.statistics()
     loaded, slabs = counter.read(), slab_bytes(engine)
-    sessions = [_stopped(engine, wanted, number) for number in range(len(wanted.prompts))]
+    sessions = [
+        stopped_at(engine, f"paused {number}", wanted.layer, prompt, wanted.new)
+        for number, prompt in enumerate(wanted.prompts, 1)
+    ]
     stopped, standing, gone = counter.read(), engine.statistics(), _gone(engine, sessions)
 
     def going_on(stood: float) -> bool:
@@ -166,24 +239,16 @@ def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: Pause
     }
 
 
-def _alone(engine: RemoteEngine, wanted: PausePlan) -> tuple[tuple[int, ...], str]:
+def _alone(engine: RemoteEngine, wanted: PausePlan) -> Outcome:
     """Run the first prompt without a stop, leave and come back once, so that buffers are there; return its outcome. It
     leaves again before it ends: the engine gives its memory back then, which others would find free otherwise."""
     session = engine.session("before the pause", fresh=True)
-    done = finished(session.run(wanted.prompts[0], max_new_tokens=wanted.new, ignore_eos=True))
-    found = done.tokens, digest_of(done)
+    found = outcome_of(session.run(wanted.prompts[0], max_new_tokens=wanted.new, ignore_eos=True))
     session.swap_out("disk")
     session.swap_in()
     session.swap_out("disk")
     session.close()
     return found
-
-
-def _stopped(engine: RemoteEngine, wanted: PausePlan, number: int) -> RemoteSession:
-    session = engine.session(f"paused {number + 1}", fresh=True)
-    session.breakpoint(f"resid_post.{wanted.layer}", when="step == 0")
-    paused(session.run(wanted.prompts[number], max_new_tokens=wanted.new, ignore_eos=True))
-    return session
 
 
 def _gone(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> int:
@@ -198,17 +263,14 @@ def _resident(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> int:
     return sum(found.device_bytes for found in engine.sessions() if found.name in names)
 
 
-def _gone_on(
-    sessions: Sequence[RemoteSession], wanted: PausePlan, expected: tuple[tuple[int, ...], str]
-) -> tuple[list[float], bool]:
+def _gone_on(sessions: Sequence[RemoteSession], wanted: PausePlan, expected: Outcome) -> tuple[list[float], bool]:
     """Resume all. Return the milliseconds of each until its first layer behind the stop has run, and True where the
     first session ended with the bits of a run without a stop."""
     restored = []
     for session in sessions:
         session.clear()
         restored.append(timed(session.step)[1])
-    done = finished(sessions[0].resume())
-    return restored, (done.tokens, digest_of(done)) == expected
+    return restored, outcome_of(sessions[0].resume()) == expected
 
 
 def _stand(counter: Counter, going_on: Callable[[float], bool]) -> tuple[tuple[float, int], ...]:
@@ -221,8 +283,6 @@ def _stand(counter: Counter, going_on: Callable[[float], bool]) -> tuple[tuple[f
 
 
 # --- eager -----------------------------------------------------------------------------------------------------------
-
-
 def pause_of_eager(eager: Baseline, device: str, wanted: PausePlan) -> dict[str, Any]:
     """Return the fields of eager's side: stops by a hook that raises, which keep their tensors. Request B runs beside
     them, and is gone before the pause is read."""
@@ -245,3 +305,86 @@ def pause_of_eager(eager: Baseline, device: str, wanted: PausePlan) -> dict[str,
         books=(held, held),
     )
     return {**found.fields(len(wanted.prompts)), **stood, **other, **free}
+
+
+# --- until full ------------------------------------------------------------------------------------------------------
+FULL_FIELDS = """sessions_until_full sessions_until_full_limit_gb sessions_until_full_reached
+    sessions_until_full_refusal""".split()
+NO_LIMIT = Unmeasured(reason="concurrent_demo.until_full_gb is not set")
+NOT_FULL = Unmeasured(reason="it was not full: so many were asked for")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """The request to both sides: prompts, each to be stopped after `layer`, in `limit` bytes of weights and stops;
+    `new` tokens where a stopped one goes on."""
+
+    limit: int
+    layer: int
+    prompts: tuple[list[int], ...]
+    new: int
+
+    def fields(self, standing: int, refusal: str | None) -> dict[str, Any]:
+        return {
+            "sessions_until_full": standing,
+            "sessions_until_full_limit_gb": self.limit / GIB,
+            "sessions_until_full_reached": refusal is not None,
+            "sessions_until_full_refusal": NOT_FULL if refusal is None else refusal,
+        }
+
+
+def filled_by_djinn(course: Course, model: str, device: str, wanted: Filling, **options: Any) -> dict[str, Any]:
+    """Return the fields of Djinn's side, on an engine with so much memory. Without a GPU sessions leave for the disk,
+    for in host memory they would be where they were."""
+    course.check_time()
+    tiers = {} if device.startswith("cuda") else {"host_memory": 0}
+    others = {name: value for name, value in options.items() if name not in ("card_memory", "device_memory")}
+    imposed = {**others, **options_for_limit(wanted.limit), **tiers}
+    with engine_for(course, model, **imposed) as engine:
+        expected = run_alone(engine, wanted.prompts[0], wanted.new)
+        sessions, refusal = _stopped_until_full(course, engine, wanted)
+        standing, resident = _standing(engine, sessions)
+        course.tell(f"{standing} sessions stand in {spell_bytes(wanted.limit)}, {resident} of them on the device")
+        return {
+            **wanted.fields(standing, refusal),
+            "sessions_until_full_on_device": resident,
+            "sessions_until_full_bitwise_equal": _is_alike(sessions, expected),
+        }
+
+
+def _stopped_until_full(
+    course: Course, engine: RemoteEngine, wanted: Filling
+) -> tuple[list[RemoteSession], str | None]:
+    """Stop prompt after prompt; return the sessions, and the refusal where one found no memory."""
+    sessions: list[RemoteSession] = []
+    for number, prompt in enumerate(wanted.prompts, 1):
+        course.check_time()
+        try:
+            sessions.append(stopped_at(engine, f"standing {number}", wanted.layer, prompt, wanted.new))
+        except MemoryShortage as error:
+            return sessions, str(error)
+    return sessions, None
+
+
+def _standing(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> tuple[int, int]:
+    """Return how many of the sessions are stopped, and how many of those are on the device."""
+    names = {session.name for session in sessions}
+    there = [found for found in engine.sessions() if found.name in names and found.state == "paused"]
+    return len(there), sum(found.residency == "resident" for found in there)
+
+
+def _is_alike(sessions: Sequence[RemoteSession], expected: Outcome) -> bool | Unmeasured:
+    """Return whether the first session goes on as it does alone, where the memory that is full has room for it."""
+    if not sessions:
+        return False
+    try:
+        sessions[0].clear()
+        return outcome_of(sessions[0].resume()) == expected
+    except MemoryShortage as error:
+        return Unmeasured(reason=f"the first session found no memory to go on: {error}")
+
+
+def filled_by_eager(eager: Baseline, wanted: Filling) -> dict[str, Any]:
+    """Return the fields of eager's side, whose stops keep their tensors."""
+    found = eager.ask("fill", prompts=list(wanted.prompts), layer=wanted.layer, limit=wanted.limit)
+    return wanted.fields(found["standing"], found["refusal"])

@@ -1,8 +1,8 @@
-"""Every layer of the file in every trial: stop, inspect, resume unedited, and compare with a run that never stopped.
+"""Every layer of the file in every trial: stop, inspect, resume unedited, and compare with a run that never stopped;
+the overhead of a stop, steering, a request meanwhile, and the bytes on the wire.
 
 The reference is plain Hugging Face in a process of its own: `generate` for the continuation and its last logits, one
-`forward` for the most likely token after each position of the prompt.
-"""
+`forward` for the most likely token after each position of the prompt."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
-from djinn_evaluation.absence import Absence, absence
-from djinn_evaluation.configuration.whitebox import Inference, Whitebox
+import djinn_jupyter as dj
+from djinn_evaluation.baselines.asking import digest
+from djinn_evaluation.configuration.sections import Concurrent, Inference, Steering, Whitebox
 from djinn_evaluation.course import Course, Unmeasured, timed
-from djinn_evaluation.digest import digest
-from djinn_evaluation.link import TimedCopy
+from djinn_evaluation.intervals import MedianInterval
+from djinn_evaluation.link import Absence, TimedCopy, absence
+from djinn_evaluation.machine import core_wait
 from djinn_evaluation.memory import pages_in_use
-from djinn_evaluation.outcomes import digest_of, finished, paused
+from djinn_evaluation.serving import PROCESS_UNSEEN, digest_of, finished, is_afar, paused, pids_of
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Finished, Paused, Stop
@@ -240,3 +242,151 @@ def run_prompt(session: RemoteSession, prompt: list[int], new: int) -> Stop:
 
 def _agreeing(ours: Sequence[int], theirs: Sequence[int]) -> int:
     return sum(a == b for a, b in zip(ours, theirs, strict=True))
+
+
+# --- overhead --------------------------------------------------------------------------------------------------------
+def measure_overhead(course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int]) -> dict[str, Any]:
+    """Return the fields of `os_overhead`: milliseconds of each pair, of the overheads in percent the median with its
+    interval, and the share of the pairs' time for which the engine's threads had no core (None where the kernel does
+    not count that). The stops go through the layers of the file in turns."""
+    wanted, layers = file.experiment, file.experiment.breakpoints.layers
+    session, new = engine.session("overhead", fresh=True), wanted.inference.continuation_tokens
+    _pair(session, prompt, new, layers[0], first="plain")  # the first pair is slow and not counted
+    pairs = []
+    with core_wait(pids_of(engine)) as waited:
+        for number in range(wanted.overhead_pairs):
+            course.check_time()
+            first = "stopped" if number % 2 else "plain"
+            pairs.append(_pair(session, prompt, new, layers[number % len(layers)], first=first))
+    session.close()
+    found = MedianInterval.of([100 * (stopped - plain) / plain for plain, stopped in pairs])
+    without_core = PROCESS_UNSEEN if is_afar(engine) else waited.share
+    course.tell(f"Overhead: {found.median:.2f}% ({found.low:.2f} to {found.high:.2f}%, {found.count} pairs)")
+    return {"pairs_ms": [list(pair) for pair in pairs], "percent": found.fields(), "without_core": without_core}
+
+
+def _pair(session: RemoteSession, prompt: list[int], new: int, layer: int, *, first: str) -> tuple[float, float]:
+    """Return the milliseconds without a stop and with one."""
+    taken = {}
+    for side in sorted(("plain", "stopped"), key=lambda side: side != first):
+        if side == "stopped":
+            taken[side] = stopped_and_resumed(session, prompt, new, layer)[-1]
+        else:
+            session.clear()
+            taken[side] = timed(lambda: run_prompt(session, prompt, new))[1]
+    return taken["plain"], taken["stopped"]
+
+
+# --- steering --------------------------------------------------------------------------------------------------------
+PAIRS = 8  # of restores without the edit and with it, in turns
+
+
+def run_steering(
+    course: Course, engine: RemoteEngine, wanted: Steering, prompt: list[int], new: int, reference: Reference
+) -> dict[str, Any]:
+    """Return the fields of `activation_steering`. `token_diff_percent`: prompt positions whose most likely token
+    differs."""
+    course.check_time()
+    session = engine.session("steering", fresh=True)
+    first = _steered(session, wanted, prompt, new, engine.description.layers)
+    second = _steered(session, wanted, prompt, new, engine.description.layers)
+    pairs = [[_restored(session, wanted, prompt, edited) for edited in (False, True)] for _ in range(PAIRS)]
+    session.close()
+    predicted, digest, tokens = first
+    repeats = second == first
+    differing = sum(a != b for a, b in zip(predicted, reference.predicted, strict=True))
+    changed = digest != reference.digest or tokens != reference.tokens
+    course.tell(f"steering at layer {wanted.steering_layer}: {differing} of {len(predicted)} positions differ")
+    return {
+        "layer": wanted.steering_layer,
+        "scale": wanted.modification_factor,
+        "output_changed": changed,
+        "baseline_restore_time_ms": statistics.median(plain for plain, _ in pairs),
+        "steered_restore_time_ms": statistics.median(steered for _, steered in pairs),
+        "restore_time_pairs_ms": pairs,
+        "token_diff_percent": 100 * differing / len(predicted),
+        "steering_successful": changed and repeats,
+        "repeats_bitwise": repeats,
+    }
+
+
+def _steered(
+    session: RemoteSession, wanted: Steering, prompt: list[int], new: int, layers: int
+) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
+    """Return predictions, digest of the last logits, and tokens of a run that stops behind the last layer too."""
+    last = layers - 1
+    _stop_at(session, wanted.steering_layer, prompt, new, *([last] if last > wanted.steering_layer else []))
+    session.edit(dj.scale(wanted.modification_factor))
+    at_the_last = session.stop if wanted.steering_layer == last else session.resume()
+    predicted = predicted_by(paused(at_the_last))
+    done = finished(session.resume())
+    return predicted, digest_of(done), done.tokens
+
+
+def _restored(session: RemoteSession, wanted: Steering, prompt: list[int], edited: bool) -> float:
+    """Return the milliseconds from the request to go on, of a stop whose bytes are on the host, until they are back and
+    the first layer behind the stop has run."""
+    _stop_at(session, wanted.steering_layer, prompt, 2)
+    if edited:
+        session.edit(dj.scale(wanted.modification_factor))
+    session.swap_out()
+    stop, milliseconds = timed(session.step)
+    paused(stop)
+    return milliseconds
+
+
+def _stop_at(session: RemoteSession, layer: int, prompt: list[int], new: int, *more: int) -> None:
+    session.clear()
+    for place in (layer, *more):
+        session.breakpoint(f"resid_post.{place}", when="step == 0")
+    session.run(prompt, max_new_tokens=new, ignore_eos=True)
+
+
+# --- meanwhile -------------------------------------------------------------------------------------------------------
+def run_meanwhile(
+    course: Course, engine: RemoteEngine, wanted: Concurrent, layer: int, prompt: list[int], new: int, ref: Reference
+) -> dict[str, Any]:
+    """Return the fields of request B in `concurrent_demo`. Succeeds when B ended within the pause and A is bitwise
+    equal to the reference."""
+    course.check_time()
+    a, b = engine.session("request A", fresh=True), engine.session("request B", fresh=True)
+    a.breakpoint(f"resid_post.{layer}", when="step == 0")
+    paused(a.run(prompt, max_new_tokens=new, ignore_eos=True))
+    other = timed(lambda: b.run(prompt, max_new_tokens=new, ignore_eos=True)) if wanted.request_b_during_pause else None
+    done = a.resume()
+    ended = None if other is None or not isinstance(other[0], Finished) else other[0]
+    within, alike = ended is not None, ended is not None and ref.equals(ended)
+    equal = isinstance(done, Finished) and ref.equals(done)
+    course.tell(f"request B ended during A's pause: {within}; A bitwise equal: {equal}")
+    a.close()
+    b.close()
+    not_asked = Unmeasured(reason="request_b_during_pause is false")
+    not_ended = not_asked if other is None else Unmeasured(reason="request B did not end")
+    return {
+        "request_b_latency_ms": not_asked if other is None else other[1],
+        "request_b_tokens": not_ended if ended is None else len(ended.tokens),
+        "request_b_ended_during_pause": within,
+        "request_b_bitwise_equal": not_ended if ended is None else alike,
+        "request_a_bitwise_equal": equal,
+    }
+
+
+# --- wire ------------------------------------------------------------------------------------------------------------
+def measure_wire(engine: RemoteEngine, layer: int, prompt: list[int], new: int) -> dict[str, int]:
+    """Return the bytes of a stop with its hidden state fetched, and of a resume with its last logits fetched. Array
+    bytes beyond these two are counted as keys and values."""
+    session = engine.session("wire", fresh=True)
+    session.breakpoint(f"resid_post.{layer}", when="step == 0")
+    begun = engine.wire_bytes
+    stop = paused(session.run(prompt, max_new_tokens=new, ignore_eos=True))
+    hidden: Any = stop.hidden
+    stopped = engine.wire_bytes
+    logits = finished(session.resume()).fetch_logits()
+    ended = engine.wire_bytes
+    session.close()
+    arrays = ended.arrays_sent + ended.arrays_received - begun.arrays_sent - begun.arrays_received
+    return {
+        "wire_bytes_stop": stopped.sent + stopped.received - begun.sent - begun.received,
+        "wire_bytes_resume": ended.sent + ended.received - stopped.sent - stopped.received,
+        "kv_bytes_on_wire": max(0, arrays - hidden.nbytes - logits.nbytes),  # a line may compress the two
+    }

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, BertConfig, T5Config
 
 from djinn_evaluation.baselines.weights import device_for
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.machine import computed_on
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 from djinn_jupyter.engine.model.discovery.model_map import discover

@@ -16,18 +16,22 @@ from typing import Any
 
 import pytest
 
-from djinn_evaluation.benchmarks import batches, breakpoints, generation
+from djinn_evaluation.benchmarks import generating, stops
 from djinn_evaluation.benchmarks.environments import NotRun
-from djinn_evaluation.benchmarks.results import Disagreement, Figure
-from djinn_evaluation.benchmarks.setting import Setting, Shape
-from djinn_evaluation.benchmarks.workers import batched, features, link, plain
+from djinn_evaluation.benchmarks.harness import MODULE_OF, Disagreement, Figure, Setting, Shape, benchmark
+from djinn_evaluation.benchmarks.workers import plain
 from tests.engine.desk import Desk
 from tests.engine.memory.weights.saved import desk_from
 from tests.faults.inside import moved
 from tests.threads import one_thread
 
 TINIEST = Shape(layers=8, width=64, heads=4, vocabulary=512, positions=1056)
-WORKERS = {"plain": plain.Plain, "features": features.Features, "batched": batched.Batched, "link": link.Link}
+WORKERS = {
+    "plain": plain.Plain,
+    "plain.Features": plain.Features,
+    "plain.Batched": plain.Batched,
+    "plain.Link": plain.Link,
+}
 NAMES = (
     "attribution", "batches", "breakpoints", "collection", "features", "fork", "generation", "patching", "prefetch",
     "resume", "rules", "stop", "swap", "sweep",
@@ -81,14 +85,14 @@ def near(home: Path, desks: dict[str, Desk], monkeypatch: pytest.MonkeyPatch) ->
             yield engine
         desk.close_all()
 
-    for name in NAMES:
+    for name in {"harness", *(MODULE_OF[name] for name in NAMES)}:
         module = importlib.import_module(f"djinn_evaluation.benchmarks.{name}")
         for part, double in (("engine_of", engine_of), ("worker", near_worker), ("python_of", absent)):
             if hasattr(module, part):
                 monkeypatch.setattr(module, part, double)
     monkeypatch.setattr(Setting, "shape", lambda self, usual=None: TINIEST)
     monkeypatch.setattr(Setting, "rounds", lambda self, usual: 1)
-    for module, fewer in ((breakpoints, {"NEW": 8, "NEW_OF_LENS": 4}), (batches, {"NEW": 5})):
+    for module, fewer in ((stops, {"NEW_OF_BREAKPOINTS": 8, "NEW_OF_LENS": 4}), (generating, {"NEW_OF_BATCHES": 5})):
         for constant, value in fewer.items():
             monkeypatch.setattr(module, constant, value)
     with one_thread():
@@ -99,7 +103,7 @@ def near(home: Path, desks: dict[str, Desk], monkeypatch: pytest.MonkeyPatch) ->
 def test_a_benchmark_measures_what_it_says_and_its_sides_agree(name: str, near: Setting) -> None:
     kept: list[list[Figure]] = []
     setting = replace(near, so_far=lambda figures, how_far: kept.append(list(figures)))
-    found = importlib.import_module(f"djinn_evaluation.benchmarks.{name}").run(setting)
+    found = benchmark(name)(setting)
     assert found.checks
     names = [figure.name for figure in found.figures]
     assert len(set(names)) == len(names)
@@ -119,4 +123,4 @@ def test_a_side_that_computes_other_tokens_ends_the_benchmark(near: Setting, mon
 
     monkeypatch.setattr(plain.Plain, "generate", other)
     with pytest.raises(Disagreement, match="new tokens at 64 positions"):
-        generation.run(near)
+        generating.run_generation(near)

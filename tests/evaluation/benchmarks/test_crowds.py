@@ -8,13 +8,12 @@ from math import inf
 
 import pytest
 
-from djinn_evaluation.agents.quantiles import percentile
 from djinn_evaluation.agents.replay.choosing import LeastRecentlyUsed, LeastWaste
-from djinn_evaluation.agents.replay.crowds import MEMORY, PAUSES, TurnCosts
-from djinn_evaluation.agents.replay.stage import Stage
-from djinn_evaluation.agents.replay.trace import Event, Trace
+from djinn_evaluation.agents.replay.predict import MEMORY, PAUSES, TurnCosts
+from djinn_evaluation.agents.replay.stage import Event, Stage, Trace
 from djinn_evaluation.benchmarks.crowds import DEFAULT, LRU, ORACLE, RULES, Cell, played
-from djinn_evaluation.benchmarks.results import Checks
+from djinn_evaluation.benchmarks.harness import Checks
+from djinn_evaluation.intervals import percentile
 from tests.evaluation.benchmarks.test_replay import COSTS, turns
 
 TURNS = TurnCosts(

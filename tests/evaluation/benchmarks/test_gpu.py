@@ -18,8 +18,9 @@ import pynvml
 import pytest
 
 from djinn_evaluation.benchmarks.gpu import __main__ as command
-from djinn_evaluation.benchmarks.gpu import course, evaluation, exactness, kept, link, mended
-from djinn_evaluation.benchmarks.gpu.report import report
+from djinn_evaluation.benchmarks.gpu import course, exactness, mended, pressure, ring
+from djinn_evaluation.benchmarks.gpu import steps as kept
+from djinn_evaluation.benchmarks.gpu.course import report
 from djinn_evaluation.benchmarks.gpu.steps import (
     GRACE_SECONDS,
     QUARTER,
@@ -32,9 +33,8 @@ from djinn_evaluation.benchmarks.gpu.steps import (
     planned,
     step_of,
 )
-from djinn_evaluation.benchmarks.results import Figure
-from djinn_evaluation.benchmarks.setting import Setting
-from djinn_evaluation.commands.every import steps_of
+from djinn_evaluation.benchmarks.harness import Figure, Setting
+from djinn_evaluation.commands.experiment import steps_of
 from djinn_evaluation.nvml import Card
 from tests.waiting import until
 
@@ -49,28 +49,28 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
 
 
 def test_the_exactness_step_decides_each_case_once(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = exactness.run(small)
+    found = exactness.run_exactness(small)
     assert [(figure.met, figure.value.median if figure.value else None) for figure in found.figures] == [(True, 1.0)]
     decided = exactness.decide
     monkeypatch.setattr(exactness, "decide", lambda case: pytest.fail("decided already"))
-    assert exactness.run(small).figures == found.figures
+    assert exactness.run_exactness(small).figures == found.figures
     monkeypatch.setattr(kept, "depends_on", lambda sources: "an engine that was mended")
     again: list[exactness.Case] = []
     monkeypatch.setattr(exactness, "decide", lambda case: again.append(case) or decided(case))
-    exactness.run(small)
+    exactness.run_exactness(small)
     assert len(again) == 1
 
 
 def test_a_case_whose_bits_differ_is_named_and_misses_the_bar(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(exactness.DEEDS, "a fork", lambda desk: "other bits")
-    found = exactness.run(small)
+    found = exactness.run_exactness(small)
     assert found.figures[0].met is False
     assert [one["why"] for one in found.settings["differ"]] == ["a fork"]
 
 
 def test_a_step_whose_time_is_over_says_how_far_it_came(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unfinished, match="0 of 1 cases"):
-        exactness.run(replace(small, seconds=0))
+        exactness.run_exactness(replace(small, seconds=0))
 
 
 def test_a_step_keeps_what_it_has_so_far(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,14 +83,14 @@ def test_a_step_keeps_what_it_has_so_far(small: Setting, monkeypatch: pytest.Mon
     def so_far(figures: Iterable[Figure], how_far: str) -> None:
         written.append((how_far, len(list(figures))))
 
-    exactness.run(replace(small, so_far=so_far))
+    exactness.run_exactness(replace(small, so_far=so_far))
     assert written == [("1 of 3 cases", 1), ("2 of 3 cases", 1)]
 
 
 def test_the_link_step_copies_each_way_and_compares(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "findings", lambda: [])
-    found = link.run(small)
-    assert [figure.name for figure in found.figures] == [f"copies {way}" for way in link.WAYS]
+    monkeypatch.setattr(ring, "findings", lambda: [])
+    found = ring.run_link(small)
+    assert [figure.name for figure in found.figures] == [f"copies {way}" for way in ring.WAYS]
     assert all(figure.value is not None and figure.value.low > 0 for figure in found.figures)
 
 
@@ -232,12 +232,16 @@ def test_findings_at_another_size_are_no_findings(small: Setting) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "source"),
-    [(evaluation, "evaluation/djinn_evaluation/a.py"), (evaluation, "djinn_jupyter/a.py"), (mended, "tests/a.py")],
+    ("step", "source"),
+    [
+        (pressure.run_evaluation, "evaluation/djinn_evaluation/a.py"),
+        (pressure.run_evaluation, "djinn_jupyter/a.py"),
+        (mended.run_mended, "tests/a.py"),
+    ],
     ids=["an experiment's own", "the client's", "a test's"],
 )
 def test_what_other_code_decided_is_decided_again(
-    small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, source: str
+    small: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any, source: str
 ) -> None:
     """Else a verdict would be of the code before a fix, between two runs of a quarter."""
     monkeypatch.setattr(kept, "CHECKOUT", tmp_path)
@@ -250,12 +254,12 @@ def test_what_other_code_decided_is_decided_again(
         return 0
 
     monkeypatch.setattr(mended, "_ran", ran)
-    monkeypatch.setattr(evaluation, "verdict", lambda name, *_: decided.append(name) or "PASS")
-    monkeypatch.setattr(evaluation, "steps_of", lambda offers: steps_of(offers)[:1])
+    monkeypatch.setattr(pressure, "verdict", lambda name, *_: decided.append(name) or "PASS")
+    monkeypatch.setattr(pressure, "steps_of", lambda offers: steps_of(offers)[:1])
     (tmp_path / source).parent.mkdir(parents=True)
     for text, count in (("1", 1), ("1", 1), ("2", 2)):
         (tmp_path / source).write_text(text)
-        module.run(small)
+        step(small)
         assert len(decided) == count
 
 
@@ -277,8 +281,8 @@ def test_cases_after_one_that_ended_cudas_context_are_for_another_process(
     why = "RuntimeError: CUDA error: device-side assert triggered"
     monkeypatch.setattr(exactness, "decide", lambda case: exactness.Verdict(case=case, outcome="not computed", why=why))
     with pytest.raises(Unfinished, match="1 of 1 cases, the last of which ended CUDA's context"):
-        exactness.run(small)
-    assert exactness.run(small).checks == {"cases not computed": 1}
+        exactness.run_exactness(small)
+    assert exactness.run_exactness(small).checks == {"cases not computed": 1}
 
 
 @pytest.mark.parametrize(

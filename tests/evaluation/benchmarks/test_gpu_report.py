@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from djinn_evaluation import machine
-from djinn_evaluation.benchmarks import results
+from djinn_evaluation.benchmarks import harness
 from djinn_evaluation.benchmarks.gpu import course
-from djinn_evaluation.benchmarks.gpu.report import report
+from djinn_evaluation.benchmarks.gpu.course import report
 from djinn_evaluation.benchmarks.gpu.steps import STEPS, step_of
-from djinn_evaluation.benchmarks.results import Result
+from djinn_evaluation.benchmarks.harness import Result
 
 
 def figure(**changes: Any) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def test_the_report_says_of_each_bar_met_missed_or_why_not_measured(tmp_path: Pa
 def test_the_file_of_a_cut_turn_says_that_it_is_partial_and_a_whole_one_takes_its_place(tmp_path: Path) -> None:
     found = Result(benchmark="fork", settings={}, figures=())
     here = machine.describe(threads=1, device="cpu")
-    path = results.write(found, here, tmp_path, partial="half")
-    assert (json.loads(path.read_text())["partial"], results.whole(path)) == ("half", False)
-    results.write(found, here, tmp_path)
-    assert results.whole(path)
+    path = harness.write(found, here, tmp_path, partial="half")
+    assert (json.loads(path.read_text())["partial"], harness.whole(path)) == ("half", False)
+    harness.write(found, here, tmp_path)
+    assert harness.whole(path)
     assert sorted(tmp_path.iterdir()) == [path]

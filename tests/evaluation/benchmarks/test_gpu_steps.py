@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,30 +17,13 @@ import torch
 
 from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks.environments import NotRun
-from djinn_evaluation.benchmarks.gpu import (
-    attention,
-    evaluation,
-    graphs,
-    interleavings,
-    large_ring,
-    moves,
-    pressure,
-    pressure_again,
-    races,
-    ring,
-    shapes,
-    start_up,
-)
+from djinn_evaluation.benchmarks.gpu import attention, graphs, pressure, races, ring, shapes, start_up
 from djinn_evaluation.benchmarks.gpu.__main__ import SIZE_WITHOUT_A_GPU, main
-from djinn_evaluation.benchmarks.gpu.kept import Kept
-from djinn_evaluation.benchmarks.gpu.steps import Unfinished
-from djinn_evaluation.benchmarks.results import Result
-from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.benchmarks.gpu.steps import Kept, Unfinished
+from djinn_evaluation.benchmarks.harness import Result, Setting
 from djinn_evaluation.configuration.reading import read
-from djinn_evaluation.configuration.timing import CheckpointCost, ResumeLatency
-from djinn_evaluation.configuration.validation import ValidationFile
-from djinn_evaluation.configuration.whitebox import Whitebox
-from djinn_evaluation.shape import Shape, require_whitebox
+from djinn_evaluation.configuration.sections import CheckpointCost, ResumeLatency, ValidationFile, Whitebox
+from djinn_evaluation.serving import Shape, require_whitebox
 from djinn_jupyter.engine.memory.kv.slab import Page
 from djinn_jupyter.engine.memory.weights.copy_engine import StreamCopyEngine, ThreadCopyEngine
 from djinn_jupyter.wire.nouns import LayerCopy
@@ -55,10 +38,10 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
     return Setting(quick=True, threads=1, home=tmp_path, results=tmp_path, factor=SIZE_WITHOUT_A_GPU)
 
 
-def ran(step: ModuleType, setting: Setting) -> Result:
+def ran(step: Callable[[Setting], Result], setting: Setting) -> Result:
     """Run a step of minutes, which has to keep figures as it goes: a turn may be cut."""
     kept: list[str] = []
-    found: Result = step.run(replace(setting, so_far=lambda figures, how_far: kept.append(how_far)))
+    found = step(replace(setting, so_far=lambda figures, how_far: kept.append(how_far)))
     assert kept
     return found
 
@@ -71,10 +54,10 @@ def value_of(found: Result, name: str) -> float | None:
 def test_kernels_of_attention_are_counted_by_the_bits_that_they_repeat(
     tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert value_of(attention.run(tiny), "math attention in float32") == 1.0
+    assert value_of(attention.run_attention(tiny), "math attention in float32") == 1.0
     monkeypatch.setattr(attention, "_by", lambda backend, query, keys, values: torch.rand(1))
     monkeypatch.setattr(attention, "KERNELS", ("math",))
-    assert value_of(attention.run(tiny), "math attention in float32") == 0.0
+    assert value_of(attention.run_attention(tiny), "math attention in float32") == 0.0
 
 
 def test_a_case_that_a_kernel_refuses_leaves_the_others_their_figure(
@@ -88,9 +71,13 @@ def test_a_case_that_a_kernel_refuses_leaves_the_others_their_figure(
     monkeypatch.setattr(attention, "_by", by)
     monkeypatch.setattr(attention, "KERNELS", ("efficient", "flash"))
     monkeypatch.setattr(attention, "DTYPES", (torch.float16,))
-    assert value_of(attention.run(tiny), "efficient attention in float16 that repeat their bits (4 of 6") == 1.0
+    assert (
+        value_of(attention.run_attention(tiny), "efficient attention in float16 that repeat their bits (4 of 6") == 1.0
+    )
     monkeypatch.setattr(attention, "HEADS", ((32, 8),))
-    (figure,) = [figure for figure in attention.run(tiny).figures if "flash attention in float16" in figure.name]
+    (figure,) = [
+        figure for figure in attention.run_attention(tiny).figures if "flash attention in float16" in figure.name
+    ]
     assert (figure.value, figure.not_run) == (None, "No available kernel. Aborting execution.")
 
 
@@ -98,7 +85,7 @@ def test_a_case_that_a_kernel_refuses_leaves_the_others_their_figure(
 def test_decode_by_graphs_is_measured_on_a_gpu_and_is_no_zero_elsewhere(
     tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = ran(graphs, tiny)
+    found = ran(graphs.run_graphs, tiny)
     assert found.checks["new tokens of the engine and of plain generate"]
     by_graphs = [figure for figure in found.figures if "of the bar" in figure.name]
     if DEVICE.type == "cuda":
@@ -110,7 +97,7 @@ def test_decode_by_graphs_is_measured_on_a_gpu_and_is_no_zero_elsewhere(
     kept.add(graphs.THIRTEEN, {**whole, "done": ["_plain", "_without"]})  # as a kill in the midst of a shape leaves it
     monkeypatch.setattr(graphs, "worker", lambda *given: pytest.fail("measured already"))
     monkeypatch.setattr(graphs, "_decoded", lambda *given: pytest.fail("measured already"))
-    assert graphs.run(tiny).checks == found.checks, "what an earlier turn compared counts too"
+    assert graphs.run_graphs(tiny).checks == found.checks, "what an earlier turn compared counts too"
 
 
 @pytest.mark.parametrize(("speed", "of_the_bar"), [(300.0, 1.0), (100.0, 150 / 70)])
@@ -131,7 +118,7 @@ def test_the_bar_of_graphs_is_the_smaller_one(speed: float, of_the_bar: float) -
 
 @pytest.mark.processes
 def test_a_session_of_a_large_shape_leaves_and_comes_back(tiny: Setting) -> None:
-    found = ran(moves, tiny)
+    found = ran(start_up.run_moves, tiny)
     assert found.settings["bytes_of_a_session"]
     assert value_of(found, "swap out to the host")
     assert value_of(found, "told by the focus") is not None
@@ -139,7 +126,7 @@ def test_a_session_of_a_large_shape_leaves_and_comes_back(tiny: Setting) -> None
 
 @pytest.mark.processes
 def test_a_large_shape_goes_through_the_ring(tiny: Setting) -> None:
-    found = ran(large_ring, tiny)
+    found = ran(ring.run_large_ring, tiny)
     assert found.checks["layer copies"]
     assert value_of(found, "new tokens")
     assert value_of(found, "runs whose tokens are accelerate's") == 1.0
@@ -148,22 +135,22 @@ def test_a_large_shape_goes_through_the_ring(tiny: Setting) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_smaller_shape_goes_through_the_ring(tiny: Setting) -> None:
-    assert ran(ring, tiny).checks["layer copies"]
+    assert ran(ring.run_ring, tiny).checks["layer copies"]
 
 
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_start_gives_the_first_token_of_a_plain_script(tiny: Setting) -> None:
-    found = ran(start_up, tiny)
-    assert found.checks == {"the first token of djinn and of a plain script": start_up.ROUNDS}
+    found = ran(start_up.run_start_up, tiny)
+    assert found.checks == {"the first token of djinn and of a plain script": start_up.ROUNDS_OF_START_UP}
     assert value_of(found, "of reading the files")
 
 
 def test_interleavings_are_right_and_go_on_where_they_were(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(races, "CHUNK", 5)
-    assert value_of(ran(races, tiny), "wrong readings") == 0
+    assert value_of(ran(races.run_races, tiny), "wrong readings") == 0
     monkeypatch.setattr(races, "wrong", lambda seeds: pytest.fail("decided already"))
-    races.run(tiny)
+    races.run_races(tiny)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +163,7 @@ def test_interleavings_are_right_and_go_on_where_they_were(tiny: Setting, monkey
 )
 def test_interleavings_find_a_fault(monkeypatch: pytest.MonkeyPatch, part: type, rule: str, broken: object) -> None:
     monkeypatch.setattr(part, rule, broken)
-    assert interleavings.wrong(range(20))
+    assert races.wrong(range(20))
 
 
 def test_a_tool_that_is_missing_or_says_nothing_is_no_zero(
@@ -201,24 +188,24 @@ def test_a_tool_that_is_missing_or_says_nothing_is_no_zero(
 def test_every_experiment_has_a_verdict_or_a_reason(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that a claim needs a second time too. One that is cut has no verdict, and is run again in another turn."""
     said: dict[str, str | None] = {"whitebox": "PASS", "pressure": "FAIL", "validation": "ERROR no room"}
-    monkeypatch.setattr(evaluation, "verdict", lambda name, *_: said.get(name, "PASS"))
-    found = {figure.name.rpartition(" ")[2]: figure for figure in ran(evaluation, tiny).figures}
+    monkeypatch.setattr(pressure, "verdict", lambda name, *_: said.get(name, "PASS"))
+    found = {figure.name.rpartition(" ")[2]: figure for figure in ran(pressure.run_evaluation, tiny).figures}
     assert {"resume_latency", "checkpoint_cost", "pressure_again", "whitebox_again", "pressure_fewer"} <= found.keys()
     assert (found["whitebox"].met, found["pressure"].met) == (True, False)
     assert found["validation"].not_run == "ERROR no room"
     (tiny.home / "again").mkdir()
     said["pressure"] = None
     with pytest.raises(Unfinished, match=r"^1 of \d+ experiments; pressure was cut after 4\d\d s$"):
-        evaluation.run(replace(tiny, results=tiny.home / "again"))
+        pressure.run_evaluation(replace(tiny, results=tiny.home / "again"))
     said["pressure"] = "PASS"
-    again = evaluation.run(replace(tiny, results=tiny.home / "again"))
+    again = pressure.run_evaluation(replace(tiny, results=tiny.home / "again"))
     assert again.settings["verdicts"]["pressure"] == "PASS"
 
 
 @pytest.mark.processes
 def test_an_experiment_is_run_by_the_command_itself(tiny: Setting) -> None:
     """The code that a card runs at the usual size, to its files and its verdict."""
-    found = evaluation.results_of("evaluation", tiny, only=("checkpoint_cost",))
+    found = pressure.results_of("evaluation", tiny, only=("checkpoint_cost",))
     assert found.settings["verdicts"]["checkpoint_cost"].split(" ")[0] in ("PASS", "UNDECIDED")
     assert (tiny.home / "evaluation" / "checkpoint_cost" / "checkpoint_cost_results.json").is_file()
 
@@ -227,7 +214,7 @@ def test_an_experiment_is_run_by_the_command_itself(tiny: Setting) -> None:
 @pytest.mark.processes
 def test_the_profile_of_a_gpu_is_run_on_tiny_weights(tiny: Setting) -> None:
     """The same file, model and command as on a card, with keys for the size."""
-    for step in (pressure, pressure_again):
+    for step in (pressure.run_pressure, pressure.run_pressure_again):
         found = ran(step, tiny)
         ((name, verdict),) = found.settings["verdicts"].items()
         assert verdict.split(" ")[0] in ("PASS", "UNDECIDED")
@@ -254,21 +241,21 @@ def test_a_run_of_pressure_that_is_cut_leaves_its_figures(tiny: Setting, monkeyp
 
     left: list[Any] = []
     setting = replace(tiny, so_far=lambda figures, how_far: left.append(list(figures)))
-    monkeypatch.setattr(evaluation, "verdict", cut)
+    monkeypatch.setattr(pressure, "verdict", cut)
     with pytest.raises(Unfinished, match="0 of 1 experiments; pressure was cut"):
-        pressure.run(setting)
+        pressure.run_pressure(setting)
     alive, equal, counted, seen, *speeds = left[-1]
     assert (alive.met, equal.met) == (True, False)
     assert equal.name == "sessions: outputs equal to the session's alone, of 30 resumed"
     assert [one.value for one in (counted, seen, *speeds)] == [None] * 4
     assert seen.not_run == "the run did not come to its end"
-    monkeypatch.setattr(evaluation, "verdict", lambda *given: None)
+    monkeypatch.setattr(pressure, "verdict", lambda *given: None)
     os.utime(place / pressure.FILE, (0, 0))
     with pytest.raises(Unfinished):
-        pressure.run(setting)
+        pressure.run_pressure(setting)
     assert left[-1] == []
-    monkeypatch.setattr(evaluation, "verdict", lambda *given: "ERROR no card")
-    assert [figure.not_run for figure in pressure.run(tiny).figures] == ["ERROR no card"]
+    monkeypatch.setattr(pressure, "verdict", lambda *given: "ERROR no card")
+    assert [figure.not_run for figure in pressure.run_pressure(tiny).figures] == ["ERROR no card"]
 
 
 def test_keys_for_tiny_weights_are_those_of_the_profiles_file(tiny: Setting) -> None:
@@ -289,23 +276,23 @@ def test_the_verdict_is_what_the_command_says(tiny: Setting, tmp_path: Path, mon
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'pressure_again PASS'; echo 'pressure ERROR no card'; exit 1\n")
     python.chmod(0o700)
-    monkeypatch.setattr(evaluation.sys, "executable", str(python))
-    assert evaluation.verdict("pressure", [], tmp_path, 60) == "ERROR no card"
+    monkeypatch.setattr(pressure.sys, "executable", str(python))
+    assert pressure.verdict("pressure", [], tmp_path, 60) == "ERROR no card"
     python.write_text("#!/bin/sh\nexec sleep 60\n")
-    assert evaluation.verdict("pressure", [], tmp_path, 0.2) is None
+    assert pressure.verdict("pressure", [], tmp_path, 0.2) is None
 
 
 def test_an_experiment_ends_with_its_turn(tiny: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would keep the card's memory, and the turn would wait for it."""
     (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 600\n")
     (tmp_path / "python").chmod(0o700)
-    monkeypatch.setattr(evaluation.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(pressure.sys, "executable", str(tmp_path / "python"))
     before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(1))
     ending = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
     ending.start()
     try:
         with pytest.raises(SystemExit):
-            evaluation.verdict("pressure", [], tmp_path, 600)
+            pressure.verdict("pressure", [], tmp_path, 600)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -322,7 +309,7 @@ def test_windows_hold_all_bytes_of_the_copies() -> None:
 def test_a_shape_that_finds_no_room_is_not_run(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring, "SPARE", 1e-9)
     with pytest.raises(NotRun, match="eight layers of Llama-2-70b-hf do not fit"):
-        large_ring.run(tiny)
+        ring.run_large_ring(tiny)
 
 
 def test_a_saved_shape_has_no_two_equal_rows(tiny: Setting) -> None:

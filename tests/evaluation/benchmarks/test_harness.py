@@ -17,11 +17,20 @@ import pytest
 from djinn_evaluation import machine
 from djinn_evaluation.baselines.asking import BaselineFailed
 from djinn_evaluation.benchmarks import __main__ as command
-from djinn_evaluation.benchmarks import environments, generation, results, resume, sweep
-from djinn_evaluation.benchmarks.measuring import Spread, differences, take_turns
-from djinn_evaluation.benchmarks.results import Checks, Disagreement, Figure, Result, at_least, at_most
-from djinn_evaluation.benchmarks.setting import Setting
-from djinn_evaluation.benchmarks.worker import worker
+from djinn_evaluation.benchmarks import environments, generating, harness, patching, stops
+from djinn_evaluation.benchmarks.harness import (
+    Checks,
+    Disagreement,
+    Figure,
+    Result,
+    Setting,
+    Spread,
+    at_least,
+    at_most,
+    differences,
+    take_turns,
+    worker,
+)
 from djinn_evaluation.intervals import ratios
 from djinn_jupyter.api.stops import Finished
 
@@ -70,7 +79,7 @@ def test_what_was_not_measured_is_none_and_has_no_verdict() -> None:
 def test_a_bar_is_decided_where_the_whole_interval_of_the_median_is_on_one_side(
     readings: list[float], met: bool | None
 ) -> None:
-    bar = results.Bar(sense="at most", value=1.0, by_interval=True)
+    bar = harness.Bar(sense="at most", value=1.0, by_interval=True)
     figure = Figure(name="f", unit="ms", value=Spread.of_median(readings), bar=bar)
     assert figure.met is met
     assert str(figure).endswith({True: "met", False: "MISSED", None: "not decided"}[met])
@@ -78,7 +87,7 @@ def test_a_bar_is_decided_where_the_whole_interval_of_the_median_is_on_one_side(
 
 
 @pytest.mark.parametrize(("bar", "value", "met"), [(at_least(1), 0.99, False), (at_least(1), 1.0, True)])
-def test_the_verdict_is_computed_from_figure_and_bar(bar: results.Bar, value: float, met: bool) -> None:
+def test_the_verdict_is_computed_from_figure_and_bar(bar: harness.Bar, value: float, met: bool) -> None:
     assert Figure(name="f", unit="x", value=Spread.of([value]), bar=bar).met is met
     assert Figure(name="f", unit="x", value=Spread.of([value]), bar=at_most(0.995)).met is not met
 
@@ -127,9 +136,9 @@ def instead(made: Any) -> Iterator[Any]:
 def generated(monkeypatch: pytest.MonkeyPatch, tokens: list[int]) -> Result:
     """The generation benchmark over a session that makes tokens 1 and 2, and a worker that makes `tokens`."""
     engine = SimpleNamespace(session=lambda name, fresh: Session(), entry=SimpleNamespace(pid=0))
-    monkeypatch.setattr(generation, "worker", lambda module: instead(Answering(tokens=tokens)))
-    monkeypatch.setattr(generation, "engine_of", lambda folder, setting: instead(engine))
-    return generation.run(Setting(quick=True, threads=1, home=Path("none")))
+    monkeypatch.setattr(generating, "worker", lambda module: instead(Answering(tokens=tokens)))
+    monkeypatch.setattr(generating, "engine_of", lambda folder, setting: instead(engine))
+    return generating.run_generation(Setting(quick=True, threads=1, home=Path("none")))
 
 
 def test_generation_fails_when_the_tokens_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,19 +152,23 @@ def test_generation_fails_when_the_tokens_differ(monkeypatch: pytest.MonkeyPatch
 
 def test_resume_fails_when_the_last_logits_differ() -> None:
     with pytest.raises(Disagreement, match="last logits"):
-        resume._against(Session(), Answering(digest="theirs"), "from_layer", 1, 2, Checks())  # type: ignore[arg-type]
+        stops._against(Session(), Answering(digest="theirs"), "from_layer", 1, 2, Checks())  # type: ignore[arg-type]
 
 
 def test_a_sweep_fails_when_a_patch_differs_in_bits_or_a_tool_computes_something_else() -> None:
     plain = {"digests": ["a", "b"], "rows": [[0.0], [1.0]]}
-    sweep._compare({"djinn": {"digests": ["a", "b"]}, "plain": plain}, Checks(), {})
+    patching._compare({"djinn": {"digests": ["a", "b"]}, "plain": plain}, Checks(), {})
     with pytest.raises(Disagreement, match="bit for bit"):
-        sweep._compare({"djinn": {"digests": ["a", "c"]}, "plain": plain}, Checks(), {})
+        patching._compare({"djinn": {"digests": ["a", "c"]}, "plain": plain}, Checks(), {})
     far: dict[str, float] = {}
-    sweep._compare({"djinn": {"digests": ["a", "b"]}, "plain": plain, "t": {"rows": [[0.0], [1.001]]}}, Checks(), far)
+    patching._compare(
+        {"djinn": {"digests": ["a", "b"]}, "plain": plain, "t": {"rows": [[0.0], [1.001]]}}, Checks(), far
+    )
     assert far["t"] == pytest.approx(0.001)
     with pytest.raises(Disagreement, match="other logits"):
-        sweep._compare({"djinn": {"digests": ["a", "b"]}, "plain": plain, "t": {"rows": [[0.0], [2.0]]}}, Checks(), {})
+        patching._compare(
+            {"djinn": {"digests": ["a", "b"]}, "plain": plain, "t": {"rows": [[0.0], [2.0]]}}, Checks(), {}
+        )
 
 
 @pytest.mark.parametrize(
@@ -171,12 +184,12 @@ def test_a_sweep_by_one_request_fails_when_it_is_not_what_it_is_timed_as(
 ) -> None:
     prompts = {"clean": [1], "corrupted": [2]}
     grid = SimpleNamespace(mode=mode, values=numpy.array([[0.5]]))
-    monkeypatch.setattr(sweep.dj, "sweep", lambda *_, **__: grid)
+    monkeypatch.setattr(patching.dj, "sweep", lambda *_, **__: grid)
     engine: Any = None
-    assert sweep._requested(engine, prompts, mode, [[0.5]], Checks(), {}) >= 0
+    assert patching._requested(engine, prompts, mode, [[0.5]], Checks(), {}) >= 0
     grid.mode, grid.values = ran, numpy.array([[0.5 + off]])
     with pytest.raises(Disagreement, match=said):
-        sweep._requested(engine, prompts, mode, [[0.5]], Checks(), {})
+        patching._requested(engine, prompts, mode, [[0.5]], Checks(), {})
 
 
 def test_an_environment_with_another_version_of_its_tool_is_made_anew(
@@ -202,7 +215,7 @@ def test_an_environment_with_another_version_of_its_tool_is_made_anew(
 
 def test_a_side_that_did_not_start_is_not_run_with_the_reason() -> None:
     seconds = {"djinn": [1.0], "exact": [1.0], "fast": [0.5], "plain": [2.0]}
-    figures = {f.name: f for f in sweep._figures(seconds, {"nnsight": "no network"})}
+    figures = {f.name: f for f in patching._figures(seconds, {"nnsight": "no network"})}
     assert figures["residual patch sweep, of plain"].met is True
     absent = figures["residual patch sweep, of nnsight"]
     assert (absent.value, absent.met, absent.not_run) == (None, None, "no network")
@@ -215,9 +228,10 @@ def test_a_worker_that_fails_says_why() -> None:
 
 def benchmark_that(run: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> int:
     module = ModuleType("djinn_evaluation.benchmarks.invented")
-    module.run = run  # type: ignore[attr-defined]
+    module.run_invented = run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "djinn_evaluation.benchmarks.invented", module)
-    monkeypatch.setattr(results, "HERE", folder)
+    monkeypatch.setitem(harness.MODULE_OF, "invented", "invented")
+    monkeypatch.setattr(harness, "HERE", folder)
     monkeypatch.setattr(sys, "argv", ["benchmarks", "invented", *options])
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR", "HF_HOME"):
         monkeypatch.setenv(name, "")  # so that what the command sets is taken back
@@ -248,7 +262,7 @@ def test_results_go_where_they_are_asked_for_and_from_an_installed_package_below
     package.mkdir()
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(results, "EVALUATION", package)
+    monkeypatch.setattr(harness, "EVALUATION", package)
     found = Result(benchmark="invented", settings={}, figures=(), checks={})
     folder = here / "mine" if given else here / "djinn-results" / "benchmarks"
     options = ["--results", str(folder)] if given else []
@@ -258,7 +272,7 @@ def test_results_go_where_they_are_asked_for_and_from_an_installed_package_below
     assert f"Results go to {folder}\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", sorted(results.HERE.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(harness.HERE.glob("*.json")), ids=lambda path: path.stem)
 def test_a_committed_result_is_whole_and_its_verdicts_follow_from_its_figures(path: Path) -> None:
     check_schema(json.loads(path.read_text()))
 
@@ -278,4 +292,4 @@ def check_schema(found: dict[str, Any]) -> None:
             continue
         assert value["low"] <= value["median"] <= value["high"]
         assert value["count"] >= 1
-        assert one["met"] is (None if bar is None else results.Bar(**bar).verdict(Spread(**value)))
+        assert one["met"] is (None if bar is None else harness.Bar(**bar).verdict(Spread(**value)))

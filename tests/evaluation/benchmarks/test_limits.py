@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from djinn_evaluation.benchmarks import limits
+from djinn_evaluation.benchmarks.harness import Shape
 from djinn_evaluation.benchmarks.patching import CASES, LATE, POSITIONS, Case
-from djinn_evaluation.benchmarks.setting import Shape
 from djinn_jupyter.methods.sweep.engine.sweep import Sweeping
 from djinn_jupyter.methods.sweep.request import Sweep
 from tests.engine.desk import desk_of, tokens

@@ -10,9 +10,8 @@ import pytest
 from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks.gpu import mended
 from djinn_evaluation.benchmarks.gpu.__main__ import SIZE_WITHOUT_A_GPU
-from djinn_evaluation.benchmarks.gpu.kept import TESTS, Kept
-from djinn_evaluation.benchmarks.gpu.steps import Unfinished
-from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.benchmarks.gpu.steps import TESTS, Kept, Unfinished
+from djinn_evaluation.benchmarks.harness import Setting
 
 FAILING = """
 import pytest
@@ -56,7 +55,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
 @pytest.mark.processes
 def test_each_mended_test_has_an_outcome_and_one_that_fails_hides_no_other(failing: Setting) -> None:
     kept: list[str] = []
-    found = mended.run(replace(failing, so_far=lambda figures, how_far: kept.append(how_far)))
+    found = mended.run_mended(replace(failing, so_far=lambda figures, how_far: kept.append(how_far)))
     assert kept[-1] == "5 tests"
     assert found.settings["not_passed"] == ["test_it.py::test_fails", "test_it.py::test_breaks"]
     assert found.settings["outcomes"] == {"PASSED": 3, "FAILED": 1, "ERROR": 1}
@@ -70,11 +69,11 @@ def test_mended_tests_that_were_cut_go_on_where_they_were(failing: Setting, monk
     with monkeypatch.context() as patch:
         patch.setattr(mended, "START", 1e9)
         with pytest.raises(Unfinished, match="0 tests"):
-            mended.run(failing)
+            mended.run_mended(failing)
     kept = Kept.of("mended", failing, TESTS)
     for name in ("test_passes[a]", "test_passes[b c]", "test_fails"):
         kept.add(f"test_it.py::{name}", "PASSED")
-    assert mended.run(failing).settings["outcomes"] == {"PASSED": 4, "ERROR": 1}
+    assert mended.run_mended(failing).settings["outcomes"] == {"PASSED": 4, "ERROR": 1}
 
 
 def test_the_list_of_mended_tests_names_tests_that_are_there() -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from djinn_evaluation.benchmarks import people, shared_passes
-from djinn_evaluation.benchmarks.results import Checks, Disagreement
-from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.benchmarks import people
+from djinn_evaluation.benchmarks.harness import Checks, Disagreement, Setting
 from djinn_jupyter.link.transport import WireBytes
 from tests.engine.desk import desk_of
 from tests.faults.inside import moved
@@ -109,7 +108,7 @@ def test_the_mode_of_a_turn_is_that_of_its_run() -> None:
             raise Told(mode)
 
     session: Any = Session()
-    for mode in shared_passes.MODES:
+    for mode in people.MODES:
         with pytest.raises(Told, match=mode):
             people._turn(session, [1], people.Turns(), mode)
 
@@ -121,10 +120,10 @@ def test_what_shared_passes_relieve_the_thread_of_is_told_for_a_turn(monkeypatch
         seconds = {"thread_seconds": thread, "engine_seconds": thread, "client_seconds": 1.0, "seconds": 2.0}
         return people.Crowd(notebooks=notebooks, engines=len(engines), turns=whole, **seconds)
 
-    monkeypatch.setattr(shared_passes, "crowd_at_work", crowd)
+    monkeypatch.setattr(people, "crowd_at_work", crowd)
     engine: Any = SimpleNamespace()
     setting = Setting(quick=True, threads=1, home=Path("none"))
-    thread, speed = shared_passes._relief(engine, [], ALONE, setting, Checks())
+    thread, speed = people._relief(engine, [], ALONE, setting, Checks())
     assert thread.value is not None
     assert speed.value is not None
     assert (thread.value.median, thread.value.count) == (0.25, 3)

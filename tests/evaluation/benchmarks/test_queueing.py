@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_evaluation.benchmarks.queueing import load_of
+from djinn_evaluation.benchmarks.people import load_of
 
 
 @pytest.mark.parametrize("users", [1, 2, 7, 30])

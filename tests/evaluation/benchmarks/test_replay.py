@@ -9,9 +9,8 @@ import pytest
 
 from djinn_evaluation.agents.replay.choosing import Belady, Djinn, LeastRecentlyUsed, NeverSwap, SwapAtPause
 from djinn_evaluation.agents.replay.people import GENERATED, generated
-from djinn_evaluation.agents.replay.stage import Costs, Policy, Score, Stage
-from djinn_evaluation.agents.replay.trace import Event, Trace
-from djinn_evaluation.benchmarks import replay
+from djinn_evaluation.agents.replay.stage import Costs, Event, Policy, Score, Stage, Trace
+from djinn_evaluation.benchmarks import crowds
 
 COSTS = Costs(slab=300, host=10**6, host_in=100.0, host_out=50.0, disk_in=10.0, disk_out=5.0, latency=0.0)
 
@@ -171,6 +170,6 @@ def test_runs_that_overlap_are_refused() -> None:
 
 
 def test_the_recorded_trace_was_recorded() -> None:
-    trace = Trace.load(replay.RECORDED)
+    trace = Trace.load(crowds.RECORDED)
     assert len(trace.sessions) == 12
     assert {"run", "stop", "focused", "expected"} <= {event.kind for event in trace.events}

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from djinn_evaluation.agents.replay.trace import Event, EventKind, Trace
+from djinn_evaluation.agents.replay.stage import Event, EventKind, Trace
 
 BYTES_PER_TOKEN: Final = 819_200  # 13B in 16 bits: 40 layers x keys and values x 40 heads x 128
 HOUR: Final = 3600.0

@@ -15,8 +15,8 @@ from time import monotonic, sleep
 from typing import Final
 
 import djinn_jupyter as dj
-from djinn_evaluation.agents.replay.trace import Event, EventKind, Trace
-from djinn_evaluation.benchmarks.setting import setting
+from djinn_evaluation.agents.replay.stage import Event, EventKind, Trace
+from djinn_evaluation.benchmarks.harness import setting
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.wire import replies

@@ -1,22 +1,25 @@
-"""A device on which a trace is played in simulated time: sessions on it, bytes over the link, waiting times of runs.
+"""A trace of notebook work: events of sessions with their times and bytes. Values and their file.
 
-Whole sessions are swapped out and in, as in the engine; one link, first come first served; dirty bytes are copied
-before their place is free; a second after a stop dirty bytes are copied in the background, which is counted and delays
-no session (in the engine by 32 MiB at most). A run that had to wait stops later by as much; its user's next action
-keeps its time, for a person's pauses are longer; a program (`in_turn`) pauses after its turn. A fork has its own bytes
-only. Swapped-out sessions are on the host while that has room, else on disk.
-"""
+kind      means
+run       the session is asked to run; `bytes` are its bytes when the run stops
+stop      it is stopped in a pass (`paused`) or its run has ended (`idle`), by `state`
+focused   its notebook got its user's focus; blurred: it lost it
+expected  a cell that uses the session is about to run; quiet: that cell has ended
+gone      its kernel has ended (or its laptop was closed); any other event says that it is back
+rest      it says that it will be used again in `seconds`
+close     it is closed"""
 
 from __future__ import annotations
 
 import heapq
+import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, Literal, Protocol
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
 
-from djinn_evaluation.agents.replay.trace import Event, Trace
 from djinn_jupyter.engine.residency.activity import (
     AGAIN_SECONDS,
     PATIENCE,
@@ -35,6 +38,100 @@ from djinn_jupyter.engine.residency.priority import (
 )
 from djinn_jupyter.wire.nouns import SessionState
 
+EventKind = Literal["run", "stop", "focused", "blurred", "expected", "quiet", "gone", "rest", "close"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """`time` in seconds since the trace began; `seconds` is the length of a rest that is announced, and in no file."""
+
+    time: float
+    session: str
+    kind: EventKind
+    bytes: int = 0
+    state: Literal["paused", "idle"] = "idle"
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Events in the order of time; the runs of a session never overlap."""
+
+    name: str
+    events: tuple[Event, ...]
+    origin: str
+
+    @classmethod
+    def of(cls, name: str, events: Iterable[Event], origin: str) -> Trace:
+        ordered = tuple(sorted(events, key=lambda e: e.time))
+        running: set[str] = set()
+        for event in ordered:
+            if event.kind not in ("run", "stop"):
+                continue
+            if (event.kind == "run") == (event.session in running):
+                raise ValueError(
+                    f"{name}: session {event.session} has a {event.kind} out of turn at {event.time:.1f} s."
+                )
+            running.symmetric_difference_update({event.session})
+        return cls(name=name, events=ordered, origin=origin)
+
+    @property
+    def hours(self) -> float:
+        return (self.events[-1].time - self.events[0].time) / 3600.0
+
+    @property
+    def sessions(self) -> set[str]:
+        return {event.session for event in self.events}
+
+    @property
+    def demand(self) -> int:
+        """The most bytes that the sessions alive at the same time had together."""
+        present: dict[str, int] = {}
+        total = most = 0
+        for event in self.events:
+            if event.kind == "run":
+                total += event.bytes - present.get(event.session, 0)
+                present[event.session] = event.bytes
+            elif event.kind == "close":
+                total -= present.pop(event.session, 0)
+            most = max(most, total)
+        return most
+
+    def durations(self) -> dict[int, tuple[float, Event]]:
+        """Return for each run (by its number) the seconds it takes on a free device, and its stop."""
+        begun: dict[str, tuple[int, float]] = {}
+        found: dict[int, tuple[float, Event]] = {}
+        for number, event in enumerate(self.events):
+            if event.kind == "run":
+                begun[event.session] = (number, event.time)
+            elif event.kind == "stop":
+                run, when = begun.pop(event.session)
+                found[run] = (event.time - when, event)
+        return found
+
+    def save(self, path: Path) -> None:
+        rows = [[round(e.time, 4), e.session, e.kind, e.bytes, e.state] for e in self.events]
+        text = json.dumps({"name": self.name, "origin": self.origin, "events": rows}, separators=(",", ":"))
+        path.write_text(text + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Trace:
+        found: dict[str, Any] = json.loads(path.read_text())
+        events = [
+            Event(time=time, session=session, kind=kind, bytes=size, state=state)
+            for time, session, kind, size, state in found["events"]
+        ]
+        return cls.of(found["name"], events, found["origin"])
+
+
+# --- stage -----------------------------------------------------------------------------------------------------------
+# A device on which a trace is played in simulated time: sessions on it, bytes over the link, waiting times of runs.
+#
+# Whole sessions are swapped out and in, as in the engine; one link, first come first served; dirty bytes are copied
+# before their place is free; a second after a stop dirty bytes are copied in the background, which is counted and
+# delays no session (in the engine by 32 MiB at most). A run that had to wait stops later by as much; its user's next
+# action keeps its time, for a person's pauses are longer; a program (`in_turn`) pauses after its turn. A fork has its
+# own bytes only. Swapped-out sessions are on the host while that has room, else on disk.
 WRITE_THROUGH_SECONDS: Final = 1.0
 
 

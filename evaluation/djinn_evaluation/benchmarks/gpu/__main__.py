@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
-from djinn_evaluation.benchmarks import results
+from djinn_evaluation.benchmarks import harness
 from djinn_evaluation.benchmarks.gpu import shapes
 from djinn_evaluation.benchmarks.gpu.course import Course, alone, missing
 from djinn_evaluation.benchmarks.gpu.steps import QUARTER, QUARTER_MINUTES, STEPS, Step, planned, step_of
-from djinn_evaluation.devices import card_of, computed_on
+from djinn_evaluation.machine import card_of, computed_on
 
 SIZE_WITHOUT_A_GPU = 1e-4
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def folder_of(card: str, *, small: bool, below: Path | None = None) -> Path:
     """Return the folder of a card's results; git ignores the folder of the small profile."""
     slug = re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
-    usual = results.usual() / "quick" if small else results.usual()
+    usual = harness.usual() / "quick" if small else harness.usual()
     return (below or usual).absolute() / slug
 
 

@@ -1,8 +1,7 @@
 """The step of attention: which kernels give the same bits each time, also for rows in a buffer of another capacity.
 
 One query over many keys, as in a decode. The engine leaves cuDNN's kernel out (docs/design.md, *Attention by cuDNN is
-off*); its figure says whether it still has to.
-"""
+off*); its figure says whether it still has to."""
 
 from __future__ import annotations
 
@@ -16,9 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention, softmax
 
-from djinn_evaluation.benchmarks.measuring import Spread
-from djinn_evaluation.benchmarks.results import Figure, Result, at_least
-from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.benchmarks.harness import Figure, Result, Setting, Spread, at_least
 from tests.device import DEVICE
 
 BACKENDS: Final = {
@@ -38,7 +35,7 @@ TIMES: Final = 4  # in each buffer
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def run(setting: Setting) -> Result:
+def run_attention(setting: Setting) -> Result:
     lengths = LENGTHS_IF_QUICK if setting.quick else LENGTHS
     figures: list[Figure] = []
     with torch.inference_mode():

@@ -1,5 +1,6 @@
-"""A run of steps, each turn in a process of its own. A step that needs several turns has the next one when the other
-steps have had theirs, in a later run too."""
+"""A run of steps, each turn in a process of its own, and the report of a card: each bar met, missed (by how much), or
+not measured (why). A step that needs several turns has the next one when the other steps have had theirs, in a later
+run too."""
 
 from __future__ import annotations
 
@@ -17,16 +18,70 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
 from djinn_evaluation import CHECKOUT
-from djinn_evaluation.benchmarks import results
-from djinn_evaluation.benchmarks.gpu.one import UNFINISHED
-from djinn_evaluation.benchmarks.gpu.report import report
-from djinn_evaluation.benchmarks.gpu.steps import GRACE_SECONDS, SECONDS, STEPS, Step, findings_of
+from djinn_evaluation.benchmarks import harness
+from djinn_evaluation.benchmarks.gpu.steps import GRACE_SECONDS, SECONDS, STEPS, UNFINISHED, Step, findings_of
 
+HEAD = "| step | bar | |\n|---|---|---|\n"
+VERDICTS = ("met", "missed", "not measured", "so far")
+NOT_YET = "it has not been run"
+
+
+def report(folder: Path, reasons: Mapping[str, str]) -> str:
+    """Return the report on the results in the folder; `reasons` say why a step has none."""
+    rows = [row for step in STEPS for row in _step(step.name, folder / f"{step.name}.json", reasons)]
+    counts = {word: sum(said.startswith(word) for _, _, said in rows) for word in VERDICTS}
+    summary = ", ".join(f"{count} {word}" for word, count in counts.items())
+    table = "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
+    return f"# {folder.name}\n\n{_machine(folder)}{summary}.\n\n{HEAD}{table}"
+
+
+def _step(name: str, path: Path, reasons: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    if not path.exists():
+        yield name, "all of it", f"not measured: {reasons.get(name, NOT_YET)}"
+        return
+    found = json.loads(path.read_text())
+    partial = found.get("partial")
+    for figure in found["figures"]:
+        if figure["bar"] is not None or figure["value"] is None:
+            yield name, _wanted(figure), verdict(figure) if partial is None else f"so far {verdict(figure)}"
+    if partial is not None:
+        yield name, f"the rest, after {partial}", f"not measured: {reasons.get(name, 'it was cut')}"
+
+
+def _wanted(figure: Mapping[str, Any]) -> str:
+    bar = figure["bar"]
+    return figure["name"] if bar is None else f"{figure['name']}: {bar['sense']} {bar['value']:g} {figure['unit']}"
+
+
+def verdict(figure: Mapping[str, Any]) -> str:
+    """Return the verdict on a figure of a result file."""
+    value, bar = figure["value"], figure["bar"]
+    if value is None:
+        return f"not measured: {figure['not_run'] or 'the file does not say why'}"
+    if figure["met"]:
+        return f"met: {value['median']:.3g}"
+    return f"missed by {abs(value['median'] - bar['value']):.3g} {figure['unit']}: {value['median']:.3g}"
+
+
+def _machine(folder: Path) -> str:
+    """Return the machine's line, from the first result there is."""
+    files = [path for step in STEPS if (path := folder / f"{step.name}.json").exists()]
+    if not files:
+        return ""
+    found = json.loads(files[0].read_text())
+    versions = ", ".join(f"{name} {number}" for name, number in found["machine"]["versions"].items() if number)
+    card = ", ".join(f"{name} {value}" for name, value in found["settings"].get("card", {}).items() if value)
+    size = found["settings"].get("size", 1)
+    small = f"At {size:g} of the usual size and in few rounds: that it runs, not how fast.\n\n" if size < 1 else ""
+    return f"{found['machine']['device']}, {found['machine']['cpu']}; {versions}. Card: {card}.\n\n{small}"
+
+
+# --- course ----------------------------------------------------------------------------------------------------------
 KEPT: Final = "not_measured.json"
 LEAST_SHARE: Final = 0.8  # of a turn, in which a step that has several comes further
 
@@ -42,7 +97,7 @@ class Reason(Exception):
 
 def missing(folder: Path, turns: Mapping[str, int], steps: Iterable[Step] = STEPS) -> list[Step]:
     """Return those of the steps without a whole result: those first that had fewer turns, then in order."""
-    found = [step for step in steps if not results.whole(folder / f"{step.name}.json")]
+    found = [step for step in steps if not harness.whole(folder / f"{step.name}.json")]
     return sorted(found, key=lambda step: turns.get(step.name, 0))
 
 
@@ -67,7 +122,7 @@ class Course:
         result finds all of it anew."""
         waiting = deque(steps)
         for step in waiting:
-            if results.whole(path := self.folder / f"{step.name}.json"):
+            if harness.whole(path := self.folder / f"{step.name}.json"):
                 path.unlink()
                 findings_of(step.name, self.folder).unlink(missing_ok=True)
         while waiting:
@@ -94,8 +149,8 @@ class Course:
 
     def _keep(self) -> None:
         kept = {"reasons": self.reasons, "turns": self.turns}
-        results.put(self.folder / KEPT, json.dumps(kept, indent=1) + "\n")
-        results.put(self.folder / "report.md", report(self.folder, self.reasons))
+        harness.put(self.folder / KEPT, json.dumps(kept, indent=1) + "\n")
+        harness.put(self.folder / "report.md", report(self.folder, self.reasons))
 
     def _turn(self, step: Step) -> None:
         """Run one turn of a step. Raises Reason where it does not end with the step's whole result."""

@@ -2,8 +2,7 @@
 
 Each case is saved when it is decided, so that a step whose time is over continues where it was. On a GPU several
 processes decide them: such small models leave it idle. Cases that a library cannot compute or the engine refuses are
-counted as such and never as exact.
-"""
+counted as such and never as exact."""
 
 from __future__ import annotations
 
@@ -22,11 +21,8 @@ from typing import Any, Final, Literal
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from djinn_evaluation.benchmarks.gpu.kept import Kept
-from djinn_evaluation.benchmarks.gpu.steps import Unfinished
-from djinn_evaluation.benchmarks.measuring import Spread
-from djinn_evaluation.benchmarks.results import Figure, Result, at_least
-from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.benchmarks.gpu.steps import Kept, Unfinished
+from djinn_evaluation.benchmarks.harness import Figure, Result, Setting, Spread, at_least
 from djinn_jupyter.errors import ModelRefused
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
@@ -66,7 +62,7 @@ class Verdict:
     why: str | None = None
 
 
-def run(setting: Setting) -> Result:
+def run_exactness(setting: Setting) -> Result:
     deadline = monotonic() + setting.seconds - RESERVE
     wanted = list(cases(quick=setting.quick))
     kept = Kept.of("exactness", setting)
@@ -162,8 +158,6 @@ def _attending(attention: str) -> AbstractContextManager[Any]:
 
 
 # --- what is done between the first token and the last, and must not be seen in the bits of the last ------------------
-
-
 def _run(desk: Desk) -> Any:
     desk.open()
     return desk.outcome(desk.run(PROMPT, NEW))
@@ -243,8 +237,6 @@ DEEDS: Final[dict[str, Callable[[Desk], Any]]] = {
 
 
 # --- what came of it -------------------------------------------------------------------------------------------------
-
-
 def result_of(verdicts: list[Verdict]) -> Result:
     counted = Counter(verdict.outcome for verdict in verdicts)
     ways = dict.fromkeys((verdict.case.dtype, verdict.case.attention) for verdict in verdicts)

@@ -1,8 +1,7 @@
 """The step of graphs: decode of 7B- and 13B-shaped weights by CUDA graphs, against the same engine without, plain
 `generate`, and the speed at which the device can read the weights.
 
-The sides are on the card one after the other: it has no room for all of them.
-"""
+The sides are on the card one after the other: it has no room for all of them."""
 
 from __future__ import annotations
 
@@ -16,19 +15,22 @@ from typing import Any, Final
 
 from djinn_evaluation.baselines.asking import Baseline, BaselineFailed, baseline
 from djinn_evaluation.benchmarks.environments import NotRun
-from djinn_evaluation.benchmarks.gpu.kept import Kept
-from djinn_evaluation.benchmarks.gpu.serving import scale_of, serving
-from djinn_evaluation.benchmarks.gpu.shapes import THIRTEEN, saved, shape
-from djinn_evaluation.benchmarks.gpu.steps import Unfinished
-from djinn_evaluation.benchmarks.measuring import Spread
-from djinn_evaluation.benchmarks.results import Checks, Figure, Result, at_least, at_most
-from djinn_evaluation.benchmarks.serving_engine import Stopwatch
-from djinn_evaluation.benchmarks.setting import Setting
-from djinn_evaluation.benchmarks.worker import worker
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.benchmarks.gpu.shapes import THIRTEEN, saved, scale_of, serving, shape
+from djinn_evaluation.benchmarks.gpu.steps import Kept, Unfinished
+from djinn_evaluation.benchmarks.harness import (
+    Checks,
+    Figure,
+    Result,
+    Setting,
+    Spread,
+    Stopwatch,
+    at_least,
+    at_most,
+    worker,
+)
 from djinn_evaluation.intervals import ratios
-from djinn_evaluation.outcomes import digest_of, finished
-from djinn_evaluation.serving import random_tokens
+from djinn_evaluation.machine import computed_on
+from djinn_evaluation.serving import digest_of, finished, random_tokens
 from djinn_jupyter.api.engine import RemoteEngine
 
 SHAPES: Final = (THIRTEEN, "Llama-2-7b-hf")  # first the one that other steps have saved
@@ -65,7 +67,7 @@ class Prompted:
         return str(self.positions)
 
 
-def run(setting: Setting) -> Result:
+def run_graphs(setting: Setting) -> Result:
     begun, checks, figures = monotonic(), Checks(), list[Figure]()
     names = SHAPES[:1] if setting.quick else SHAPES
     shapes = {name: shape(name, scale_of(setting)) for name in names}
@@ -111,7 +113,7 @@ class _Sides:
 
 
 def _plain(found: _Sides, folder: Path, prompts: list[Prompted], setting: Setting) -> None:
-    with worker("whole") as plain:
+    with worker("plain.Whole") as plain:
         read = plain.ask("load", model=str(folder), threads=setting.threads)["read"]
         speed = plain.ask("copy", nbytes=COPIED_IF_QUICK if setting.quick else COPIED)["rate"] / read
         for prompt in prompts:

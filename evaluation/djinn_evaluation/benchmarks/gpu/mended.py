@@ -19,11 +19,8 @@ from typing import Final
 
 from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks.gpu import undecided
-from djinn_evaluation.benchmarks.gpu.kept import TESTS, Kept
-from djinn_evaluation.benchmarks.gpu.steps import Unfinished
-from djinn_evaluation.benchmarks.measuring import Spread
-from djinn_evaluation.benchmarks.results import Figure, Result, at_least
-from djinn_evaluation.benchmarks.setting import Setting
+from djinn_evaluation.benchmarks.gpu.steps import TESTS, Kept, Unfinished
+from djinn_evaluation.benchmarks.harness import Figure, Result, Setting, Spread, at_least
 
 LIST: Final = Path(__file__).with_name("mended.txt")
 OF_A_QUICK_RUN: Final = 2  # entries of the list
@@ -44,7 +41,7 @@ OUTCOME: Final = re.compile(r"(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPAS
 NOTHING_LEFT: Final = 5  # pytest's status where it ran no test
 
 
-def run(setting: Setting) -> Result:
+def run_mended(setting: Setting) -> Result:
     begun, kept, chosen = monotonic(), Kept.of("mended", setting, TESTS), selected(LIST.read_text())
     if setting.quick:
         chosen = chosen[:OF_A_QUICK_RUN]

@@ -6,7 +6,6 @@ Each figure is in the step's file as soon as the step has it, so that a turn tha
 from __future__ import annotations
 
 import argparse
-import importlib
 import signal
 import sys
 from collections.abc import Iterable
@@ -15,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from djinn_evaluation import machine
-from djinn_evaluation.benchmarks import results
+from djinn_evaluation.benchmarks import harness
 from djinn_evaluation.benchmarks.environments import NotRun
-from djinn_evaluation.benchmarks.gpu.steps import SECONDS, Unfinished, step_of
-from djinn_evaluation.benchmarks.results import Figure, Result
-from djinn_evaluation.benchmarks.setting import setting
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.benchmarks.gpu.steps import SECONDS, UNFINISHED, Unfinished, step_of
+from djinn_evaluation.benchmarks.harness import Figure, Result, setting
+from djinn_evaluation.machine import computed_on
 from djinn_evaluation.nvml import Unseen, card
-
-UNFINISHED = 3  # the exit status of a step that continues in another turn
 
 
 def main() -> int:
@@ -34,7 +30,7 @@ def main() -> int:
 
     def written(found: Result, how_far: str | None) -> None:
         settings = {**found.settings, "card": _facts(device), "size": options.size}
-        results.write(
+        harness.write(
             replace(found, benchmark=step.name, settings=settings),
             machine.ended(begun),
             options.folder,
@@ -48,7 +44,7 @@ def main() -> int:
     kept: dict[str, Any] = {"results": options.folder, "seconds": options.seconds, "so_far": so_far}
     with setting(threads=options.threads, device=device, **small, **kept) as place:
         try:
-            found = importlib.import_module(step.module).run(place)
+            found = step.run(place)
         except Unfinished as how_far:
             print(f"  {how_far}", flush=True)
             print(how_far, file=sys.stderr)

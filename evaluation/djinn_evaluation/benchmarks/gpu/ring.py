@@ -1,33 +1,97 @@
-"""The step of the ring: 13B-shaped weights in 12 GiB. Copies, windows of the link, accelerate with the same budget.
-
-`large_ring` is the same for 70B-shaped weights in 48 GiB.
-"""
+"""The steps of the link and of the ring: 13B-shaped weights in 12 GiB, 70B-shaped ones in 48 GiB. Copies, windows of
+the link, accelerate with the same budget."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, Final
 
 from djinn_evaluation.baselines.asking import BaselineFailed, baseline
 from djinn_evaluation.benchmarks.environments import NotRun
-from djinn_evaluation.benchmarks.gpu.link import NBYTES, NBYTES_IF_QUICK
-from djinn_evaluation.benchmarks.gpu.serving import scale_of, serving
-from djinn_evaluation.benchmarks.gpu.shapes import SPARE, THIRTEEN, disk, saved, shape, weight_bytes
-from djinn_evaluation.benchmarks.measuring import Spread
-from djinn_evaluation.benchmarks.results import Figure, Result, at_least
-from djinn_evaluation.benchmarks.setting import Setting
-from djinn_evaluation.benchmarks.worker import worker
-from djinn_evaluation.devices import computed_on
+from djinn_evaluation.benchmarks.gpu.shapes import (
+    SEVENTY,
+    SPARE,
+    THIRTEEN,
+    disk,
+    saved,
+    scale_of,
+    serving,
+    shape,
+    weight_bytes,
+)
+from djinn_evaluation.benchmarks.harness import (
+    Figure,
+    Readings,
+    Result,
+    Setting,
+    Spread,
+    Worker,
+    at_least,
+    take_turns,
+    worker,
+)
+from djinn_evaluation.machine import computed_on
 from djinn_evaluation.nvml import counted
 from djinn_evaluation.serving import random_tokens
-from djinn_evaluation.validation.windows import MovedBytes, TimeSpan, window_rates
+from djinn_evaluation.validation.flatline import MovedBytes, TimeSpan, window_rates
 from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.link.doctor import findings
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.nouns import LayerCopy
+
+NBYTES, NBYTES_IF_QUICK = 1 << 30, 8 << 20
+ROUNDS = 7
+# Each way of copying by its name: directions at once, streams for each, and pinned host memory or not.
+WAYS: dict[str, dict[str, Any]] = {
+    "to the device": {"directions": ["in"], "streams": 1, "pinned": True},
+    "to the device, two streams": {"directions": ["in"], "streams": 2, "pinned": True},
+    "to the device, from memory that is not pinned": {"directions": ["in"], "streams": 1, "pinned": False},
+    "to the host": {"directions": ["out"], "streams": 1, "pinned": True},
+    "to the host, two streams": {"directions": ["out"], "streams": 2, "pinned": True},
+    "to the host, to memory that is not pinned": {"directions": ["out"], "streams": 1, "pinned": False},
+    "both ways at once": {"directions": ["in", "out"], "streams": 1, "pinned": True},
+}
+
+
+def run_link(setting: Setting) -> Result:
+    """The first step: the findings of `djinn doctor`, and the speed of copies to the device and back by plain PyTorch.
+
+    Without a GPU both ends of a copy are main memory: the same program, and no figure of a link."""
+    nbytes, rounds = NBYTES_IF_QUICK if setting.quick else NBYTES, setting.rounds(ROUNDS)
+    said = [str(finding).replace(str(setting.home), "HOME") for finding in findings() if finding.level != "ok"]
+    with worker("plain.Link") as link:
+        made = link.ask("prepare", nbytes=nbytes, threads=setting.threads)
+        sides = {name: _seconds(link, way) for name, way in WAYS.items()}
+        times = take_turns(sides, rounds=rounds, after=setting.after_rounds(partial(_figures, nbytes), rounds))
+        right = link.ask("compare")["equal"]
+    if not right:
+        raise AssertionError("A copy to the device and back is not what was copied.")
+    settings = {"bytes": nbytes, "rounds": rounds, "device": made["device"], "doctor": said}
+    return Result(
+        benchmark="link",
+        settings=settings,
+        figures=tuple(_figures(nbytes, times)),
+        checks={"bytes that came back": nbytes},
+    )
+
+
+def _seconds(link: Worker, way: dict[str, Any]) -> Any:
+    return lambda: link.seconds("copy", **way)
+
+
+def _figures(nbytes: int, times: Readings) -> list[Figure]:
+    return [_figure(name, nbytes, seconds) for name, seconds in times.items()]
+
+
+def _figure(name: str, nbytes: int, seconds: list[float]) -> Figure:
+    moved = nbytes * len(WAYS[name]["directions"])
+    return Figure(name=f"copies {name}", unit="GB/s", value=Spread.of(moved / 1e9 / each for each in seconds))
+
 
 FAST: Final = 20e9  # bytes a second
 OF_THE_LINK: Final = 0.9
@@ -55,7 +119,11 @@ class Flow:
     received: float | str
 
 
-def run(setting: Setting) -> Result:
+def run_ring(setting: Setting) -> Result:
+    """The step of the ring: 13B-shaped weights in 12 GiB. Copies, windows of the link, accelerate with the same
+    budget.
+
+    `large_ring` is the same for 70B-shaped weights in 48 GiB."""
     return measured(Budget(name="ring", architecture=THIRTEEN, nbytes=12 << 30), setting)
 
 
@@ -124,7 +192,7 @@ def _flow(engine: RemoteEngine, prompt: list[int], seconds: float) -> Flow:
 def _link(setting: Setting) -> float:
     """Return the bytes a second of plain pinned copies to the device, the best of three."""
     nbytes = NBYTES_IF_QUICK if setting.quick else NBYTES
-    with worker("link") as link:
+    with worker("plain.Link") as link:
         link.ask("prepare", nbytes=nbytes, threads=setting.threads)
         return nbytes / min(link.seconds("copy", directions=["in"], streams=1, pinned=True) for _ in range(3))
 
@@ -132,7 +200,7 @@ def _link(setting: Setting) -> float:
 def _accelerated(folder: Path, dtype: str, prompt: list[int], budget: int, setting: Setting) -> dict[str, Any]:
     """Return what accelerate generates with the same bytes on the device; a `reason` where it does not run."""
     try:
-        with baseline("with_accelerate") as other:
+        with baseline("offloads") as other:
             asked = {"dtype": dtype, "threads": setting.threads, "budget": budget, "to": "cpu"}
             loaded = other.ask("load", model=str(folder), **asked)
             if loaded["status"] != "success":
@@ -144,8 +212,6 @@ def _accelerated(folder: Path, dtype: str, prompt: list[int], budget: int, setti
 
 
 # --- what came of it -------------------------------------------------------------------------------------------------
-
-
 def windows(copies: Sequence[LayerCopy], seconds: float = WINDOW_SECONDS) -> list[float]:
     """Return the bytes a second that the copies moved in each whole window from the first copy to the last."""
     if not copies:
@@ -194,3 +260,8 @@ def _against(what: str, flow: Flow, theirs: dict[str, Any]) -> list[Figure]:
             not_run=reason,
         ),
     ]
+
+
+def run_large_ring(setting: Setting) -> Result:
+    """70B-shaped weights in 48 GiB, or as many layers as there is room for in their share."""
+    return measured(Budget(name="large_ring", architecture=SEVENTY, nbytes=48 << 30), setting)

@@ -1,19 +1,24 @@
-"""The large models of the steps: a shipped architecture, made smaller by the size factor, saved with random weights
-once for all steps."""
+"""The large models of the steps and their engines: a shipped architecture, made smaller by the size factor, saved with
+random weights once for all steps."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+import djinn_jupyter as dj
 from djinn_evaluation import EVALUATION
-from djinn_evaluation.baselines.drawing import INDEX, dtype_of, save, weight_bytes
+from djinn_evaluation.baselines.weights import INDEX, dtype_of, save, weight_bytes
 from djinn_evaluation.benchmarks.environments import NotRun
+from djinn_evaluation.benchmarks.harness import Setting
+from djinn_jupyter.api.engine import RemoteEngine
 
 FOLDER: Final = EVALUATION / ".models"
 THIRTEEN, SEVENTY = "Llama-2-13b-hf", "Llama-2-70b-hf"
@@ -79,3 +84,21 @@ def disk() -> int:
 def delete() -> None:
     """Delete the saved model, if there is one."""
     shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+# --- serving ---------------------------------------------------------------------------------------------------------
+TINY_PAGE = 16  # positions; a small session would not fill a page of the usual size
+
+
+@contextmanager
+def serving(folder: Path, setting: Setting, **options: Any) -> Iterator[RemoteEngine]:
+    """Start the engine of a saved model with nothing else on it; end it, its sessions too, with the block."""
+    page = {"page_positions": TINY_PAGE} if setting.quick else {}
+    with ExitStack() as stack:
+        engine = dj.load(folder, threads=setting.threads, **page, **options)
+        stack.callback(engine.stop, force=True, forget=True)
+        yield engine
+
+
+def scale_of(setting: Setting) -> Scale:
+    return Scale(factor=setting.factor)

@@ -1,8 +1,5 @@
-"""The step of the start: from the load of a saved 13B-shaped model, 26 GB, to the first token.
-
-Beside it: reading the same files, and a plain script that loads them with transformers and runs one pass. Before each
-the system is advised to forget the files, so that all three read them from the disk.
-"""
+"""The steps of the start, from the load of a saved 13B-shaped model to the first token, and of the moves of a session
+on it."""
 
 from __future__ import annotations
 
@@ -14,16 +11,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from djinn_evaluation.benchmarks.gpu.serving import scale_of, serving
-from djinn_evaluation.benchmarks.gpu.shapes import THIRTEEN, saved, shape, weight_bytes
-from djinn_evaluation.benchmarks.measuring import Readings, Spread, take_turns
-from djinn_evaluation.benchmarks.results import Checks, Figure, Result, compared
-from djinn_evaluation.benchmarks.setting import Setting
-from djinn_evaluation.devices import computed_on
-from djinn_evaluation.outcomes import finished
-from djinn_evaluation.serving import random_tokens
+from djinn_evaluation.benchmarks import moving
+from djinn_evaluation.benchmarks.gpu.shapes import THIRTEEN, TINY_PAGE, saved, scale_of, serving, shape, weight_bytes
+from djinn_evaluation.benchmarks.harness import Checks, Figure, Readings, Result, Setting, Spread, compared, take_turns
+from djinn_evaluation.machine import computed_on
+from djinn_evaluation.serving import finished, random_tokens
 
-ROUNDS: Final = 2
+ROUNDS_OF_START_UP: Final = 2
 PROMPT: Final = 16
 CHUNK: Final = 16 << 20
 PLAIN: Final = """
@@ -40,7 +34,11 @@ print(int(logits[0, -1].float().argmax()))
 ENGINE, READING, SCRIPT = "djinn", "reading the files", "a plain script"
 
 
-def run(setting: Setting) -> Result:
+def run_start_up(setting: Setting) -> Result:
+    """The step of the start: from the load of a saved 13B-shaped model, 26 GB, to the first token.
+
+    Beside it: reading the same files, and a plain script that loads them with transformers and runs one pass.
+    Before each the system is advised to forget the files, so that all three read them from the disk."""
     config, checks = shape(THIRTEEN, scale_of(setting)), Checks()
     prompt = random_tokens(PROMPT, config["vocab_size"])
     expected: list[int] = []
@@ -51,7 +49,7 @@ def run(setting: Setting) -> Result:
         ENGINE: lambda: _engine(folder, prompt, setting, expected, checks, loads),
         READING: lambda: _read(folder),
     }
-    rounds = setting.rounds(ROUNDS)
+    rounds = setting.rounds(ROUNDS_OF_START_UP)
     after = setting.after_rounds(_figures, rounds)
     times = take_turns(sides, rounds=rounds, warm_up=0, after=after)
     settings = {"shape": config, "bytes": weight_bytes(config), "rounds": rounds, "files": "forgotten before each"}
@@ -109,3 +107,23 @@ def _figures(times: Readings) -> list[Figure]:
 def _against(times: dict[str, list[float]], other: str) -> Figure:
     both = {name: times[name] for name in (ENGINE, other)}
     return compared(f"from the load to the first token, of {other}", ENGINE, other, both, unit="s")
+
+
+ROUNDS_OF_MOVES: Final = 5
+TIERS: Final = ("host",)
+
+
+def run_moves(setting: Setting) -> Result:
+    """The step of moves: a session of 2,048 tokens on 13B-shaped weights leaves the device and comes back.
+
+    Its speed against plain copies of the same bytes, and how long a session that had left is waited for."""
+    config, checks = shape(THIRTEEN, scale_of(setting)), Checks()
+    positions = scale_of(setting).of(2048, 6 * TINY_PAGE)
+    prompt = random_tokens(positions, config["vocab_size"])
+    with serving(saved(config), setting) as engine:
+        session = engine.session("one", fresh=True)
+        speeds, nbytes = moving.moves(session, prompt, TIERS, setting, checks)
+        setting.so_far(speeds, "the moves, not yet their stalls")
+        stalls = moving.waits(engine, session, prompt, TIERS, setting, setting.rounds(ROUNDS_OF_MOVES), checks, speeds)
+    settings = {"shape": config, "positions": positions, "bytes_of_a_session": nbytes}
+    return Result(benchmark="moves", settings=settings, figures=(*speeds, *stalls), checks=checks.counts)

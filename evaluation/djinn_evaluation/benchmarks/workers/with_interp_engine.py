@@ -8,17 +8,17 @@ import interp_engine
 import torch
 from torch import Tensor
 
-from djinn_evaluation.baselines.answering import serve
-from djinn_evaluation.benchmarks.workers.agreeing import answered
+from djinn_evaluation.baselines.asking import serve
+from djinn_evaluation.benchmarks.workers.with_plain_hooks import AgreeingSide
 
 
-class Interp:
+class Interp(AgreeingSide):
     def load(self, folder: str) -> None:
         torch.set_num_threads(1)
         self.model: Any = interp_engine.load_model(folder, backend="eager")
 
     @torch.inference_mode()
-    def look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
+    def _look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
         points = {"resid_post": "resid_post", "attn_out": "attn_out", "mlp_out": "mlp_out", "z": "z"}
         line = torch.tensor([tokens])
         cache = interp_engine.capture(self.model, line, [f"{p}.{layer}" for p in (*points, "attn_probs")])
@@ -31,7 +31,7 @@ class Interp:
         }
 
     @torch.inference_mode()
-    def add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
+    def _add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
         spec = interp_engine.SteerSpec(vector=torch.tensor(vector), layer=layer)
         with interp_engine.steer(self.model, [spec]):
             logits: Tensor = self.model.hf_model(torch.tensor([tokens])).logits[0]
@@ -39,5 +39,4 @@ class Interp:
 
 
 if __name__ == "__main__":
-    interp = Interp()
-    serve(answered(interp.load, interp.look, interp.add))
+    serve(Interp)

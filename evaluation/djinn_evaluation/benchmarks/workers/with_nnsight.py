@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import djinn_jupyter as dj
-from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.baselines.asking import serve
 from djinn_evaluation.baselines.weights import digest, settle
-from djinn_evaluation.benchmarks.workers import gpt2
-from djinn_evaluation.benchmarks.workers.agreeing import answered
+from djinn_evaluation.benchmarks.workers import plain
+from djinn_evaluation.benchmarks.workers.with_plain_hooks import AgreeingSide
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.integrations.nnsight import LanguageModel
 
@@ -30,7 +30,7 @@ class Sight:
     _corrupted_1T: Tensor
 
     def load(self, folder: str, shape: dict[str, int], threads: int) -> dict[str, Any]:
-        loaded = gpt2.load(folder, shape, threads)
+        loaded = plain.load(folder, shape, threads)
         self.model, self._device = NNsight(loaded), loaded.device
         return {}
 
@@ -91,7 +91,7 @@ class Tracing:
 
     models: dict[str, Any]
 
-    def load(self, folder: str, threads: int) -> dict[str, Any]:
+    def load_both(self, folder: str, threads: int) -> dict[str, Any]:
         torch.set_num_threads(threads)
         own: Any = AutoModelForCausalLM.from_pretrained(folder)
         words = AutoTokenizer.from_pretrained(MODEL_PATH)  # of another model: these lines are token ids
@@ -100,7 +100,7 @@ class Tracing:
         return {}
 
     @torch.no_grad()
-    def patch(self, side: str, clean: list[int], corrupted: list[int]) -> dict[str, Any]:
+    def patch_on(self, side: str, clean: list[int], corrupted: list[int]) -> dict[str, Any]:
         """Patch the last position of the residual after each layer, in a trace of its own."""
         model, found = self.models[side], list[Tensor]()
         kept = self._residuals(model, clean)
@@ -134,7 +134,7 @@ class Tracing:
         return found
 
 
-class Agreeing:
+class Agreeing(AgreeingSide):
     """A Llama under eager attention."""
 
     def load(self, folder: str) -> None:
@@ -144,7 +144,7 @@ class Agreeing:
         self.model: Any = NNsight(loaded)
 
     @torch.inference_mode()
-    def look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
+    def _look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
         block, line, heads = self.model.model.layers[layer], torch.tensor([tokens]), self.heads
         with self.model.trace(line):
             z = block.self_attn.o_proj.input.save()
@@ -162,7 +162,7 @@ class Agreeing:
         }
 
     @torch.inference_mode()
-    def add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
+    def _add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
         block, line, along = self.model.model.layers[layer], torch.tensor([tokens]), torch.tensor(vector)
         with self.model.trace(line):
             block.output[:] = block.output + along
@@ -171,14 +171,14 @@ class Agreeing:
         return found
 
 
-class AgreeingOnDjinn:
+class AgreeingOnDjinn(AgreeingSide):
     """The same by the passes of the engine that runs."""
 
     def load(self, folder: str) -> None:
         torch.set_num_threads(1)
         self.model = LanguageModel(dj.attach(*dj.engines()), folder, attention="eager")
 
-    def look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
+    def _look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
         model, block, found = self.model, self.model.model.layers[layer], dict[str, Tensor]()
         with model.trace(torch.tensor([tokens])):
             found["pattern"] = model.attention_probabilities[layer][0].transpose(0, 1)
@@ -189,7 +189,7 @@ class AgreeingOnDjinn:
             found["logits"] = model.lm_head.output[0]
         return found
 
-    def add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
+    def _add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
         block, along, found = self.model.model.layers[layer], torch.tensor(vector), list[Tensor]()
         with self.model.trace(torch.tensor([tokens])):
             block.output[:] = block.output + along
@@ -198,14 +198,4 @@ class AgreeingOnDjinn:
 
 
 if __name__ == "__main__":
-    sight, tracing, agreeing, on_djinn = Sight(), Tracing(), Agreeing(), AgreeingOnDjinn()
-    serve(
-        {
-            **{n: getattr(sight, n) for n in ("load", "prepare_patching", "patch_layer", "patch_layer_skipping")},
-            "load_both": tracing.load,
-            "patch_on": tracing.patch,
-            **{name: getattr(tracing, name) for name in ("read", "change")},
-            **answered(agreeing.load, agreeing.look, agreeing.add),
-            **{f"{n}_on_djinn": v for n, v in answered(on_djinn.load, on_djinn.look, on_djinn.add).items()},
-        }
-    )
+    serve(Sight, Tracing, Agreeing, AgreeingOnDjinn)

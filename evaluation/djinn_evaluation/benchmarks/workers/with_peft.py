@@ -8,10 +8,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import GPT2LMHeadModel
 
-from djinn_evaluation.baselines.answering import serve
-from djinn_evaluation.baselines.decoding import Decoding
-from djinn_evaluation.baselines.weights import device_for, digest, settle
-from djinn_evaluation.benchmarks.workers import gpt2
+from djinn_evaluation.baselines.asking import serve
+from djinn_evaluation.baselines.weights import Decoding, device_for, digest, settle
+from djinn_evaluation.benchmarks.workers import plain
 
 RANK, ALPHA = 8, 16
 TARGETS = ["c_attn", "c_fc", "c_proj"]
@@ -19,7 +18,7 @@ TARGETS = ["c_attn", "c_fc", "c_proj"]
 
 class Peft(Decoding):
     def load(self, folder: str, shape: dict[str, int], threads: int) -> dict[str, Any]:
-        gpt2.load(folder, shape, threads)  # which draws and saves it, where it is not there
+        plain.load(folder, shape, threads)  # which draws and saves it, where it is not there
         return {}
 
     def draw(self, folder: str, adapter: str) -> dict[str, Any]:
@@ -52,5 +51,4 @@ class Peft(Decoding):
 
 
 if __name__ == "__main__":
-    peft = Peft()
-    serve({name: getattr(peft, name) for name in ("load", "draw", "adapt", "generate", "logits")})
+    serve(Peft)

@@ -1,7 +1,9 @@
-"""Plain PyTorch: forward hooks on the modules of a Llama."""
+"""Values and edited logits of one line, the work of the benchmark `agreement`: by plain PyTorch, forward hooks on the
+modules of a Llama."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -9,17 +11,37 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from djinn_evaluation.baselines.answering import serve
-from djinn_evaluation.benchmarks.workers.agreeing import answered
+from djinn_evaluation.baselines.asking import serve
+
+SITES = ("resid_post", "attn_out", "mlp_out", "z", "pattern")
 
 
-class Plain:
+class AgreeingSide:
+    """A tool that opens a folder (`load`), looks at a layer of a line, and adds a vector to its output."""
+
+    load: Callable[[str], object]
+    _look: Callable[[list[int], int], dict[str, Tensor]]
+    _add: Callable[[list[int], int, list[float]], Tensor]
+
+    def open(self, folder: str) -> dict[str, Any]:
+        self.load(folder)
+        return {}
+
+    def look(self, tokens: list[int], layer: int) -> dict[str, Any]:
+        return {site: value.float().tolist() for site, value in self._look(tokens, layer).items()}
+
+    def add(self, tokens: list[int], layer: int, vector: list[float]) -> dict[str, Any]:
+        return {"logits": self._add(tokens, layer, vector).float().tolist()}
+
+
+# --- with plain hooks ------------------------------------------------------------------------------------------------
+class PlainHooks(AgreeingSide):
     def load(self, folder: str) -> None:
         torch.set_num_threads(1)
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
 
     @torch.inference_mode()
-    def look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
+    def _look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
         block, found = self.model.model.layers[layer], dict[str, Tensor]()
         heads = self.model.config.num_attention_heads
         with ExitStack() as hooks:
@@ -38,7 +60,7 @@ class Plain:
         return {**found, "logits": logits}
 
     @torch.inference_mode()
-    def add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
+    def _add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
         along = torch.tensor(vector)
         hook = self.model.model.layers[layer].register_forward_hook(lambda module, args, out: out + along)
         logits: Tensor = self.model(torch.tensor([tokens])).logits[0]
@@ -47,5 +69,4 @@ class Plain:
 
 
 if __name__ == "__main__":
-    plain = Plain()
-    serve(answered(plain.load, plain.look, plain.add))
+    serve(PlainHooks)

@@ -17,9 +17,9 @@ from transformer_lens.patching import (
 )
 
 import djinn_jupyter as dj
-from djinn_evaluation.baselines.answering import serve
+from djinn_evaluation.baselines.asking import serve
 from djinn_evaluation.baselines.weights import device_for, settle
-from djinn_evaluation.benchmarks.workers.agreeing import SITES, answered
+from djinn_evaluation.benchmarks.workers.with_plain_hooks import SITES, AgreeingSide
 from djinn_jupyter.integrations.lines import place_of
 from djinn_jupyter.integrations.transformer_lens import boot_djinn
 
@@ -30,7 +30,7 @@ WAYS: dict[str, tuple[Any, tuple[str, str]]] = {
 }
 
 
-class Lens:
+class Lens(AgreeingSide):
     model: Any
     _clean: Any
     _corrupted_1T: Tensor
@@ -93,13 +93,13 @@ class Lens:
         return {"values": torch.stack(found, 1).tolist()}
 
     @torch.inference_mode()
-    def look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
+    def _look(self, tokens: list[int], layer: int) -> dict[str, Tensor]:
         logits, cache = self.model.run_with_cache(torch.tensor([tokens], device=self._device))
         found = {site: cache[site, layer][0] for site in SITES}
         return {**found, "pattern": found["pattern"].transpose(0, 1), "logits": logits[0]}
 
     @torch.inference_mode()
-    def add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
+    def _add(self, tokens: list[int], layer: int, vector: list[float]) -> Tensor:
         along = torch.tensor(vector, device=self._device)
         hook = (f"blocks.{layer}.hook_resid_post", lambda value, hook: value + along)
         logits: Tensor = self.model.run_with_hooks(torch.tensor([tokens], device=self._device), fwd_hooks=[hook])[0]
@@ -111,14 +111,14 @@ class Analysis:
 
     bridges: dict[str, Any]
 
-    def load(self, folder: str, threads: int) -> dict[str, Any]:
+    def load_both(self, folder: str, threads: int) -> dict[str, Any]:
         torch.set_num_threads(threads)
         own = TransformerBridge.boot_transformers(folder, device="cpu").eval()
         self.bridges = {"own": own, "djinn": boot_djinn(dj.attach(*dj.engines()), folder)}
         return {}
 
     @torch.inference_mode()
-    def patch(self, side: str, clean: list[int], corrupted: list[int], every: int) -> dict[str, Any]:
+    def patch_on(self, side: str, clean: list[int], corrupted: list[int], every: int) -> dict[str, Any]:
         """Patch the residual before each layer at every so many positions, by their own function."""
         model, found = self.bridges[side], list[Tensor]()
 
@@ -163,13 +163,4 @@ class Analysis:
 
 
 if __name__ == "__main__":
-    lens, analysis = Lens(), Analysis()
-    serve(
-        {
-            **{name: getattr(lens, name) for name in ("load", "prepare_patching", "patch_layer", "patch")},
-            **answered(lens.load, lens.look, lens.add),
-            "load_both": analysis.load,
-            "patch_on": analysis.patch,
-            **{name: getattr(analysis, name) for name in ("cached_bytes", "analyse", "hook")},
-        }
-    )
+    serve(Lens, Analysis)
