@@ -12,7 +12,7 @@ from djinn_jupyter.engine.loop.dispatch import handles
 from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.owners import Owners
-from djinn_jupyter.engine.loop.sessions import require_free
+from djinn_jupyter.engine.loop.sessions import require_name
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.rows import Rows, put_rows, take_rows
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
@@ -35,7 +35,7 @@ from djinn_jupyter.settings import SettledOptions
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import CheckpointDescription
 from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
-from djinn_jupyter.wire.texts import NOTEBOOK, in_quotes, require_showable
+from djinn_jupyter.wire.texts import in_quotes
 
 TakingRows = Generator[None, None, tuple[Rows, ...]]
 
@@ -224,10 +224,7 @@ class CheckpointRequests:
         """Raise the error for which no session of that name may be opened or replaced now."""
         there = self._sessions.get(request.session)
         if there is None:
-            require_showable(request.session, "The name of a session")
-            if not request.session.endswith(NOTEBOOK):
-                require_free(request.session, self._sessions)
-            return
+            return require_name(request.session, self._sessions)
         if not request.replace:
             raise UsageError(
                 f"There is a session {in_quotes(there.name)} already; restore under another name, or replace "

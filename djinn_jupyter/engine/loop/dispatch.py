@@ -225,17 +225,14 @@ class Dispatcher:
 
     def dispatch(self, queued: QueuedRequest) -> None:
         """Answer a request, start a job for it, or queue it. An error answers this request and no other."""
-        with WorkingOn(queued.logged_as):
-            self._take(queued)
-
-    def _take(self, queued: QueuedRequest) -> None:
         session: Session | None = None
-        try:
-            if isinstance(queued.request, ask.SessionRequest):
-                session = self._sessions.get(queued.request.session)
-            self._dispatch(queued, session)
-        except Exception as error:  # noqa: BLE001  the request's edge
-            self._fail(queued, session, error)
+        with WorkingOn(queued.logged_as):
+            try:
+                if isinstance(queued.request, ask.SessionRequest):
+                    session = self._sessions.get(queued.request.session)
+                self._dispatch(queued, session)
+            except Exception as error:  # noqa: BLE001  the request's edge
+                self._fail(queued, session, error)
 
     def _dispatch(self, queued: QueuedRequest, session: Session | None) -> None:
         """Queue the request while a look at its session is under way, while the session's bytes are elsewhere, or while
@@ -290,7 +287,7 @@ class Dispatcher:
         queued = next((waiting for waiting in self._open.of(session) if waiting.unread), None)
         if queued is None or queued.tokens is None:
             return False
-        queued.tokens.withdraw()
+        queued.tokens.withdrawn = True
         message = f"Session {in_quotes(session.name)} was paused before its prompt was tokenized; run it again."
         self._fail(queued, session, IllegalMove(message))
         return True
@@ -360,7 +357,7 @@ class Dispatcher:
         if session is not None and session.work is not None and not terms.while_running:
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
         self._budgets.require(request, queued.holder, session)
-        request = queued.take_tokens(self._intake.with_tokens(queued))
+        request = queued.request = self._intake.with_tokens(queued)
         self._budgets.require_room(request, session, self._wanted(request))
         if session is not None and terms.wakes_weights:
             session.require_computable()

@@ -9,7 +9,7 @@ import msgspec
 
 from djinn_jupyter.engine.loop.lines import require_extents
 from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mailbox, QueuedRequest, TextRead
-from djinn_jupyter.engine.loop.tokenizing import PendingTokens, Tokenizing, limit, prompt_text
+from djinn_jupyter.engine.loop.tokenizing import PendingTokens, Tokenizing, prompt_text
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.store.checkpoint_files import KeptCheckpoints
@@ -77,23 +77,22 @@ class Intake:
         def post() -> None:
             self._mailbox.post(TextRead(session=request.session))
 
-        return self._tokenizing.pending(request, self._description.context_length, post)
+        return self._tokenizing.pending(request, post)
 
     def _answer_elsewhere(self, request: StatelessRequest, person: str | None, reply: Callable[[Reply], None]) -> None:
         """Have a worker make the reply to a person and pass it to `reply`. Raises errors that are known at once."""
-        context = self._description.context_length
-        size, chat = 0, False
+        most, size, chat = self._tokenizing.most, 0, False
         match request:
             case ask.Tokenize(text=text, chat=chat):
                 size = len(text)
                 if not chat:
-                    self._tokenizer.require_room(text, limit(context))
+                    self._tokenizer.require_room(text, most)
             case ask.Detokenize(tokens=tokens):
                 size = len(tokens)
-                if size > limit(context):
+                if size > most:
                     raise UsageError(
-                        f"{size:,} tokens are more than the {limit(context):,} positions of the model; ask for their "
-                        "text in parts."
+                        f"{size:,} tokens are more than the {most:,} positions of the model; ask for their text in "
+                        "parts."
                     )
         self._tokenizing.submit(lambda: reply(self._outcome(request, person)), size, chat=chat)
 
@@ -110,7 +109,7 @@ class Intake:
         elif queued.tokens is not None:
             tokens = queued.tokens.result()
         else:
-            tokens = self._tokenizing.encode(text, request.chat, self._description.context_length)
+            tokens = self._tokenizing.encode(text, request.chat)
         return msgspec.structs.replace(request, text=None, tokens=tuple(tokens))
 
     def _outcome(self, request: StatelessRequest, person: str | None) -> Reply:
@@ -124,7 +123,7 @@ class Intake:
             case ask.ListModules():
                 return Modules(modules=self._modules)
             case ask.Tokenize(text=text, chat=chat):
-                return self._tokenized(self._tokenizing.encode(text, chat, self._description.context_length))
+                return self._tokenized(self._tokenizing.encode(text, chat))
             case ask.Detokenize(tokens=tokens):
                 _require_known(tokens, self._description.vocab_size)
                 return self._tokenized(list(tokens))

@@ -46,14 +46,6 @@ class QueuedRequest:
         """True while its text is being tokenized."""
         return self.tokens is not None and self.tokens.outcome is None
 
-    def note_answered(self) -> None:
-        self.answered = True
-
-    def take_tokens(self, request: Request) -> Request:
-        """Put the request with its text as token ids in place of the one that came. Return it."""
-        self.request = request
-        return request
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:

@@ -55,7 +55,7 @@ class OpenRequests:
         return self._queues.setdefault(id(session), (session, deque()))[1]
 
     def answer(self, queued: QueuedRequest, reply: Reply) -> None:
-        queued.note_answered()
+        queued.answered = True
         self._counters.count_answer()
         self._answered.append((queued, reply))
 

@@ -45,9 +45,7 @@ class SessionRequests:
     def open_(self, request: ask.Open, holder: Holder) -> Opened:
         session = self._sessions.get(request.session)
         if session is None:
-            require_showable(request.session, "The name of a session")
-            if not request.session.endswith(NOTEBOOK):  # a notebook's own path needs no free label
-                require_free(request.session, self._sessions)
+            require_name(request.session, self._sessions)
             session = self._empty(
                 request.session, holder.user, holder.name, holder.notebook, temporary=request.temporary
             )
@@ -133,7 +131,7 @@ class SessionRequests:
     def fork(self, request: ask.Fork, session: Session, holder: Holder) -> Opened:
         parent = session
         require_showable(request.name, "The name of a session")
-        require_free(request.name, self._sessions)
+        _require_free(request.name, self._sessions)
         if request.seed is not None:
             _require_draws(parent)
         changed = _dosed(parent, request)
@@ -206,7 +204,14 @@ def _dosed(parent: Session, request: ask.Fork) -> dict[int, Rule]:
     return {rule.number: rule.with_coefficient(request.coef)}
 
 
-def require_free(name: str, names: Collection[str]) -> None:
+def require_name(name: str, names: Collection[str]) -> None:
+    """Raise UsageError where no session can be opened under that name. A notebook's own path needs no free label."""
+    require_showable(name, "The name of a session")
+    if name in names or not name.endswith(NOTEBOOK):
+        _require_free(name, names)
+
+
+def _require_free(name: str, names: Collection[str]) -> None:
     """Raise UsageError where a session has that name, or is shown by it: a label must mean one session."""
     there = name if name in names else next((one for one in names if label(one) == label(name)), None)
     if there is not None:

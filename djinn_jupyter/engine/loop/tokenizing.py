@@ -30,17 +30,14 @@ Lane = Literal["short", "long", "chat"]
 
 
 class PendingTokens:
-    """The tokens of one prompt, once made: a worker sets `outcome`, the engine's thread reads it."""
+    """The tokens of one prompt, once made: a worker sets `outcome`, the engine's thread reads it. `withdrawn`: no
+    request waits for them."""
 
     __slots__ = ("outcome", "withdrawn")
 
     def __init__(self) -> None:
         self.outcome: list[int] | DjinnError | None = None
         self.withdrawn = False
-
-    def withdraw(self) -> None:
-        """Stop making the tokens; no request waits for them."""
-        self.withdrawn = True
 
     def result(self) -> list[int]:
         assert self.outcome is not None
@@ -86,20 +83,21 @@ class TextWorker:
 
 
 class Tokenizing:
-    """`wake` is called, on the worker's thread, when a piece of work is done and its outcome told; `failed` makes the
-    reply to an error, and logs unforeseen ones."""
+    """A text has `most` tokens. `wake` is called, on the worker's thread, when a piece of work is done and its outcome
+    told; `failed` makes the reply to an error, and logs unforeseen ones."""
 
     def __init__(
         self,
         texts: TokenText,
         process: TokenizerProcess | None,
+        most: int,
         wake: Callable[[], None],
         failed: Callable[[Exception], Failed],
     ) -> None:
-        self._texts, self._process, self._wake, self._failed = texts, process, wake, failed
+        self._texts, self._process, self.most, self._wake, self._failed = texts, process, most, wake, failed
         self._template = ChatTemplate(texts.tokenizer)
-        most: dict[Lane, int] = {"short": WAITING, "long": WAITING, "chat": WAITING_CHATS}
-        self._workers = {lane: TextWorker(f"djinn-{lane}-texts", most[lane]) for lane in most}
+        waiting: dict[Lane, int] = {"short": WAITING, "long": WAITING, "chat": WAITING_CHATS}
+        self._workers = {lane: TextWorker(f"djinn-{lane}-texts", number) for lane, number in waiting.items()}
 
     @property
     def busy(self) -> bool:
@@ -111,7 +109,7 @@ class Tokenizing:
         worker = self._workers["chat" if chat else "short" if size <= SHORT_CHARACTERS else "long"]
         worker.submit(lambda: self._do(work, worker))
 
-    def pending(self, request: Run, context: int | None, then: Callable[[], None]) -> PendingTokens | None:
+    def pending(self, request: Run, then: Callable[[], None]) -> PendingTokens | None:
         """Begin to tokenize a chat or a long prompt; `then` is called when it is done. Return None for a prompt short
         enough for the engine's thread. Raises the errors that are known beforehand."""
         text = prompt_text(request)
@@ -119,30 +117,28 @@ class Tokenizing:
             return None
         if not request.chat and len(text) <= AT_ONCE_CHARACTERS:
             return None
-        most = limit(context)
         if not request.chat:  # a template may leave parts of it out
-            self._texts.require_room(text, most)
+            self._texts.require_room(text, self.most)
         pending = PendingTokens()
 
         def work() -> None:
             if not pending.withdrawn:
-                pending.outcome = self._outcome(text, request.chat, most)
+                pending.outcome = self._outcome(text, request.chat)
                 then()
 
         self.submit(work, len(text), chat=request.chat)
         return pending
 
-    def encode(self, text: str, chat: bool, context: int | None) -> list[int]:
+    def encode(self, text: str, chat: bool) -> list[int]:
         """Encode as `TokenText.encode` does, in this thread or in the process; with `chat` as one user turn of the chat
         template. Call on a worker's thread, or for a short text that is no chat."""
-        most = limit(context)
         if chat:
             text = self._template.render(text)
         short = AT_ONCE_CHARACTERS if not self._texts.is_fast else THREAD_CHARACTERS
         if self._process is None or self._texts.tokenizer is None or len(text) <= short:
-            return self._texts.encode(text, chat, most)
-        self._texts.require_room(text, most)
-        return self._process.encode(text, chat, most)
+            return self._texts.encode(text, chat, self.most)
+        self._texts.require_room(text, self.most)
+        return self._process.encode(text, chat, self.most)
 
     def close(self) -> None:
         """Cancel queued work; a text in a process is broken off, and one in a thread is left behind."""
@@ -152,9 +148,9 @@ class Tokenizing:
         if self._process is not None:
             self._process.close()
 
-    def _outcome(self, text: str, chat: bool, most: int) -> list[int] | DjinnError:
+    def _outcome(self, text: str, chat: bool) -> list[int] | DjinnError:
         try:
-            return self.encode(text, chat, most)
+            return self.encode(text, chat)
         except Exception as error:  # noqa: BLE001  the request's edge
             failed = self._failed(error)
             return from_code(failed.code, failed.message)

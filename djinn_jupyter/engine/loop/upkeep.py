@@ -55,11 +55,10 @@ class Upkeep:
             self.moves.settle_old()
         self._state_publisher.recount_people()
 
-    def fetch_returning(self) -> None:
+    def move_sessions(self) -> None:
+        """Bring back the sessions that are expected, and make room for stops."""
         with self._faults.during("it brought back sessions that are expected"):
             self._residency.fetch_returning()
-
-    def relieve(self) -> None:
         with self._faults.during("it made room for stops"):
             self._residency.relieve()
 

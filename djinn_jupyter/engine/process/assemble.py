@@ -25,7 +25,7 @@ from djinn_jupyter.engine.loop.replies import Promises
 from djinn_jupyter.engine.loop.scheduler import Lockstep, Scheduler
 from djinn_jupyter.engine.loop.sessions import SessionRequests
 from djinn_jupyter.engine.loop.stateless import SwapRequests, TreeRequests, WeightRequests
-from djinn_jupyter.engine.loop.tokenizing import Tokenizing
+from djinn_jupyter.engine.loop.tokenizing import Tokenizing, limit
 from djinn_jupyter.engine.loop.turns import Turns
 from djinn_jupyter.engine.loop.upkeep import Upkeep
 from djinn_jupyter.engine.memory.budget import Budget, by_device
@@ -108,6 +108,7 @@ class Parts:
         self.sessions = SessionTable(
             self.storage_table, changed=self.persistence.touch, forgotten=self.persistence.forget
         )
+        new_cache = partial(PagedCache.create, self.model.config, self.geometry, self.slabs)
         lockstep = Lockstep(given.forward.layers) if self.weights.streamed else None
         self.scheduler = Scheduler(self.mailbox, PrefillThrottle.of(*self._budgets), lockstep)
         self.residency = Residency(
@@ -123,7 +124,7 @@ class Parts:
             others_go_on=self.scheduler.others_go_on,
             at_work=lambda: (job.session for job in self.scheduler.jobs),
             swapped=lambda session, transfer: self.lifecycle.moved(session, transfer),
-            new_cache=self._new_cache,
+            new_cache=new_cache,
             saved=lambda person: self.persistence.checkpoints.bytes_by_person().get(person, 0),
             added=self._added,
             order=by_rest if self.config.evict_by_last_use else in_order,
@@ -138,7 +139,7 @@ class Parts:
             giving_way=self.scheduler,
             publish=given.publish,
             modules=SeenModules(self._modules, self._adapters),
-            sharing=SharedPasses(given.forward, self._new_cache, self.scheduler.asked, self.budget),
+            sharing=SharedPasses(given.forward, new_cache, self.scheduler.asked, self.budget),
         )
         self.lifecycle = SessionLifecycle(
             self.sessions,
@@ -175,7 +176,13 @@ class Parts:
             lambda: memory_of_persons(self.sessions.values(), self.storage_table, self._added),
             given.config.limits,
         )
-        self.tokenizing = Tokenizing(given.tokenizer, given.tokenizer_process, self.mailbox.wake, self.faults.reply_to)
+        self.tokenizing = Tokenizing(
+            given.tokenizer,
+            given.tokenizer_process,
+            limit(given.description.context_length),
+            self.mailbox.wake,
+            self.faults.reply_to,
+        )
         owners = Owners(self.sessions, self.residency)
         budgets = RequestBudgets(self.sessions, self.residency, self.scheduler, self.running_time)
         self.extents = extents(given.description.context_length)
@@ -285,9 +292,6 @@ class Parts:
             *handlers_of_methods(methods),
             split=self.runtime.forward.split,
         )
-
-    def _new_cache(self) -> PagedCache:
-        return PagedCache.create(self.forward.model.config, self.geometry, self.slabs)
 
     def _added(self, person: str | None) -> int:
         """Return the bytes that a person has added to the model."""

@@ -86,26 +86,24 @@ class Engine(Parts):
         alone."""
         changes = self.residency.changes
         self.persistence.require_claim()
-        moved = self.dispatcher.read_mail()
-        if moved:
+        received = self.dispatcher.read_mail()
+        if received:
             self._reply(let_out)  # before the job's slice, which may last until the next mail
-        advanced = self.turns.advance_next()
+        acted = self.turns.advance_next()
         took_up = self.dispatcher.take_up_all()
-        busy = moved or advanced or took_up
+        busy = received or acted or took_up
         if not busy:
             self.upkeep.rest()
-        self.upkeep.fetch_returning()
-        self.upkeep.relieve()
+        self.upkeep.move_sessions()
         busy = busy or self.residency.changes != changes  # jobs that wait for room look again now
         self._reply(let_out, idle=not busy)
         self.upkeep.look_around(busy)
         return busy
 
     def _reply(self, let_out: Callable[[], None], idle: bool = False) -> None:
-        promises = self.promises
-        if promises.send() and not len(self.scheduler):
+        if self.promises.send() and not len(self.scheduler):
             let_out()
-        promises.publish(idle)
+        self.promises.publish(idle)
 
     @property
     def watchful(self) -> bool:

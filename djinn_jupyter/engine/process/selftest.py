@@ -117,7 +117,6 @@ class _Trial:
         self.prompt = tuple(torch.randint(size, (LENGTH,), generator=generator).tolist())
         self.other = tuple(torch.randint(size, (LENGTH - 4,), generator=generator).tolist())
         self.plain = self._plain()
-        self._opened: set[str] = set()
 
     def checks(self) -> Iterator[tuple[str, Callable[[], bool]]]:
         yield "forward is deterministic", lambda: self._plain().same(self.plain)
@@ -132,7 +131,7 @@ class _Trial:
         inside = self._inside_site()
         if inside is not None:
             yield f"stop inside a layer at {inside}", partial(self.stopped, inside)
-        yield "stop in a decode step", self.stopped_in_decode
+        yield "stop in a decode step", partial(self.stopped, f"resid_post.{self.layers // 2}", step=1)
         yield "fork of a stopped prefill", self.forked
         yield "two interleaved sessions", self.interleaved
         if _uneven_heads(self.engine):
@@ -200,19 +199,10 @@ class _Trial:
         self.open(name)
         return self.outcome(name, self.say(self.run_request(name), Finished))
 
-    def stopped(self, site: str) -> bool:
+    def stopped(self, site: str, step: int = 0) -> bool:
         """Stop, go on edited; go back, go on unedited. The second must equal the plain run, three tokens long."""
         self.open("a")
-        self.say(ask.SetBreakpoint(session="a", site=site, when="step == 0"), BreakpointSet)
-        self.say(self.run_request("a"), Paused)
-        self.say(ask.ApplyEdit(session="a", edit=Scale(factor=0.5)), Edited)
-        self.say(ask.Resume(session="a"), Finished)
-        self.say(ask.Back(session="a"), Paused)
-        return self.outcome("a", self.say(ask.Resume(session="a"), Finished)).same(self.plain)
-
-    def stopped_in_decode(self) -> bool:
-        self.open("a")
-        self.say(ask.SetBreakpoint(session="a", site=f"resid_post.{self.layers // 2}", when="step == 1"), BreakpointSet)
+        self.say(ask.SetBreakpoint(session="a", site=site, when=f"step == {step}"), BreakpointSet)
         self.say(self.run_request("a"), Paused)
         self.say(ask.ApplyEdit(session="a", edit=Scale(factor=0.5)), Edited)
         self.say(ask.Resume(session="a"), Finished)
@@ -278,7 +268,6 @@ class _Trial:
         if self.name("b") in self.engine.sessions and name == "a":
             self.say(ask.Close(session="b"), Closed)
         self.say(ask.Open(session=name, fresh=True), Opened)
-        self._opened.add(name)
 
     def run_request(self, name: str, prompt: tuple[int, ...] | None = None, steps: int = STEPS) -> ask.Run:
         return ask.Run(session=name, tokens=prompt or self.prompt, max_new_tokens=steps, ignore_eos=True)

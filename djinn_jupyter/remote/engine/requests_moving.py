@@ -17,7 +17,7 @@ from djinn_jupyter.engine.loop.dispatch import handles
 from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.origin import origin
-from djinn_jupyter.engine.loop.sessions import require_free
+from djinn_jupyter.engine.loop.sessions import require_name
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.jobs import Underway
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
@@ -34,7 +34,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.provenance import Provenance, require_equal
 from djinn_jupyter.wire.replies import MoveSettled, Opened, ProvenanceRead, SentAway
-from djinn_jupyter.wire.texts import NOTEBOOK, in_quotes, require_showable
+from djinn_jupyter.wire.texts import in_quotes
 
 UNSETTLED_SECONDS: Final = 120.0
 """After which a move that its client has left is settled by the engine itself."""
@@ -190,7 +190,7 @@ class MoveRequests:
     def take_in(self, request: ask.TakeIn, holder: Holder) -> Underway:
         """Take in a session, which joins the engine's when all of it is there; until then nothing is changed."""
         self._persistence.moves.require(request.store)
-        self._check_place(request.session)
+        require_name(request.session, self._sessions)
         empty = self._images.empty(request.session, holder)
         return Underway(session=empty, steps=self._take_in(request, holder, empty))
 
@@ -202,7 +202,7 @@ class MoveRequests:
         session = yield from self._images.placed(image, f"The move of {image.name}", request.session, holder, waits)
         try:
             yield from self._until_done(self._moves.at_place(moving, lambda place: place.begin_arrival(moving.move)))
-            self._check_place(request.session)  # again: another may have opened it meanwhile
+            require_name(request.session, self._sessions)  # again: another may have opened it meanwhile
         except BaseException:
             session.cache.free()
             raise
@@ -243,12 +243,6 @@ class MoveRequests:
 
     def _settled(self, session: Session, moving: Moving) -> Steps[MoveSettled]:
         return MoveSettled(stayed=(yield from self._moves.settle(session, moving, self._until_done)))
-
-    def _check_place(self, name: str) -> None:
-        """Raise UsageError where a session cannot be opened under that name."""
-        require_showable(name, "The name of a session")
-        if name in self._sessions or not name.endswith(NOTEBOOK):
-            require_free(name, self._sessions)
 
 
 def _with_people(image: SessionImage, session: Session) -> SessionImage:

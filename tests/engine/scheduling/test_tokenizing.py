@@ -256,7 +256,7 @@ from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.loop.tokenizing import Tokenizing
 
 begun = threading.Event()
-texts = Tokenizing(TokenText(None), None, lambda: None, lambda error: None)
+texts = Tokenizing(TokenText(None), None, 1, lambda: None, lambda error: None)
 texts.submit(lambda: (begun.set(), threading.Event().wait()))
 begun.wait()
 texts.close()
