@@ -225,7 +225,7 @@ async def _cut_and_mended(requests: list[ask.Request], cut: str) -> None:
 async def test_a_reply_that_is_kept_no_longer_is_said_so_and_a_reading_is_done_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lines, "MOST_BYTES", 1)
+    monkeypatch.setattr(lines, "MOST_BYTES_OF_REPLIES", 1)
     async with afar() as (house, relay, connection):
         taken = taken_by(house)
         relay.swallows_replies = True
