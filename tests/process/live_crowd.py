@@ -166,12 +166,13 @@ class LiveCrowd:
         return peer.replies[number]
 
     def _hurry(self) -> None:
-        for name, session in self._described().items():
+        """Pause what runs. The bystander is asked, for the stage may just have said Goodbye."""
+        for name, session in self._described(self.bystander).items():
             if name != BYSTANDER and session.state == "running":
                 self.stage.send(ask.Pause(session=name))
 
-    def _described(self) -> dict[str, SessionDescription]:
-        return {session.name: session for session in self.stage.ask(ask.ListSessions()).sessions}
+    def _described(self, asked: Peer | None = None) -> dict[str, SessionDescription]:
+        return {session.name: session for session in (asked or self.stage).ask(ask.ListSessions()).sessions}
 
     def _does(self, request: ask.Request) -> None:
         reply = self.stage.ask(request)
