@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 import djinn_jupyter as dj
-import djinn_jupyter.client
+import djinn_jupyter.api
 import djinn_jupyter.methods
 from djinn_jupyter.api.batches import DoseRows, responses
 from djinn_jupyter.api.engine import Branches, RemoteEngine
@@ -132,7 +132,7 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
 
 def kinds_with_columns() -> Iterator[type]:
     """Yield every class of the client that tells itself by column."""
-    of_the_client = pkgutil.walk_packages(djinn_jupyter.client.__path__, "djinn_jupyter.client.")
+    of_the_client = pkgutil.walk_packages(djinn_jupyter.api.__path__, "djinn_jupyter.api.")
     of_methods = pkgutil.walk_packages(djinn_jupyter.methods.__path__, "djinn_jupyter.methods.")
     for module in (*of_the_client, *(one for one in of_methods if ".api" in one.name)):
         for one in vars(importlib.import_module(module.name)).values():
