@@ -88,7 +88,7 @@ def test_views_and_magics_leave_torch_and_plotly_out() -> None:
     code = """
 import sys
 import djinn_jupyter.widgets.views, djinn_jupyter.api.session
-from djinn_jupyter.magics import branching, breaking, changing, editing, keeping, loading, looking, memory, running
+from djinn_jupyter.magics import branching, changing, editing, loading, looking, memory, running
 print([name for name in ("torch", "plotly", "ipywidgets") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
