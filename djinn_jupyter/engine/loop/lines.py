@@ -42,7 +42,8 @@ def require_fit(model: ModelDescription, tokens: Sequence[int], line: str, *, or
 
 def require_prompt(model: ModelDescription, tokens: Sequence[int], number: int) -> None:
     """Raise the error for which prompt `number` of a request cannot be run."""
-    require_fit(model, tokens, f"Prompt {number} (counted from 0)", or_else=", or leave it out")
+    if len(tokens) > (model.context_length or len(tokens)) or max(tokens, default=0) >= model.vocab_size:
+        require_fit(model, tokens, f"Prompt {number} (counted from 0)", or_else=", or leave it out")
 
 
 def require_empty(session: Session, verb: str, opener: str) -> None:

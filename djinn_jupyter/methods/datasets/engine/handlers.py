@@ -203,9 +203,9 @@ class CollectionRequests:
 
     def _checked(self, request: CollectFields[Any], session: Session) -> CheckedCollection:
         places = CollectedSites.of(self._runtime, request.sites)
-        destination = _destination(request)
+        destination, model = _destination(request), self._runtime.description
         for index, tokens in enumerate(request.prompts):
-            require_prompt(self._runtime.description, tokens, request.first + index)
+            require_prompt(model, tokens, request.first + index)
             rows_of(request.positions, len(tokens), request.first + index)
         return CheckedCollection(
             destination=destination,
