@@ -5,6 +5,7 @@
 #   make test     everything that must hold: check, tests, notebooks, browser
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make explore  the property tests on other examples than those of `make test`
+#   make families the tests of many families with all of them, not twelve and the six that the commit draws (hours)
 #   make processors  the tests of bits with the kernels of smaller processors
 #   make bench    measure; writes evaluation/results/benchmarks/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
@@ -21,7 +22,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore processors bench hub-test one-hub store-test cluster-test one-cluster peers sides gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster peers sides gpu \
   wheels docs pictures clean
 
 PYTHON ?= python3
@@ -36,7 +37,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,19s/^# *//p' Makefile
+	@sed -n '3,20s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -130,6 +131,10 @@ sshd:
 explore: setup
 	for i in $$(seq $${TIMES:-10}); do DJINN_EXAMPLES=exploring $(BIN)/pytest $$(grep -rl hypothesis tests --include='test_*.py') \
 	  -m 'not processes and not alone and not slow' -q -x --numprocesses 2 --dist loadfile || exit 1; done
+
+# Before a landing that touches model, passes or memory.
+families: setup
+	$(BIN)/pytest $$(grep -lE 'drawn\(|mark\.slow' $$(grep -rl tests.families tests/engine --include='test_*.py')) -m 'not processes and not alone' --numprocesses 2 --dist loadfile
 
 # Kernels of PyTorch, MKL and oneDNN set down, one setting a word: what other processors compute with.
 LOWER := ATEN_CPU_CAPABILITY=default+MKL_ENABLE_INSTRUCTIONS=SSE4_2+ONEDNN_MAX_CPU_ISA=SSE41 \

@@ -2,15 +2,20 @@
 
 Every parameter is drawn at random (biases and norm weights too), so that tensors which differ in meaning differ in
 bits. `FAMILIES` names those that an engine should serve; `REFUSED` those it must refuse, each a builder as well. `MORE`
-and `MORE_REFUSED` are the same for families that only the slow tests go through whole.
+and `MORE_REFUSED` are the same for families that only the slow tests go through whole. A test of many families is
+parametrised by `drawn(families)`: a run has those of `KINDS` and six that its commit draws; `make families` has all.
 """
 
 from __future__ import annotations
 
 import functools
+import random
+import subprocess
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     CONFIG_MAPPING,
@@ -290,9 +295,29 @@ def _builders(names: Iterable[str]) -> dict[str, Callable[[], PreTrainedModel]]:
     return {name: functools.partial(build, name) for name in names if name.partition(":")[0] in CONFIG_MAPPING}
 
 
+# Projections apart and fused in each order, gates, experts, a compressed form, positions in four ways, windows, states.
+KINDS = "llama gpt2 gpt_neox falcon bloom phi3 gpt_bigcode gemma3_text mixtral deepseek_v3 mamba2 jamba".split()
+DRAWN = 6
 FAMILIES = _builders(_SPECIAL)
 REFUSED = _builders(_SPECIAL_REFUSED)
 MORE = _builders(_MORE)
 WITH_TOWERS = _builders(_SERVED_TOWERS)
 TOWERS_REFUSED = _builders(_REFUSED_TOWERS)
 MORE_REFUSED = _builders(_MORE_REFUSED)
+
+
+def drawn(families: Iterable[str]) -> list[Any]:
+    """Return the families as parameters of a test, those that this commit leaves out marked as slow."""
+    here = {*KINDS, *_draw(_commit())}
+    return [name if name in here else pytest.param(name, marks=pytest.mark.slow) for name in families]
+
+
+def _draw(commit: str) -> list[str]:
+    return random.Random(commit).sample(sorted({*FAMILIES, *MORE} - {*KINDS}), DRAWN)
+
+
+@functools.cache
+def _commit() -> str:
+    """Return the commit of the checkout, of which all processes of a run draw the same families; "" outside of one."""
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()

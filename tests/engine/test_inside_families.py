@@ -12,10 +12,10 @@ from transformers import GenerationConfig
 from tests.engine.desk import Desk, Outcome, build_desk
 from tests.engine.plain import generate
 from tests.engine.test_inside import NEW, PROMPT, every_step, module_sites, point_sites, resolves, walk
-from tests.families import FAMILIES, MORE, build
+from tests.families import FAMILIES, MORE, build, drawn
 
 FUSED = ("phi3", "glm", "dbrx")  # the halves of a projection; an attention that returns the MLP's input
-EVERY = [name if name in FUSED else pytest.param(name, marks=pytest.mark.slow) for name in {**FAMILIES, **MORE}]
+EVERY = [*FUSED, *drawn(name for name in {**FAMILIES, **MORE} if name not in FUSED)]
 
 
 @pytest.fixture(scope="module", params=EVERY)

@@ -13,7 +13,7 @@ from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, Outcome, build_desk, tokens
 from tests.engine.plain import generate
 from tests.engine.variants import two_ropes
-from tests.families import MORE, MORE_REFUSED, build, configuration
+from tests.families import MORE, MORE_REFUSED, build, configuration, drawn
 
 PROMPT = tokens(26)  # longer than every window, chunk and index of the tiny families
 NEW = 5
@@ -57,8 +57,7 @@ def test_a_stop_changes_no_bit(name: str) -> None:
         stop_edit_and_go_back(desk, plain, boundary, step)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in MORE if name not in KEEP_STATE])
+@pytest.mark.parametrize("name", drawn(name for name in MORE if name not in KEEP_STATE))
 def test_a_stop_at_every_boundary_changes_no_bit(name: str) -> None:
     desk, plain = both(name)
     desk.open()

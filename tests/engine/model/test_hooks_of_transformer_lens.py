@@ -15,10 +15,10 @@ from djinn_jupyter.engine.model.discovery.points import COMPRESSED
 from djinn_jupyter.errors import UnknownSite
 from tests.engine.model.looking import TOKENS, Subject, run, subject
 from tests.engine.model.test_points import layers_with
-from tests.families import FAMILIES, MORE
+from tests.families import FAMILIES, MORE, drawn
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE)])
+@pytest.fixture(scope="module", params=drawn([*FAMILIES, *MORE]))
 def name(request: pytest.FixtureRequest) -> str:
     """A family; its tests run one after the other, so that it is built once."""
     return str(request.param)

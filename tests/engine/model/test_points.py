@@ -10,7 +10,7 @@ from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import ModelRefused
 from tests.engine.model.looking import TOKENS, Subject, noise, run, subject, zero, zero_head
-from tests.families import FAMILIES, build
+from tests.families import FAMILIES, build, drawn
 
 # z is not pattern @ v: an output gate, a difference of two attentions, a norm before the last linear map.
 MIXED = {"qwen3_next", "diffllama", "bitnet"}
@@ -32,7 +32,7 @@ KNOWN_ABSENCES = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=drawn(FAMILIES))
 def name(request: pytest.FixtureRequest) -> str:
     """A family; its tests run one after the other, so that it is built once."""
     return str(request.param)
@@ -344,12 +344,7 @@ def test_layers_of_the_cache_are_each_filled_by_one_layer(name: str) -> None:
     assert filled
 
 
-# Projections apart and fused in each order, gates, experts, a compressed form, states; the slow run has every family.
-IN_HALF = "llama gpt2 gpt_neox falcon bloom phi3 gpt_bigcode gemma3_text mixtral deepseek_v3 mamba2 jamba".split()
-HALVED = [name if name in IN_HALF else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
-
-
-@pytest.mark.parametrize("name", HALVED, indirect=True)
+@pytest.mark.parametrize("name", drawn(FAMILIES), indirect=True)
 def test_bfloat16_shows_the_same_points(name: str) -> None:
     """Sixteen bits are enough to tell columns apart."""
     full, half = subject(name).anatomy, discover(build(name, dtype=torch.bfloat16))
