@@ -131,9 +131,10 @@ def add(name: str, *shape: int) -> Spoil:
     return lambda where: state(where, lambda held: held.update({name: torch.ones(shape)}))
 
 
+DAMAGED = "model.safetensors is cut off or damaged: .*; copy or download it again"
 UNREADABLE: dict[str, tuple[Spoil, type[ModelError], str]] = {
-    "weights cut off": (lambda f: cut(f, 144_180), ModelRefused, r"has 144,180 bytes of [\d,]+; copy or download"),
-    "header cut off": (lambda f: cut(f, 20), ModelRefused, "model.safetensors is cut off .* header cannot be read"),
+    "weights cut off": (lambda f: cut(f, 144_180), ModelRefused, DAMAGED),
+    "header cut off": (lambda f: cut(f, 20), ModelRefused, DAMAGED),
     "empty": (lambda f: cut(f, 0), ModelRefused, "model.safetensors is empty"),
     "weights as a pointer": (lambda f: weights(f).write_text(LFS), ModelRefused, "Git LFS pointer .* `git lfs pull`"),
     "config as a pointer": (
