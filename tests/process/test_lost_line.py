@@ -246,7 +246,7 @@ async def test_replies_that_have_arrived_are_not_kept(monkeypatch: pytest.Monkey
     async with afar() as (house, _, connection):
         for _ in range(3):
             await connection.ask(ask.ListSessions())
-        ((name, client),) = house.service._lines._clients.items()
+        ((name, client),) = house.service._lines.clients.items()
         assert client.kept.numbers(name) == {1, 2, 3, 4}  # with that to Hello
         await connection.ask(ask.Ping(answered=4))
         assert client.kept.numbers(name) == {5}
@@ -258,13 +258,13 @@ async def test_a_client_that_says_goodbye_is_forgotten() -> None:
         connection = await opened(entry_of(house))
         await connection.listen("paris", lambda event: None)
         await connection.close()
-        await until(lambda: len(house.service._lines) == 0)
+        await until(lambda: len(house.service._lines.clients) == 0)
         assert not house.clients.listeners.of("ada@paris")
 
 
 async def test_each_line_has_a_routing_id_that_no_other_can_guess() -> None:
     async with afar() as (house, relay, _):
-        (client,) = house.service._lines._clients.values()
+        (client,) = house.service._lines.clients.values()
         first = client.peer
         relay.cut()
         await relay.mend()
@@ -326,7 +326,7 @@ async def test_who_was_revoked_and_is_admitted_again_is_told_and_nothing_is_done
         relay.cut()
         folder = own.key_folder()
         folder.revoke("ada")
-        await until(lambda: len(house.service._lines) == 0)
+        await until(lambda: len(house.service._lines.clients) == 0)
         folder.allow(folder.own("ada").public, "ada")
         await relay.mend()
         with pytest.raises(EngineUnavailable, match="does not know this client any more"):
@@ -340,6 +340,6 @@ async def test_who_was_revoked_and_is_admitted_again_is_told_and_nothing_is_done
 async def test_over_a_private_folder_a_lost_connection_stays_lost() -> None:
     with served() as house:
         connection = await opened(house.entry)
-        assert len(house.service._lines) == 0
+        assert len(house.service._lines.clients) == 0
     assert "closed the connection" in await connection.ended()
     await connection.close()
