@@ -23,7 +23,6 @@ from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session import run as runs
 from djinn_jupyter.engine.session.history import History
-from djinn_jupyter.engine.session.session import Session
 from tests.engine.counting import LayerCount
 from tests.engine.desk import build_desk
 from tests.engine.plain import generate, plain_of
@@ -140,15 +139,14 @@ def test_a_resume_that_silently_runs_everything_again(inside: Inside, monkeypatc
 def test_hooks_that_other_sessions_trip(inside: Inside, monkeypatch: Patch) -> None:
     """A breakpoint that one session has armed stops every session."""
     inside.desk()  # before the fault, which its self-test would find
-    armed: dict[Any, Any] = {}
+    armed: dict[int, Breakpoint] = {}
 
-    def shared(session: Session, *, free: bool, targets: Any, yields: Any) -> Any:
-        armed.update(session.breakpoints)
-        return make_plan(rules=session.rules.values(), halts=(*armed.values(), *targets), yields=yields)
+    def shared(*, halts: Any = (), **others: Any) -> Any:
+        armed.update({id(one): one for one in halts if isinstance(one, Breakpoint)})
+        targets = [one for one in halts if not isinstance(one, Breakpoint)]
+        return make_plan(halts=(*armed.values(), *targets), **others)
 
-    monkeypatch.setattr(runs, "plan_of", shared)
-    monkeypatch.setattr(Session, "next_number", lambda self: next(numbers))
-    numbers = iter(range(1, 1000))
+    monkeypatch.setattr(runs, "make_plan", shared)
     ran = inside.run("whitebox", *NO_TRIALS, flags=OURS_ALONE)
     assert ran.status == 1
     assert "A run was to end and did not: Paused at resid_post" in ran.report

@@ -14,7 +14,7 @@ import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.cli import engines
-from djinn_jupyter.errors import MalformedMessage
+from djinn_jupyter.errors import EngineUnavailable, MalformedMessage
 from djinn_jupyter.link import doctor
 from djinn_jupyter.link.doctor import findings
 from djinn_jupyter.link.registry import is_alive
@@ -102,7 +102,7 @@ def test_an_engine_that_does_not_answer_is_ended_with_force(monkeypatch: pytest.
     assert entry is not None
 
     def silent(entry: object) -> None:
-        raise dj.client.engine.EngineUnavailable("it does not answer")
+        raise EngineUnavailable("it does not answer")
 
     monkeypatch.setattr("djinn_jupyter.api.loading.attach", silent)
     monkeypatch.setattr(engines, "KILL_SECONDS", 0.5)

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.remote.engine.lines import LEAST
 from tests.process.conftest import ROOT
@@ -24,7 +26,7 @@ LIMIT = 48
 
 
 @pytest.fixture
-def engine() -> Iterator[dj.client.engine.RemoteEngine]:
+def engine() -> Iterator[RemoteEngine]:
     """An engine started by hand, with few descriptors, on TCP."""
     run = "ulimit -n %d; exec %s -m djinn_jupyter.engine --model fake --listen tcp://127.0.0.1:*"
     process = subprocess.Popen(["bash", "-c", run % (LIMIT, sys.executable)], cwd=ROOT, stderr=subprocess.PIPE)
@@ -37,7 +39,7 @@ def engine() -> Iterator[dj.client.engine.RemoteEngine]:
     process.stderr.close()
 
 
-def test_strangers_leave_descriptors_and_end_nobody(engine: dj.client.engine.RemoteEngine) -> None:
+def test_strangers_leave_descriptors_and_end_nobody(engine: RemoteEngine) -> None:
     assert engine.entry is not None
     session = engine.session("paris")
     host, _, port = (engine.entry.listens or "").removeprefix("tcp://").rpartition(":")
@@ -50,7 +52,7 @@ def test_strangers_leave_descriptors_and_end_nobody(engine: dj.client.engine.Rem
         for _ in range(20):
             assert session.run([1], max_new_tokens=2).tokens == (1, 2)
             assert _descriptors(pid) <= LIMIT - LEAST
-    dj.client.loading._channels.close()
+    loading._channels.close()
     again = dj.load("fake")
     assert again.entry == engine.entry
     assert again.session("rome").run([1], max_new_tokens=2).tokens == (1, 2)

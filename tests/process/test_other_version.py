@@ -8,6 +8,7 @@ import pytest
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter._version import __version__
+from djinn_jupyter.api import loading
 from djinn_jupyter.errors import VersionMismatch
 from djinn_jupyter.link import doctor
 from djinn_jupyter.link.registry import is_alive, refusal_of, running_engines
@@ -25,7 +26,7 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Entry:
     """An engine in a process of its own; from here on this process's messages are others than its."""
     dj.load("fake")
     (entry,) = running_engines()
-    dj.client.loading._channels.close()
+    loading._channels.close()
     monkeypatch.setattr(protocol, "digest", lambda: "of another commit")
     return entry
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.api.engine import RemoteEngine, await_end
 from djinn_jupyter.engine.process import registration
 from djinn_jupyter.errors import EngineBroken, EngineUnavailable
 from djinn_jupyter.link.registry import registry_folder
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
 BREAKING = [98]
 
 
-def break_it(engine: dj.client.engine.RemoteEngine) -> str:
+def break_it(engine: RemoteEngine) -> str:
     with pytest.raises((EngineBroken, EngineUnavailable)) as told:
         engine.session("paris").run(BREAKING)
     return str(told.value)
