@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
+
+import numpy as np
 
 from djinn_jupyter.api.arguments import shown, typed
 from djinn_jupyter.api.arrays import to_numpy
@@ -20,10 +22,6 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.methods.direct.request import Attribute, Attributed, AttributionRecipe
 from djinn_jupyter.wire.readings import Contribution
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 TERM: Final = ("point", "layer", "head", "neuron", "value")
 NEURONS: Final = "mlp_post"  # the column of all neurons of a layer
@@ -44,8 +42,6 @@ class Attribution(Result):
     reply: Attributed
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         reply = self.reply
         self.position, self.layer, self.tokens, self.logit = reply.position, reply.layer, reply.tokens, reply.logit
         self.embedding, self.constant, self.rest = reply.embedding, reply.constant, reply.rest

@@ -7,9 +7,10 @@ Shapes: N nodes, sources by column and targets by row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import to_numpy
@@ -26,20 +27,11 @@ from djinn_jupyter.methods.common.api import line_source
 from djinn_jupyter.methods.graphs.request import MOST_FEATURES, MOST_LOGITS, GraphMade, MakeGraph
 from djinn_jupyter.units import power_above
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Values = np.ndarray[Any, Any]
+Values = np.ndarray[Any, Any]
 
 
 def shares(effects_NN: Values) -> Values:
     """Return each edge's share of the sizes of what comes in at its target."""
-    import numpy as np
-
     sizes = np.abs(effects_NN)
     found: Values = sizes / np.maximum(sizes.sum(axis=1, keepdims=True), 1e-30)
     return found
@@ -47,8 +39,6 @@ def shares(effects_NN: Values) -> Values:
 
 def influence(shares_NN: Values, weights_N: Values) -> Values:
     """Return the influence of every node on the outputs over all paths, of which there are finitely many."""
-    import numpy as np
-
     passed, found = weights_N @ shares_NN, np.zeros_like(weights_N)
     while passed.any():
         found += passed
@@ -68,8 +58,6 @@ class Pruning:
 def pruned(effects_NN: Values, weights_N: Values, always_N: Values, nodes: float, edges: float) -> Pruning:
     """Leave the nodes that have this share of all influence together, and of their edges those that have that. Nodes
     that are `always` left need no edge; of the others each leads somewhere. A node in between has a source."""
-    import numpy as np
-
     by_node = influence(shares(effects_NN), weights_N)
     left = (by_node >= _threshold(by_node, nodes)) | always_N
     among = np.where(left[:, None] & left[None, :], effects_NN, 0.0)
@@ -88,8 +76,6 @@ def pruned(effects_NN: Values, weights_N: Values, always_N: Values, nodes: float
 
 def _threshold(influences: Values, share: float) -> float:
     """Return the least influence among the largest that have a share of all together."""
-    import numpy as np
-
     order = np.sort(influences)[::-1]
     total = order.sum()
     if total <= 0:
@@ -150,8 +136,6 @@ class AttributionGraph(Result):
     engine: str | None = None
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         self.check()  # so that no number of a file asks for more nodes than its arrays have
         reply, made = self.reply, self.reply.made
         self.tokens = self._lines = () if made is None or isinstance(made.asked.line, str) else (made.asked.line,)
@@ -216,8 +200,6 @@ class AttributionGraph(Result):
     def pruned(self, nodes: float = NODES, edges: float = EDGES) -> PrunedGraph:
         """Return the nodes that have this share of all influence, and of the edges between them those that have that.
         Embeddings and outputs that lead nowhere are left out. UsageError."""
-        import numpy as np
-
         if not (0 < nodes <= 1 and 0 < edges <= 1):
             raise UsageError("Nodes and edges are kept by their share of the influence, above 0 and up to 1.")
         always = np.array([one.kind in ("embedding", "output") for one in self.nodes])
@@ -245,8 +227,6 @@ class AttributionGraph(Result):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return all edges that carry anything as lists by column: source, target and effect."""
-        import numpy as np
-
         places = np.argwhere(self.values != 0).tolist()
         rows = [(self.sources[at].name, self.targets[row].name, float(self.values[row, at])) for row, at in places]
         return in_columns(("source", "target", "effect"), rows)
@@ -264,8 +244,6 @@ class AttributionGraph(Result):
 
     def _square(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return the effects [nodes, nodes], float64, and the weights of the outputs [nodes]."""
-        import numpy as np
-
         outputs, sources = len(self.reply.outputs), self.values.shape[1]
         effects = np.zeros((sources + outputs,) * 2)
         effects[sources:, :sources] = self.values[:outputs]
@@ -295,8 +273,6 @@ class AttributionGraph(Result):
 
     def _scores(self) -> tuple[float, float]:
         """Return the replacement score and the completeness."""
-        import numpy as np
-
         kinds = np.array([one.kind for one in self.nodes])
         errors, embeddings = kinds == "error", kinds == "embedding"
         of_errors, of_embeddings = (float(self._influence[which].sum()) for which in (errors, embeddings))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import largest, to_numpy
@@ -130,8 +131,6 @@ class HeadPatterns(_OfHeads):
     def columns(self) -> dict[str, list[Any]]:
         """Return the weights as lists by column: layer, head, the query's position, the key's (of blocks their first),
         and the weight. Keys behind their query are left out."""
-        import numpy as np
-
         sizes = self.values.shape
         layer, head, query, key = np.indices(sizes).reshape(4, -1)
         kept = (key <= query) & ~np.isnan(self.values.reshape(-1))  # a layer may have fewer heads
@@ -197,8 +196,6 @@ def _scored(channel: Channel, lines: Sequence[tuple[int, ...]], over: str, adapt
 
 
 def _repeated(vocabulary: int, length: int, samples: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    import numpy as np
-
     if length < 2 or not 1 <= samples <= MOST_LINES or seed < 0:
         raise UsageError(
             f"Heads are scored on 1 to {MOST_LINES:,} lines of two or more tokens, drawn by a seed from 0 on."

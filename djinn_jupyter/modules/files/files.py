@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import safetensors
 
 from djinn_jupyter.errors import MalformedMessage, StorageFailed, UsageError
@@ -115,8 +116,6 @@ def any_negative(array: Array) -> bool:
 
 
 def _numbers(array: Array) -> Any:
-    import numpy as np
-
     if array.dtype == "bfloat16":  # the upper half of a float32
         return (np.frombuffer(array.data, dtype="<u2").astype("<u4") << 16).view("<f4")
     return np.frombuffer(array.data, dtype=np.dtype(array.dtype).newbyteorder("<"))

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.modules.files.files import FieldTable, short
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
@@ -132,8 +134,6 @@ def _turned(array: Array) -> Array:
     """Return a matrix with its axes exchanged; the form says what is wrong with an array that is none."""
     if len(array.shape) != 2:
         return array
-    import numpy as np
-
     of = np.frombuffer(array.data, dtype=f"V{ITEM_BYTES[array.dtype]}").reshape(array.shape)
     turned = np.ascontiguousarray(of.T)
     return Array(dtype=array.dtype, shape=turned.shape, data=memoryview(turned.tobytes()))

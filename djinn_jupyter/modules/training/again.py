@@ -8,9 +8,10 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter import files
 from djinn_jupyter.api.arrays import to_numpy
@@ -25,10 +26,6 @@ from djinn_jupyter.modules.training.collections import GivenCollection, collecti
 from djinn_jupyter.modules.training.jobs import AnyJob, SteeringJob
 from djinn_jupyter.modules.training.process import PROVENANCE, VECTOR, OnTrained, TrainedModule, module_in, train
 from djinn_jupyter.modules.training.unembedding import unembedding_of
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 NOT_OF_BITS: Final = ("name", "ids")  # of a model or a collection: no number follows from them
 POINTS: Final = ("site", "written", "last")  # of a job: what its collection has
@@ -106,8 +103,6 @@ def _numbers(folder: Path) -> Numbers:
     for path in sorted(folder.glob("*.safetensors")):
         found |= {name: to_numpy(one) for name, one in tensors_in(path, path.read_bytes()).items()}
     with contextlib.suppress(FileNotFoundError):
-        import numpy as np
-
         found[VECTOR] = np.load(folder / VECTOR, allow_pickle=False)
     return found
 

@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter.api.interrupts import interruptible
 from djinn_jupyter.api.tables import Displayed
@@ -19,10 +20,6 @@ from djinn_jupyter.errors import TrainingFailed, UsageError, from_code
 from djinn_jupyter.link import starting
 from djinn_jupyter.link.waiting import far
 from djinn_jupyter.modules.training.jobs import AnyJob, Line, TrainingEnded, TrainingProgressed, TrainingRefused
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 PROVENANCE: Final = "provenance.json"
 VECTOR: Final = "vector.npy"
@@ -48,8 +45,6 @@ class TrainedModule(Displayed):
     @property
     def vector(self) -> np.ndarray[Any, Any]:
         """The vector of a steering vector, [features], float32, for `dj.add`. UsageError for another kind."""
-        import numpy as np
-
         if not (self.folder / VECTOR).is_file():
             raise UsageError(f"{self.folder} has no vector, for its module is of kind {self.kind}.")
         found: np.ndarray[Any, Any] = np.load(self.folder / VECTOR, allow_pickle=False)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
+
+import numpy as np
 
 from djinn_jupyter.api.arrays import to_numpy
 from djinn_jupyter.api.engine import RemoteEngine
@@ -14,10 +16,6 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.methods.datasets.request import Score
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 Norm = Literal["rms", "layer"]
 CANDIDATES: Final[tuple[tuple[Norm, bool], ...]] = (("rms", False), ("layer", False), ("layer", True))
@@ -42,8 +40,6 @@ class Unembedding:
         return found
 
     def save(self, path: Path) -> None:
-        import numpy as np
-
         np.savez(path, matrix=self.matrix_DV, offset=self.offset_V)
 
 
@@ -56,8 +52,6 @@ def normed(x_ND: Any, norm: Norm, epsilon: float) -> Any:
 def unembedding_of(engine: RemoteEngine, collection: Activations, last: str) -> Unembedding:
     """Return the unembedding of the engine's model. Raises UsageError where the logits are not made so, or the
     collection is of another model."""
-    import numpy as np
-
     rows, logits = _examples(engine, collection, last)
     matrix_DV = np.asarray(engine.weight("W_U", fold_norm=True), dtype="f8")
     allowed = TOLERANCE.get(engine.description.dtype, TOLERANCE_OF_OTHERS) * float(logits.std())
@@ -75,8 +69,6 @@ def unembedding_of(engine: RemoteEngine, collection: Activations, last: str) -> 
 
 def _examples(engine: RemoteEngine, collection: Activations, last: str) -> tuple[Any, Any]:
     """Return rows of the last residual and the model's logits there."""
-    import numpy as np
-
     rows, logits = [], []
     for number in range(min(PROMPTS, len(collection))):
         with temporary_session(engine.channel, "score") as session:

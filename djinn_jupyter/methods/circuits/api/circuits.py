@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter.api.arguments import checked_seed, shown, typed
 from djinn_jupyter.api.engine import RemoteEngine
@@ -24,14 +25,7 @@ from djinn_jupyter.methods.circuits.request import CircuitsRun, EdgeRecipe, RunC
 from djinn_jupyter.methods.sweep.api.grid import FEWEST, NO_INTERVAL
 from djinn_jupyter.wire.nouns import StopIdentity
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Row = np.ndarray[Any, np.dtype[np.float64]]
+Row = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +47,6 @@ def faithfulness_of(
     """Return the mean of `values` as a share of the way between the mean metrics of the lines, and its bounds where
     there are `FEWEST` pairs to draw from. A resample whose lines have the same mean metric has no share, and is left
     out; NaN where all are so."""
-    import numpy as np
-
     made, way = (values - corrupted).mean(), (clean - corrupted).mean()
     share = float(made / way) if way else float("nan")
     if len(values) < FEWEST:
@@ -99,8 +91,6 @@ class Circuit(EdgeResult):
     stop: StopIdentity | None = None
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         super().__post_init__()
         replies, first = self.replies, self.replies[0]
         if first.made is None:
@@ -211,8 +201,6 @@ def _chosen(
 
 def ordered(found: Edges, *, absolute: bool = True) -> Numbers:
     """Return all edges by the numbers of their writers and readers, those of the largest scores first."""
-    import numpy as np
-
     flat = found.values.reshape(-1)
     ranks = np.argsort(-(np.abs(flat) if absolute else flat), kind="stable")  # NaN go last
     return tuple((int(row), int(at)) for row, at in (divmod(int(n), len(found.readers)) for n in ranks[: len(found)]))
@@ -368,8 +356,6 @@ def auroc(found: Edges, known: Iterable[object]) -> float:
     >>> dj.auroc(found, [(writer, reader) for writer, reader, _ in found.top(5)])
     1.0
     """
-    import numpy as np
-
     there = np.zeros(found.values.shape, dtype=bool)
     for edge in found.numbers(_named(tuple(known))):
         there[edge] = True
@@ -400,8 +386,6 @@ class CircuitCurve(Result):
     sizes: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         self.faithfulness = [one.faithfulness for one in self.circuits]
         self.tokens = self._lines = self.circuits[0].tokens
         self.values: np.ndarray[Any, Any] = np.stack([one.values for one in self.circuits])

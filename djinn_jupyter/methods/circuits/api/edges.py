@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import to_numpy
@@ -23,9 +24,6 @@ from djinn_jupyter.methods.common.api import line_source
 from djinn_jupyter.methods.sweep.api.arguments import are_lines, lines_given, metrics_of, pairs_of, require_texts
 from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair, spelled
 from djinn_jupyter.methods.sweep.request import MOST_STEPS
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class EdgeResult(Result, kw_only=True):
@@ -103,8 +101,6 @@ class Edges(EdgeResult):
     patched: Sequence[EdgesAttributed] = ()
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         super().__post_init__()
         replies, self.patched, first = self.replies, tuple(self.patched), self.replies[0]
         self.stop = None if self.paired else first.stop
@@ -131,14 +127,10 @@ class Edges(EdgeResult):
         return {"writer": self.writers[index[0]], "reader": self.readers[index[1]]}
 
     def __len__(self) -> int:
-        import numpy as np
-
         return int(np.count_nonzero(~np.isnan(self.values)))
 
     def numbers(self, edges: Iterable[tuple[str, str]]) -> Iterator[tuple[int, int]]:
         """Yield edges by the numbers of their writers and readers. Raises UsageError for one that there is not."""
-        import numpy as np
-
         writers, readers = ({name: at for at, name in enumerate(names)} for names in (self.writers, self.readers))
         for writer, reader in edges:
             row, at = writers.get(writer, -1), readers.get(reader, -1)
@@ -151,8 +143,6 @@ class Edges(EdgeResult):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the edges as lists by column: writer, reader and score; and the exact change, where any was."""
-        import numpy as np
-
         places = [tuple(at) for at in np.argwhere(~np.isnan(self.values)).tolist()]
         table = in_columns(
             ("writer", "reader", "score"),

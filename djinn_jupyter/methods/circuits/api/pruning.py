@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from djinn_jupyter.api.arguments import checked_seed, typed
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.interrupts import interruptible, waits
@@ -131,8 +133,6 @@ class _Pruning:
 
     def _metrics(self, circuits: Sequence[Kept]) -> list[float]:
         """Return the mean metric of each circuit over the pairs."""
-        import numpy as np
-
         runs = self.runs.made([tuple(sorted(one)) for one in circuits]) if circuits else []
         return [float(np.mean([one.values[at] for one in runs])) for at in range(len(circuits))]
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
+from typing import Annotated, Any, BinaryIO, Final, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from djinn_jupyter import files
@@ -28,10 +29,6 @@ from djinn_jupyter.files import open_plain
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.texts import natural_order
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16", "I64": "<i8"}
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
@@ -124,8 +121,6 @@ class ShardFile:
 
     def tensor(self, name: str) -> np.ndarray[Any, Any]:
         """Return the values of a tensor, mapped. Raises StorageFailed where they are not those that were written."""
-        import numpy as np
-
         self._require_as_written(name)
         entry = self.entries[name]
         return np.memmap(
@@ -160,8 +155,6 @@ def _damaged(path: Path) -> StorageFailed:
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return the dtype of an entry."""
-    import numpy as np
-
     if name == "BF16":
         import ml_dtypes
 
@@ -349,8 +342,6 @@ class Values(Tabular):
     def __getitem__(self, chosen: Any) -> Any:
         """Return the values of a prompt, or of a slice or list of prompts: an array, or where prompts have a row for
         each token a list of arrays."""
-        import numpy as np
-
         if isinstance(chosen, slice):
             chosen = range(*chosen.indices(len(self)))
         elif not isinstance(chosen, list | range | np.ndarray):
@@ -364,8 +355,6 @@ class Values(Tabular):
         return (self._of_prompt(number) for number in range(len(self)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        import numpy as np
-
         whole = np.concatenate([self._shard(number)[0] for number in range(len(self._of.shards))])
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
@@ -376,8 +365,6 @@ class Values(Tabular):
     def columns(self) -> dict[str, list[Any]]:
         """Return the values as lists by column, with a row for each position of each prompt: the prompt, the position,
         the token there, and `value`; of several features (heads and features one after the other) `value 0`, ..."""
-        import numpy as np
-
         rows = np.asarray(self)
         places = [(prompt, at, int(self._of.tokens[prompt][at])) for prompt, at in self._of.positions_kept()]
         wide = rows.reshape(len(places), -1).astype(np.float64)
@@ -425,8 +412,6 @@ class TorchValues(Sequence[Any]):
         return [self._tensor(one) for one in found] if isinstance(found, list) else self._tensor(found)
 
     def _tensor(self, array: Any) -> Any:
-        import numpy as np
-
         own, torch = np.array(array), import_module("torch")
         if own.dtype.name == "bfloat16":
             return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter.api.arguments import checked_seed, given_path, typed
 from djinn_jupyter.api.engine import RemoteEngine
@@ -57,10 +58,6 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.nouns import Mode
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 NOT_ASKED_FOR: Final = "The engine did not hand over the shard that was asked for; nothing of it is written."
 STAYS: Final = "Shards that are whole stay, and collecting again goes on after them."

@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
+
+import numpy as np
 
 from djinn_jupyter.api.arguments import checked_seed, typed
 from djinn_jupyter.api.arrays import to_numpy
@@ -31,10 +33,6 @@ from djinn_jupyter.wire.modules import AddedModuleDescription
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.texts import shown
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
 ANY_SESSION: Final = "score"
 ASKED_TOKENS: Final = 2**14  # of one request, so that an interrupt loses little
 
@@ -52,8 +50,6 @@ class Losses(Result):
     replies: Sequence[Scored]
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         replies = self.replies = tuple(self.replies)
         self.tokens = self._lines = tuple(prompt for reply in replies for prompt in reply.tokens)
         self.values = np.concatenate([to_numpy(reply.values) for reply in replies])
@@ -229,8 +225,6 @@ class Splice(Result):
     modules: tuple[AddedModuleDescription, ...]
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         self.tokens = self._lines = self.model.tokens
         self.values: np.ndarray[Any, Any] = np.stack([one.values for one in (self.model, self.spliced, self.zeroed)])
 

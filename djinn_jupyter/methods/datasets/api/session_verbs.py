@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import to_numpy
@@ -14,9 +16,6 @@ from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.methods.datasets.api.scoring import Losses, loss_of, require_two
 from djinn_jupyter.methods.datasets.request import Score, Scored
 from djinn_jupyter.wire.nouns import Mode
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @typed

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter.api.arguments import checked_seed, shown, typed
 from djinn_jupyter.api.edits import as_edit
@@ -219,8 +220,6 @@ def metrics_of(metric: GivenMetric) -> tuple[str, ...]:
 
 def are_lines(given: object) -> bool:
     """Return whether it is a list of lines and not one line."""
-    import numpy as np
-
     if not isinstance(given, list | tuple):
         return False
     return any(isinstance(one, str | RemoteSession) or np.ndim(one) > 0 for one in given)

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import from_numpy, largest, to_numpy
@@ -23,9 +24,6 @@ from djinn_jupyter.methods.common.api import SpreadResults
 from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, spelled
 from djinn_jupyter.methods.sweep.request import Continued, Measured, Recipe, Sweep, Swept
 from djinn_jupyter.wire.provenance import differences
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class KeptGrid(FileContent, kw_only=True):
@@ -93,11 +91,7 @@ def _has_texts(reply: Swept) -> bool:
 # how often the mean change is as large, either way, if each pair's could as well have had the other sign. Neither
 # assumes a distribution. Each cell is judged alone: of a thousand cells without effect about fifty have p below 0.05.
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Matrix = np.ndarray[Any, np.dtype[np.float64]]
-
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
 FEWEST: Final = 5  # pairs that an interval is drawn from: of fewer the bounds are little more than the pairs themselves
 NO_INTERVAL: Final = f"no interval: it is drawn from {FEWEST} pairs or more"
 EXACT: Final = 13  # pairs up to which all 2^n signs are tried
@@ -130,8 +124,6 @@ class PairStatistics(Tabular):
 
 def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resamples: int, seed: int) -> PairStatistics:
     """Return the statistics of values [pair, ...]; `corrupted` has the first axes of these. Raises UsageError."""
-    import numpy as np
-
     if not 0 < confidence < 1 or resamples < 100:
         raise UsageError("An interval has a confidence between 0 and 1, such as 0.95, and at least 100 resamples.")
     if len(values) < 2:
@@ -160,8 +152,6 @@ def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resample
 
 def _interval(changes: Matrix, confidence: float, resamples: int, random: np.random.Generator) -> Matrix:
     """Return the bounds [2, cells] between which the means of resampled pairs lie."""
-    import numpy as np
-
     count = len(changes)
     weights = random.multinomial(count, [1 / count] * count, size=resamples) / count
     sides = [(1 - confidence) / 2, (1 + confidence) / 2]
@@ -170,8 +160,6 @@ def _interval(changes: Matrix, confidence: float, resamples: int, random: np.ran
 
 def _p(changes: Matrix, resamples: int, random: np.random.Generator) -> Matrix:
     """Return the p-values [cells] of means that are not 0: of all signs where pairs are few, else of drawn ones."""
-    import numpy as np
-
     count = len(changes)
     exact = count <= EXACT
     drawn = list(product((-1.0, 1.0), repeat=count)) if exact else random.choice((-1.0, 1.0), (resamples, count))
@@ -216,8 +204,6 @@ class Grid(Displayed, Reproducible):
         interrupted: bool = False,
         missing: int = 0,
     ) -> None:
-        import numpy as np
-
         self.replies, self.paired, self.several = tuple(replies), paired, several
         self.interrupted, self.missing = interrupted, missing
         first = self.replies[0]
@@ -301,8 +287,6 @@ class Grid(Displayed, Reproducible):
     def confirmed(self) -> Any:
         """The changes of the metric that an exact sweep found in the strongest cells of an attribution, in the shape of
         `values`, NaN elsewhere; None where no cell was confirmed."""
-        import numpy as np
-
         if all(one.confirmed is None for one in self.replies):
             return None
         found = [_confirmed_of(one) for one in self.replies]
@@ -318,8 +302,6 @@ class Grid(Displayed, Reproducible):
         """Pearson's correlation of the scores and the changes (or their sizes, where scores are) of all cells
         confirmed; None where fewer than two were, or all are equal. Of several metrics ask one, as
         `grid.of("...").correlation`. Raises UsageError."""
-        import numpy as np
-
         if self.several:
             raise UsageError('Of several metrics each has a correlation of its own: grid.of("...").correlation.')
         changes = self.confirmed
@@ -336,8 +318,6 @@ class Grid(Displayed, Reproducible):
         return by_pair if self.paired else by_pair[0]
 
     def _numbers(self, found: Sequence[Sequence[Any]]) -> Any:
-        import numpy as np
-
         kept = self._of_each(found)
         return np.array(kept, dtype=np.float64) if self.paired or self.several else kept
 
@@ -379,8 +359,6 @@ class Grid(Displayed, Reproducible):
     def top(self, count: int = STRONGEST) -> list[tuple[Any, ...]]:
         """Return the `count` cells that change the metric most, by size, the largest first: each with its place along
         the axes, and the change from `unedited`; of pairs the mean over them, of cells that all have. UsageError."""
-        import numpy as np
-
         own = np.reshape(self.unedited, (*np.shape(self.unedited), *[1] * (self.values.ndim - np.ndim(self.unedited))))
         changes = self.values - own
         places = self.places()[self.paired :]
@@ -493,8 +471,6 @@ def _of_metric(reply: Swept, number: int) -> Swept:
 
 def _confirmed_of(reply: Swept) -> list[np.ndarray[Any, Any]]:
     """Return for each metric the changes in the cells confirmed, NaN elsewhere."""
-    import numpy as np
-
     found = []
     for number, measured in enumerate(reply.measured):
         values = np.full(measured.values.shape, np.nan)
@@ -523,8 +499,6 @@ def unfinished(
     recipe: str = "",
 ) -> Grid:
     """Return the grid of a sweep that ended early: the finished `cells` by number, NaN for the others."""
-    import numpy as np
-
     shape = tuple(map(len, places))
     measured = tuple(
         Measured(
@@ -543,8 +517,6 @@ def unfinished(
 
 
 def _so_far(shape: tuple[int, ...], cells: dict[int, float]) -> np.ndarray[Any, Any]:
-    import numpy as np
-
     values = np.full(int(np.prod(shape)), np.nan)
     values[list(cells)] = list(cells.values())
     return values.reshape(shape)
@@ -552,8 +524,6 @@ def _so_far(shape: tuple[int, ...], cells: dict[int, float]) -> np.ndarray[Any, 
 
 def continued(reply: Swept) -> Continued:
     """Return the cells of a sweep that are finished, for another to go on from them."""
-    import numpy as np
-
     values = np.stack([to_numpy(one.values).reshape(-1) for one in reply.measured], axis=-1)
     cells = np.flatnonzero(~np.isnan(values).any(axis=1)).tolist()
     return Continued(recipe=reply.recipe, cells=tuple(cells), values=tuple(map(tuple, values[cells].tolist())))

@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
+from typing import Any, Final, Literal, ParamSpec
 
 import msgspec
+import numpy as np
 
 from djinn_jupyter.api.arguments import checked_seed, typed
 from djinn_jupyter.api.arrays import to_numpy
@@ -67,10 +68,6 @@ from djinn_jupyter.modules.api import same_adapter
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import Event
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 P = ParamSpec("P")
 KEPT: Final = (
@@ -465,8 +462,6 @@ def require_confirmable(top: int | None, clean: object, edit: object) -> None:
 def strongest(scores: Grid, count: int) -> tuple[int, ...]:
     """Return the cells with the largest scores by size, of each metric as many, numbered row by row; of pairs those of
     the largest mean."""
-    import numpy as np
-
     mean = scores.values.mean(axis=0) if scores.paired else scores.values
     each = np.abs(mean).reshape(len(scores.metrics), -1)
     if scores.in_pairs:  # a pair of cells once
@@ -518,8 +513,6 @@ def _beside(scores: Grid, exact: Sequence[Swept], cells: tuple[int, ...], *, int
 
 def _with(scores: Swept, exact: Swept | None, cells: tuple[int, ...]) -> Swept:
     """Return scores with the changes that an exact sweep found in these cells, and with what it noted."""
-    import numpy as np
-
     if exact is None:
         return scores
     each = [to_numpy(one.values).reshape(-1)[list(cells)] - one.corrupted for one in exact.measured]
@@ -573,8 +566,6 @@ def compared_grids(kept: Grid, again: Grid) -> Reproduction:
 
 def _differs(kept: Grid, again: Grid) -> str:
     """Return what has other bits besides the values; nothing where all has the same."""
-    import numpy as np
-
     if not _same_confirmed(kept, again):
         return "the cells that were computed exactly"
     same = all(np.array_equal(bits(_lines(kept, of)), bits(_lines(again, of))) for of in ("corrupted", "clean"))
@@ -583,8 +574,6 @@ def _differs(kept: Grid, again: Grid) -> str:
 
 def _same_confirmed(kept: Grid, again: Grid) -> bool:
     """True where the cells of an attribution that were computed exactly have the same bits, or there are none."""
-    import numpy as np
-
     one, other = kept.confirmed, again.confirmed
     if one is None or other is None:
         return one is other
@@ -593,8 +582,6 @@ def _same_confirmed(kept: Grid, again: Grid) -> bool:
 
 def _lines(grid: Grid, of: str) -> np.ndarray[Any, Any]:
     """Return the metrics of an unedited line, NaN where there is none."""
-    import numpy as np
-
     found = [getattr(measured, of) for reply in grid.replies for measured in reply.measured]
     return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
 
