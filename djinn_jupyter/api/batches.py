@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -23,15 +23,12 @@ from djinn_jupyter.remote.large_messages import Answer
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
+from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
 from djinn_jupyter.wire.replies import Finished as FinishedReply
 from djinn_jupyter.wire.replies import Paused as PausedReply
 from djinn_jupyter.wire.replies import TokenSampled
 from djinn_jupyter.wire.requests import Pause, RequestBase
 from djinn_jupyter.wire.texts import label, spelled_with, told_apart
-
-if TYPE_CHECKING:
-    from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
-
 
 OnToken = Callable[[TokenSampled], None]
 RunReply = PausedReply | FinishedReply

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from importlib.metadata import version
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.editors.dap.adapter import Adapter
@@ -18,14 +18,10 @@ from djinn_jupyter.editors.dap.protocol import Attach
 from djinn_jupyter.editors.dap.tree import ModelTree
 from djinn_jupyter.errors import DjinnError, MissingDependency, UsageError
 from djinn_jupyter.link.waiting import beside_debuggers
+from djinn_jupyter.magics.kernel_state import KernelState
 from djinn_jupyter.magics.looking import look_at
 from djinn_jupyter.widgets import views
-from djinn_jupyter.wire.replies import SessionEdited
-
-if TYPE_CHECKING:
-    from djinn_jupyter.magics.kernel_state import KernelState
-    from djinn_jupyter.wire.replies import Event
-
+from djinn_jupyter.wire.replies import Event, SessionEdited
 
 FIRST_THREAD: Final = 2**40  # debugpy counts threads from 1
 FIRST_FRAME: Final = 2**50  # debugpy's are a thousand times its threads, and what is added to them

@@ -5,10 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UnknownSession, UsageError
 from djinn_jupyter.link import naming
 from djinn_jupyter.magics.changing import EDIT, EDIT_OPTIONS
@@ -16,12 +17,8 @@ from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.looking import compared, outcome_view, residuals_of_both, side_of
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, refuse_others, unquoted, verb
 from djinn_jupyter.widgets import views
+from djinn_jupyter.wire.base import Access
 from djinn_jupyter.wire.texts import in_quotes
-
-if TYPE_CHECKING:
-    from djinn_jupyter.api.engine import RemoteEngine
-    from djinn_jupyter.api.session import RemoteSession
-    from djinn_jupyter.wire.base import Access
 
 
 @magics_class

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from djinn_jupyter.api import edits
+from djinn_jupyter.api.patches import Patch
+from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
-
-if TYPE_CHECKING:
-    from djinn_jupyter.api.patches import Patch
-    from djinn_jupyter.api.session import RemoteSession
-    from djinn_jupyter.magics.kernel_state import KernelState
-    from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.magics.kernel_state import KernelState
+from djinn_jupyter.wire.edits import Edit
 
 
 def parse_edit(state: KernelState, words: list[str], options: Namespace) -> Edit | Patch:

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.api import arrays, stops
-from djinn_jupyter.api import patches as places
-from djinn_jupyter.api import stops as figures
-from djinn_jupyter.api import stops as pooling
+from djinn_jupyter.api import arrays, patches, stops
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Finished, Paused, Stop, StoppedSession
 from djinn_jupyter.api.tables import card_of
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.link import naming
+from djinn_jupyter.magics.kernel_state import KernelState
 from djinn_jupyter.magics.parsing import (
     EFFECT,
     HOVER,
@@ -30,19 +30,13 @@ from djinn_jupyter.magics.parsing import (
     verb,
 )
 from djinn_jupyter.widgets import views
+from djinn_jupyter.widgets.diff import DiffSide
+from djinn_jupyter.widgets.stop import Look
+from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire import sites
+from djinn_jupyter.wire.nouns import SessionDescription, Transfer
+from djinn_jupyter.wire.readings import Compared, Pooled
 from djinn_jupyter.wire.texts import in_quotes
-
-if TYPE_CHECKING:
-    from djinn_jupyter.api.session import RemoteSession
-    from djinn_jupyter.api.stops import Finished, Paused, Stop, StoppedSession
-    from djinn_jupyter.magics.kernel_state import KernelState
-    from djinn_jupyter.widgets.diff import DiffSide
-    from djinn_jupyter.widgets.stop import Look
-    from djinn_jupyter.widgets.view import View
-    from djinn_jupyter.wire.nouns import SessionDescription, Transfer
-    from djinn_jupyter.wire.readings import Compared, Pooled
-
 
 LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
 TOP = 5
@@ -105,7 +99,7 @@ def pooled_for_card(stop: Paused) -> Pooled:
     """Return the value at the stop for its pictures: of all positions, and of those in the card's rows where a row of
     pixels may be several."""
     few = len(stop.positions) <= views.ROWS
-    return pooling.read_pooled(stop.session, alone=None if few else views.positions_shown(stop.reply))
+    return stops.read_pooled(stop.session, alone=None if few else views.positions_shown(stop.reply))
 
 
 def _lens(stop: Paused) -> Any:
@@ -136,15 +130,11 @@ def look_at(
     """Return what a card shows of a site, as the engine pools it: of a pattern each head and the keys that it weighs
     most, of another value the last positions besides. A figure writes numbers, which are not to be `rounded`."""
     stop = session.stop
-    chosen = places.positions_at(stop, positions)
+    chosen = patches.positions_at(stop, positions)
     if views.site_of(site or stop.site).point == "pattern":
-        pooled = pooling.read_pattern(
-            session, site, views.PATTERN_CELLS, positions=chosen, ahead=ahead, rounded=rounded
-        )
+        pooled = stops.read_pattern(session, site, views.PATTERN_CELLS, positions=chosen, ahead=ahead, rounded=rounded)
         return _look(session, stop, pooled, arrays.to_numpy(pooled.cells)[:0], pooled.positions, pooled)
-    pooled = pooling.read_pooled(
-        session, site, positions=chosen, ahead=ahead, last=views.SNAPSHOT_ROWS, rounded=rounded
-    )
+    pooled = stops.read_pooled(session, site, positions=chosen, ahead=ahead, last=views.SNAPSHOT_ROWS, rounded=rounded)
     assert pooled.last is not None
     last = arrays.to_numpy(pooled.last)
     if len(last) == len(pooled.positions):
@@ -220,7 +210,7 @@ def compared(state: KernelState, a: DiffSide, b: DiffSide) -> Compared | None:
     """Return how far the stopped values of two sessions are apart; None where they do not stand at one site."""
     if a.site is None or a.site != b.site:
         return None
-    return figures.compare(state.find(a.name), state.find(b.name), last=views.DIFF_ROWS)
+    return stops.compare(state.find(a.name), state.find(b.name), last=views.DIFF_ROWS)
 
 
 def residuals_of_both(state: KernelState, a: str, b: str) -> tuple[tuple[int, ...], dict[str, tuple[Any, Any]]]:

@@ -15,12 +15,12 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, needs_local_
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 from IPython.utils.text import DollarFormatter
 
-from djinn_jupyter.api.edits import unquoted as unquoted
 from djinn_jupyter.errors import DjinnError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer, UsageError
 from djinn_jupyter.link import naming, spelling
 from djinn_jupyter.settings import DRAWN_AS_BEGUN, GivenSampling, settings_of
 from djinn_jupyter.wire.logs import asked_by
 from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.texts import unquoted as unquoted
 
 if TYPE_CHECKING:
     from djinn_jupyter.api.engine import RemoteEngine

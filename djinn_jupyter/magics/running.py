@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.api import batches, stops
+from djinn_jupyter.api.batches import OnRow
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Stop
 from djinn_jupyter.errors import BatchEnded, DjinnError, InvalidCondition, NoTokenizer, UsageError
+from djinn_jupyter.magics.kernel_state import KernelState
 from djinn_jupyter.magics.looking import effect_asked, outcome_view, restored_by, sentence
 from djinn_jupyter.magics.parsing import (
     EFFECT,
@@ -30,14 +34,7 @@ from djinn_jupyter.magics.parsing import (
 from djinn_jupyter.magics.screen import Redrawn
 from djinn_jupyter.settings import GivenSampling, add_flags, chosen
 from djinn_jupyter.widgets import views
-
-if TYPE_CHECKING:
-    from djinn_jupyter.api.batches import OnRow
-    from djinn_jupyter.api.session import RemoteSession
-    from djinn_jupyter.api.stops import Stop
-    from djinn_jupyter.magics.kernel_state import KernelState
-    from djinn_jupyter.widgets.view import View
-
+from djinn_jupyter.widgets.view import View
 
 DIGITS: Final = 4  # a logit of a model that is sure of its answer changes by little
 

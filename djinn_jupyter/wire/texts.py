@@ -27,6 +27,11 @@ def sendable(text: str, longest: int = LONGEST_MESSAGE) -> str:
     return whole if len(whole) <= longest else f"{whole[: longest - 4]} ..."
 
 
+def unquoted(text: str) -> str:
+    """Return `text` without the pair of quotes around it, if there is one."""
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
 def unshown(text: str) -> str | None:
     """Return the first character that a terminal or a log would obey, and not show; None where there is none."""
     return next((c for c in text if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in _TURNING), None)

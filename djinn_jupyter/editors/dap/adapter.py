@@ -8,11 +8,10 @@ from typing import Any
 
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Stop
-from djinn_jupyter.editors.dap import debuggee as targets
 from djinn_jupyter.editors.dap import protocol
 from djinn_jupyter.editors.dap.breakpoints import BreakpointKind, WantedBreakpoint, refused
 from djinn_jupyter.editors.dap.debug_thread import DebugThread, state_of
-from djinn_jupyter.editors.dap.debuggee import Debuggee, InUse, Target
+from djinn_jupyter.editors.dap.debuggee import Debuggee, InUse, Target, attached, launched
 from djinn_jupyter.editors.dap.execution import Execution
 from djinn_jupyter.editors.dap.frames import Frames
 from djinn_jupyter.editors.dap.inspection import Inspection
@@ -202,12 +201,12 @@ class AdapterLifecycle:
         """Load the model, or find its engine, and open a session; its run starts at configurationDone."""
         if (given.prompt is None) == (given.tokens is None):
             raise UsageError("launch: give the prompt once, as `prompt` or as a list `tokens`.")
-        self._set_about(given, request, lambda: targets.launched(given, self._progress))
+        self._set_about(given, request, lambda: launched(given, self._progress))
 
     @handles("attach", protocol.Attach)
     def attach(self, given: protocol.Attach, request: Request) -> None:
         """Attach to a session of a running engine."""
-        self._set_about(given, request, lambda: targets.attached(given))
+        self._set_about(given, request, lambda: attached(given))
 
     def _progress(self, line: str) -> None:
         self._queue.post(lambda: self._client.write(f"{line}\n"))

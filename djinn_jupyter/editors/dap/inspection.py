@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from djinn_jupyter.api.looks import spell_top
-from djinn_jupyter.editors.dap import breakpoints as summaries
 from djinn_jupyter.editors.dap import protocol
+from djinn_jupyter.editors.dap.breakpoints import number
 from djinn_jupyter.editors.dap.debug_thread import DebugThread
 from djinn_jupyter.editors.dap.debuggee import Debuggee
 from djinn_jupyter.editors.dap.frames import Frames
@@ -76,7 +76,7 @@ def _lens_rows(look: StoppedValues, positions: tuple[int, ...]) -> tuple[tuple[L
 
 
 def _lens_row(row: LensRow, site: str) -> Variable:
-    tops = [Variable(name=repr(top.text), value=summaries.number(top.probability)) for top in row.top]
+    tops = [Variable(name=repr(top.text), value=number(top.probability)) for top in row.top]
     return Variable(
         name=f"[{row.position}]", value=f"{row.text!r} then {spell_top(row.top[:3])}", type=site, inside=Fixed(*tops)
     )

@@ -7,20 +7,18 @@ the ten arguments that are left two agree, so one table for both parsers would b
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
-from djinn_jupyter.api.edits import EXAMPLES, KINDS, parse_edit, unquoted
+from djinn_jupyter.api.edits import EXAMPLES, KINDS, parse_edit
+from djinn_jupyter.api.patches import Patch
 from djinn_jupyter.editors.dap.changes import read_value, words
 from djinn_jupyter.editors.dap.debug_thread import DebugThread
 from djinn_jupyter.editors.dap.execution import Execution
 from djinn_jupyter.editors.dap.protocol import Body, Request
 from djinn_jupyter.editors.dap.reports import Reports, identified
 from djinn_jupyter.errors import UsageError
-
-if TYPE_CHECKING:
-    from djinn_jupyter.api.patches import Patch
-    from djinn_jupyter.wire.edits import Edit
-
+from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.wire.texts import unquoted
 
 MOVES: Final = ("step", "back", "resume")
 VERBS: Final = ("edit", "revert", "effect", "lens", "steer", "unsteer", "fork", "help", *MOVES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from IPython.core.magic import magics_class
 
@@ -13,15 +13,12 @@ from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, o
 from djinn_jupyter.magics.screen import Redrawn
 from djinn_jupyter.methods.circuits import card
 from djinn_jupyter.methods.circuits.api import circuits, edges, pruning
-from djinn_jupyter.methods.circuits.api import circuits as circuit_curves
+from djinn_jupyter.methods.circuits.api.circuits import Circuit, CircuitCurve
+from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.common.magic import prompts_of
 from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.texts import in_quotes
-
-if TYPE_CHECKING:
-    from djinn_jupyter.methods.circuits.api.circuits import Circuit, CircuitCurve
-    from djinn_jupyter.methods.circuits.api.edges import Edges
 
 
 @magics_class
@@ -72,7 +69,7 @@ class CircuitMagics(Group):
         return circuits.circuit(self.state.engine, found, args.edges, absolute=not args.signed, **wanted)
 
     def _curve(self, args: Namespace, found: Edges) -> CircuitCurve:
-        return circuit_curves.circuit_curve(self.state.engine, found, absolute=not args.signed)
+        return circuits.circuit_curve(self.state.engine, found, absolute=not args.signed)
 
     def _auroc(self, found: Edges, name: str) -> str:
         """Return the sentence on how well scores tell the edges of a variable from others."""

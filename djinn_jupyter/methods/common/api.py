@@ -10,25 +10,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from djinn_jupyter.api.arrays import token_ids
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.link.waiting import beside_debuggers, far
+from djinn_jupyter.methods.sweep.request import LineSource
 from djinn_jupyter.wire.greeting import Checked
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.request_base import SessionRequest
 from djinn_jupyter.wire.texts import in_quotes
-
-if TYPE_CHECKING:
-    from djinn_jupyter.api.engine import RemoteEngine
-    from djinn_jupyter.methods.sweep.request import LineSource
-
 
 Result = TypeVar("Result")
 Made = TypeVar("Made", covariant=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from djinn_jupyter.api.arguments import given_path
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.kernel_state import KernelState
 from djinn_jupyter.magics.parsing import Group, option
 from djinn_jupyter.wire.texts import in_quotes
-
-if TYPE_CHECKING:
-    from djinn_jupyter.api.engine import RemoteEngine
-    from djinn_jupyter.magics.kernel_state import KernelState
 
 PROMPTS = option(
     "--prompts",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.api.interrupts import WorkInterrupted
+from djinn_jupyter.api.patches import Patch
 from djinn_jupyter.errors import SweepEnded, UsageError
 from djinn_jupyter.magics.editing import parse_edit
+from djinn_jupyter.magics.kernel_state import KernelState
 from djinn_jupyter.magics.parsing import (
     ADAPTER,
     BESIDE,
@@ -32,14 +34,10 @@ from djinn_jupyter.magics.screen import Redrawn
 from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
 from djinn_jupyter.methods.sweep import card
 from djinn_jupyter.methods.sweep.api import arguments, sweeping
-
-if TYPE_CHECKING:
-    from djinn_jupyter.api.patches import Patch
-    from djinn_jupyter.magics.kernel_state import KernelState
-    from djinn_jupyter.methods.sweep.api.grid import Grid
-    from djinn_jupyter.methods.sweep.api.sweeping import OnProgress
-    from djinn_jupyter.methods.sweep.request import Noise
-    from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.methods.sweep.api.grid import Grid
+from djinn_jupyter.methods.sweep.api.sweeping import OnProgress
+from djinn_jupyter.methods.sweep.request import Noise
+from djinn_jupyter.wire.edits import Edit
 
 _NAME = r"""\s*(?:'[^']*'|"[^"]*"|-?\d+(?::-?\d+)?)\s*"""
 _ALIGNED = re.compile(rf"{_NAME}(?:={_NAME})?(?:,{_NAME}(?:={_NAME})?)*")

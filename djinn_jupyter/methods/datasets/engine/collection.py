@@ -20,10 +20,9 @@ from djinn_jupyter.engine.passes.rounding import difference
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import SlabFull
-from djinn_jupyter.methods.datasets.engine import shard as shard_file
 from djinn_jupyter.methods.datasets.engine.batches import Batches, FittingBatches, NotBatched
 from djinn_jupyter.methods.datasets.engine.places import CollectedSites, rows_of, values_alone
-from djinn_jupyter.methods.datasets.engine.shard import Destination, Shard, StoredShard, TensorsByName, tokens_of
+from djinn_jupyter.methods.datasets.engine.shard import Destination, Note, Shard, StoredShard, TensorsByName, tokens_of
 from djinn_jupyter.methods.datasets.request import Collected, CollectionProgressed
 from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.nouns import Mode, Progress
@@ -50,7 +49,7 @@ class CheckedCollection:
     dtype: torch.dtype | None
     mode: Mode
     seed: int
-    note: shard_file.Note
+    note: Note
     made: Circumstances
 
 
@@ -226,9 +225,9 @@ class Collecting:
             notes=tuple(self.outcome.notes),
         )
 
-    def _note(self) -> shard_file.Note:
+    def _note(self) -> Note:
         """Return the file's note on itself and on its computation."""
-        computed: shard_file.Note = {"mode": self.outcome.mode, "rechecked": self.outcome.rechecked}
+        computed: Note = {"mode": self.outcome.mode, "rechecked": self.outcome.rechecked}
         computed |= {"largest_difference": self.outcome.largest, "notes": self.outcome.notes}
         return {**self.asked.note, "computed": {**computed, "made": msgspec.to_builtins(self.asked.made)}}
 

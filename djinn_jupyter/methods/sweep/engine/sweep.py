@@ -23,9 +23,8 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import OverQuota, SlabFull, UsageError
 from djinn_jupyter.extensions import troubles
 from djinn_jupyter.methods.common.engine.lines import LinesAlone, RunLine
-from djinn_jupyter.methods.sweep.engine import edits as swept_edits
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep, Found
-from djinn_jupyter.methods.sweep.engine.edits import CellEdit, CellEdits
+from djinn_jupyter.methods.sweep.engine.edits import CellEdit, CellEdits, noised, reads_a_line, spell
 from djinn_jupyter.methods.sweep.engine.places import Cell, SweptPlaces
 from djinn_jupyter.methods.sweep.engine.together import (
     SOURCE,
@@ -84,12 +83,12 @@ class Sweeping:
             else:
                 self.alone.read((yield from self.together.few_logits.of(asked.metrics.tokens)))
         if asked.source is not None:
-            seen = (*(taps if swept_edits.reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
+            seen = (*(taps if reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
             source = yield from self._source_line(room, seen, asked.source)
             self.source_values = None if source is None else asked.metrics.of(source.logits_V)
         spoiled: tuple[Override, ...] = ()
         if asked.noise is not None and source is not None:
-            raw = swept_edits.noised(source.raw[first.site], asked.noise, asked.seed)
+            raw = noised(source.raw[first.site], asked.noise, asked.seed)
             spoiled = (Override(tap=first, raw=raw),)
         together = self.mode == "fast"
         base = yield from self._reserved(
@@ -352,7 +351,7 @@ class Sweeping:
             over=places.over,
             places=places.along,
             texts=tuple(self.runtime.tokenizer.text_of(token) for token in asked.line),
-            edit=swept_edits.spell(asked.edit, asked.noise, source_of(asked.into)),
+            edit=spell(asked.edit, asked.noise, source_of(asked.into)),
             measured=found.measured(places.shape, self.source_values, asked.into),
             mode=self.mode,
             seed=asked.seed,
