@@ -163,12 +163,7 @@ class RemoteSession(Runs, MovingSession, SessionVerbs):
     # ------------------------------------------------------------------------------------------- intervention
 
     def edit(
-        self,
-        edit: object,
-        positions: Positions = None,
-        site: str | None = None,
-        *,
-        stop: StopIdentity | None = None,
+        self, edit: object, positions: Positions = None, site: str | None = None, *, stop: StopIdentity | None = None
     ) -> replies.Edited:
         """Change the stopped value by an Edit, or set it to an array or number; by default at all positions. `site`
         must be the stopped one or one ahead in this pass. IllegalMove where no pass is stopped; InvalidEdit.
@@ -252,12 +247,7 @@ class RemoteSession(Runs, MovingSession, SessionVerbs):
         >>> session.inspect("pattern.0", positions=-1).shape  # [positions, heads, keys]
         (1, 4, 5)
         """
-        request = ask.Inspect(
-            session=self.name,
-            site=_spelled(site),
-            positions=self.spelled(positions),
-            ahead=ahead,
-        )
+        request = ask.Inspect(session=self.name, site=_spelled(site), positions=self.spelled(positions), ahead=ahead)
         return Snapshot(self._ask(request))
 
     def lens(

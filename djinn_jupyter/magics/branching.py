@@ -231,11 +231,7 @@ class KeepingMagics(Group):
         moved = session.swap_out("disk" if args.disk else "host") if out else session.swap_in()
         self.keep_and_show(args, moved, views.swapped_line(session.name, moved, out=out))
 
-    @verb(
-        option("seconds", type=float, help="when it will be used again"),
-        KEEP,
-        SESSION,
-    )
+    @verb(option("seconds", type=float, help="when it will be used again"), KEEP, SESSION)
     def djinn_rest(self, args: Namespace) -> None:
         """Say when the session will be used again: it leaves the device for a long rest, and is back in time."""
         session = self.state.session(args.session)

@@ -36,10 +36,7 @@ UNHEARD = "The engine finishes what it was asked; its answer is not waited for a
 TEXTS = frozenset({"when", "stop", "metric", "metrics", "measure", "token", "clean", "corrupted", "line"})
 _NEGATIVE = re.compile(r"^-[\d.]")
 _WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
-_DESTS = {
-    "max_new_tokens": "max_tokens",
-    "top": "k",
-}  # parameters of Python that an option has another name for
+_DESTS = {"max_new_tokens": "max_tokens", "top": "k"}  # parameters of Python that an option has another name for
 _PARAMETER = re.compile(r"^\w+(?=: )|\b[a-z]+(?:_[a-z]+)+\b(?!=)")
 _NOTEBOOK = re.compile(r"(?P<quote>[\"'])(?P<name>(?:(?!(?P=quote)).)*\.ipynb)(?P=quote)")
 _QUOTED = re.compile(r"(?s)^(?P<quote>[\"'])(?P<text>.*?)(?P=quote)(?P<rest>(?:\s.*)?)$")

@@ -24,10 +24,7 @@ class AdaptingMagics(Group):
         adapter = self.state.engine.add_adapter(args.name, args.folder)
         self.keep_and_show(args, adapter, views.adapter_line(adapter))
 
-    @verb(
-        option("name", nargs="?", help="an adapter that was added, or off; without one, all are listed"),
-        KEEP,
-    )
+    @verb(option("name", nargs="?", help="an adapter that was added, or off; without one, all are listed"), KEEP)
     def djinn_adapter(self, args: Namespace) -> None:
         """Have the present session compute with an adapter, before its first prompt; or list the adapters."""
         if args.name is None:

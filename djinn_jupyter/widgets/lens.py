@@ -256,8 +256,7 @@ def watch_view(
     ]
     if not points:
         return View(
-            plain=f"{watch_line(watch)}",
-            html=card(title=mono(title), beside="nothing recorded yet", session=session),
+            plain=f"{watch_line(watch)}", html=card(title=mono(title), beside="nothing recorded yet", session=session)
         )
 
     def drawn() -> object:

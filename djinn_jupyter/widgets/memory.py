@@ -23,13 +23,7 @@ from djinn_jupyter.wire.nouns import (
 from djinn_jupyter.wire.replies import CheckpointSaved, WeightsMoved
 from djinn_jupyter.wire.texts import label
 
-PLACES = {
-    "resident": "on device",
-    "storing": "leaving",
-    "host": "on host",
-    "loading": "coming back",
-    "disk": "on disk",
-}
+PLACES = {"resident": "on device", "storing": "leaving", "host": "on host", "loading": "coming back", "disk": "on disk"}
 CAUSES = {
     "asked": "as asked",
     "pressure": "to make room",

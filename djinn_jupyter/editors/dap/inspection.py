@@ -200,12 +200,7 @@ class Inspection:
     def scopes(self, given: protocol.OfFrame, request: Request) -> Body:
         thread, frame = self.framed(given.frame_id)
         found = [
-            {
-                "name": name,
-                "variablesReference": self._keep(thread, content),
-                "expensive": expensive,
-                **sizes(content),
-            }
+            {"name": name, "variablesReference": self._keep(thread, content), "expensive": expensive, **sizes(content)}
             for name, content, expensive in scopes_of(thread.stopped, frame)
         ]
         return self._of(thread, {"scopes": found})

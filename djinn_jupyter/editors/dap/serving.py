@@ -45,11 +45,7 @@ def serve_client(read: Read, write: Write, access: PortAccess | None = None) -> 
 
 
 def _read_all(
-    read: Read,
-    receive: Receive,
-    remark: Callable[[str], None],
-    end: Callable[[], None],
-    access: PortAccess | None,
+    read: Read, receive: Receive, remark: Callable[[str], None], end: Callable[[], None], access: PortAccess | None
 ) -> None:
     """Hand on every message of a client, until its pipe ends; `remark` is told of bytes that are none."""
     unframer = Unframer()

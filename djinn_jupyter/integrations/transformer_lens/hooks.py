@@ -138,9 +138,7 @@ def _all(layers: int) -> Iterator[tuple[str, HookSite]]:
             yield (
                 f"{block}.{name}",
                 HookSite(
-                    site=f"{point}.{layer}",
-                    heads_first=point in BY_HEAD_FIRST,
-                    changes=name not in INPUTS_OF_NORMS,
+                    site=f"{point}.{layer}", heads_first=point in BY_HEAD_FIRST, changes=name not in INPUTS_OF_NORMS
                 ),
             )
         for norm in NORMS:

@@ -92,15 +92,7 @@ def attribute(
         estimate=Estimate(steps=steps, corrections=_corrections(corrections)),
     )
     scores = swept(
-        engine,
-        request,
-        corrupted,
-        clean,
-        metric=metric,
-        on_progress=None,
-        so_far=None,
-        adapter=adapter,
-        beside=beside,
+        engine, request, corrupted, clean, metric=metric, on_progress=None, so_far=None, adapter=adapter, beside=beside
     )
     if top is None or scores.interrupted or not scores.is_whole:
         return scores

@@ -207,12 +207,7 @@ class AttributionGraph(Result):
         rows, columns = np.nonzero(kept.edges)
         order = np.argsort(-kept.influence[rows, columns], kind="stable")
         found = tuple(
-            (
-                self.nodes[column],
-                self.nodes[row],
-                float(self._effects[row, column]),
-                float(kept.influence[row, column]),
-            )
+            (self.nodes[column], self.nodes[row], float(self._effects[row, column]), float(kept.influence[row, column]))
             for row, column in zip(rows[order].tolist(), columns[order].tolist(), strict=True)
         )
         tied = {id(end) for edge in found for end in edge[:2]}

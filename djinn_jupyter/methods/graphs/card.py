@@ -33,14 +33,7 @@ def attribution_graph_view(found: AttributionGraph, *, top: int = DRAWN) -> View
         box=max([NODE, *(round(LETTER * len(_label(one)) + PADDING) for one in nodes.values())]),
     )
     edges = [
-        Edge(
-            writer=one.name,
-            reader=other.name,
-            site=other.site,
-            when=_when(other),
-            score=effect,
-            path=way.path,
-        )
+        Edge(writer=one.name, reader=other.name, site=other.site, when=_when(other), score=effect, path=way.path)
         for (one, other, effect, _), way in zip(chosen, layout.ways, strict=True)
     ]
     graph = EdgeGraph(

@@ -19,12 +19,7 @@ class GraphMagics(Group):
     @verb(
         option("module", nargs="?", default="tc", help="the name of the added transcoders; default tc"),
         option("--metric", type=unquoted, metavar="EXPR", help="default: the logits of the most probable tokens"),
-        option(
-            "--from",
-            dest="line",
-            metavar="NAME",
-            help="another line: a session, or a variable with a text or ids",
-        ),
+        option("--from", dest="line", metavar="NAME", help="another line: a session, or a variable with a text or ids"),
         option("--features", type=int, help="compute the effects on so many features; default 1024"),
         option("--top", type=int, help="draw so many edges, those of most influence; default 30"),
         KEEP,

@@ -44,8 +44,7 @@ _ALIGNED = re.compile(rf"{_NAME}(?:={_NAME})?(?:,{_NAME}(?:={_NAME})?)*")
 _SIDES = re.compile(rf"({_NAME})(?:=({_NAME}))?(?:,|$)")
 
 SITE: Final = option(
-    "site",
-    help="a point such as resid_post, with a layer where --over has none: mlp_out.4; stars are axes: z.*[*]",
+    "site", help="a point such as resid_post, with a layer where --over has none: mlp_out.4; stars are axes: z.*[*]"
 )
 CELLS: Final = (
     METRICS,
@@ -71,10 +70,7 @@ CELLS: Final = (
 class SweepingMagics(Group):
     @verb(
         SITE,
-        option(
-            "--over",
-            help=f"of {', '.join(arguments.AXES)}; default the site's stars, else layer,position",
-        ),
+        option("--over", help=f"of {', '.join(arguments.AXES)}; default the site's stars, else layer,position"),
         option(
             "--from",
             dest="clean",

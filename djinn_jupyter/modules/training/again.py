@@ -55,11 +55,7 @@ def trained_again(
 
 
 def _trained(
-    engine: RemoteEngine,
-    before: TrainedModule,
-    given: GivenCollection | None,
-    place: Path,
-    on_progress: OnTrained,
+    engine: RemoteEngine, before: TrainedModule, given: GivenCollection | None, place: Path, on_progress: OnTrained
 ) -> TrainedModule:
     asked = before.provenance["training"]
     collection = _collected(engine, before, place) if given is None else collection_of(given)

@@ -96,8 +96,7 @@ def train_sae(
     ('sae', ['active', 'explained_variance', 'never_active'], 'tiny.4')
     """
     job = SaeJob(
-        **_common(collection_of(collection), site, to, seed, threads),
-        **_sparse(features, active, steps, batch, rate),
+        **_common(collection_of(collection), site, to, seed, threads), **_sparse(features, active, steps, batch, rate)
     )
     return _trained(job, "sae", on_progress)
 
@@ -136,9 +135,7 @@ def train_transcoder(
             f"'mlp_out.4']; this collection has {', '.join(given.sites)}."
         )
     job = TranscoderJob(
-        **_common(given, site, to, seed, threads),
-        written=other,
-        **_sparse(features, active, steps, batch, rate),
+        **_common(given, site, to, seed, threads), written=other, **_sparse(features, active, steps, batch, rate)
     )
     return _trained(job, "transcoder", on_progress)
 

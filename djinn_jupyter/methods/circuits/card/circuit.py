@@ -243,12 +243,7 @@ def circuit_view(circuit: Circuit, *, top: int = MOST) -> View:
     they carry the corrupted line."""
     kept = circuit.top(min(top, MOST))
     graph = graph_of(
-        circuit,
-        kept,
-        kind="circuit",
-        how=_how(circuit),
-        facts=_facts(circuit, len(kept)),
-        exact=[""] * len(kept),
+        circuit, kept, kind="circuit", how=_how(circuit), facts=_facts(circuit, len(kept)), exact=[""] * len(kept)
     )
     return graph_view(graph, title=repr(circuit))
 

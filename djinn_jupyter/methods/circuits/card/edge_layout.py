@@ -81,11 +81,7 @@ def laid_out(edges: Sequence[tuple[str, str]], shared: Collection[int] = ()) -> 
     """Return the layout of these edges (writer, reader). In the layers `shared` several heads read one head of keys and
     values, which is a node of its own."""
     names = {_node(name, shared): name for pair in edges for name in pair}
-    return laid_out_by(
-        edges,
-        lambda name: _node(name, shared),
-        lambda key, x, y: _drawn(names[key], key, x, y, shared),
-    )
+    return laid_out_by(edges, lambda name: _node(name, shared), lambda key, x, y: _drawn(names[key], key, x, y, shared))
 
 
 def laid_out_by(

@@ -184,12 +184,7 @@ class PatchedLine:
         return {tap: _heads_put(tap, heads) for tap, heads in made.items()}
 
     def _mlp(
-        self,
-        layer: int,
-        hidden_SD: Tensor,
-        written_WSD: Tensor,
-        puts: Mapping[Tap, Put],
-        writers: frozenset[int],
+        self, layer: int, hidden_SD: Tensor, written_WSD: Tensor, puts: Mapping[Tap, Put], writers: frozenset[int]
     ) -> dict[Tap, Put]:
         """Return what puts the value of an MLP with patched edges in place."""
         ends, before = self.layers[layer], writers_before(self.layers, layer)
@@ -209,12 +204,7 @@ class PatchedLine:
         return {tap: lambda raw: value}
 
     def _read(
-        self,
-        writers: frozenset[int] | None,
-        before: int,
-        own_SD: Tensor,
-        other_SD: Tensor,
-        written_WSD: Tensor,
+        self, writers: frozenset[int] | None, before: int, own_SD: Tensor, other_SD: Tensor, written_WSD: Tensor
     ) -> Tensor:
         """Return the residual that a reader reads: the line's own, but for the writers whose edges are patched."""
         if not writers:
@@ -373,11 +363,7 @@ class EdgePatching:
     for all; of `effects` that were ended early those that were patched."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        session: Session,
-        lines: tuple[tuple[int, ...], tuple[int, ...]],
-        metric: Metric,
+        self, runtime: Runtime, session: Session, lines: tuple[tuple[int, ...], tuple[int, ...]], metric: Metric
     ) -> None:
         self.runtime, self.session, self.metric = runtime, session, metric
         self.corrupted, self.clean = lines

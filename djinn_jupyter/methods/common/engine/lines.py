@@ -184,11 +184,7 @@ class LinesAlone:
         )
 
     def plan(
-        self,
-        *,
-        rules: Iterable[PassRule] = (),
-        observers: Iterable[Recorded] = (),
-        halts: Iterable[Target] = (),
+        self, *, rules: Iterable[PassRule] = (), observers: Iterable[Recorded] = (), halts: Iterable[Target] = ()
     ) -> Plan:
         """Return the plan of a pass that counts nothing and gives way to other jobs."""
         return make_plan(

@@ -160,11 +160,7 @@ def loss_of(
 
 
 def _score(
-    channel: Channel,
-    prompts: object,
-    request_of: Callable[..., Score],
-    found: list[Scored],
-    adapter: str | None,
+    channel: Channel, prompts: object, request_of: Callable[..., Score], found: list[Scored], adapter: str | None
 ) -> None:
     """Add the losses of some prompts at a time to those `found`."""
     parts = _parts(tokenized(channel, given_prompts(prompts)))
