@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from djinn_jupyter.api.arguments import typed
-from djinn_jupyter.api.arrays import largest, to_numpy
-from djinn_jupyter.api.fed_again import fed_recipe, stopped_again
-from djinn_jupyter.api.influences import influence_lines
-from djinn_jupyter.api.likeness import require_modules
-from djinn_jupyter.api.result import STRONGEST, Result
+from djinn_jupyter.api import arguments, arrays, fed_again, influences, likeness, result
 from djinn_jupyter.api.tables import in_columns, numbered
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, ask_for, expect
@@ -39,7 +34,7 @@ NUMBERS: Final = tuple(name for name in SHIFT if name != "text")
 ReplyHere = TypeVar("ReplyHere", Inspected, LensRead, EffectReply)
 
 
-class StopLook(Result):
+class StopLook(result.Result):
     """A look at a stop. It has a recipe, with the edits that were made there, where the passes before were plain or
     steered by rules, and its own is plain."""
 
@@ -59,7 +54,7 @@ class StopLook(Result):
         found = super().recipe
         assert self._recipe is not None
         asked = {name: value for name, value in msgspec.structs.asdict(self._recipe.asked).items() if name != "session"}
-        fed = fed_recipe(self._recipe.passes)
+        fed = fed_again.fed_recipe(self._recipe.passes)
         return {**found, **fed, "stop": self._recipe.site, "edits": list(self._recipe.edits), "asked": asked}
 
 
@@ -102,12 +97,12 @@ class Lens(StopLook):
         ]
         return in_columns(("position", "token", "rank", "next", "probability", "logit"), rows)
 
-    @typed
-    def top(self, count: int = STRONGEST) -> list[tuple[int, str, float]]:
+    @arguments.typed
+    def top(self, count: int = result.STRONGEST) -> list[tuple[int, str, float]]:
         """Return the position, the text and the probability of the `count` most probable next tokens at all positions,
         the most probable first. UsageError."""
         told = self._told()
-        found = largest(self.values[:, 1], count)
+        found = arrays.largest(self.values[:, 1], count)
         return [(told[at][0].position, told[at][2].text, probability) for (at,), probability in found]
 
     def __repr__(self) -> str:
@@ -148,11 +143,11 @@ class Effect(StopLook):
         probability and logit before and after."""
         return in_columns(SHIFT, [[getattr(one, name) for name in SHIFT] for one in self._told()])
 
-    @typed
-    def top(self, count: int = STRONGEST) -> list[tuple[str, float]]:
+    @arguments.typed
+    def top(self, count: int = result.STRONGEST) -> list[tuple[str, float]]:
         """Return the text and the change of the probability of the `count` tokens whose probability changes most, the
         largest change first. UsageError."""
-        found = largest(self.values[1:, 2] - self.values[1:, 1], count)
+        found = arrays.largest(self.values[1:, 2] - self.values[1:, 1], count)
         return [(self._told()[at].text, change) for (at,), change in found]
 
     def __repr__(self) -> str:
@@ -162,7 +157,7 @@ class Effect(StopLook):
             f"  without {spell_top(self.before)}\n"
             f"  with    {spell_top(self.after)}"
         )
-        return "\n  ".join([said, *influence_lines(self.influences, self.edits)])
+        return "\n  ".join([said, *influences.influence_lines(self.influences, self.edits)])
 
 
 def _numbers(rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
@@ -174,8 +169,8 @@ def _numbers(rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
 def looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere]) -> ReplyHere:
     """Return what the same request finds at the stop of a recipe."""
     assert made is not None
-    require_modules(channel, made.made.modules)
-    with stopped_again(channel, "look", made.made, made.line, made.passes, made.site) as (name, stop):
+    likeness.require_modules(channel, made.made.modules)
+    with fed_again.stopped_again(channel, "look", made.made, made.line, made.passes, made.site) as (name, stop):
         if stop.site != made.site:
             raise UsageError(f"it was read at {made.site}, and this model stops at {stop.site}.")
         for edit in made.edits:
@@ -202,7 +197,7 @@ class Snapshot(StopLook):
     @cached_property
     def values(self) -> np.ndarray[Any, Any]:  # type: ignore[override]  # read when it is asked for
         """The same as `value`, [positions, ...]."""
-        return to_numpy(self.reply.snapshot.value)
+        return arrays.to_numpy(self.reply.snapshot.value)
 
     @property
     def value(self) -> np.ndarray[Any, Any]:

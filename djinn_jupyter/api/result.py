@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import msgspec
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.api.arguments import typed
-from djinn_jupyter.api.arrays import from_numpy, largest
-from djinn_jupyter.api.interrupts import counted
-from djinn_jupyter.api.likeness import ruling_session, session_like
-from djinn_jupyter.api.partial_replies import replied_in_parts
+from djinn_jupyter.api import arguments, arrays, interrupts, likeness, partial_replies, tables
 from djinn_jupyter.api.result_files import FORMAT, FileContent, Reproducible, encoded, named, put, read
-from djinn_jupyter.api.tables import Tabular, in_columns
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Answer, Channel
 from djinn_jupyter.wire.arrays import Array
@@ -38,7 +33,7 @@ NOT_KEPT: Final = ("engine", "_format", "_version", "_values")  # the engine her
 Steps = tuple[str | int, ...]  # from a result to an array: fields and numbers
 
 
-class _Numbers(Tabular, Reproducible):
+class _Numbers(tables.Tabular, Reproducible):
     """Numbers that follow from the fields of a result: all as `values`, with the token ids of each line."""
 
     if TYPE_CHECKING:
@@ -84,13 +79,13 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
         places = [self.place_of(tuple(at)) for at in np.ndindex(*self.values.shape)]
         names = list(places[0]) if places else []
         rows = [[place[name] for name in names] for place in places]
-        return in_columns(names, rows) | {"value": self.values.reshape(-1).tolist()}
+        return tables.in_columns(names, rows) | {"value": self.values.reshape(-1).tolist()}
 
-    @typed
+    @arguments.typed
     def top(self, count: int = STRONGEST) -> Sequence[tuple[Any, ...]]:
         """Return the `count` largest values by size, the largest first: the place of each, as `place_of` tells it, and
         the value. UsageError."""
-        return [(*self.place_of(at).values(), value) for at, value in largest(self.compared_values, count)]
+        return [(*self.place_of(at).values(), value) for at, value in arrays.largest(self.compared_values, count)]
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -129,7 +124,7 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
         if getattr(self, "engine", None) is not None:
             raise ValueError("it names an engine, which is another by now")
         self.check()
-        if self._values is not msgspec.UNSET and self._values != from_numpy(self.values):
+        if self._values is not msgspec.UNSET and self._values != arrays.from_numpy(self.values):
             raise ValueError("its values are not those of its reply")
 
     def check(self) -> None:
@@ -152,7 +147,7 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
         if isinstance(value, Result):
             return value.again(channel)
         if isinstance(value, tuple | list) and value and isinstance(value[0], ReplyBase | Result):
-            return type(value)([self._anew(channel, one) for one in counted(value, self._parts)])
+            return type(value)([self._anew(channel, one) for one in interrupts.counted(value, self._parts)])
         return value
 
     def _replied_again(self, channel: Channel, reply: Any) -> Any:
@@ -191,11 +186,13 @@ def asked_again(channel: Channel, request: SessionRequest[Answer], made: Circums
     """Return the reply to a request in an empty session, under the rules, attention and adapter that held then."""
     ruled = "rules_of" in request.__struct_fields__
     with (
-        ruling_session(channel, made) if ruled else nullcontext() as rules_of,
-        session_like(channel, kind, None if ruled else made) as session,
+        likeness.ruling_session(channel, made) if ruled else nullcontext() as rules_of,
+        likeness.session_like(channel, kind, None if ruled else made) as session,
     ):
         given: dict[str, Any] = {"session": session} | ({"rules_of": rules_of} if ruled else {})
-        return replied_in_parts(channel, msgspec.structs.replace(request, **given), "", lambda reply: None)
+        return partial_replies.replied_in_parts(
+            channel, msgspec.structs.replace(request, **given), "", lambda reply: None
+        )
 
 
 def _results_in(result: Result) -> Iterator[Result]:
@@ -224,7 +221,7 @@ def _content_of(result: Result) -> tuple[dict[str, Any], dict[str, Array]]:
             told[written] = value
             tensors |= {_tensor(result, path): array for path, array in _arrays_in(value, (name,))}
     if result._tabled:
-        told["values"] = tensors[_tensor(result, ("values",))] = from_numpy(result.values)
+        told["values"] = tensors[_tensor(result, ("values",))] = arrays.from_numpy(result.values)
     return told, tensors
 
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from djinn_jupyter.api import edits, runs
 from djinn_jupyter.api.arguments import chosen_tokens, shown, typed
 from djinn_jupyter.api.arrays import from_any, to_numpy
 from djinn_jupyter.api.batches import Batch, OnToken, RunReply, RunRequest, run_until_stop
-from djinn_jupyter.api.edits import as_edit
 from djinn_jupyter.api.looks import Effect, Lens, Snapshot
 from djinn_jupyter.api.patches import Positions, at_stop, in_one_engine, positions_of_text, spell_positions
 from djinn_jupyter.api.rules import SteeringRule, SteeringRules, steering
-from djinn_jupyter.api.runs import Runs
 from djinn_jupyter.api.stops import Finished, Interrupted, Paused, Stop, StopHistory
 from djinn_jupyter.api.tables import Listing
 from djinn_jupyter.api.watching import Watched
@@ -24,10 +23,9 @@ from djinn_jupyter.remote.large_messages import Answer
 from djinn_jupyter.remote.moving import MovingSession
 from djinn_jupyter.settings import DRAWN_AS_BEGUN, GivenSampling, refuses
 from djinn_jupyter.verbs import SessionVerbs
-from djinn_jupyter.wire import replies
+from djinn_jupyter.wire import looks, replies, running
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import Access
-from djinn_jupyter.wire.looks import Direction
 from djinn_jupyter.wire.nouns import (
     AttentionName,
     BreakpointDescription,
@@ -38,7 +36,6 @@ from djinn_jupyter.wire.nouns import (
     Transfer,
     WatchDescription,
 )
-from djinn_jupyter.wire.running import PassRead
 from djinn_jupyter.wire.texts import label
 
 if TYPE_CHECKING:
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
 AtStop = TypeVar("AtStop", bound=Stop)
 
 
-class RemoteSession(Runs, MovingSession, SessionVerbs):
+class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
     """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
     them to find out that the session has moved on."""
 
@@ -176,7 +173,7 @@ class RemoteSession(Runs, MovingSession, SessionVerbs):
         True
         """
         spelled = self.spelled(positions)
-        made, words = at_stop(as_edit(edit), self, site, spelled)
+        made, words = at_stop(edits.as_edit(edit), self, site, spelled)
         request = ask.ApplyEdit(session=self.name, edit=made, site=site, positions=spelled, words=words, stop=stop)
         edited = self._ask(request)
         self.changes += 1
@@ -220,7 +217,7 @@ class RemoteSession(Runs, MovingSession, SessionVerbs):
         >>> rule.limits
         ('from position 2 on', 'in the prompt', 'when norm > 3')
         """
-        request = steering(self, str(site), as_edit(edit), positions, self._named, when=when, on=on)
+        request = steering(self, str(site), edits.as_edit(edit), positions, self._named, when=when, on=on)
         return SteeringRule(self, self._ask(request).rule)
 
     def rules(self) -> SteeringRules:
@@ -304,7 +301,7 @@ class RemoteSession(Runs, MovingSession, SessionVerbs):
         assert read.logits is not None
         return to_numpy(read.logits)
 
-    def _read_pass(self, sites: tuple[str, ...], *, ahead: bool, logits: bool) -> PassRead:
+    def _read_pass(self, sites: tuple[str, ...], *, ahead: bool, logits: bool) -> running.PassRead:
         request = ask.ReadPass(session=self.name, sites=sites, ahead=ahead, logits=logits)
         return self._ask(request)
 
@@ -328,7 +325,7 @@ class RemoteSession(Runs, MovingSession, SessionVerbs):
         """
         if direction is None and name is not None:
             raise UsageError("name is what a direction is called: give that too, or leave name out.")
-        along = None if direction is None else Direction(name=name or "direction", vector=from_any(direction))
+        along = None if direction is None else looks.Direction(name=name or "direction", vector=from_any(direction))
         request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh, direction=along)
         return self._ask(request).watch
 
@@ -450,7 +447,7 @@ class RemoteSession(Runs, MovingSession, SessionVerbs):
             session=self.name,
             name=name,
             stop=stop,
-            edit=None if edit is None else in_one_engine(as_edit(edit)),
+            edit=None if edit is None else in_one_engine(edits.as_edit(edit)),
             site=site,
             positions=spell_positions(positions, self._committed),
         )

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import msgspec
 
-from djinn_jupyter.api.arrays import to_numpy
-from djinn_jupyter.api.copies import ReadsSession
-from djinn_jupyter.api.influences import influence_lines
+from djinn_jupyter.api import arrays, copies, influences
 from djinn_jupyter.api.looks import Effect, Lens, Snapshot, spell_top
 from djinn_jupyter.api.tables import Displayed, Listing
 from djinn_jupyter.errors import DjinnError, IllegalMove
@@ -59,7 +57,7 @@ class StoppedSession(Protocol):
     def metrics(self, *texts: str) -> tuple[float, ...]: ...
 
 
-class Generated(ReadsSession, Displayed):
+class Generated(copies.ReadsSession, Displayed):
     """The probabilities of the new tokens of a run, ended or stopped."""
 
     reply: replies.Paused | replies.Finished
@@ -157,7 +155,7 @@ class Paused(Generated):
             f"Paused at {self.site} ({self.reason}): session {self.session.label}, step {self.step}, {place}, "
             f"{self.layer} of {self.layers} layers run, after {_end_of(self.text)!r}"
         )
-        return "\n  ".join([said, *influence_lines(self.influences, self.edits)])
+        return "\n  ".join([said, *influences.influence_lines(self.influences, self.edits)])
 
 
 class Finished(Generated):
@@ -206,7 +204,7 @@ class Finished(Generated):
     def _last_logits(self) -> np.ndarray[Any, Any]:
         read = ask_for(self.session.channel, ask.ReadLogits(session=self.session.name))
         self._require_read_here(read.stop)
-        return to_numpy(read.logits)
+        return arrays.to_numpy(read.logits)
 
     def fetch_all_logits(self) -> np.ndarray[Any, Any]:
         """Have `logits` be those of all positions, fp32 [positions, vocabulary], and return them."""

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from djinn_jupyter.api.arrays import to_numpy
-from djinn_jupyter.api.fed_again import feed, passes_of
-from djinn_jupyter.api.likeness import require_modules, session_like
-from djinn_jupyter.api.result import Result, origin_of
-from djinn_jupyter.api.tables import in_columns, numbered
+from djinn_jupyter.api import arrays, fed_again, likeness, result, tables
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.wire import requests as ask
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Watched(Result):
+class Watched(result.Result):
     """All recorded passes of a site: `values[i]` covers the absolute `positions[i]` of run `runs[i]`; runs are counted
     from the session's first prompt, run 1. With a `direction` each value has one component a position.
 
@@ -46,7 +42,7 @@ class Watched(Result):
     @cached_property
     def values(self) -> tuple[np.ndarray[Any, Any], ...]:  # type: ignore[override]  # passes differ in their length
         """The value of each pass, [positions, ...], in the model's dtype; with a direction [positions]."""
-        return tuple(to_numpy(array) for array in self.reply.values)
+        return tuple(arrays.to_numpy(array) for array in self.reply.values)
 
     @property
     def compared_values(self) -> np.ndarray[Any, Any]:
@@ -78,10 +74,10 @@ class Watched(Result):
 
     def _replied_again(self, channel: Channel, reply: WatchRead) -> WatchRead:
         """Return the same passes, recorded as their lines are fed again."""
-        recipe, by = reply.made, origin_of(self)
+        recipe, by = reply.made, result.origin_of(self)
         assert recipe is not None
-        require_modules(channel, by.modules)
-        with session_like(channel, "watch", by) as name:
+        likeness.require_modules(channel, by.modules)
+        with likeness.session_like(channel, "watch", by) as name:
             found = {line.run: self._fed_again(channel, name, line) for line in recipe.lines}
         if not all(at[-1] in found[run] for run, at in zip(self.runs, self.positions, strict=True)):
             raise UsageError("its positions are not those of its passes: the file is not as it was written.")
@@ -94,10 +90,10 @@ class Watched(Result):
         """Return each recorded pass of a line as it is recorded again, by its last position."""
         wanted = {at[-1] for run, at in zip(self.runs, self.positions, strict=True) if run == line.run}
         found = {}
-        for one in passes_of(line.tokens, line.passes):
+        for one in fed_again.passes_of(line.tokens, line.passes):
             if one.end - 1 in wanted:
                 ask_for(channel, self._watch(session))
-            feed(channel, session, line.tokens, one)
+            fed_again.feed(channel, session, line.tokens, one)
             if one.end - 1 in wanted:
                 request = ask.ReadWatch(session=session, site=self.site, direction=self.direction)
                 found[one.end - 1] = ask_for(channel, request)
@@ -125,8 +121,8 @@ class Watched(Result):
         where another pass has more."""
         places = [(n, self.runs[n], at) for n, positions in enumerate(self.positions) for at in positions]
         rows = [row.reshape(-1).tolist() for value in self.values for row in value]
-        named = numbered(rows) if self.direction is None else in_columns(["value"], rows)
-        return in_columns(("pass", "run", "position"), places) | named
+        named = tables.numbered(rows) if self.direction is None else tables.in_columns(["value"], rows)
+        return tables.in_columns(("pass", "run", "position"), places) | named
 
     def __len__(self) -> int:
         return len(self.reply.values)

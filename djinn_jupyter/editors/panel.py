@@ -12,14 +12,12 @@ from itertools import count
 from typing import Any, Final
 
 from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.editors.dap import protocol, tree
 from djinn_jupyter.editors.dap.adapter import Adapter
 from djinn_jupyter.editors.dap.debug_thread import DebugThread, state_of
-from djinn_jupyter.editors.dap.protocol import Attach
-from djinn_jupyter.editors.dap.tree import ModelTree
 from djinn_jupyter.errors import DjinnError, MissingDependency, UsageError
 from djinn_jupyter.link.waiting import beside_debuggers
-from djinn_jupyter.magics.kernel_state import KernelState
-from djinn_jupyter.magics.looking import look_at
+from djinn_jupyter.magics import kernel_state, looking
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.replies import Event, SessionEdited
 
@@ -46,13 +44,13 @@ class Bridge:
 
     def __init__(
         self,
-        state: KernelState,
+        state: kernel_state.KernelState,
         engine: RemoteEngine,
         *,
         told: Callable[[str, Message], None],
         answered: Callable[[str, int], None],
     ) -> None:
-        self.engine, self.tree = engine, ModelTree(engine.description, engine.modules())
+        self.engine, self.tree = engine, tree.ModelTree(engine.description, engine.modules())
         self._state, self._told, self._answered = state, told, answered
         self._numbers = count(1)
         self._waiting: dict[int, tuple[str, int, Future[Message]]] = {}
@@ -68,7 +66,7 @@ class Bridge:
         self._debuggee, self._reports, self._events = adapter.debuggee, adapter.reports, adapter.events
         self._inspection, self._receive, self.end = adapter.inspection, adapter.receive, adapter.end
         self._post = adapter.queue.post
-        self._debuggee.plan = Attach()
+        self._debuggee.plan = protocol.Attach()
         self._debuggee.work_with(engine, self.tree, lambda event: self._post(lambda: self._hear(event)))
         thread = threading.Thread(target=self._run, args=(adapter.run,), name="djinn-debugger", daemon=True)
         beside_debuggers(thread).start()
@@ -174,7 +172,7 @@ class Bridge:
 
     def _picture(self, given: Message) -> Message:
         thread, site = self._site_of(given.get("variableName"), given.get("frameId") or 0)
-        look = look_at(thread.session, site, ahead=False)
+        look = looking.look_at(thread.session, site, ahead=False)
         thread.stopped.check(look.stop)
         return {"data": views.snapshot_view(look)._repr_mimebundle_(), "metadata": {}}
 
@@ -256,7 +254,7 @@ class NativePanel:
     shows one thread of those that stand, and presses Continue for the next. `_shown` is the one it was last told of,
     `_armed` are its breakpoints in our sources, by session and path, as it set them."""
 
-    def __init__(self, state: KernelState) -> None:
+    def __init__(self, state: kernel_state.KernelState) -> None:
         self._state = state
         self._debugger = KernelDebugger(state.shell)
         self._bridge: Bridge | None = None

@@ -33,9 +33,7 @@ from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.diff import DiffSide
 from djinn_jupyter.widgets.stop import Look
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire import sites
-from djinn_jupyter.wire.nouns import SessionDescription, Transfer
-from djinn_jupyter.wire.readings import Compared, Pooled
+from djinn_jupyter.wire import nouns, readings, sites
 from djinn_jupyter.wire.texts import in_quotes
 
 LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
@@ -61,7 +59,7 @@ def effect_of(session: StoppedSession, asked: Asked) -> Any:
     return None if asked is None else session.effect(TOP, tokens=asked).reply.effect
 
 
-def outcome_view(outcome: Stop, *, effect: Asked = None, restored: Transfer | None = None) -> View:
+def outcome_view(outcome: Stop, *, effect: Asked = None, restored: nouns.Transfer | None = None) -> View:
     """Return the stop card or the result; `restored` is the transfer that the session had to wait for."""
     if not isinstance(outcome, stops.Paused):
         measured = None if effect is None else [_measured(outcome, token) for token in effect]
@@ -78,7 +76,7 @@ def _measured(done: Finished, token: str | int) -> tuple[str, float, float, floa
     return str(token), logit, probability, rank
 
 
-def restored_by(session: RemoteSession, before: SessionDescription) -> Transfer | None:
+def restored_by(session: RemoteSession, before: nouns.SessionDescription) -> nouns.Transfer | None:
     """Return the transfer that brought the session back since `before`; None where none was needed, or without
     bytes."""
     if before.residency == "resident":
@@ -95,7 +93,7 @@ def sentence(outcome: Stop) -> str:
     return f"Session {name} is stopped at {outcome.site}, step {outcome.step}; %djinn_resume goes on."
 
 
-def pooled_for_card(stop: Paused) -> Pooled:
+def pooled_for_card(stop: Paused) -> readings.Pooled:
     """Return the value at the stop for its pictures: of all positions, and of those in the card's rows where a row of
     pixels may be several."""
     few = len(stop.positions) <= views.ROWS
@@ -148,7 +146,7 @@ def look_of(session: RemoteSession, snapshot: Any) -> Look:
 
 
 def _look(
-    session: RemoteSession, stop: Paused, read: Any, values: Any, positions: Any, pooled: Pooled | None = None
+    session: RemoteSession, stop: Paused, read: Any, values: Any, positions: Any, pooled: readings.Pooled | None = None
 ) -> Look:
     return views.Look(
         site=read.site,
@@ -206,7 +204,7 @@ def _finished_side(name: str, done: Finished) -> DiffSide:
     )
 
 
-def compared(state: KernelState, a: DiffSide, b: DiffSide) -> Compared | None:
+def compared(state: KernelState, a: DiffSide, b: DiffSide) -> readings.Compared | None:
     """Return how far the stopped values of two sessions are apart; None where they do not stand at one site."""
     if a.site is None or a.site != b.site:
         return None

@@ -11,16 +11,7 @@ from djinn_jupyter.widgets.charts import AXIS, SOFT, WIDTH, MemoryCourse, course
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, mono, part, span, table
 from djinn_jupyter.widgets.spelling import amount, columns, duration, figure, percent, plural
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import (
-    CheckpointDescription,
-    Residency,
-    RingSlot,
-    SessionDescription,
-    TierStatistics,
-    Transfer,
-    WeightsStatistics,
-)
-from djinn_jupyter.wire.replies import CheckpointSaved, WeightsMoved
+from djinn_jupyter.wire import nouns, replies
 from djinn_jupyter.wire.texts import label
 
 PLACES = {"resident": "on device", "storing": "leaving", "host": "on host", "loading": "coming back", "disk": "on disk"}
@@ -34,7 +25,7 @@ CAUSES = {
 }
 
 
-def transfer_line(transfer: Transfer) -> str:
+def transfer_line(transfer: nouns.Transfer) -> str:
     """Spell a transfer: `restored 1.6 GiB from host in 34 ms`, `moved 1.6 GiB to disk in 1.2 s`, or that nothing had to
     be copied."""
     if not transfer.bytes_moved:
@@ -48,7 +39,7 @@ def transfer_line(transfer: Transfer) -> str:
     return f"moved {size} to {transfer.tier} in {took}"
 
 
-def swapped_line(name: str, transfer: Transfer | None, *, out: bool) -> str:
+def swapped_line(name: str, transfer: nouns.Transfer | None, *, out: bool) -> str:
     """Return the output of `%djinn_swap`, also for a session that had nothing to move."""
     if transfer is not None:
         return f"{label(name)}: {transfer_line(transfer)}"
@@ -61,14 +52,14 @@ def rest_line(name: str, seconds: float, *, leaves: bool) -> str:
     return f"{label(name)}: wanted again in {duration(seconds)}; {meanwhile}"
 
 
-def whereabouts(session: SessionDescription) -> Residency:
+def whereabouts(session: nouns.SessionDescription) -> nouns.Residency:
     """Return the tier of a session's bytes. Pages shared with a fork go to disk with the fork, even those of a session
     on the host."""
     on_disk_alone = session.residency == "host" and not session.host_bytes and session.disk_bytes
     return "disk" if on_disk_alone else session.residency
 
 
-def bytes_where(session: SessionDescription) -> int:
+def bytes_where(session: nouns.SessionDescription) -> int:
     """Return the bytes of a session in the tier that `whereabouts` names."""
     place = whereabouts(session)
     if place in ("resident", "storing"):
@@ -76,7 +67,7 @@ def bytes_where(session: SessionDescription) -> int:
     return session.disk_bytes if place == "disk" else session.host_bytes
 
 
-def copies(session: SessionDescription) -> str:
+def copies(session: nouns.SessionDescription) -> str:
     """Spell a session's bytes in other tiers, `1.2 MiB on host` for a resident one, and its bytes without a copy."""
     held = [
         f"{amount(size)} on {tier}"
@@ -86,19 +77,19 @@ def copies(session: SessionDescription) -> str:
     return ", ".join([*held, f"{amount(session.dirty_bytes)} without a copy"] if session.dirty_bytes else held)
 
 
-def tier_line(tier: TierStatistics) -> str:
+def tier_line(tier: nouns.TierStatistics) -> str:
     """Spell the accounting of a tier: bytes in use, the limit, and the bytes moved in and back."""
     used = f"{amount(tier.bytes_used)} of {amount(tier.bytes_limit)} in use, {plural(tier.pages, 'page')}"
     return f"{used}; {amount(tier.bytes_out)} came, {amount(tier.bytes_in)} went back"
 
 
-def saved_line(saved: CheckpointSaved) -> str:
+def saved_line(saved: replies.CheckpointSaved) -> str:
     """Return the output of `%djinn_checkpoint`."""
     kept = saved.checkpoint
     return f"checkpoint {kept.name} saved: {_moment(kept)}, {amount(kept.bytes_stored)}"
 
 
-def checkpoints_view(kept: Sequence[CheckpointDescription], left_out: int = 0) -> View:
+def checkpoints_view(kept: Sequence[nouns.CheckpointDescription], left_out: int = 0) -> View:
     """List the checkpoint files, the newest first."""
     if not kept:
         return View(plain="no checkpoints", html=card(title="Checkpoints", beside="no checkpoints"))
@@ -113,19 +104,19 @@ def checkpoints_view(kept: Sequence[CheckpointDescription], left_out: int = 0) -
     )
 
 
-def _moment(kept: CheckpointDescription) -> str:
+def _moment(kept: nouns.CheckpointDescription) -> str:
     stop = "" if kept.stopped_at is None else f", stopped at {kept.stopped_at}, step {kept.step}"
     return f"{plural(kept.tokens, 'token')}{stop}"
 
 
-def _when(kept: CheckpointDescription) -> str:
+def _when(kept: nouns.CheckpointDescription) -> str:
     return datetime.fromtimestamp(kept.saved).strftime("%Y-%m-%d %H:%M")
 
 
 # The residency of a model's weights in words and tables: on the device, asleep, or streamed through the ring.
 
 
-def weights_line(weights: WeightsStatistics) -> str:
+def weights_line(weights: nouns.WeightsStatistics) -> str:
     """Spell the residency of the weights in one line; for streamed weights with the resident bytes and the bytes moved
     per pass."""
     if weights.residency == "asleep":
@@ -139,7 +130,7 @@ def weights_line(weights: WeightsStatistics) -> str:
     )
 
 
-def expected_line(weights: WeightsStatistics) -> str | None:
+def expected_line(weights: nouns.WeightsStatistics) -> str | None:
     """Spell the least time per token, and the device memory at which nothing would stream; None if not measured."""
     if weights.link_bytes_per_second is None or weights.bytes_enough is None:
         return None
@@ -150,7 +141,7 @@ def expected_line(weights: WeightsStatistics) -> str | None:
     )
 
 
-def streaming_rows(weights: WeightsStatistics) -> list[tuple[str, str]]:
+def streaming_rows(weights: nouns.WeightsStatistics) -> list[tuple[str, str]]:
     """Return rows on streamed weights: the ring, its copies, the passes' waiting time, and the used share of the
     bytes."""
     if weights.residency != "streamed":
@@ -166,14 +157,14 @@ def streaming_rows(weights: WeightsStatistics) -> list[tuple[str, str]]:
     return rows
 
 
-def slot_words(number: int, slot: RingSlot) -> str:
+def slot_words(number: int, slot: nouns.RingSlot) -> str:
     """Spell a slot: `slot 1: layer 7, filling 41`."""
     if slot.layer is None:
         return f"slot {number}: empty"
     return f"slot {number}: layer {slot.layer}, filling {slot.generation}{', computing' if slot.computing else ''}"
 
 
-def ring_rows(ring: tuple[RingSlot, ...]) -> list[list[object]]:
+def ring_rows(ring: tuple[nouns.RingSlot, ...]) -> list[list[object]]:
     """Return one row per slot: number, layer, fillings, size."""
     return [
         [number, "empty" if slot.layer is None else f"layer {slot.layer}", f"{slot.generation:,}",
@@ -185,7 +176,7 @@ def ring_rows(ring: tuple[RingSlot, ...]) -> list[list[object]]:
 RING_HEAD = ("slot of the ring", "holds", "fillings", "size")
 
 
-def sleep_line(name: str, moved: WeightsMoved) -> str:
+def sleep_line(name: str, moved: replies.WeightsMoved) -> str:
     """Return the output of `%djinn_sleep`, for weights put to sleep or brought back."""
     away = moved.weights.residency == "asleep"
     if moved.seconds == 0:
@@ -199,12 +190,12 @@ def sleep_line(name: str, moved: WeightsMoved) -> str:
     return f"the weights of {name} {place}: {size} in {duration(moved.seconds)}"
 
 
-def _speed(weights: WeightsStatistics) -> str:
+def _speed(weights: nouns.WeightsStatistics) -> str:
     speed = weights.copy_gigabytes_per_second
     return "a speed not measured" if speed is None else f"{spell_rate(speed * 1e9)}"
 
 
-def _waited(weights: WeightsStatistics) -> str:
+def _waited(weights: nouns.WeightsStatistics) -> str:
     if not weights.pass_seconds:
         return ""
     share = percent(min(1.0, weights.waited_seconds / weights.pass_seconds))

@@ -10,22 +10,14 @@ from djinn_jupyter.widgets.memory import CAUSES, expected_line, streaming_rows, 
 from djinn_jupyter.widgets.spelling import amount, columns, plural
 from djinn_jupyter.widgets.tables import armed
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.modules import AddedModuleDescription
-from djinn_jupyter.wire.nouns import (
-    BudgetStatistics,
-    EngineStatistics,
-    ModelDescription,
-    ProcessMemory,
-    SessionDescription,
-    WeightsStatistics,
-)
+from djinn_jupyter.wire import modules, nouns
 from djinn_jupyter.wire.texts import faults_line, label
 
 
 def loaded_view(
-    model: ModelDescription,
-    session: SessionDescription,
-    weights: WeightsStatistics | None = None,
+    model: nouns.ModelDescription,
+    session: nouns.SessionDescription,
+    weights: nouns.WeightsStatistics | None = None,
     *,
     names_device: bool = True,
 ) -> View:
@@ -56,7 +48,7 @@ def loaded_view(
     return View(plain=plain, html=card(facts(rows), title=mono(model.name), beside="loaded", dot="done"))
 
 
-def _streams(weights: WeightsStatistics | None) -> list[tuple[str, str]]:
+def _streams(weights: nouns.WeightsStatistics | None) -> list[tuple[str, str]]:
     """Return rows on the streamed part of the weights and its expected cost; none unless weights stream."""
     if weights is None or weights.residency != "streamed":
         return []
@@ -65,10 +57,10 @@ def _streams(weights: WeightsStatistics | None) -> list[tuple[str, str]]:
 
 
 def status_view(
-    model: ModelDescription,
-    reading: EngineStatistics,
-    session: SessionDescription | None,
-    added: Sequence[AddedModuleDescription] = (),
+    model: nouns.ModelDescription,
+    reading: nouns.EngineStatistics,
+    session: nouns.SessionDescription | None,
+    added: Sequence[modules.AddedModuleDescription] = (),
     methods: Sequence[str] = (),
 ) -> View:
     """Show the engine's statistics, the modules that the asker has added, and lines on methods. Memory is as measured;
@@ -108,14 +100,14 @@ def status_view(
     return View(plain=columns(rows), html=html)
 
 
-def _budget(budget: BudgetStatistics) -> str:
+def _budget(budget: nouns.BudgetStatistics) -> str:
     """Spell the bytes that sessions hold, their limit, and the kinds of holdings."""
     held = ", ".join(f"{amount(one.bytes_held)} in {one.kind}" for one in budget.holdings if one.bytes_held)
     over = f"; {amount(budget.bytes_overdrawn)} have to leave" if budget.bytes_overdrawn else ""
     return f"{amount(budget.bytes_taken)} of {amount(budget.bytes_limit)}{f': {held}' if held else ''}{over}"
 
 
-def _process(process: ProcessMemory | None) -> str:
+def _process(process: nouns.ProcessMemory | None) -> str:
     """Spell the parts of the process's memory, as far as the system reports them."""
     if process is None or process.anonymous_bytes is None:
         return ""
@@ -126,22 +118,22 @@ def _process(process: ProcessMemory | None) -> str:
     return f": {', '.join(parts)}"
 
 
-def _context(model: ModelDescription) -> str:
+def _context(model: nouns.ModelDescription) -> str:
     return "no fixed context" if model.context_length is None else f"{model.context_length:,} positions"
 
 
-def _checks(model: ModelDescription) -> str:
+def _checks(model: nouns.ModelDescription) -> str:
     failed = [check.name for check in model.checks if not check.passed]
     if failed:
         return f"{plural(len(failed), 'check')} failed: {', '.join(failed)}"
     return f"{plural(len(model.checks), 'check')} passed"
 
 
-def _came_back(reading: EngineStatistics) -> str:
+def _came_back(reading: nouns.EngineStatistics) -> str:
     return f"{reading.recovered_exact:,} as they were, {reading.recovered_recomputed:,} to be computed again"
 
 
-def _device(reading: EngineStatistics) -> str:
+def _device(reading: nouns.EngineStatistics) -> str:
     if reading.device_bytes_total is None:
         return "not measured (no accelerator)"
     return f"{amount(reading.device_bytes_in_use)} of {amount(reading.device_bytes_total)} in use, all programs" + (

@@ -14,14 +14,8 @@ from djinn_jupyter.widgets.memory import PLACES, bytes_where, copies, whereabout
 from djinn_jupyter.widgets.result import rule_line
 from djinn_jupyter.widgets.spelling import amount, columns, figure, plural, since
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire import nouns
 from djinn_jupyter.wire.looks import spell_watch
-from djinn_jupyter.wire.nouns import (
-    BreakpointDescription,
-    RuleDescription,
-    SessionDescription,
-    StopDescription,
-    WatchDescription,
-)
 from djinn_jupyter.wire.replies import Finished, Paused
 from djinn_jupyter.wire.texts import label, natural_order, notebook_shown
 
@@ -47,17 +41,17 @@ def _figure(value: object) -> str:
     return figure(value) if isinstance(value, float) else "" if value is None else str(value)
 
 
-def breakpoints_view(points: Sequence[BreakpointDescription], *, session: str | None = None) -> View:
+def breakpoints_view(points: Sequence[nouns.BreakpointDescription], *, session: str | None = None) -> View:
     rows = [[str(p.number), p.site, p.when or "", _kind(p), str(p.hits)] for p in points]
     head = ["number", "site", "when", "", "hits"]
     return _listed("Breakpoints", head, rows, "no breakpoints", numeric=(0, 4), code=(1, 2), session=session)
 
 
-def _kind(point: BreakpointDescription) -> str:
+def _kind(point: nouns.BreakpointDescription) -> str:
     return " ".join(word for word, true in (("once", point.once), ("disabled", not point.enabled)) if true)
 
 
-def breakpoint_line(point: BreakpointDescription, *, existed: bool = False) -> str:
+def breakpoint_line(point: nouns.BreakpointDescription, *, existed: bool = False) -> str:
     """Spell a breakpoint: `breakpoint 1 at resid_post.20, the output of layer 20`."""
     line = f"breakpoint {point.number} at {point.site}"
     described = described_site(point.site)
@@ -74,16 +68,16 @@ def described_site(site: str) -> str | None:
     return f"{words[point]} {rest}" if point in words and rest.isdigit() else None
 
 
-def rules_view(rules: Sequence[RuleDescription], *, session: str | None = None) -> View:
+def rules_view(rules: Sequence[nouns.RuleDescription], *, session: str | None = None) -> View:
     lines = [rule_line(rule) for rule in rules]
     return _lines("Steering rules", lines, "no steering rules", session)
 
 
-def watches_view(watches: Sequence[WatchDescription], *, session: str | None = None) -> View:
+def watches_view(watches: Sequence[nouns.WatchDescription], *, session: str | None = None) -> View:
     return _lines("Watches", [watch_line(watch) for watch in watches], "no watches", session)
 
 
-def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
+def sessions_view(sessions: Sequence[nouns.SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
     """List all sessions of an engine with their tiers and holders; the one in use here is marked."""
     head = "|session|state|stopped at|tokens|breaks|rules|memory|idle|held by|shared with".split("|")
     shown = told_apart(s.name for s in sessions)
@@ -106,7 +100,7 @@ def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None
     )
 
 
-def _session(s: SessionDescription, shown: str, present: str | None, mine: Collection[str]) -> list[str]:
+def _session(s: nouns.SessionDescription, shown: str, present: str | None, mine: Collection[str]) -> list[str]:
     return [
         "\u25b8" if s.name == present else "",
         shown,
@@ -129,14 +123,14 @@ def _session(s: SessionDescription, shown: str, present: str | None, mine: Colle
     ]
 
 
-def _held_by(s: SessionDescription) -> str:
+def _held_by(s: nouns.SessionDescription) -> str:
     """Name the notebook that a session belongs to."""
     if s.notebook is not None:
         return notebook_shown(s.notebook)
     return "no kernel" if s.holder is None else "another kernel"
 
 
-def _memory(s: SessionDescription) -> str:
+def _memory(s: nouns.SessionDescription) -> str:
     """Spell where its bytes are: `2.26 MiB on device, 141 KiB on host`."""
     here = f"{amount(bytes_where(s))} {PLACES[whereabouts(s)]}"
     return ", ".join(filter(None, (here, copies(s))))
@@ -183,7 +177,7 @@ def cut(text: str) -> str:
     return line if len(line) <= SHOWN_CHARACTERS else "..." + line[-SHOWN_CHARACTERS:]
 
 
-def history_view(stops: Sequence[StopDescription], present: int | None, *, session: str | None = None) -> View:
+def history_view(stops: Sequence[nouns.StopDescription], present: int | None, *, session: str | None = None) -> View:
     rows = [
         [
             "\u25b8" if s.index == present else "",
@@ -206,7 +200,7 @@ def history_view(stops: Sequence[StopDescription], present: int | None, *, sessi
     )
 
 
-def armed(session: SessionDescription) -> str:
+def armed(session: nouns.SessionDescription) -> str:
     """Spell a session's existing state: `2 breakpoints (resid_post.4, z.3[1]), stopped at resid_post.4, step 0`."""
     parts = []
     if session.breakpoints:

@@ -6,16 +6,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from djinn_jupyter import errors, settings
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Stop
-from djinn_jupyter.editors.dap import protocol
+from djinn_jupyter.editors.dap import inspection, port_access, protocol, values, work_queue
 from djinn_jupyter.editors.dap.breakpoints import BreakpointKind, WantedBreakpoint, refused
 from djinn_jupyter.editors.dap.debug_thread import DebugThread, state_of
 from djinn_jupyter.editors.dap.debuggee import Debuggee, InUse, Target, attached, launched
 from djinn_jupyter.editors.dap.execution import Execution
 from djinn_jupyter.editors.dap.frames import Frames
-from djinn_jupyter.editors.dap.inspection import Inspection
-from djinn_jupyter.editors.dap.port_access import PortAccess
 from djinn_jupyter.editors.dap.protocol import (
     CAPABILITIES,
     Body,
@@ -30,18 +29,7 @@ from djinn_jupyter.editors.dap.protocol import (
 from djinn_jupyter.editors.dap.repl import Repl
 from djinn_jupyter.editors.dap.reports import Reports
 from djinn_jupyter.editors.dap.tree import REFERENCE
-from djinn_jupyter.editors.dap.values import References
-from djinn_jupyter.editors.dap.work_queue import WorkQueue
-from djinn_jupyter.errors import (
-    DjinnError,
-    EngineUnavailable,
-    IllegalMove,
-    SessionsWouldSuffer,
-    UnknownSession,
-    UsageError,
-)
 from djinn_jupyter.link.registry import is_alive
-from djinn_jupyter.settings import GivenSampling, chosen
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import (
     Event,
@@ -86,7 +74,7 @@ class BreakpointCommands:
     def _at_line(self, point: protocol.SourceBreakpoint) -> WantedBreakpoint:
         try:
             _, site = self._debuggee.tree.site_at(self._client.from_line(point.line))
-        except DjinnError as error:
+        except errors.DjinnError as error:
             return WantedBreakpoint(site=None, condition=None, hits=None, failure=error)
         return WantedBreakpoint(site=site, condition=point.condition, hits=point.hit_condition)
 
@@ -183,7 +171,7 @@ class AdapterLifecycle:
         execution: Execution,
         reports: Reports,
         events: EngineEvents,
-        queue: WorkQueue,
+        queue: work_queue.WorkQueue,
     ) -> None:
         self._client, self._debuggee, self._execution = client, debuggee, execution
         self._reports, self._events, self._queue = reports, events, queue
@@ -200,7 +188,7 @@ class AdapterLifecycle:
     def launch(self, given: protocol.Launch, request: Request) -> None:
         """Load the model, or find its engine, and open a session; its run starts at configurationDone."""
         if (given.prompt is None) == (given.tokens is None):
-            raise UsageError("launch: give the prompt once, as `prompt` or as a list `tokens`.")
+            raise errors.UsageError("launch: give the prompt once, as `prompt` or as a list `tokens`.")
         self._set_about(given, request, lambda: launched(given, self._progress))
 
     @handles("attach", protocol.Attach)
@@ -213,16 +201,16 @@ class AdapterLifecycle:
 
     def _set_about(self, plan: protocol.Launch | protocol.Attach, request: Request, job: Callable[[], Target]) -> None:
         if self._debuggee.plan is not None:
-            raise IllegalMove("This conversation debugs something already; start another one.")
+            raise errors.IllegalMove("This conversation debugs something already; start another one.")
         self._debuggee.plan = plan
 
-        def opened(outcome: Target | DjinnError) -> None:
+        def opened(outcome: Target | errors.DjinnError) -> None:
             self._opening = None
             try:
-                if isinstance(outcome, DjinnError):
+                if isinstance(outcome, errors.DjinnError):
                     raise outcome
                 self._begin(plan, request, outcome)
-            except DjinnError as error:
+            except errors.DjinnError as error:
                 self._debuggee.plan = None
                 self._debuggee.let_go()
                 self._client.refuse(request, error)
@@ -274,7 +262,7 @@ class AdapterLifecycle:
     def disconnect(self, given: protocol.Disconnect, request: Request) -> None:
         try:
             self.leave(given.terminate_debuggee)
-        except DjinnError as error:
+        except errors.DjinnError as error:
             self._client.refuse(request, error)
         else:
             self._client.respond(request)
@@ -287,7 +275,7 @@ class AdapterLifecycle:
         try:
             if self._debuggee.threads:
                 self._part(self._closes() if terminate is None else terminate)
-        except (EngineUnavailable, UnknownSession):
+        except (errors.EngineUnavailable, errors.UnknownSession):
             pass  # the engine or the session has already ended
         finally:
             self._debuggee.let_go()
@@ -297,7 +285,7 @@ class AdapterLifecycle:
         moves = (thread.move for thread in self._debuggee.threads.values() if thread.move is not None)
         for request in (self._opening, *(move.request for move in moves)):
             if request is not None:
-                self._client.refuse(request, IllegalMove("The client has left before this was done."))
+                self._client.refuse(request, errors.IllegalMove("The client has left before this was done."))
 
     def _closes(self) -> bool:
         plan = self._debuggee.plan
@@ -307,7 +295,7 @@ class AdapterLifecycle:
         if closes:
             try:
                 return self._close()
-            except SessionsWouldSuffer:
+            except errors.SessionsWouldSuffer:
                 self._part(closes=False)  # it stays, without the editor's breakpoints
                 raise
         for thread in self._debuggee.threads.values():
@@ -319,7 +307,7 @@ class AdapterLifecycle:
         plan = self._debuggee.plan
         try:
             self._debuggee.first.session.close(force=plan is not None and plan.force)
-        except UnknownSession:
+        except errors.UnknownSession:
             pass  # closed by another client
 
 
@@ -331,7 +319,7 @@ def _run(session: RemoteSession, plan: protocol.Launch) -> Stop:
         ignore_eos=plan.ignore_eos,
         chat=plan.chat,
         free=plan.no_debug,
-        **chosen(GivenSampling, plan),
+        **settings.chosen(settings.GivenSampling, plan),
     )
     return stop
 
@@ -347,7 +335,7 @@ class Sources:
     def source(self, given: protocol.ReadSource, request: Request) -> Body:
         wanted, tree = given.source or protocol.Source(), self._debuggee.tree
         if not tree.means(wanted.name, wanted.path, given.source_reference or wanted.source_reference):
-            raise UsageError(f"The only source is {tree.name}, the model (reference {REFERENCE}).")
+            raise errors.UsageError(f"The only source is {tree.name}, the model (reference {REFERENCE}).")
         return {"content": tree.text, "mimeType": "text/plain"}
 
     @handles("loadedSources")
@@ -385,17 +373,17 @@ class Adapter:
         first_frame: int = 1,
         first_reference: int = 1,
         in_use: InUse | None = None,
-        access: PortAccess | None = None,
+        access: port_access.PortAccess | None = None,
     ) -> None:
         self._access = access
-        references, frames = References(first_reference), Frames(first_frame)
-        self.queue, self.client = WorkQueue(), Client(send)
+        references, frames = values.References(first_reference), Frames(first_frame)
+        self.queue, self.client = work_queue.WorkQueue(), Client(send)
         self.debuggee = Debuggee(first_thread=first_thread, in_use=in_use)
         self.reports = Reports(self.client, self.debuggee, references, frames)
         self.execution = Execution(self.client, self.debuggee, self.reports, self.queue)
         self.events = EngineEvents(self.client, self.debuggee, self.execution, self.reports)
         repl = Repl(self.execution, self.reports)
-        self.inspection = Inspection(self.client, self.debuggee, references, frames, self.reports, repl)
+        self.inspection = inspection.Inspection(self.client, self.debuggee, references, frames, self.reports, repl)
         self._lifecycle = AdapterLifecycle(
             self.client, self.debuggee, self.execution, self.reports, self.events, self.queue
         )
@@ -434,7 +422,7 @@ class Adapter:
         """Do queued work. A failure that answers no request is written to the client's console; the adapter goes on."""
         try:
             work()
-        except DjinnError as error:
+        except errors.DjinnError as error:
             self.client.write(f"{error}\n", "stderr")
         except Exception as error:  # the top of the adapter's thread
             log.exception("unforeseen")
@@ -449,11 +437,11 @@ class Adapter:
             if self._access is not None:
                 self._access.check(request)
             body = self.handlers.answer(request)
-        except DjinnError as error:
+        except errors.DjinnError as error:
             self.client.refuse(request, error)
         except Exception as error:
             log.exception("unforeseen")
-            self.client.refuse(request, DjinnError(f"The adapter met an error it does not know ({error!r})."))
+            self.client.refuse(request, errors.DjinnError(f"The adapter met an error it does not know ({error!r})."))
         else:
             if body is not None:
                 self.client.respond(request, body)

@@ -28,9 +28,7 @@ from djinn_jupyter.editors.dap.values import (
     sizes,
 )
 from djinn_jupyter.errors import IllegalMove, UnknownSite, UsageError
-from djinn_jupyter.wire.nouns import LensRow
-from djinn_jupyter.wire.sites import MODEL_POINTS, parse_site
-from djinn_jupyter.wire.texts import told_apart
+from djinn_jupyter.wire import nouns, sites, texts
 
 TOP = 5
 CHEAP_ROWS = 64
@@ -61,7 +59,7 @@ def lens(look: StoppedValues) -> Container:
     return Listed(len(positions), rows)
 
 
-def _lens_rows(look: StoppedValues, positions: tuple[int, ...]) -> tuple[tuple[LensRow, ...], str]:
+def _lens_rows(look: StoppedValues, positions: tuple[int, ...]) -> tuple[tuple[nouns.LensRow, ...], str]:
     """Read the lens at the stop; if its value has not the width of the residual stream, at its layer's `resid_pre`.
     Return the rows and their site."""
     if not positions:
@@ -69,13 +67,13 @@ def _lens_rows(look: StoppedValues, positions: tuple[int, ...]) -> tuple[tuple[L
     try:
         read = look.lens(TOP, positions=positions)
     except UnknownSite:
-        layer = parse_site(look.stop.site).layer
+        layer = sites.parse_site(look.stop.site).layer
         site = f"resid_pre.{look.stop.layer if layer is None else layer}"
         read = look.lens(TOP, site=site, positions=positions)
     return read.rows, read.site
 
 
-def _lens_row(row: LensRow, site: str) -> Variable:
+def _lens_row(row: nouns.LensRow, site: str) -> Variable:
     tops = [Variable(name=repr(top.text), value=number(top.probability)) for top in row.top]
     return Variable(
         name=f"[{row.position}]", value=f"{row.text!r} then {spell_top(row.top[:3])}", type=site, inside=Fixed(*tops)
@@ -157,7 +155,7 @@ class Inspection:
         """Return the followed sessions as threads, with names that tell them apart, and what is swept, collected or
         read in them."""
         threads = self._debuggee.threads.values()
-        shown = told_apart(one.name for one in threads)
+        shown = texts.told_apart(one.name for one in threads)
         shown |= {name: f"{shown[name]} ({progress})" for name, progress in self._debuggee.at_work() if name in shown}
         return {"threads": [{"id": one.number, "name": shown[one.name]} for one in threads]}
 
@@ -257,7 +255,7 @@ class Inspection:
         model."""
         if not _SITE.match(text):
             return False
-        return "." in text or text.partition("[")[0] in MODEL_POINTS or text in self._debuggee.tree.modules
+        return "." in text or text.partition("[")[0] in sites.MODEL_POINTS or text in self._debuggee.tree.modules
 
     def _found(self, reference: int) -> tuple[DebugThread, Container]:
         """Return the thread and container of a reference. IllegalMove where it holds values of an earlier edition."""

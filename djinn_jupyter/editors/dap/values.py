@@ -11,14 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from djinn_jupyter.api import edits
-from djinn_jupyter.api.arrays import to_numpy
-from djinn_jupyter.api.looks import Effect, Lens
+from djinn_jupyter.api import arrays, edits, looks
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused, read_figures
-from djinn_jupyter.editors.dap import breakpoints
+from djinn_jupyter.editors.dap import breakpoints, changes
 from djinn_jupyter.editors.dap.breakpoints import AnyArray
-from djinn_jupyter.editors.dap.changes import read_change, read_number
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import FiguresRead
@@ -183,7 +180,7 @@ class StoppedValues:
         read = read_figures(self.session, site, positions=positions, each=True)
         self.check(read.stop)
         assert read.each is not None
-        return to_numpy(read.each)
+        return arrays.to_numpy(read.each)
 
     def row(self, site: str, position: int) -> AnyArray:
         """Return the value at one position of a site."""
@@ -216,12 +213,12 @@ class StoppedValues:
         self.check(read.stop)
         return read.value
 
-    def effect(self) -> Effect:
+    def effect(self) -> looks.Effect:
         read = self.session.effect()
         self.check(read.reply.stop)
         return read
 
-    def lens(self, top: int = 5, *, site: str | None = None, positions: tuple[int, ...] | None = None) -> Lens:
+    def lens(self, top: int = 5, *, site: str | None = None, positions: tuple[int, ...] | None = None) -> looks.Lens:
         read = self.session.lens(top, site=site, positions=positions)
         self.check(read.reply.stop)
         return read
@@ -262,11 +259,11 @@ class ValuePart:
         if self.unit is not None:
             site = parse_site(f"{site.whole()}[{spell_selector((self.unit,))}]")
         if self.entry is None:
-            edit = read_change(text)
+            edit = changes.read_change(text)
         else:
             assert present is not None
             changed = breakpoints.wide(present).copy()
-            changed[self.entry] = read_number(text)
+            changed[self.entry] = changes.read_number(text)
             edit = edits.set_to(changed[None, None, :])
         session.edit(edit, self.position, str(site), stop=self.look.identity)
         self.look.refresh()

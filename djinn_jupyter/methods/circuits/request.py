@@ -7,11 +7,8 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta
 
 from djinn_jupyter.methods.sweep.request import MOST_STEPS, LineSource
-from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire import arrays, modules, nouns, provenance
 from djinn_jupyter.wire.base import Frozen, ReplyBase, bounded_by
-from djinn_jupyter.wire.modules import AdapterIdentity
-from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
-from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.request_base import SessionRequest, Spelling
 
 EdgeMethod = Literal["gradients", "exact"]
@@ -27,9 +24,9 @@ class EdgeRecipe(Frozen, frozen=True):
     of the sessions named, None for the engine's own, their `adapter`, and the origin."""
 
     asked: AttributeEdges
-    attention: AttentionName | None
-    by: Provenance
-    adapter: AdapterIdentity | None = None
+    attention: nouns.AttentionName | None
+    by: provenance.Provenance
+    adapter: modules.AdapterIdentity | None = None
 
 
 class EdgesAttributed(ReplyBase):
@@ -41,12 +38,12 @@ class EdgesAttributed(ReplyBase):
     metric: str
     writers: tuple[str, ...]
     readers: tuple[str, ...]
-    scores: Array
+    scores: arrays.Array
     corrupted: float
     clean: float
     steps: int
     notes: tuple[str, ...] = ()
-    stop: StopIdentity | None = None
+    stop: nouns.StopIdentity | None = None
     made: EdgeRecipe | None = None
     method: EdgeMethod = "gradients"
 
@@ -74,9 +71,9 @@ class CircuitRecipe(Frozen, frozen=True):
     """All that computes the circuits again, as of edges."""
 
     asked: RunCircuits
-    attention: AttentionName | None
-    by: Provenance
-    adapter: AdapterIdentity | None = None
+    attention: nouns.AttentionName | None
+    by: provenance.Provenance
+    adapter: modules.AdapterIdentity | None = None
 
 
 class CircuitsRun(ReplyBase):

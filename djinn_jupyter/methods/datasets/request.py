@@ -9,10 +9,7 @@ from typing import Annotated, Generic, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.base import EventBase, ReplyBase
-from djinn_jupyter.wire.greeting import Checked
-from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire import arrays, base, greeting, looks
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.request_base import OwnName, Positions, R, SessionRequest, SomeTokens, Spelling, Text
 
@@ -25,7 +22,7 @@ def shard_name(shard: int) -> str:
     return f"shard-{shard:05d}.safetensors"
 
 
-class Collected(ReplyBase):
+class Collected(base.ReplyBase):
     """The shard is whole: on the disk at `path`, or in `content` the bytes of its file, or, without either, with the
     client, which has it already. `bytes_stored` are those of the file, None of the client's. `existed`: it was there
     already, and how it was computed stands in it. `mode` is how it was computed now; the prompts numbered `rechecked`
@@ -41,7 +38,7 @@ class Collected(ReplyBase):
     rechecked: tuple[int, ...]
     largest_difference: float | None
     notes: tuple[str, ...] = ()
-    content: Array | None = None
+    content: arrays.Array | None = None
 
 
 class CollectFields(SessionRequest[R], Generic[R]):
@@ -80,12 +77,12 @@ class Collect(CollectFields[Collected], changes=False, wakes_weights=True, whole
     and whole shards stay."""
 
 
-class CheckCollect(CollectFields[Checked], changes=False, wakes_weights=True, whole_layers=True):
+class CheckCollect(CollectFields[greeting.Checked], changes=False, wakes_weights=True, whole_layers=True):
     """Refuse what a Collect of the same fields would be refused for before it computes: also a folder that the engine
     cannot write, or that has another collection. Nothing is begun and nothing written."""
 
 
-class CollectionProgressed(EventBase):
+class CollectionProgressed(base.EventBase):
     """`done` of the `total` prompts of a shard are computed."""
 
     done: int
@@ -97,15 +94,15 @@ class CollectionProgressed(EventBase):
 ScoredLine = SomeTokens | OwnName
 
 
-class Scored(ReplyBase):
+class Scored(base.ReplyBase):
     """`tokens` of each prompt. `values`, fp32, of all prompts one after the other: the negative log-likelihood of each
     token but the first, or logits [positions, vocabulary]. `largest_difference` is by how much losses computed together
     differed from the same computed alone, of those that were; None where each prompt was computed alone, as `mode`
     says then, for the reasons in `notes`. `seed` is the request's, and `made` what else the values follow from."""
 
     tokens: tuple[tuple[int, ...], ...]
-    values: Array
-    made: Circumstances
+    values: arrays.Array
+    made: looks.Circumstances
     seed: int = 0
     mode: Mode = "exact"
     largest_difference: float | None = None

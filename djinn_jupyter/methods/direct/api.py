@@ -8,16 +8,11 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from djinn_jupyter.api import arrays, fed_again, interrupts, likeness, result, temporary
 from djinn_jupyter.api.arguments import shown, typed
-from djinn_jupyter.api.arrays import to_numpy
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.fed_again import fed_recipe, stopped_again
-from djinn_jupyter.api.interrupts import waits
-from djinn_jupyter.api.likeness import require_modules
 from djinn_jupyter.api.patches import Positions
-from djinn_jupyter.api.result import STRONGEST, Result
 from djinn_jupyter.api.session import RemoteSession
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.methods.direct.request import Attribute, Attributed, AttributionRecipe
@@ -28,7 +23,7 @@ NEURONS: Final = "mlp_post"  # the column of all neurons of a layer
 Term = tuple[str, int | None, int | None, int | None, float]
 
 
-class Attribution(Result):
+class Attribution(result.Result):
     """The contributions of module outputs to a logit, or to the difference of two. `logit` is the sum of all
     `contributions`, the `embedding`, the `constant` (biases of the final norm and the head) and the `rest` (edits,
     rules, rounding); of neurons `neurons` has the parts by layer, numpy float64. `values` are all of them, as
@@ -46,7 +41,9 @@ class Attribution(Result):
         self.position, self.layer, self.tokens, self.logit = reply.position, reply.layer, reply.tokens, reply.logit
         self.embedding, self.constant, self.rest = reply.embedding, reply.constant, reply.rest
         self.contributions: tuple[Contribution, ...] = reply.contributions
-        self.neurons: dict[int, np.ndarray[Any, Any]] = {one.layer: to_numpy(one.values) for one in reply.neurons}
+        self.neurons: dict[int, np.ndarray[Any, Any]] = {
+            one.layer: arrays.to_numpy(one.values) for one in reply.neurons
+        }
         self.notes = reply.notes
         self.values = np.array(self.columns()["value"], dtype=np.float64)
         self._lines = () if reply.made is None else (reply.made.line,)
@@ -103,7 +100,7 @@ class Attribution(Result):
         return {name: of for name, of in columns.items() if name != "neuron" or self.neurons}
 
     @typed
-    def top(self, count: int = STRONGEST) -> list[tuple[str, float]]:
+    def top(self, count: int = result.STRONGEST) -> list[tuple[str, float]]:
         """Return the largest parts of heads, neurons and modules, by size: the name of each, as z.5[3] or
         mlp_post.2[17], and its value."""
         table = self.columns()
@@ -123,7 +120,7 @@ class Attribution(Result):
         found, made = super().recipe, self.reply.made
         assert made is not None
         asked = {"tokens": [token.token for token in self.tokens], "layer": self.layer}
-        return {**found, **fed_recipe(made.passes), **asked}
+        return {**found, **fed_again.fed_recipe(made.passes), **asked}
 
     def _replied_again(self, channel: Channel, reply: Attributed) -> Attributed:
         assert reply.made is not None
@@ -172,9 +169,9 @@ def _told_again(channel: Channel, made: AttributionRecipe) -> Attributed:
     layers = channel.welcome.model.layers
     if made.layer > layers:
         raise UsageError(f"its parts are of layers 0 to {made.layer - 1}, and this model has {layers} layers.")
-    require_modules(channel, made.made.modules)
+    likeness.require_modules(channel, made.made.modules)
     site = f"resid_post.{made.layer - 1}"
-    with stopped_again(channel, "attribution", made.made, made.line, made.passes, site) as (name, _):
+    with fed_again.stopped_again(channel, "attribution", made.made, made.line, made.passes, site) as (name, _):
         asked = Attribute(
             session=name,
             tokens=(made.tokens[0], *made.tokens[1:]),
@@ -200,7 +197,7 @@ def _name(point: str, layer: int | None, head: int | None, neuron: int | None) -
 UNITS: Final = ("head", "neuron")
 
 
-@waits("The attribution")
+@interrupts.waits("The attribution")
 @typed
 def direct(
     engine: RemoteEngine,
@@ -225,7 +222,7 @@ def direct(
     (51, True)
     """
     units, tokens = _units(over), _tokens_of(metric)
-    with temporary_session(engine.channel, "attribution", adapter) as name:
+    with temporary.temporary_session(engine.channel, "attribution", adapter) as name:
         session = RemoteSession(engine.channel, name)
         session.breakpoint(f"resid_post.{engine.description.layers - 1}")
         session.run(line, max_new_tokens=1)

@@ -12,14 +12,8 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api.arguments import typed
-from djinn_jupyter.api.arrays import to_numpy
+from djinn_jupyter.api import arguments, arrays, interrupts, partial_replies, result, tables, temporary
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.interrupts import waits
-from djinn_jupyter.api.partial_replies import replied_in_parts
-from djinn_jupyter.api.result import STRONGEST, Result
-from djinn_jupyter.api.tables import Tabular, in_columns
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.circuits.api.edges import name_of
@@ -110,7 +104,7 @@ class GraphNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrunedGraph(Tabular):
+class PrunedGraph(tables.Tabular):
     """The nodes and edges of most influence: (source, target, effect, influence), the most influential first."""
 
     nodes: tuple[GraphNode, ...]
@@ -119,10 +113,10 @@ class PrunedGraph(Tabular):
     def columns(self) -> dict[str, list[Any]]:
         """Return the edges as lists by column."""
         rows = [(one.name, other.name, effect, share) for one, other, effect, share in self.edges]
-        return in_columns(("source", "target", "effect", "influence"), rows)
+        return tables.in_columns(("source", "target", "effect", "influence"), rows)
 
 
-class AttributionGraph(Result):
+class AttributionGraph(result.Result):
     """`values` are float32 [targets, sources], in the order of `targets` and `sources`: the direct effect of each
     source on each target (of a feature: before its activation). `replacement` is the share of the influence that comes
     from embeddings and not from errors, over all paths; `completeness` the share of what comes in at each node that is
@@ -139,9 +133,9 @@ class AttributionGraph(Result):
         self.check()  # so that no number of a file asks for more nodes than its arrays have
         reply, made = self.reply, self.reply.made
         self.tokens = self._lines = () if made is None or isinstance(made.asked.line, str) else (made.asked.line,)
-        self.values: np.ndarray[Any, Any] = to_numpy(reply.edges)
+        self.values: np.ndarray[Any, Any] = arrays.to_numpy(reply.edges)
         self.notes, self.stop, self.active = reply.notes, reply.stop, reply.active
-        self.reached, self.bias, self.summed = map(to_numpy, (reply.reached, reply.bias, reply.summed))
+        self.reached, self.bias, self.summed = map(arrays.to_numpy, (reply.reached, reply.bias, reply.summed))
         self.difference = float(np.abs(self.summed - self.reached).max())
         self._effects, self._weights = self._square()
         self._influence = influence(shares(self._effects), self._weights)
@@ -213,8 +207,8 @@ class AttributionGraph(Result):
         tied = {id(end) for edge in found for end in edge[:2]}
         return PrunedGraph(nodes=tuple(one for one in self.nodes if id(one) in tied), edges=found)
 
-    @typed
-    def top(self, count: int = STRONGEST) -> list[tuple[str, str, float]]:
+    @arguments.typed
+    def top(self, count: int = result.STRONGEST) -> list[tuple[str, str, float]]:
         """Return (source, target, effect) of the edges of most influence, which is the size of an edge in a graph, of
         those that pruning leaves."""
         edges = self.pruned().edges[: max(count, 0)]
@@ -224,7 +218,7 @@ class AttributionGraph(Result):
         """Return all edges that carry anything as lists by column: source, target and effect."""
         places = np.argwhere(self.values != 0).tolist()
         rows = [(self.sources[at].name, self.targets[row].name, float(self.values[row, at])) for row, at in places]
-        return in_columns(("source", "target", "effect"), rows)
+        return tables.in_columns(("source", "target", "effect"), rows)
 
     def __repr__(self) -> str:
         features = f"{len(self.reply.sites):,} of {self.active:,} active features"
@@ -279,8 +273,8 @@ class AttributionGraph(Result):
         return (of_embeddings / total if total > 0 else 0.0), complete
 
 
-@waits(WORK)
-@typed
+@interrupts.waits(WORK)
+@arguments.typed
 def attribution_graph(
     engine: RemoteEngine,
     line: object,
@@ -330,6 +324,6 @@ def attribution_graph(
     def graph_of(reply: GraphMade) -> AttributionGraph:
         return AttributionGraph(reply, engine=name_of(engine))
 
-    with temporary_session(engine.channel, "graph") as name:
+    with temporary.temporary_session(engine.channel, "graph") as name:
         request = msgspec.structs.replace(asked, session=name)
-        return graph_of(replied_in_parts(engine.channel, request, WORK, graph_of))
+        return graph_of(partial_replies.replied_in_parts(engine.channel, request, WORK, graph_of))

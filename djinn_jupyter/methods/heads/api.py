@@ -10,15 +10,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api.arguments import typed
-from djinn_jupyter.api.arrays import largest, to_numpy
+from djinn_jupyter.api import arguments, arrays, interrupts, partial_replies, result, runs, temporary
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.interrupts import interruptible
-from djinn_jupyter.api.partial_replies import replied_in_parts
-from djinn_jupyter.api.result import Result
-from djinn_jupyter.api.runs import given_prompts, tokenized
 from djinn_jupyter.api.session import RemoteSession
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.heads.request import KINDS, MOST_LINES, HeadsRead, Kind, ReadHeads
@@ -27,7 +21,7 @@ WORK: Final = "The reading of heads"
 ANY_SESSION: Final = "heads"
 
 
-class _OfHeads(Result):
+class _OfHeads(result.Result):
     """A reading of heads, and `over` which lines, in words."""
 
     read_heads: HeadsRead = msgspec.field(name="read")
@@ -61,7 +55,7 @@ class HeadScores(_OfHeads):
         self.layers = read.layers
         self.tokens = self._lines = read.lines
         self.counted = dict(zip(KINDS, read.counted, strict=True))
-        self.values = to_numpy(read.scores)
+        self.values = arrays.to_numpy(read.scores)
         self.previous, self.duplicate, self.induction = self.values
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
@@ -79,7 +73,7 @@ class HeadScores(_OfHeads):
         warnings.warn("scores.best(kind, count) is scores.top(count, kind) now.", FutureWarning, stacklevel=2)
         return self.top(count, kind)
 
-    @typed
+    @arguments.typed
     def top(self, count: int = 5, kind: Kind | str = "induction") -> list[tuple[int, int, float]]:
         """Return (layer, head, score) of the heads with the highest scores of a kind, the highest first. UsageError.
 
@@ -89,7 +83,9 @@ class HeadScores(_OfHeads):
         """
         if kind not in KINDS:
             raise UsageError(f"Heads are scored as {', '.join(KINDS)}; {kind!r} is none of them.")
-        return [(self.layers[layer], head, score) for (layer, head), score in largest(getattr(self, kind), count)]
+        return [
+            (self.layers[layer], head, score) for (layer, head), score in arrays.largest(getattr(self, kind), count)
+        ]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the scores as lists by column: layer, head, and one for each kind."""
@@ -115,7 +111,7 @@ class HeadPatterns(_OfHeads):
             raise UsageError("The file has head scores, and no patterns; read it as dj.HeadScores.")
         self.layers, self.texts, self.pooled = read.layers, read.texts, read.pooled
         self.tokens = self._lines = read.lines
-        self.values = to_numpy(read.patterns)
+        self.values = arrays.to_numpy(read.patterns)
         self.scores = HeadScores(read, self.over)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
@@ -144,7 +140,7 @@ class HeadPatterns(_OfHeads):
         return f"Patterns of {len(self.layers)} layers x {self.heads} heads over {len(self.texts)} tokens"
 
 
-@typed
+@arguments.typed
 def head_scores(
     engine: RemoteEngine,
     /,
@@ -167,7 +163,7 @@ def head_scores(
     if prompts is not None:
         if any(one is not None for one in (length, samples, seed)):
             raise UsageError("length, samples and seed are of random tokens; leave them out beside prompts.")
-        lines = tuple(tokenized(engine.channel, given_prompts(prompts)))
+        lines = tuple(runs.tokenized(engine.channel, runs.given_prompts(prompts)))
         if not lines:
             raise UsageError("There are no prompts to score heads on.")
         return _scored(engine.channel, lines, f"over {len(lines)} prompts", adapter)
@@ -215,6 +211,6 @@ def _read(
     adapter: str | None = None,
     kept: Callable[[HeadsRead], object] = lambda read: None,
 ) -> HeadsRead:
-    with interruptible(WORK), temporary_session(channel, "heads", adapter) as session:
+    with interrupts.interruptible(WORK), temporary.temporary_session(channel, "heads", adapter) as session:
         request = ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
-        return replied_in_parts(channel, request, WORK, kept)
+        return partial_replies.replied_in_parts(channel, request, WORK, kept)

@@ -6,9 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.base import ReplyBase
-from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire import arrays, base, looks
 from djinn_jupyter.wire.request_base import OwnName, SessionRequest, SomeTokens
 
 MOST_LINES: Final = 4096
@@ -17,7 +15,7 @@ KINDS: Final[tuple[Kind, ...]] = ("previous", "duplicate", "induction")  # in th
 HeadsLine = SomeTokens | OwnName
 
 
-class HeadsRead(ReplyBase):
+class HeadsRead(base.ReplyBase):
     """`scores` [3, layers, heads], float64: the mean attention of a position to the one before it, to earlier positions
     with the same token, and to those that follow these (induction), over the `counted` positions of all lines that have
     such; NaN where there are none. `layers` are those that have attention patterns. `patterns` [layers, heads,
@@ -25,13 +23,13 @@ class HeadsRead(ReplyBase):
     weight. `lines` are the tokens of each, and `made` what else the scores follow from."""
 
     layers: tuple[int, ...]
-    scores: Array
+    scores: arrays.Array
     counted: tuple[int, int, int]
     texts: tuple[str, ...]
-    patterns: Array | None
+    patterns: arrays.Array | None
     pooled: int
     lines: tuple[tuple[int, ...], ...]
-    made: Circumstances
+    made: looks.Circumstances
 
     def is_whole_for(self, request: Any) -> bool:
         return len(self.lines) == len(request.lines)

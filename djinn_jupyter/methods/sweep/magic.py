@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.api.interrupts import WorkInterrupted
-from djinn_jupyter.api.patches import Patch
+from djinn_jupyter.api import interrupts, patches
 from djinn_jupyter.errors import SweepEnded, UsageError
-from djinn_jupyter.magics.editing import parse_edit
+from djinn_jupyter.magics import editing, screen
 from djinn_jupyter.magics.kernel_state import KernelState
 from djinn_jupyter.magics.parsing import (
     ADAPTER,
@@ -30,13 +29,11 @@ from djinn_jupyter.magics.parsing import (
     verb,
     words_of,
 )
-from djinn_jupyter.magics.screen import Redrawn
 from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
-from djinn_jupyter.methods.sweep import card
+from djinn_jupyter.methods.sweep import card, request
 from djinn_jupyter.methods.sweep.api import arguments, sweeping
 from djinn_jupyter.methods.sweep.api.grid import Grid
 from djinn_jupyter.methods.sweep.api.sweeping import OnProgress
-from djinn_jupyter.methods.sweep.request import Noise
 from djinn_jupyter.wire.edits import Edit
 
 _NAME = r"""\s*(?:'[^']*'|"[^"]*"|-?\d+(?::-?\d+)?)\s*"""
@@ -129,7 +126,7 @@ class SweepingMagics(Group):
             ),
         )
 
-    def _noise(self, args: Namespace) -> Noise | None:
+    def _noise(self, args: Namespace) -> request.Noise | None:
         if args.noise is None:
             if args.samples is not None or args.noise_scale is not None:
                 raise UsageError("--samples and --noise-scale are of the noise: add --noise POSITIONS.")
@@ -159,7 +156,7 @@ def metric_of(args: Namespace) -> str | list[str] | None:
     return metrics[0] if len(metrics) == 1 else metrics or None
 
 
-def pairs_of(group: Group, args: Namespace, *, noise: Noise | None = None) -> object:
+def pairs_of(group: Group, args: Namespace, *, noise: request.Noise | None = None) -> object:
     """Return the pairs of lines that --prompts names, None where it is not given. Raises UsageError."""
     if args.prompts is None:
         return None
@@ -178,10 +175,10 @@ def refuse_session(args: Namespace) -> None:
 def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgress], Grid]) -> None:
     """Draw a grid, which fills while it is computed, and keep it, also where it ended early. Raises UsageError, so that
     no later cell runs, where it was interrupted."""
-    drawing = Redrawn(state.screen)
+    drawing = screen.Redrawn(state.screen)
     try:
         grid = compute(lambda so_far, done, total: drawing.draw(lambda: card.grid_view(so_far)))
-    except WorkInterrupted as broken:
+    except interrupts.WorkInterrupted as broken:
         found: Any = broken.kept
         if found is None:
             raise
@@ -196,11 +193,11 @@ def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgres
     drawing.end(card.grid_view(grid, hover=args.hover))
 
 
-def swept_edit(state: KernelState, text: str | None) -> Edit | Patch | str | None:
+def swept_edit(state: KernelState, text: str | None) -> Edit | patches.Patch | str | None:
     """Return the edit that --edit spells; mean and resample by their names."""
     if text is None or text.strip() in ("mean", "resample"):
         return text if text is None else text.strip()
-    return parse_edit(state, words_of(text, posix=True), Namespace())
+    return editing.parse_edit(state, words_of(text, posix=True), Namespace())
 
 
 def named_line(state: KernelState, name: str | None) -> object:

@@ -7,15 +7,10 @@ from typing import Annotated, Final, Generic, Literal
 import msgspec
 from msgspec import Meta
 
-from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire import arrays, edits, greeting, nouns, provenance, running
 from djinn_jupyter.wire.base import EventBase, Frozen, ReplyBase, bounded_by
-from djinn_jupyter.wire.edits import Edit, EditBase
-from djinn_jupyter.wire.greeting import Checked
 from djinn_jupyter.wire.modules import AdapterIdentity, ModuleIdentity
-from djinn_jupyter.wire.nouns import AttentionName, Mode
-from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.request_base import OwnName, Positions, R, SessionRequest, SomeTokens, Spelling
-from djinn_jupyter.wire.running import MOST_METRICS
 
 MOST_STEPS: Final = 1000  # of integrated gradients
 MOST_PLANNED: Final = 65_536  # pairs of a plan of calls
@@ -36,11 +31,11 @@ def source_of(edited: EditedLine) -> EditedLine:
     return "clean" if edited == "corrupted" else "corrupted"
 
 
-class Mean(EditBase, frozen=True):
+class Mean(edits.EditBase, frozen=True):
     """The mean over the positions of the clean line, of the line itself where there is none."""
 
 
-class Resample(EditBase, frozen=True):
+class Resample(edits.EditBase, frozen=True):
     """The value at another position of the clean line, of the line itself where there is none; drawn by the seed."""
 
 
@@ -52,7 +47,7 @@ class Noise(Frozen, frozen=True):
     scale: Annotated[float, Meta(gt=0)] = 3.0
 
 
-SweptEdit = Edit | Mean | Resample
+SweptEdit = edits.Edit | Mean | Resample
 
 
 class Continued(Frozen, frozen=True):
@@ -61,7 +56,7 @@ class Continued(Frozen, frozen=True):
     recipe: Annotated[str, Meta(max_length=64)]
     cells: Annotated[tuple[int, ...], bounded_by("cells", MOST_CELLS)]
     values: Annotated[
-        tuple[Annotated[tuple[float, ...], Meta(max_length=MOST_METRICS)], ...], bounded_by("cells", MOST_CELLS)
+        tuple[Annotated[tuple[float, ...], Meta(max_length=running.MOST_METRICS)], ...], bounded_by("cells", MOST_CELLS)
     ]
 
 
@@ -81,8 +76,8 @@ class Recipe(Frozen, frozen=True):
     `modules` that its sites are of, and the origin. `kept` cells were computed before, in other passes."""
 
     asked: Sweep
-    attention: AttentionName | None
-    by: Provenance
+    attention: nouns.AttentionName | None
+    by: provenance.Provenance
     adapter: AdapterIdentity | None = None
     kept: int = 0
     modules: tuple[ModuleIdentity, ...] = ()
@@ -94,7 +89,7 @@ class Measured(Frozen, frozen=True):
     differed by from the same computed alone, of those that were rechecked; None where each was computed alone."""
 
     metric: str
-    values: Array
+    values: arrays.Array
     corrupted: float
     clean: float | None
     largest_difference: float | None
@@ -122,7 +117,7 @@ class Swept(ReplyBase):
     texts: tuple[str, ...]
     edit: str
     measured: tuple[Measured, ...]
-    mode: Mode
+    mode: nouns.Mode
     seed: int
     computed: int
     rechecked: tuple[int, ...]
@@ -143,7 +138,7 @@ class SweepFields(SessionRequest[R], Generic[R]):
     corrupted: LineSource
     site: Spelling
     over: Annotated[tuple[Axis, ...], Meta(max_length=4)]
-    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
+    metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=running.MOST_METRICS)]
     clean: LineSource | None = None
     edit: SweptEdit | None = None
     noise: Noise | None = None
@@ -152,7 +147,7 @@ class SweepFields(SessionRequest[R], Generic[R]):
     align: Annotated[tuple[tuple[NamedPosition, NamedPosition], ...], bounded_by("positions")] = ()
     windows: Annotated[tuple[tuple[Axis, Annotated[int, Meta(ge=1)]], ...], Meta(max_length=6)] = ()
     in_pairs: bool = False
-    mode: Mode = "fast"
+    mode: nouns.Mode = "fast"
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     receivers: Annotated[tuple[Spelling, ...], Meta(max_length=1024)] = ()
     into: EditedLine = "corrupted"
@@ -181,7 +176,7 @@ class Sweep(SweepFields[Swept], shared="write", changes=False, wakes_weights=Tru
     of a layer, in turn, as (rows, calls), for a sweep that is made again."""
 
 
-class CheckSweep(SweepFields[Checked], shared="write", changes=False, wakes_weights=True, whole_layers=True):
+class CheckSweep(SweepFields[greeting.Checked], shared="write", changes=False, wakes_weights=True, whole_layers=True):
     """Refuse what a Sweep of the same fields would be refused for before it computes. Nothing is begun."""
 
     @property

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from djinn_jupyter.engine.loop import figures, lines
 from djinn_jupyter.engine.loop.dispatch import handles
-from djinn_jupyter.engine.loop.figures import draw_for
-from djinn_jupyter.engine.loop.lines import require_empty
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session import reports
@@ -17,25 +16,13 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove, UnknownSite, UsageError
-from djinn_jupyter.modules.engine import checks
-from djinn_jupyter.modules.engine.added import (
-    AddedModule,
-    Fitted,
-    described,
-    fitted,
-    point_of,
-    require_centering,
-    require_name,
-    written_width,
-)
+from djinn_jupyter.modules.engine import added, checks, processed_values
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter, LowRank
-from djinn_jupyter.modules.engine.processed_values import Processed, arithmetic_of, processed_at
+from djinn_jupyter.wire import base, sites
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.modules import TRANSCODERS, AdapterDescription, AdapterIdentity, ModuleIdentity
 from djinn_jupyter.wire.replies import AdapterAdded, Adapters, AddedModules, Cleared, Described, ModuleAdded
-from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.texts import in_quotes, label, shown
 
 
@@ -46,7 +33,7 @@ class AddedModuleRequests:
 
     @handles(ask.AddModule)
     def add_module(self, request: ask.AddModule, session: Session, holder: Holder) -> Steps[ModuleAdded] | ModuleAdded:
-        require_empty(session, "add a module", "engine.add_module")
+        lines.require_empty(session, "add a module", "engine.add_module")
         if request.form.kind in TRANSCODERS and self._runtime.forward.split:
             raise UsageError(
                 "A model that --tensor-parallel splits takes no transcoder, which reads and writes an MLP at once; "
@@ -55,8 +42,8 @@ class AddedModuleRequests:
         arrays = _arrays(request)
         inputs, features = checks.widths_of(request.form, arrays)
         if request.form.centered:
-            require_centering(self._anatomy)
-        point = point_of(request.name, request.at, self._runtime.forward.anatomy, inputs)
+            added.require_centering(self._anatomy)
+        point = added.point_of(request.name, request.at, self._runtime.forward.anatomy, inputs)
         identity = ModuleIdentity(
             name=request.name,
             at=str(point.site),
@@ -69,15 +56,15 @@ class AddedModuleRequests:
             bytes_held=checks.bytes_of(request.form, arrays),
         )
         checks.require_layers(request.form, arrays, point.site.layer or 0, len(self._anatomy.layers))
-        checks.require_written(request.form, arrays, written_width(identity, self._anatomy))
-        processed = processed_at(self._runtime.forward, request.form, point.site)
+        checks.require_written(request.form, arrays, added.written_width(identity, self._anatomy))
+        processed = processed_values.processed_at(self._runtime.forward, request.form, point.site)
         module = self._added.new(holder.person, identity)
         there = self._there(holder, module)
         if there is not None and there.held.missing is None:
             return ModuleAdded(module=there.describe(self._anatomy), existed=True)
         return self._adding(session, there or module, arrays, processed, holder)
 
-    def _there(self, holder: Holder, module: AddedModule) -> AddedModule | None:
+    def _there(self, holder: Holder, module: added.AddedModule) -> added.AddedModule | None:
         """Return the module of that site where it is of the same files. UsageError where it is another."""
         own = module.identity
         there = self._added.find(holder.person, own.name, module.layer)
@@ -94,21 +81,21 @@ class AddedModuleRequests:
     def _adding(
         self,
         session: Session,
-        module: AddedModule,
+        module: added.AddedModule,
         arrays: dict[str, Array],
-        processed: Processed | None,
+        processed: processed_values.Processed | None,
         holder: Holder,
     ) -> Steps[ModuleAdded]:
         """Put the tensors on the device of the point, one a step, and then the module among the others."""
         own = module.identity
-        yield from draw_for(self._added, own.bytes_held, self._runtime, session)
+        yield from figures.draw_for(self._added, own.bytes_held, self._runtime, session)
         try:
             tensors: dict[str, Tensor] = {}
             home = self._runtime.forward.home_of(self._runtime.resolve(module.at))
             for name, array in arrays.items():
                 tensors[name] = checks.on_device(name, array, own.form, home)
                 yield None
-            arithmetic = arithmetic_of(own.form, tensors, processed)
+            arithmetic = processed_values.arithmetic_of(own.form, tensors, processed)
             if self._there(holder, module) not in (None, module):  # another was added while this one was read
                 raise UsageError(f"Another module {module.site} was added meanwhile.")
             self._added.put(holder.person, module)
@@ -136,10 +123,10 @@ class AddedModuleRequests:
             self._added.take_out(holder.person, module)
         return Cleared(count=len(doomed))
 
-    def _require_new(self, module: AddedModule, holder: Holder) -> None:
+    def _require_new(self, module: added.AddedModule, holder: Holder) -> None:
         """Raise UsageError where a session still stands at another module of that site, which was removed."""
         for session in self._sessions.values():
-            if person_of(session.name) != holder.person:
+            if base.person_of(session.name) != holder.person:
                 continue
             before = (tap.added for tap in _taps_of(session) if tap.site.whole() == module.site)
             if any(one is not None and not module.is_that(one) for one in before):
@@ -148,9 +135,9 @@ class AddedModuleRequests:
                     "removed: choose another name, or make that session fresh."
                 )
 
-    def _require_unused(self, site: Site, holder: Holder) -> None:
+    def _require_unused(self, site: sites.Site, holder: Holder) -> None:
         for session in self._sessions.values():
-            if person_of(session.name) == holder.person and site in _sites_of(session):
+            if base.person_of(session.name) == holder.person and site in _sites_of(session):
                 raise UsageError(
                     f"{site} is used by session {in_quotes(session.name)}, which has a breakpoint, a rule or a watch "
                     "there: clear these first."
@@ -164,7 +151,7 @@ def _arrays(request: ask.AddModule) -> dict[str, Array]:
     return arrays
 
 
-def _sites_of(session: Session) -> Iterator[Site]:
+def _sites_of(session: Session) -> Iterator[sites.Site]:
     """Yield the sites, without selectors, of a session's breakpoints, rules and watches."""
     for breakpoint in session.breakpoints.values():
         yield breakpoint.site.whole()
@@ -203,9 +190,9 @@ class AdapterRequests:
     def add_adapter(
         self, request: ask.AddAdapter, session: Session, holder: Holder
     ) -> Steps[AdapterAdded] | AdapterAdded:
-        require_empty(session, "add an adapter", "engine.add_adapter")
-        require_name(request.name)
-        parts = fitted(self._runtime.forward, request.modules)
+        lines.require_empty(session, "add an adapter", "engine.add_adapter")
+        added.require_name(request.name)
+        parts = added.fitted(self._runtime.forward, request.modules)
         identity = AdapterIdentity(name=request.name, folder=request.folder, digest=request.digest)
         there = self._adapters.same(holder.person, identity)
         if there is not None and there.missing is None:
@@ -213,11 +200,11 @@ class AdapterRequests:
         return self._adding(session, there or HeldAdapter(identity=identity), parts, holder)
 
     def _adding(
-        self, session: Session, adapter: HeldAdapter, parts: list[Fitted], holder: Holder
+        self, session: Session, adapter: HeldAdapter, parts: list[added.Fitted], holder: Holder
     ) -> Steps[AdapterAdded]:
         """Put the matrices on the devices of their layers, a module a step, and then the adapter among the others."""
         size = sum(part.nbytes for part in parts)
-        yield from draw_for(self._adapters, size, self._runtime, session)
+        yield from figures.draw_for(self._adapters, size, self._runtime, session)
         try:
             products: list[LowRank] = []
             for part in parts:
@@ -248,7 +235,7 @@ class AdapterRequests:
     @handles(ask.SetAdapter)
     def set_adapter(self, request: ask.SetAdapter, session: Session, holder: Holder) -> Described:
         """Choose the adapter of a session that holds no line yet."""
-        person = person_of(session.name)
+        person = base.person_of(session.name)
         wanted = None if request.adapter is None else self._adapters.find(person, request.adapter)
         if wanted is not session.adapter:
             self._require_no_line(session)
@@ -264,7 +251,7 @@ class AdapterRequests:
             )
 
     def _described(self, adapter: HeldAdapter) -> AdapterDescription:
-        return described(adapter, self._computing_with(adapter))
+        return added.described(adapter, self._computing_with(adapter))
 
     def _computing_with(self, adapter: HeldAdapter) -> tuple[str, ...]:
         return tuple(name for name, session in self._sessions.items() if session.adapter is adapter)

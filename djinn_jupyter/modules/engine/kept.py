@@ -14,12 +14,10 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.modules.engine import checks
+from djinn_jupyter.modules.engine import checks, processed_values
 from djinn_jupyter.modules.engine.added import AddedModule, ModuleTable, fitted, point_of
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
-from djinn_jupyter.modules.engine.processed_values import arithmetic_of, processed_at
-from djinn_jupyter.modules.files.folder import read_folder
-from djinn_jupyter.modules.files.peft import read_adapter
+from djinn_jupyter.modules.files import folder, peft
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.modules import AdapterIdentity, ModuleIdentity
 
@@ -50,7 +48,7 @@ def _read_again(table: ModuleTable, module: AddedModule, person: str | None, for
     try:
         if person is not None:
             raise UsageError("Its folder lies on the machine of its person.")
-        found = read_folder(Path(module.identity.folder), module.layer)
+        found = folder.read_folder(Path(module.identity.folder), module.layer)
         if found.digest != module.identity.digest:
             raise UsageError(f"The files in {module.identity.folder} are others than they were.")
         _take_in(table, module, found.tensors, forward, point)
@@ -68,9 +66,9 @@ def _take_in(
         raise UsageError("It was kept with another size.")
     table.draw(size)
     try:
-        home, processed = forward.home_of(point), processed_at(forward, form, point.site)
+        home, processed = forward.home_of(point), processed_values.processed_at(forward, form, point.site)
         tensors = {name: checks.on_device(name, array, form, home) for name, array in arrays.items()}
-        module.held.arrive(arithmetic_of(form, tensors, processed))
+        module.held.arrive(processed_values.arithmetic_of(form, tensors, processed))
     except BaseException:
         table.give_back(size)
         raise
@@ -109,7 +107,7 @@ def _read_adapter_again(runtime: Runtime, adapter: HeldAdapter, person: str | No
     try:
         if person is not None:
             raise UsageError("Its folder lies on the machine of its person.")
-        found = read_adapter(Path(own.folder))
+        found = peft.read_adapter(Path(own.folder))
         if found.digest != own.digest:
             raise UsageError(f"The files in {own.folder} are others than they were.")
         parts = fitted(runtime.forward, found.modules)

@@ -14,18 +14,15 @@ import msgspec
 import numpy as np
 
 from djinn_jupyter import files
-from djinn_jupyter.api.arrays import to_numpy
+from djinn_jupyter.api import arrays, interrupts
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.interrupts import WorkInterrupted
 from djinn_jupyter.api.result_files import Reproduction, most_different
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.modules.files.files import tensors_in
-from djinn_jupyter.modules.training import calls
+from djinn_jupyter.modules.training import calls, jobs, unembedding
 from djinn_jupyter.modules.training.collections import GivenCollection, collection_of
-from djinn_jupyter.modules.training.jobs import AnyJob, SteeringJob
 from djinn_jupyter.modules.training.process import PROVENANCE, VECTOR, OnTrained, TrainedModule, module_in, train
-from djinn_jupyter.modules.training.unembedding import unembedding_of
 
 NOT_OF_BITS: Final = ("name", "ids")  # of a model or a collection: no number follows from them
 POINTS: Final = ("site", "written", "last")  # of a job: what its collection has
@@ -63,17 +60,17 @@ def _trained(
     if "last" in asked:
         places["head"] = str(place / "h.npz")
     try:
-        job = msgspec.convert({**asked, **places}, AnyJob)
+        job = msgspec.convert({**asked, **places}, jobs.AnyJob)
     except msgspec.ValidationError as error:
         raise UsageError(f"{before.folder} was trained by another version, whose call is another: {error}.") from None
     if "last" in asked:
-        unembedding_of(engine, collection, asked["last"]).save(Path(places["head"]))
-    if isinstance(job, SteeringJob) and not files.was_trained(before.provenance):
+        unembedding.unembedding_of(engine, collection, asked["last"]).save(Path(places["head"]))
+    if isinstance(job, jobs.SteeringJob) and not files.was_trained(before.provenance):
         calls.write_difference(job)
     else:
         try:
             train(job, on_progress)
-        except WorkInterrupted:
+        except interrupts.WorkInterrupted:
             raise KeyboardInterrupt from None  # what it has so far goes with its temporary folder
     return module_in(Path(job.to), before.site, before.kind)
 
@@ -97,7 +94,7 @@ def _numbers(folder: Path) -> Numbers:
     """Return all numbers of a module's folder: the tensors of its files, and its vector."""
     found: Numbers = {}
     for path in sorted(folder.glob("*.safetensors")):
-        found |= {name: to_numpy(one) for name, one in tensors_in(path, path.read_bytes()).items()}
+        found |= {name: arrays.to_numpy(one) for name, one in tensors_in(path, path.read_bytes()).items()}
     with contextlib.suppress(FileNotFoundError):
         found[VECTOR] = np.load(folder / VECTOR, allow_pickle=False)
     return found

@@ -13,27 +13,16 @@ from torch import Tensor, nn
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.reasons import first_line
+from djinn_jupyter.engine.passes import rounding, shared_cache
 from djinn_jupyter.engine.passes.forward import Forward, device_memory_for
 from djinn_jupyter.engine.passes.metric import Metrics
-from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
-from djinn_jupyter.engine.passes.shared_cache import why_not_batched
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.engine.system.device import out_of_memory
+from djinn_jupyter.engine.system import arrays, device
 from djinn_jupyter.errors import OverQuota, SlabFull, UsageError
-from djinn_jupyter.methods.attribution.engine.estimates import (
-    KEYS,
-    QUERIES,
-    SUMMED,
-    Estimates,
-    carry,
-    metric_gradient,
-    require_slopes,
-    z_of,
-)
+from djinn_jupyter.methods.attribution.engine import estimates
 from djinn_jupyter.methods.attribution.engine.line import GradedLine, GradientStream, LayerArguments, counted, recording
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
 from djinn_jupyter.methods.sweep.engine import edits
@@ -42,8 +31,7 @@ from djinn_jupyter.methods.sweep.engine.places import Spot, SweptPlaces
 from djinn_jupyter.methods.sweep.engine.sweep import SweepWay, way_to_sweep
 from djinn_jupyter.methods.sweep.engine.together import Together
 from djinn_jupyter.methods.sweep.request import Estimate, Measured, Sweep, Swept
-from djinn_jupyter.wire.modules import AdapterIdentity
-from djinn_jupyter.wire.sites import Site
+from djinn_jupyter.wire import modules, sites
 
 LENGTHS: Final = (4, 8, 12)
 OVER: Final = 1.1  # allocators round up
@@ -69,7 +57,7 @@ class Trials:
     their own."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, AdapterIdentity | None], GraphSize | str] = {}
+        self._found: dict[tuple[str, modules.AdapterIdentity | None], GraphSize | str] = {}
 
     def size(self, runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, None, GraphSize]:
         """Return how large this model's graphs are. Raises UsageError where it cannot go backward."""
@@ -91,7 +79,7 @@ def why_no_line(forward: Forward) -> str | None:
         return "its weights stream, and are gone from the device by the way back"
     if forward.anatomy.mappings:
         return "its layers pass on more than the hidden state"
-    return why_not_batched(forward)
+    return shared_cache.why_not_batched(forward)
 
 
 def _tried(runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, None, GraphSize | str]:
@@ -109,12 +97,12 @@ def _tried(runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, Non
         assert line is not None
         logits_V = line.logits(end_1SD)
         yield from line.back([torch.ones_like(logits_V)], _Unread())
-    except (*REFUSALS, UsageError) as error:
-        if isinstance(error, BaseException) and out_of_memory(error):
+    except (*rounding.REFUSALS, UsageError) as error:
+        if isinstance(error, BaseException) and device.out_of_memory(error):
             raise  # this says nothing of the family
         return f"its layers refuse to ({first_line(error).rstrip('.')})"
     base = yield from alone.run(tokens, (), residuals=False)
-    if not equal_but_for_rounding(logits_V[None], base.logits_V[None], end_1SD.dtype):
+    if not rounding.equal_but_for_rounding(logits_V[None], base.logits_V[None], end_1SD.dtype):
         return "its layers compute other values by themselves than in its own forward"
     return GraphSize(measured=(sizes[0], sizes[1], sizes[2]))
 
@@ -180,16 +168,16 @@ class Attributing:
     ) -> None:
         self.runtime, self.session, self.asked = runtime, session, asked
         self.estimate, self.trials = estimate, trials
-        self.estimates = Estimates(
+        self.estimates = estimates.Estimates(
             places=asked.places,
             layers=runtime.forward.layers,
             weight=1 / estimate.steps,
             dropping="cancellation" in estimate.corrections,
         )
         taps = self.asked.places.taps.values() if "attention" in self.estimate.corrections else ()
-        self._carried = [tap for tap in taps if tap.site.point in (*QUERIES, *KEYS)]
+        self._carried = [tap for tap in taps if tap.site.point in (*estimates.QUERIES, *estimates.KEYS)]
         self.done = 0
-        self._clean: dict[Site, Tensor] = {}
+        self._clean: dict[sites.Site, Tensor] = {}
 
     def steps(self, workspace: Workspace) -> Steps[Swept]:
         """Compute every cell. Raises SlabFull and OutOfDeviceMemory where memory does not suffice; UsageError where the
@@ -208,7 +196,7 @@ class Attributing:
         if asked.source is not None:
             source = GradedLine(forward, LayerArguments.of(forward, asked.source), taps)
             clean_V = source.logits((yield from self._counted(source.onward(self._keep_clean))))
-        through = {tap.site: tap for tap in (*taps, *(z_of(forward, tap) for tap in self._carried))}
+        through = {tap.site: tap for tap in (*taps, *(estimates.z_of(forward, tap) for tap in self._carried))}
         line = GradedLine(forward, LayerArguments.of(forward, asked.line), through.values())
         graphs = self.estimate.steps == 1
         end_1SD = yield from self._counted(line.onward(self._note_change, graphs=graphs, keep=keep))
@@ -231,7 +219,7 @@ class Attributing:
             yield from self._back(line, line.logits(end_1SD))
 
     def _back(self, line: GradedLine, logits_V: Tensor) -> Pieces:
-        by_logits = [metric_gradient(metric, logits_V) for metric in self.asked.metrics.each]
+        by_logits = [estimates.metric_gradient(metric, logits_V) for metric in self.asked.metrics.each]
         yield from self._counted(line.back(by_logits, self.estimates, dropping=self.estimates.dropping))
 
     def _carry(self, line: GradedLine) -> Pieces:
@@ -240,8 +228,8 @@ class Attributing:
         rows = places.alignment.rows
         row = None if "row" in places.parts else 0 if rows is None else rows[0]
         for tap in self._carried:
-            carried = carry(forward, line, tap, self.estimates.changes[tap.site], row)
-            self.estimates.carried.setdefault(z_of(forward, tap).site, {})[tap.site] = carried
+            carried = estimates.carry(forward, line, tap, self.estimates.changes[tap.site], row)
+            self.estimates.carried.setdefault(estimates.z_of(forward, tap).site, {})[tap.site] = carried
             self._count(CARRYING)
             yield None
 
@@ -254,7 +242,9 @@ class Attributing:
         hidden = self.runtime.forward.anatomy.hidden_size * max(one.itemsize for one in self._dtypes)
         values = (layers + 2 + len(asked.metrics.each)) * length * hidden
         values += sum(self._value_bytes(tap, length) for tap in asked.places.taps.values())
-        values += sum(CARRYING * self._value_bytes(z_of(self.runtime.forward, tap), length) for tap in self._carried)
+        values += sum(
+            CARRYING * self._value_bytes(estimates.z_of(self.runtime.forward, tap), length) for tap in self._carried
+        )
         values += sum(MAPS * length * length * (tap.heads or 1) * 8 for tap in self._carried)
         values += layers * len(asked.metrics.each) * length * hidden if self.estimates.dropping else 0
         try:
@@ -326,7 +316,7 @@ class Attributing:
             measured=tuple(
                 Measured(
                     metric=text,
-                    values=to_array(values[..., number].contiguous()),
+                    values=arrays.to_array(values[..., number].contiguous()),
                     corrupted=corrupted[number],
                     clean=None if clean is None else clean[number],
                     largest_difference=None,
@@ -382,7 +372,7 @@ class ByGradients(SweepWay):
     def check_lines(self, request: Sweep, metrics: Metrics, line: int, source: int | None) -> None:
         """Raise InvalidCondition and UsageError for a sweep that gradients cannot estimate."""
         for metric in metrics.each:
-            require_slopes(metric)
+            estimates.require_slopes(metric)
         others = (request.noise, request.coefs, request.receivers, request.continued, request.chosen)
         if any(others) or request.into == "clean":
             raise UsageError("Gradients estimate a sweep into the corrupted line, of one edit, without noise or paths.")
@@ -396,12 +386,12 @@ class ByGradients(SweepWay):
         """Raise UsageError for added modules, for an axis that changes do not add up over, and for corrections that say
         nothing of these places."""
         super().check_places(request, places)
-        strange = next((axis for part, axis in places.parts.items() if part not in SUMMED), None)
+        strange = next((axis for part, axis in places.parts.items() if part not in estimates.SUMMED), None)
         if strange is not None:
             raise UsageError(f"Gradients do not estimate what a cell of the axis {strange} changes: sweep instead.")
         if "attention" not in _estimate(request).corrections:
             return
-        if not any(point in (*QUERIES, *KEYS) for point, _ in places.taps):
+        if not any(point in (*estimates.QUERIES, *estimates.KEYS) for point, _ in places.taps):
             raise UsageError(
                 "The correction of attention is one of queries and keys; attribute q, k, q_rot or k_rot, or leave it "
                 "out."

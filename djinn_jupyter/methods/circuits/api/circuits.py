@@ -11,13 +11,9 @@ from typing import Any, ClassVar, Final
 import msgspec
 import numpy as np
 
+from djinn_jupyter.api import interrupts, likeness, partial_replies, result, tables
 from djinn_jupyter.api.arguments import checked_seed, shown, typed
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.interrupts import in_parts, waits
-from djinn_jupyter.api.likeness import session_like
-from djinn_jupyter.api.partial_replies import replied_in_parts
-from djinn_jupyter.api.result import STRONGEST, Result
-from djinn_jupyter.api.tables import in_columns
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.waiting import far
 from djinn_jupyter.methods.circuits.api.edges import EdgeResult, Edges, name_of
@@ -119,7 +115,7 @@ class Circuit(EdgeResult):
         return len(self.edges)
 
     @typed
-    def top(self, count: int = STRONGEST) -> list[tuple[str, str, float]]:
+    def top(self, count: int = result.STRONGEST) -> list[tuple[str, str, float]]:
         """Return (writer, reader, score) of its edges with the largest scores by size."""
         each = [(writer, reader, score) for (writer, reader), score in zip(self.edges, self.scores, strict=True)]
         return sorted(each, key=lambda edge: -abs(edge[2]))[: max(count, 0)]
@@ -127,7 +123,7 @@ class Circuit(EdgeResult):
     def columns(self) -> dict[str, list[Any]]:
         """Return the edges as lists by column: writer, reader and score."""
         rows = [(*edge, score) for edge, score in zip(self.edges, self.scores, strict=True)]
-        return in_columns(("writer", "reader", "score"), rows)
+        return tables.in_columns(("writer", "reader", "score"), rows)
 
     def __repr__(self) -> str:
         low_high = "" if self.interval is None else " ({:z.1%} to {:z.1%})".format(*self.interval)
@@ -136,7 +132,7 @@ class Circuit(EdgeResult):
         return f"{len(self):,} of {self.of:,} edges: faithfulness {self.faithfulness:z.1%}{low_high}{pairs}"
 
 
-@waits(WORK)
+@interrupts.waits(WORK)
 @typed
 def circuit(
     engine: RemoteEngine,
@@ -280,7 +276,7 @@ class CircuitRuns:
             def asked(one: RunCircuits, first: RunCircuits = requests[0]) -> CircuitsRun:
                 return self._asked(one, lambda run: left([run]) if one is first else None)
 
-            done += self._circuits(part, in_parts(WORK, "pairs", requests, asked, left), how)
+            done += self._circuits(part, interrupts.in_parts(WORK, "pairs", requests, asked, left), how)
         return done
 
     def _circuits(self, circuits: Sequence[Numbers], runs: Sequence[CircuitsRun], how: str) -> list[Circuit]:
@@ -304,7 +300,7 @@ class CircuitRuns:
         return [self._asked(one) for one in self._requests(circuits)]
 
     def _asked(self, request: RunCircuits, kept: Callable[[CircuitsRun], object] = lambda run: None) -> CircuitsRun:
-        return replied_in_parts(self.engine.channel, request, WORK, kept)
+        return partial_replies.replied_in_parts(self.engine.channel, request, WORK, kept)
 
     def _requests(self, circuits: Sequence[Numbers]) -> Iterator[RunCircuits]:
         for reply in self.found.replies:
@@ -323,7 +319,7 @@ class CircuitRuns:
         """Return the session that computes as these edges were scored, opened where there is none."""
         how = made.attention, made.adapter
         if how not in self._sessions:
-            self._sessions[how] = self._open.enter_context(session_like(self.engine.channel, "circuit", made))
+            self._sessions[how] = self._open.enter_context(likeness.session_like(self.engine.channel, "circuit", made))
         return self._sessions[how]
 
 
@@ -373,7 +369,7 @@ def auroc(found: Edges, known: Iterable[object]) -> float:
 SIZES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # those of MIB
 
 
-class CircuitCurve(Result):
+class CircuitCurve(result.Result):
     """The circuits of the first edges by score, at each of the `sizes`, which are shares of all edges. `cpr` and `cmd`
     are the metrics of MIB (Mueller et al. 2025): the area under the faithfulness, and that between it and 1, over the
     sizes from the smallest on. `values` [sizes, pairs] are the metric of each circuit on each pair of lines."""
@@ -427,14 +423,14 @@ class CircuitCurve(Result):
             (size, len(one), one.faithfulness, *(one.interval or (None, None)))
             for size, one in zip(self.sizes, self.circuits, strict=True)
         ]
-        return in_columns(("size", "edges", "faithfulness", "low", "high"), rows)
+        return tables.in_columns(("size", "edges", "faithfulness", "low", "high"), rows)
 
     def __repr__(self) -> str:
         points = ", ".join(f"{len(one):,}: {one.faithfulness:z.1%}" for one in self.circuits)
         return f"CPR {self.cpr:.3f}, CMD {self.cmd:.3f}; faithfulness of the first edges: {points}"
 
 
-@waits("The run of circuits")
+@interrupts.waits("The run of circuits")
 @typed
 def circuit_curve(
     engine: RemoteEngine,

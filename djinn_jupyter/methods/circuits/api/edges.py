@@ -8,15 +8,9 @@ from typing import Any, ClassVar, Final
 import msgspec
 import numpy as np
 
+from djinn_jupyter.api import arrays, interrupts, likeness, partial_replies, result, tables, temporary
 from djinn_jupyter.api.arguments import typed
-from djinn_jupyter.api.arrays import to_numpy
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.interrupts import in_parts, waits
-from djinn_jupyter.api.likeness import session_like
-from djinn_jupyter.api.partial_replies import replied_in_parts
-from djinn_jupyter.api.result import Result
-from djinn_jupyter.api.tables import in_columns
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.circuits.request import AttributeEdges, CircuitsRun, EdgeMethod, EdgeRecipe, EdgesAttributed
@@ -26,7 +20,7 @@ from djinn_jupyter.methods.sweep.api.pair_metrics import GivenMetric, PerPair, s
 from djinn_jupyter.methods.sweep.request import MOST_STEPS
 
 
-class EdgeResult(Result, kw_only=True):
+class EdgeResult(result.Result, kw_only=True):
     """`engine` is the engine's name in views, None where it is no process of its own; `stop` the one at which the
     session stood that gave the corrupted line, None of other lines and of pairs."""
 
@@ -107,9 +101,9 @@ class Edges(EdgeResult):
         self.steps, self.method = first.steps, first.method
         self.corrupted = float(np.mean([one.corrupted for one in replies]))
         self.clean = float(np.mean([one.clean for one in replies]))
-        self.by_pair: np.ndarray[Any, Any] = np.stack([to_numpy(one.scores) for one in replies])
+        self.by_pair: np.ndarray[Any, Any] = np.stack([arrays.to_numpy(one.scores) for one in replies])
         self.values: np.ndarray[Any, Any] = self.by_pair.mean(axis=0)
-        each = [to_numpy(one.scores) for one in self.patched]
+        each = [arrays.to_numpy(one.scores) for one in self.patched]
         self.exact: np.ndarray[Any, Any] | None = np.stack(each).mean(axis=0) if each else None
 
     def check(self) -> None:
@@ -144,7 +138,7 @@ class Edges(EdgeResult):
     def columns(self) -> dict[str, list[Any]]:
         """Return the edges as lists by column: writer, reader and score; and the exact change, where any was."""
         places = [tuple(at) for at in np.argwhere(~np.isnan(self.values)).tolist()]
-        table = in_columns(
+        table = tables.in_columns(
             ("writer", "reader", "score"),
             [(self.writers[row], self.readers[at], float(self.values[row, at])) for row, at in places],
         )
@@ -158,7 +152,7 @@ class Edges(EdgeResult):
         return "\n".join([head, *(f"{writer} -> {reader}: {score:+.3f}" for writer, reader, score in self.top())])
 
 
-@waits(WORK)
+@interrupts.waits(WORK)
 @typed
 def edges(
     engine: RemoteEngine,
@@ -215,12 +209,14 @@ def edges(
         return Edges(replies, paired=paired, engine=name_of(engine)) if replies else None
 
     def first_scored(one: AttributeEdges) -> EdgesAttributed:
-        with temporary_session(engine.channel, "edges", adapter) as name:
+        with temporary.temporary_session(engine.channel, "edges", adapter) as name:
             request = msgspec.structs.replace(one, session=name)
             first = one is asked[0]  # of a later pair the pairs before are kept
-            return replied_in_parts(engine.channel, request, WORK, lambda reply: edges_of([reply]) if first else None)
+            return partial_replies.replied_in_parts(
+                engine.channel, request, WORK, lambda reply: edges_of([reply]) if first else None
+            )
 
-    replies = in_parts(WORK, "pairs", asked, first_scored, edges_of)
+    replies = interrupts.in_parts(WORK, "pairs", asked, first_scored, edges_of)
     found = Edges(replies, paired=paired, engine=name_of(engine))
     if top is None:
         return found
@@ -232,7 +228,7 @@ def edges(
         return None if paired else with_patched([reply])
 
     patching = tuple(_patching(found, top))
-    patched = in_parts(
+    patched = interrupts.in_parts(
         WORK, "pairs, patched", patching, lambda one: scored(engine.channel, *one, patched_alone), lambda done: found
     )
     return with_patched(patched)
@@ -281,9 +277,9 @@ def scored(
 ) -> EdgesAttributed:
     """Return the scores of a request, computed as those were whose recipe this is. An interrupt has what is `kept` of
     the edges that were patched by then."""
-    with session_like(channel, "edges", made) as name:
+    with likeness.session_like(channel, "edges", made) as name:
         request = msgspec.structs.replace(request, session=name)
-        return replied_in_parts(channel, request, WORK, kept)
+        return partial_replies.replied_in_parts(channel, request, WORK, kept)
 
 
 def name_of(engine: RemoteEngine) -> str | None:

@@ -13,9 +13,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.dispatch import MethodParts
-from djinn_jupyter.engine.loop.inspection import metrics_in
-from djinn_jupyter.engine.loop.lines import require_fit
+from djinn_jupyter.engine.loop import dispatch, inspection, lines
 from djinn_jupyter.engine.memory.kv.cache import whole_rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.controller import Completed, Halted, PassRule, Plan, Target, make_plan
@@ -23,8 +21,7 @@ from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.metric import Metrics
 from djinn_jupyter.engine.passes.shared_cache import BaseRows, KeyValues
 from djinn_jupyter.engine.passes.site_value import SiteValue
-from djinn_jupyter.engine.session import queries
-from djinn_jupyter.engine.session.influences import has_edits
+from djinn_jupyter.engine.session import influences, queries
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -235,7 +232,7 @@ class TwoLines(Protocol):
 class LineSources:
     """Finds the tokens of lines, and how their sessions compute."""
 
-    def __init__(self, parts: MethodParts) -> None:
+    def __init__(self, parts: dispatch.MethodParts) -> None:
         self._sessions, self._runtime = parts.sessions, parts.runtime
 
     def tokens(self, line: LineSource) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -250,7 +247,7 @@ class LineSources:
 
     def metrics(self, texts: Sequence[str]) -> Metrics:
         """Return the metrics in these texts. Raises InvalidCondition."""
-        return metrics_in(self._runtime, texts)
+        return inspection.metrics_in(self._runtime, texts)
 
     def compute_like(self, request: TwoLines, session: Session) -> None:
         """Have the session of a request compute as the sessions do whose lines it is about. Raises UsageError where
@@ -263,12 +260,12 @@ class LineSources:
             session.compute_with(one.attention or session.attention, one.adapter or session.adapter)
 
     def _checked(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        require_fit(self._runtime.description, tokens, "A line")
+        lines.require_fit(self._runtime.description, tokens, "A line")
         return tokens
 
 
 def _notes_on(session: Session) -> tuple[str, ...]:
-    if not session.rules_in_force and not has_edits(session):
+    if not session.rules_in_force and not influences.has_edits(session):
         return ()
     return (
         f"The rules and edits of session {in_quotes(label(session.name))} are no part of the sweep: it runs the tokens "

@@ -23,23 +23,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api.arguments import checked_seed, given_path, typed
+from djinn_jupyter import errors
+from djinn_jupyter.api import arguments, interrupts, likeness, runs, temporary
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.interrupts import interruptible
-from djinn_jupyter.api.likeness import require_modules, session_like
 from djinn_jupyter.api.patches import Positions, no_ends, spell_positions
 from djinn_jupyter.api.result_files import SHARED, Reproduction, most_different, naming_models, origin_lines
-from djinn_jupyter.api.runs import given_prompts, of_how_many, tokenized
-from djinn_jupyter.api.temporary import temporary_session
-from djinn_jupyter.errors import (
-    EngineError,
-    IllegalMove,
-    SlabFull,
-    StorageFailed,
-    UnknownSession,
-    UsageError,
-    WireError,
-)
 from djinn_jupyter.files import PART, WRITTEN, force, force_names, make_folder, require_writable, written_aside
 from djinn_jupyter.link.channel import Channel, followed
 from djinn_jupyter.link.waiting import far
@@ -54,9 +42,8 @@ from djinn_jupyter.methods.datasets.request import (
     StoredDtype,
     shard_name,
 )
+from djinn_jupyter.wire import arrays, looks
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.nouns import Mode
 
 NOT_ASKED_FOR: Final = "The engine did not hand over the shard that was asked for; nothing of it is written."
@@ -76,10 +63,10 @@ def _note_at(path: Path, request: Collect) -> str | None:
         if not path.exists():
             return None
         if not path.is_file():
-            raise UsageError(f"{path} is no shard of a collection; choose another folder.")
+            raise errors.UsageError(f"{path} is no shard of a collection; choose another folder.")
         there = ShardFile.at(path)
     if not _has_prompts(there, request):
-        raise UsageError(f"{path} has other prompts than these. Choose another folder, or delete that one.")
+        raise errors.UsageError(f"{path} has other prompts than these. Choose another folder, or delete that one.")
     return json.dumps({name: value for name, value in there.note.items() if name not in ("computed", WRITTEN)})
 
 
@@ -89,11 +76,11 @@ def keep(collected: Collected, path: Path, request: Collect) -> None:
     if collected.existed and request.there is not None:
         return
     if collected.content is None:
-        raise WireError(NOT_ASKED_FOR)
+        raise errors.WireError(NOT_ASKED_FOR)
     _write(collected.content, path, request)
 
 
-def _write(content: Array, path: Path, request: Collect) -> None:
+def _write(content: arrays.Array, path: Path, request: Collect) -> None:
     with _sentence(f"{path} could not be written"):
         make_folder(path.parent)
         for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a kernel that was killed
@@ -112,10 +99,10 @@ def _require_asked(aside: Path, request: Collect) -> None:
         found = ShardFile.at(aside)
         same = _has_prompts(found, request)
         place = tuple(found.note.get(name) for name in ("shard", "first", "last"))
-    except StorageFailed:
+    except errors.StorageFailed:
         same, place = False, ()
     if not same or place != (request.shard, request.first, request.last):
-        raise WireError(NOT_ASKED_FOR)
+        raise errors.WireError(NOT_ASKED_FOR)
 
 
 def _has_prompts(shard: ShardFile, request: Collect) -> bool:
@@ -129,7 +116,7 @@ def _sentence(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageFailed(f"{what}: {error.strerror or error}. {STAYS}") from None
+        raise errors.StorageFailed(f"{what}: {error.strerror or error}. {STAYS}") from None
 
 
 # Collect activations: prompts in, shards out, one request a shard. The engine computes them, and writes them where it
@@ -184,7 +171,7 @@ class Collection:
         return prompts >= SHARD_PROMPTS or tokens > SHARD_TOKENS or 4 * values * len(self.sites) > SHARD_BYTES
 
 
-@typed
+@arguments.typed
 def collect(
     engine: RemoteEngine,
     /,
@@ -218,19 +205,19 @@ def collect(
     engines = engines_of_one_model(engine, beside)
     asked = Collection(
         sites=_spelled(sites, engine.description.layers),
-        folder=given_path(to, "folder"),
-        positions=spell_positions(positions, no_ends(UsageError(ENDS_DIFFER))),
+        folder=arguments.given_path(to, "folder"),
+        positions=spell_positions(positions, no_ends(errors.UsageError(ENDS_DIFFER))),
         dtype=dtype,
         shard_prompts=_checked(shard_prompts),
         mode=mode,
-        seed=checked_seed(seed),
+        seed=arguments.checked_seed(seed),
         adapter=adapter,
     )
     kept = f"Whole shards are kept in {asked.folder}; the same call goes on after them."
     quiet = on_progress is not None
-    with interruptible("The collection", lambda: (kept, None), quiet=quiet), _ended_with(kept):
-        work = CollectionWork(asked, on_progress or (lambda done: None), of_how_many(prompts))
-        _collect(engines, work, tokenized(engine.channel, given_prompts(prompts)))
+    with interrupts.interruptible("The collection", lambda: (kept, None), quiet=quiet), _ended_with(kept):
+        work = CollectionWork(asked, on_progress or (lambda done: None), runs.of_how_many(prompts))
+        _collect(engines, work, runs.tokenized(engine.channel, runs.given_prompts(prompts)))
     return Activations(asked.folder)
 
 
@@ -240,7 +227,7 @@ def _collect(engines: Sequence[RemoteEngine], work: CollectionWork, prompts: Ite
     requests = _requests(work.asked, work.asked.shards(prompts, channel.welcome.model.hidden_size))
     first = next(requests, None)
     if first is None:
-        raise UsageError("There are no prompts to collect from.")
+        raise errors.UsageError("There are no prompts to collect from.")
     requests = chain([first], requests)
     if len(engines) > 1:
         _spread(engines, work, [*requests])
@@ -253,7 +240,7 @@ def _ended_with(kept: str) -> Iterator[None]:
     """Have an engine that ends, a session that is closed and memory that runs out say what is kept."""
     try:
         yield
-    except (EngineError, IllegalMove, SlabFull) as error:
+    except (errors.EngineError, errors.IllegalMove, errors.SlabFull) as error:
         ended = type(error)(f"{error} {kept}")
         ended.request = error.request
         raise ended from error
@@ -286,9 +273,9 @@ def _in_session(channel: Channel, adapter: str | None, go_on: Callable[[str], Re
     while True:
         engine = channel.welcome.engine
         try:
-            with temporary_session(channel, "collection", adapter) as session:
+            with temporary.temporary_session(channel, "collection", adapter) as session:
                 return go_on(session)
-        except UnknownSession:
+        except errors.UnknownSession:
             if channel.welcome.engine == engine:
                 raise  # another closed it
 
@@ -392,13 +379,13 @@ def _spelled(sites: str | Sequence[str], layers: int) -> tuple[str, ...]:
         point, star, selector = name.partition(".*")
         found += [f"{point}.{layer}{selector}" for layer in range(layers)] if star else [name]
     if not found or "" in found:
-        raise UsageError("A collection needs sites, such as resid_post.4 or z.*.")
+        raise errors.UsageError("A collection needs sites, such as resid_post.4 or z.*.")
     return tuple(found)
 
 
 def _checked(shard_prompts: int | None) -> int | None:
     if shard_prompts is not None and not 1 <= shard_prompts <= MOST_PROMPTS:
-        raise UsageError(f"A shard has 1 to {MOST_PROMPTS:,} prompts, not {shard_prompts}.")
+        raise errors.UsageError(f"A shard has 1 to {MOST_PROMPTS:,} prompts, not {shard_prompts}.")
     return shard_prompts
 
 
@@ -411,7 +398,9 @@ def reproduced_collection(
     """Collect again, one shard at a time, and compare. UsageError for a collection that is not whole; errors as of
     `engine.collect`; StorageFailed."""
     if not kept.complete:
-        raise UsageError("This collection is not whole, so it cannot be compared; finish it first, by the same call.")
+        raise errors.UsageError(
+            "This collection is not whole, so it cannot be compared; finish it first, by the same call."
+        )
     channel = engine.channel
     made, compared = [shard.made for shard in kept.shards], _Compared(kept)
 
@@ -423,8 +412,8 @@ def reproduced_collection(
         asked = _asked_of(kept, folder)
         work = CollectionWork(asked, on_done, f" of {len(kept):,}")
         for number, before in enumerate(kept.shards):
-            require_modules(channel, made[number].modules)
-            with session_like(channel, "collection", made[number]) as session:
+            likeness.require_modules(channel, made[number].modules)
+            with likeness.session_like(channel, "collection", made[number]) as session:
                 last = number + 1 == len(kept.shards)
                 first = before.note["first"]
                 prompts = _prompts_of(before)
@@ -475,12 +464,12 @@ class _Compared:
     origin: dict[tuple[str, str, str], None] = field(default_factory=dict)
     modes: set[tuple[str, str]] = field(default_factory=set)
 
-    def add(self, before: ShardFile, again: ShardFile, made: Circumstances) -> None:
+    def add(self, before: ShardFile, again: ShardFile, made: looks.Circumstances) -> None:
         """Compare a shard with the same computed again."""
         for site in self.kept.sites:
             then, now = before.tensor(site), again.tensor(site)
             if (then.shape, then.dtype) != (now.shape, now.dtype):
-                raise UsageError(
+                raise errors.UsageError(
                     f"{site} has {list(now.shape)} values of {now.dtype.name} here, and had {list(then.shape)} of "
                     f"{then.dtype.name}."
                 )

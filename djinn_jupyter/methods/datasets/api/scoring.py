@@ -11,18 +11,11 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from djinn_jupyter.api.arguments import checked_seed, typed
-from djinn_jupyter.api.arrays import to_numpy
+from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, result_files, tables, temporary
 from djinn_jupyter.api.edits import scale, zero
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.interrupts import WorkInterrupted, interruptible
-from djinn_jupyter.api.likeness import require_modules
-from djinn_jupyter.api.result import Result
-from djinn_jupyter.api.result_files import SHARED
 from djinn_jupyter.api.runs import given_prompts, of_how_many, tokenized
 from djinn_jupyter.api.session import RemoteSession
-from djinn_jupyter.api.tables import in_columns
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, MeasurementEnded, UnknownSite, UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.link.waiting import far
@@ -37,7 +30,7 @@ ANY_SESSION: Final = "score"
 ASKED_TOKENS: Final = 2**14  # of one request, so that an interrupt loses little
 
 
-class Losses(Result):
+class Losses(result.Result):
     """The loss of each token of some prompts but their first: its negative log-likelihood, in nats.
 
     `loss` is the mean over all of them and `perplexity` its exponential; losses[i] are those of prompt i, fp32. Where
@@ -52,7 +45,7 @@ class Losses(Result):
     def __post_init__(self) -> None:
         replies = self.replies = tuple(self.replies)
         self.tokens = self._lines = tuple(prompt for reply in replies for prompt in reply.tokens)
-        self.values = np.concatenate([to_numpy(reply.values) for reply in replies])
+        self.values = np.concatenate([arrays.to_numpy(reply.values) for reply in replies])
         self.mode: Mode = "fast" if any(reply.mode == "fast" for reply in replies) else "exact"
         differences = [d for reply in replies if (d := reply.largest_difference) is not None]
         self.largest_difference: float | None = max(differences, default=None)
@@ -78,7 +71,7 @@ class Losses(Result):
 
     def notes_on(self, same: bool) -> Sequence[str]:
         """Return that others shared a pass, where any did."""
-        return [SHARED] if self.mode == "fast" and not same else []
+        return [result_files.SHARED] if self.mode == "fast" and not same else []
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the prompt and the position of the token with this loss."""
@@ -112,14 +105,14 @@ class Losses(Result):
     def columns(self) -> dict[str, list[Any]]:
         """Return the losses as lists by column: the prompt, the position and the id of each token, and its loss."""
         places = [(n, at, token) for n, prompt in enumerate(self.tokens) for at, token in enumerate(prompt) if at]
-        return {**in_columns(("prompt", "position", "token"), places), "loss": self.values.tolist()}
+        return {**tables.in_columns(("prompt", "position", "token"), places), "loss": self.values.tolist()}
 
     def __repr__(self) -> str:
         of = f"{len(self)} prompts" if len(self) > 1 else "1 prompt"
         return f"Loss {self.loss:.4f} a token, perplexity {self.perplexity:.4g}: {len(self.values)} tokens of {of}"
 
 
-@typed
+@arguments.typed
 def loss(
     engine: RemoteEngine, /, prompts: object, *, mode: Mode = "exact", seed: int = 0, adapter: str | None = None
 ) -> Losses:
@@ -147,8 +140,8 @@ def loss_of(
     """Return the losses of prompts, each in a pass of its own or sharing passes, under the rules of the session
     `rules_of`."""
     found: list[Scored] = []
-    request_of = partial(Score, rules_of=rules_of, mode=mode, seed=checked_seed(seed))
-    with interruptible("The measurement", lambda: _kept(found)):
+    request_of = partial(Score, rules_of=rules_of, mode=mode, seed=arguments.checked_seed(seed))
+    with interrupts.interruptible("The measurement", lambda: _kept(found)):
         try:
             _score(channel, prompts, request_of, found, adapter)
         except DjinnError as error:
@@ -167,7 +160,7 @@ def _score(
     part = next(parts, None)
     if part is None:
         raise UsageError("There are no prompts to measure the loss of.")
-    with temporary_session(channel, "score", adapter) as session:
+    with temporary.temporary_session(channel, "score", adapter) as session:
         while part is not None:
             first = sum(len(reply.tokens) for reply in found)
             far(f"{first:,}{of_how_many(prompts)} prompts")
@@ -207,7 +200,7 @@ WITHOUT_ERROR: Final = "spliced"  # the name of the module while it is measured
 STOOD: Final = ("model", "spliced", "zeroed")
 
 
-class Splice(Result):
+class Splice(result.Result):
     """The losses of some prompts: of the `model`, with the reconstruction of `module` in place of its point, and with
     the point set to zero. `values` [3, tokens] are those of each token, in this order."""
 
@@ -243,7 +236,7 @@ class Splice(Result):
 
     def again(self, channel: Channel) -> Splice:
         """Return the same splice, measured anew. UsageError where its modules are not added here as they were."""
-        require_modules(channel, self.modules)
+        likeness.require_modules(channel, self.modules)
         return _measured(channel, self.module, self.tokens)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
@@ -261,7 +254,7 @@ class Splice(Result):
         """Return the losses as lists by column: what stands at the point, the mean loss of a token, and the
         perplexity."""
         named = (("model", self.model), ("spliced", self.spliced), ("zeroed", self.zeroed))
-        return in_columns(("with", "loss", "perplexity"), [(name, of.loss, of.perplexity) for name, of in named])
+        return tables.in_columns(("with", "loss", "perplexity"), [(name, of.loss, of.perplexity) for name, of in named])
 
     def __repr__(self) -> str:
         return (
@@ -270,7 +263,7 @@ class Splice(Result):
         )
 
 
-@typed
+@arguments.typed
 def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
     """Measure the loss with the reconstruction of an added SAE or transcoder in place of the point that it writes,
     error term left out, beside the loss of the model and the one with the point at zero. `module` is where it is read,
@@ -308,8 +301,10 @@ def _whole(name: str, measure: Callable[[], Losses], done: Mapping[str, Losses])
     there = f"Whole are, as `kept` of this error: {', '.join(done) or 'none'}."
     try:
         return measure()
-    except WorkInterrupted:
-        raise WorkInterrupted(f"The measurement was interrupted in the loss {name!r} of three. {there}", kept) from None
+    except interrupts.WorkInterrupted:
+        raise interrupts.WorkInterrupted(
+            f"The measurement was interrupted in the loss {name!r} of three. {there}", kept
+        ) from None
     except MeasurementEnded as error:
         raise MeasurementEnded(f"The loss {name!r} of three: {error.__cause__ or error} {there}", kept) from error
 
@@ -357,7 +352,7 @@ def _without_error(channel: Channel, one: AddedModuleDescription, again: list[st
 
 def _under(channel: Channel, sites: Sequence[str], edit: object, prompts: object) -> Losses:
     """Return the losses of prompts under a rule at each site."""
-    with temporary_session(channel, "splice") as name:
+    with temporary.temporary_session(channel, "splice") as name:
         for site in sites:
             RemoteSession(channel, name).steer(site, edit)
         return loss_of(channel, prompts, name)

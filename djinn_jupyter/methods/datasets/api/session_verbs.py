@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from djinn_jupyter.api.arguments import typed
-from djinn_jupyter.api.arrays import to_numpy
-from djinn_jupyter.api.interrupts import interruptible
+from djinn_jupyter.api import arguments, arrays, interrupts, temporary
 from djinn_jupyter.api.session import RemoteSession
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.methods.datasets.api.scoring import Losses, loss_of, require_two
@@ -18,7 +15,7 @@ from djinn_jupyter.methods.datasets.request import Score, Scored
 from djinn_jupyter.wire.nouns import Mode
 
 
-@typed
+@arguments.typed
 def loss(session: RemoteSession, /, prompts: object = None, *, mode: Mode = "exact", seed: int | None = None) -> Losses:
     """Return the loss of each token of the present line, or of other prompts (as in `engine.loss`, or one text),
     in a pass of their own under this session's steering rules; `fast` shares passes where it has none.
@@ -44,9 +41,9 @@ def all_logits(session: RemoteSession, /) -> np.ndarray[Any, Any]:
     >>> session.all_logits().shape
     (5, 1393)
     """
-    return to_numpy(_scored_line(session.channel, session.name, "logits").values)
+    return arrays.to_numpy(_scored_line(session.channel, session.name, "logits").values)
 
 
 def _scored_line(channel: Channel, line: str, what: Any) -> Scored:
-    with interruptible("The measurement"), temporary_session(channel, "score") as session:
+    with interrupts.interruptible("The measurement"), temporary.temporary_session(channel, "score") as session:
         return ask_for(channel, Score(session=session, prompts=(line,), what=what, rules_of=line))

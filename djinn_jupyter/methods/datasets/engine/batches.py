@@ -21,11 +21,7 @@ from djinn_jupyter.engine.model.hooks.gates import Arguments
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.reasons import first_line
-from djinn_jupyter.engine.passes import edits
-from djinn_jupyter.engine.passes.columns import batches_of, filled
-from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
-from djinn_jupyter.engine.passes.sections import Sections
-from djinn_jupyter.engine.passes.shared_cache import BaseRows, SharedCache, why_not_batched
+from djinn_jupyter.engine.passes import columns, edits, rounding, sections, shared_cache
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.system.device import out_of_memory, require_alive, to_home
@@ -87,7 +83,7 @@ class Batches:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime, self.forward = runtime, runtime.forward
-        self.sections = Sections(runtime.forward)
+        self.sections = sections.Sections(runtime.forward)
         self._tested = False
         self._why_not: str | None = None
 
@@ -96,13 +92,13 @@ class Batches:
         if any(tap.boundary is None and tap.stage >= self.forward.layers for tap in places.taps.values()):
             return "a site behind the last layer is read in a pass of its own"
         if not self._tested:
-            self._why_not = why_not_batched(self.forward) or (yield from self._trial(alone))
+            self._why_not = shared_cache.why_not_batched(self.forward) or (yield from self._trial(alone))
             self._tested = True
         return self._why_not
 
     def of(self, prompts: Prompts) -> Iterator[list[int]]:
         """Yield the numbers of prompts that run together."""
-        return batches_of([len(tokens) for tokens in prompts], self.sections.tokens(), self.forward.frequencies)
+        return columns.batches_of([len(tokens) for tokens in prompts], self.sections.tokens(), self.forward.frequencies)
 
     def held_bytes(self, rows: int) -> int:
         """Return the bytes that a pass of so many rows takes, at most: those of the step that runs, and what a layer's
@@ -111,7 +107,7 @@ class Batches:
 
     def agree(self, one: Tensor, other: Tensor) -> bool:
         """Return whether the rows of both are equal within the rounding of this model."""
-        return equal_but_for_rounding(one, other, self.forward.model.dtype)
+        return rounding.equal_but_for_rounding(one, other, self.forward.model.dtype)
 
     def run(
         self,
@@ -145,9 +141,9 @@ class Batches:
     def _begin(
         self, prompts: Prompts, taps: list[Tap], keep: Callable[[Tap, Tensor], None]
     ) -> tuple[list[Arguments], Tensor]:
-        cache = SharedCache(self.forward.model.config, BaseRows({}), 0)
+        cache = shared_cache.SharedCache(self.forward.model.config, shared_cache.BaseRows({}), 0)
         with catch([tap for tap in taps if tap.stage < 0 and tap.boundary is None], keep):
-            arguments = self.forward.batch_arguments(filled(prompts), cache)
+            arguments = self.forward.batch_arguments(columns.filled(prompts), cache)
         return arguments, self.forward.anatomy.forms[0].take(*arguments[0])
 
     def _layers(
@@ -194,7 +190,7 @@ class Batches:
                 pairs = [(parts[at], exact[n]) for at, n in enumerate(order) if at != spoilt]
                 if not all(self.agree(one, other) for one, other in pairs):
                     return "its layers give a prompt other values among others than alone"
-        except REFUSALS as error:
+        except rounding.REFUSALS as error:
             if out_of_memory(error):
                 raise  # this says nothing of the family
             return f"its layers refuse several prompts ({first_line(error)})"

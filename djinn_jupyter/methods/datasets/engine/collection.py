@@ -15,8 +15,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.loop.dispatch import MethodParts
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
-from djinn_jupyter.engine.passes.forward import device_memory_for
-from djinn_jupyter.engine.passes.rounding import difference
+from djinn_jupyter.engine.passes import forward, rounding
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import SlabFull
@@ -24,8 +23,7 @@ from djinn_jupyter.methods.datasets.engine.batches import Batches, FittingBatche
 from djinn_jupyter.methods.datasets.engine.places import CollectedSites, rows_of, values_alone
 from djinn_jupyter.methods.datasets.engine.shard import Destination, Note, Shard, StoredShard, TensorsByName, tokens_of
 from djinn_jupyter.methods.datasets.request import Collected, CollectionProgressed
-from djinn_jupyter.wire.looks import Circumstances
-from djinn_jupyter.wire.nouns import Mode, Progress
+from djinn_jupyter.wire import looks, nouns
 
 Result = TypeVar("Result")
 RECHECKED: Final = 4  # prompts of a fast shard that are computed again alone
@@ -47,17 +45,17 @@ class CheckedCollection:
     places: CollectedSites
     positions: tuple[int, ...] | None
     dtype: torch.dtype | None
-    mode: Mode
+    mode: nouns.Mode
     seed: int
     note: Note
-    made: Circumstances
+    made: looks.Circumstances
 
 
 @dataclass(slots=True, kw_only=True)
 class ShardOutcome:
     """The way in which a shard was computed. `largest` is the difference of the prompts `rechecked` alone."""
 
-    mode: Mode
+    mode: nouns.Mode
     rechecked: list[int] = field(default_factory=list)
     largest: float | None = None
     notes: list[str] = field(default_factory=list)
@@ -81,7 +79,7 @@ class Collecting:
         if there is not None:
             return self._reply(there, existed=True)
         with workspace.opened(self.session) as room:
-            with device_memory_for("a batch of this collection", NO_MEMORY):
+            with forward.device_memory_for("a batch of this collection", NO_MEMORY):
                 shard = yield from self._computed(room)
             tensors = shard.whole()
             stored = yield from self._done(lambda abandoned: asked.destination.put(tensors, self._note(), abandoned))
@@ -201,7 +199,7 @@ class Collecting:
         """Note how many prompts of the whole collection are done."""
         asked = self.asked
         total = asked.first + len(asked.prompts) if asked.last else None
-        self.session.progress.note(Progress(doing="collecting", done=asked.first + done, total=total))
+        self.session.progress.note(nouns.Progress(doing="collecting", done=asked.first + done, total=total))
 
     def _tell(self, done: int) -> None:
         self._note_progress(done)
@@ -234,4 +232,4 @@ class Collecting:
 
 def _difference(one: Tensor, other: Tensor) -> float:
     """Return by how much two values differ at most: infinitely where only one of them is a finite number."""
-    return float(difference(one.to(torch.float32), other.to(torch.float32)).abs().max())
+    return float(rounding.difference(one.to(torch.float32), other.to(torch.float32)).abs().max())

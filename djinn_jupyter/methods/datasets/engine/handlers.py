@@ -14,17 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from djinn_jupyter.engine.loop import lines, mailbox, origin
 from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
 from djinn_jupyter.engine.loop.figures import Reservation
-from djinn_jupyter.engine.loop.lines import (
-    prompts_of,
-    require_answerable,
-    require_empty,
-    require_prompt,
-    under_rules_of,
-)
-from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.loop.origin import modules_at
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.rounding import difference, rounding_of
 from djinn_jupyter.engine.passes.steering import Rule
@@ -47,9 +39,7 @@ from djinn_jupyter.methods.datasets.request import (
     Scored,
     shard_name,
 )
-from djinn_jupyter.wire.base import Progress
-from djinn_jupyter.wire.greeting import Checked
-from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire import base, greeting, looks
 
 LOSS_ROWS: Final = 256  # of logits that are fp32 at a time
 
@@ -185,27 +175,27 @@ class CollectionRequests:
         self._batches = Batches(parts.runtime)
 
     @handles(Collect)
-    def collect(self, request: Collect, session: Session, holder: Holder) -> Steps[Collected]:
-        require_empty(session, "collect", "engine.collect")
+    def collect(self, request: Collect, session: Session, holder: mailbox.Holder) -> Steps[Collected]:
+        lines.require_empty(session, "collect", "engine.collect")
         asked = self._checked(request, session)
         return Collecting(self._parts, session, asked, self._batches).steps(self._workspace)
 
     @handles(CheckCollect)
-    def check(self, request: CheckCollect, session: Session, holder: Holder) -> Steps[Checked]:
-        require_empty(session, "collect", "engine.collect")
+    def check(self, request: CheckCollect, session: Session, holder: mailbox.Holder) -> Steps[greeting.Checked]:
+        lines.require_empty(session, "collect", "engine.collect")
         asked = self._checked(request, session)
         return self._checked_place(asked)
 
-    def _checked_place(self, asked: CheckedCollection) -> Steps[Checked]:
+    def _checked_place(self, asked: CheckedCollection) -> Steps[greeting.Checked]:
         tokens = tokens_of(asked.prompts)
         yield from self._parts.file_work(lambda: asked.destination.check(tokens, asked.note))
-        return Checked(alike=tuple((name, json.dumps(asked.note[name], sort_keys=True)) for name in ALIKE))
+        return greeting.Checked(alike=tuple((name, json.dumps(asked.note[name], sort_keys=True)) for name in ALIKE))
 
     def _checked(self, request: CollectFields[Any], session: Session) -> CheckedCollection:
         places = CollectedSites.of(self._runtime, request.sites)
         destination, model = _destination(request), self._runtime.description
         for index, tokens in enumerate(request.prompts):
-            require_prompt(model, tokens, request.first + index)
+            lines.require_prompt(model, tokens, request.first + index)
             rows_of(request.positions, len(tokens), request.first + index)
         return CheckedCollection(
             destination=destination,
@@ -229,7 +219,7 @@ class CollectionRequests:
             "format": FORMAT,
             "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._parts.identity)},
             "adapter": None if session.adapter is None else session.adapter.identity.digest,
-            "modules": [[one.name, one.at, one.digest] for one in modules_at(places.taps.values())] or None,
+            "modules": [[one.name, one.at, one.digest] for one in origin.modules_at(places.taps.values())] or None,
             "sites": [str(site) for site in places.taps],
             "positions": None if request.positions is None else list(request.positions),
             "dtype": request.dtype,
@@ -259,13 +249,13 @@ class ScoreRequests:
         self._batches = Batches(parts.runtime)
 
     @handles(Score)
-    def score(self, request: Score, session: Session, holder: Holder) -> Steps[Scored]:
+    def score(self, request: Score, session: Session, holder: mailbox.Holder) -> Steps[Scored]:
         sessions, model = self._parts.sessions, self._runtime.description
-        require_empty(session, "score", "engine.loss")
-        prompts = prompts_of(sessions, model, request.prompts, first=request.first)
+        lines.require_empty(session, "score", "engine.loss")
+        prompts = lines.prompts_of(sessions, model, request.prompts, first=request.first)
         if request.what == "logits":
-            require_answerable(sum(map(len, prompts)), model.vocab_size)
-        rules = under_rules_of(sessions, request.rules_of, session)
+            lines.require_answerable(sum(map(len, prompts)), model.vocab_size)
+        rules = lines.under_rules_of(sessions, request.rules_of, session)
         return self._steps(session, prompts, rules, request, self._parts.circumstances(session, rules))
 
     def _steps(
@@ -274,7 +264,7 @@ class ScoreRequests:
         prompts: list[tuple[int, ...]],
         rules: tuple[Rule, ...],
         request: Score,
-        made: Circumstances,
+        made: looks.Circumstances,
     ) -> Steps[Scored]:
         shared = SharedLosses(self._runtime, session, self._batches, first=request.first)
         if request.mode == "fast":
@@ -285,7 +275,7 @@ class ScoreRequests:
             if index in shared.losses:
                 found.append(shared.losses[index])
                 continue
-            session.progress.note(Progress(doing=doing, done=request.first + index, total=None))
+            session.progress.note(base.Progress(doing=doing, done=request.first + index, total=None))
             logits_TV = yield from logits_of(self._runtime, session, tokens, rules)
             found.append(logits_TV.float().to("cpu") if request.what == "logits" else loss_of(logits_TV, tokens))
             yield None
@@ -313,7 +303,7 @@ class ScoreRequests:
         if rules or not session.as_loaded:
             shared.refuse("passes with steering rules, an adapter, or an attention of their own are not shared")
             return
-        session.progress.note(Progress(doing="computing losses", done=request.first, total=None))
+        session.progress.note(base.Progress(doing="computing losses", done=request.first, total=None))
         with (
             device_memory_for("a batch of these prompts", "Close sessions, or run each prompt alone."),
             self._workspace.opened(session) as room,

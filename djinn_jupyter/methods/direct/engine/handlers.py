@@ -10,17 +10,14 @@ import msgspec
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.loop import inspection, look_recipes, mailbox
 from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
-from djinn_jupyter.engine.loop.inspection import token_id
-from djinn_jupyter.engine.loop.look_recipes import way_to_stop
-from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes import edits
+from djinn_jupyter.engine.passes import edits, weight_reader
 from djinn_jupyter.engine.passes.controller import Halted, Target
 from djinn_jupyter.engine.passes.epilogue import Readout, on_host, readout
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue
-from djinn_jupyter.engine.passes.weight_reader import WeightReader
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.reports import Unspaced
 from djinn_jupyter.engine.session.residence import Blocked, Steps
@@ -39,7 +36,7 @@ def attribution_recipe(
 ) -> tuple[AttributionRecipe | None, str]:
     """Return what tells the parts again at the present stop, of these `tokens`; None, with the reason, where the tokens
     of the line alone do not come to it."""
-    way = way_to_stop(session)
+    way = look_recipes.way_to_stop(session)
     if way.unmade:
         return None, way.unmade
     recipe = AttributionRecipe(
@@ -201,17 +198,17 @@ def handlers(parts: MethodParts) -> tuple[AttributionRequests, ...]:
 
 class AttributionRequests:
     def __init__(self, parts: MethodParts) -> None:
-        self._parts, self._weights = parts, WeightReader(parts.runtime.forward)
+        self._parts, self._weights = parts, weight_reader.WeightReader(parts.runtime.forward)
 
     @handles(Attribute)
-    def attribute(self, request: Attribute, session: Session, holder: Holder) -> Steps[Attributed]:
+    def attribute(self, request: Attribute, session: Session, holder: mailbox.Holder) -> Steps[Attributed]:
         runtime = self._parts.runtime.of(session)
         frame = queries.stopped_frame(session)
         if frame.hidden is None or frame.boundary == 0:
             raise UnknownSite("No layer has run at this stop; step to a layer's output to attribute a logit to layers.")
         if frame.hidden.dim() != 3:
             raise UnknownSite("The residual of this model is several streams at once, so no logit is a sum of parts.")
-        tokens = [token_id(runtime, token) for token in request.tokens]
+        tokens = [inspection.token_id(runtime, token) for token in request.tokens]
         rows = edits.rows_of((request.position,), frame.positions)
         assert rows is not None
         through = runtime.forward.layers if request.ahead else frame.boundary

@@ -23,17 +23,13 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.controller import PassRule
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.site_value import SiteValue
-from djinn_jupyter.engine.session import queries
-from djinn_jupyter.engine.session.influences import has_edits
-from djinn_jupyter.engine.session.residence import Pieces, Steps
-from djinn_jupyter.engine.session.run import publish_progress
+from djinn_jupyter.engine.session import influences, queries, residence, run
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.methods.heads.request import KINDS, HeadsRead, ReadHeads
-from djinn_jupyter.wire.looks import Circumstances
-from djinn_jupyter.wire.sites import Site
+from djinn_jupyter.wire import looks, sites
 
 SIDE: Final = 64  # blocks of a pooled pattern, down and across
 
@@ -44,7 +40,7 @@ def pattern_taps(runtime: Runtime) -> list[Tap]:
     why: UnknownSite | None = None
     for layer in range(runtime.forward.layers):
         try:
-            found.append(runtime.resolve(Site(point="pattern", layer=layer)))
+            found.append(runtime.resolve(sites.Site(point="pattern", layer=layer)))
         except UnknownSite as error:
             why = why or error
     if not found:
@@ -104,7 +100,7 @@ class HeadReading:
         heads = max(layer.tap.heads or 1 for layer in self.layers)
         return length * length * (len(KINDS) + 2 * heads * self._runtime.forward.model.dtype.itemsize)
 
-    def read(self, tokens: tuple[int, ...]) -> Pieces:
+    def read(self, tokens: tuple[int, ...]) -> residence.Pieces:
         """Run a line in a pass of its own and add what its heads attend to."""
         targets = targets_of(tokens)
         for layer in self.layers:
@@ -168,7 +164,7 @@ class HeadRequests:
         self._parts, self._runtime, self._workspace = parts, parts.runtime, parts.workspace("heads")
 
     @handles(ReadHeads)
-    def read_heads(self, request: ReadHeads, session: Session, holder: Holder) -> Steps[HeadsRead]:
+    def read_heads(self, request: ReadHeads, session: Session, holder: Holder) -> residence.Steps[HeadsRead]:
         sessions, model = self._parts.sessions, self._runtime.description
         require_empty(session, "read heads", "engine.head_scores")
         lines = prompts_of(sessions, model, request.lines, tokens_of=_tokens_of)
@@ -176,13 +172,15 @@ class HeadRequests:
         heads = HeadReading(self._runtime, session, rules, patterns=request.patterns)
         return self._steps(session, lines, heads, self._parts.circumstances(session, rules))
 
-    def _steps(self, session: Session, lines: Lines, heads: HeadReading, made: Circumstances) -> Steps[HeadsRead]:
+    def _steps(
+        self, session: Session, lines: Lines, heads: HeadReading, made: looks.Circumstances
+    ) -> residence.Steps[HeadsRead]:
         with (
             device_memory_for("the attention patterns of a line", "Close sessions, or give shorter lines."),
             self._workspace.opened(session) as room,
         ):
             for index, tokens in enumerate(lines):
-                publish_progress(self._runtime, session, "reading heads", index, len(lines), "lines")
+                run.publish_progress(self._runtime, session, "reading heads", index, len(lines), "lines")
                 if index and session.progress.can_end():
                     lines = lines[:index]
                     break
@@ -205,6 +203,6 @@ class HeadRequests:
 
 def _tokens_of(session: Session) -> tuple[int, ...]:
     """Return the tokens of a session's line, those of a stopped pass among them."""
-    if session.frame is not None and not has_edits(session):
+    if session.frame is not None and not influences.has_edits(session):
         return tuple(session.tokens[: session.frame.end])
     return fed_tokens(session)

@@ -12,17 +12,13 @@ from typing import Any, Final, Literal, ParamSpec
 import msgspec
 import numpy as np
 
+from djinn_jupyter.api import arrays, interrupts, likeness, temporary
 from djinn_jupyter.api.arguments import checked_seed, typed
-from djinn_jupyter.api.arrays import to_numpy
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.interrupts import WorkInterrupted, waits
-from djinn_jupyter.api.likeness import require_modules
 from djinn_jupyter.api.result_files import Reproduction, bits, compared, naming_models
 from djinn_jupyter.api.session import RemoteSession
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, SweepEnded, UsageError
-from djinn_jupyter.link.channel import followed
-from djinn_jupyter.link.waiting import far
+from djinn_jupyter.link import channel, waiting
 from djinn_jupyter.methods.common.api import (
     Question,
     SpreadResults,
@@ -80,13 +76,13 @@ def waits_for_grid(work: str) -> Callable[[Callable[P, Grid]], Callable[P, Grid]
     """Have a function wait so; `work` begins a sentence. WorkInterrupted for an interrupt, with the grid so far."""
 
     def decorate(call: Callable[P, Grid]) -> Callable[P, Grid]:
-        waited_for = waits(work)(call)
+        waited_for = interrupts.waits(work)(call)
 
         @functools.wraps(call)
         def whole_grid(*args: P.args, **kwargs: P.kwargs) -> Grid:
             grid = waited_for(*args, **kwargs)
             if grid.interrupted:
-                raise WorkInterrupted(f"{work} {KEPT}", grid)
+                raise interrupts.WorkInterrupted(f"{work} {KEPT}", grid)
             return grid
 
         return whole_grid
@@ -223,7 +219,7 @@ def swept_again(
 
     def sweep_of_a_pair(engine: RemoteEngine, number: int) -> _Sweep:
         request, attention = made[number].asked, made[number].attention
-        require_modules(engine.channel, made[number].modules)
+        likeness.require_modules(engine.channel, made[number].modules)
         adapter = same_adapter(engine.channel, made[number].adapter)
         asked = AskedSweep(
             request=request, several=before.several, on_progress=on_progress, so_far=None, adapter=adapter
@@ -282,7 +278,7 @@ def _swept_pairs(
     for number, pair in enumerate(pairs):
         one = sweep_of_a_pair(engines[0], number)
         one.of_pair = f"pair {number + 1} of {len(pairs)}"
-        far(one.of_pair)
+        waiting.far(one.of_pair)
         try:
             [reply] = one.of(*pair).replies
             require_shape(reply, [*found.values()])
@@ -360,7 +356,7 @@ class _Sweep:
         asked = self._of_lines(corrupted, clean)
         grid: Grid | None = None
         try:
-            with temporary_session(self.engine.channel, "sweep", self.asked.adapter) as session:
+            with temporary.temporary_session(self.engine.channel, "sweep", self.asked.adapter) as session:
                 self.session = session
                 if self.attention is not None:
                     RemoteSession(self.engine.channel, session).attend(self.attention)
@@ -399,7 +395,7 @@ class _Sweep:
         return msgspec.structs.replace(request, continued=kept)
 
     def _run(self, session: str, request: Sweep) -> Grid:
-        with followed(self.engine.channel, session, request) as under_way:
+        with channel.followed(self.engine.channel, session, request) as under_way:
             try:
                 self._note(under_way.events())
                 return Grid([nameless(under_way.reply.result())], several=self.asked.several)
@@ -425,7 +421,7 @@ class _Sweep:
                 self.cells.clear()
             self.done = event.done
             self.cells.update(zip(event.cells, event.values, strict=True))
-            far(f"{event.done:,} of {event.total:,} cells" + (f" of {self.of_pair}" if self.of_pair else ""))
+            waiting.far(f"{event.done:,} of {event.total:,} cells" + (f" of {self.of_pair}" if self.of_pair else ""))
             if self.asked.on_progress is not None:
                 self.asked.on_progress(self._so_far("it is under way"), event.done, event.total)
 
@@ -515,7 +511,7 @@ def _with(scores: Swept, exact: Swept | None, cells: tuple[int, ...]) -> Swept:
     """Return scores with the changes that an exact sweep found in these cells, and with what it noted."""
     if exact is None:
         return scores
-    each = [to_numpy(one.values).reshape(-1)[list(cells)] - one.corrupted for one in exact.measured]
+    each = [arrays.to_numpy(one.values).reshape(-1)[list(cells)] - one.corrupted for one in exact.measured]
     changes: np.ndarray[Any, Any] = np.stack(each, axis=-1)
     there = [(cell, tuple(row)) for cell, row in zip(cells, changes.tolist(), strict=True) if not np.isnan(row).any()]
     kept = Confirmed(cells=tuple(cell for cell, _ in there), changes=tuple(row for _, row in there))
@@ -533,7 +529,9 @@ def reproduced_grid(engine: RemoteEngine, kept: Grid, on_progress: OnProgress | 
     with naming_models("grid", made[0].by, engine.description, refused="compute"):
         again = confirmed_again(engine, swept_again(engine, made, kept, on_progress), kept, on_progress)
     if not again.is_whole or again.interrupted:
-        raise WorkInterrupted("The reproduction was interrupted, and nothing is known of the cells that follow.", again)
+        raise interrupts.WorkInterrupted(
+            "The reproduction was interrupted, and nothing is known of the cells that follow.", again
+        )
     return compared_grids(kept, again)
 
 

@@ -12,10 +12,8 @@ from torch import Tensor
 
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes.forward import device_memory_for
-from djinn_jupyter.engine.passes.frame import Override
+from djinn_jupyter.engine.passes import forward, frame, rounding
 from djinn_jupyter.engine.passes.metric import Metrics, Values
-from djinn_jupyter.engine.passes.rounding import rounding_of
 from djinn_jupyter.engine.passes.wavefront import CallPlan, JoiningLine, Wavefront
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -68,7 +66,7 @@ class Sweeping:
         """Compute every cell. Raises OutOfDeviceMemory where a pass of many lines finds none."""
         self._note_progress()
         advice = "Close sessions, or compute each cell alone (--exact)."
-        with device_memory_for("a pass of this sweep's lines", advice), workspace.opened(self.session) as room:
+        with forward.device_memory_for("a pass of this sweep's lines", advice), workspace.opened(self.session) as room:
             return (yield from self._steps(room))
 
     def _steps(self, room: Reservation) -> Steps[Swept]:
@@ -86,10 +84,10 @@ class Sweeping:
             seen = (*(taps if reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
             source = yield from self._source_line(room, seen, asked.source)
             self.source_values = None if source is None else asked.metrics.of(source.logits_V)
-        spoiled: tuple[Override, ...] = ()
+        spoiled: tuple[frame.Override, ...] = ()
         if asked.noise is not None and source is not None:
             raw = noised(source.raw[first.site], asked.noise, asked.seed)
-            spoiled = (Override(tap=first, raw=raw),)
+            spoiled = (frame.Override(tap=first, raw=raw),)
         together = self.mode == "fast"
         base = yield from self._reserved(
             room, self._kept_taps(), asked.line, residuals=True, rows=together, overrides=spoiled
@@ -97,7 +95,7 @@ class Sweeping:
         unchanged = asked.metrics.of(base.logits_V)
         found = Found(
             metrics=asked.metrics.texts,
-            rounding=rounding_of(self.runtime.forward.model.dtype, self.runtime.forward.layers),
+            rounding=rounding.rounding_of(self.runtime.forward.model.dtype, self.runtime.forward.layers),
             sizes=asked.metrics.sizes(base.logits_V),
             unchanged=unchanged,
             values=asked.before(unchanged),
@@ -141,7 +139,7 @@ class Sweeping:
         *,
         residuals: bool,
         rows: bool = False,
-        overrides: tuple[Override, ...] = (),
+        overrides: tuple[frame.Override, ...] = (),
     ) -> Generator[Blocked | None, None, RunLine]:
         """Run a line within what is reserved for it before: as much as its tensors will have, corrected by what they
         do have."""
