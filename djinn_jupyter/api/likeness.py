@@ -1,21 +1,70 @@
-"""Sessions for the time of one piece of work that compute as the work did whose recipe this is."""
+"""Sessions for the time of one piece of work: empty, like those of a recipe, or fed its line again pass by pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
 
 import msgspec
 
-from djinn_jupyter.api.temporary import temporary_session
-from djinn_jupyter.errors import UsageError
-from djinn_jupyter.link.channel import Channel, ask_for
-from djinn_jupyter.modules.api import same_adapter
+from djinn_jupyter.errors import DjinnError, SessionHeld, UsageError
+from djinn_jupyter.link.channel import Channel, all_sessions, ask_for, expect
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire.looks import Circumstances, FedTokens
 from djinn_jupyter.wire.modules import AdapterIdentity, AddedModuleDescription, ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName
+from djinn_jupyter.wire.replies import Finished, Paused
+from djinn_jupyter.wire.running import Steer
+from djinn_jupyter.wire.texts import label
+
+
+@contextmanager
+def temporary_session(channel: Channel, kind: str, adapter: str | None = None) -> Iterator[str]:
+    """Open the first of "sweep 1", "sweep 2" and so on, for a `kind` of "sweep", that is free and that no other client
+    takes meanwhile. It computes with the adapter, where one is named. The next engine at the address does not have it:
+    there another's may have its name by then, which is not closed."""
+    name, engine = open_temporarily(channel, kind), channel.welcome.engine
+    try:
+        if adapter is not None:
+            ask_for(channel, ask.SetAdapter(session=name, adapter=adapter))
+        yield name
+    finally:
+        if channel.welcome.engine == engine:
+            with suppress(DjinnError):  # another client closed it, which ended the work, or the engine is gone
+                ask_for(channel, ask.Close(session=name))
+
+
+def open_temporarily(channel: Channel, kind: str) -> str:
+    """Open a session under the first free name of that kind, which ends with this client at the latest."""
+    taken = {label(one.name) for one in all_sessions(channel)}
+    while True:
+        name = next(name for n in count(1) if (name := f"{kind} {n}") not in taken)
+        taken.add(name)
+        with suppress(SessionHeld):
+            try:
+                if ask_for(channel, ask.Open(session=name, temporary=True)).created:
+                    return name
+            except KeyboardInterrupt:  # it may be there by now, and nothing else would close it
+                channel.ask(ask.Close(session=name))
+                raise
+
+
+def same_adapter(channel: Channel, kept: AdapterIdentity | None) -> str | None:
+    """Return the name of the adapter here that is of the same files as one that a result was computed with; None where
+    it was computed with none. Raises UsageError where it is not there."""
+    if kept is None:
+        return None
+    there = ask_for(channel, ask.ListAdapters()).adapters
+    name = next((one.name for one in there if one.digest == kept.digest), None)
+    if name is None:
+        raise UsageError(
+            f"It was computed with the adapter {kept.name} of {kept.folder}, which is not added here as it was; add it "
+            f"first (%djinn_add_adapter {kept.name} {kept.folder})."
+        )
+    return name
 
 
 class HowComputed(Protocol):
@@ -62,3 +111,55 @@ def ruling_session(channel: Channel, made: Circumstances) -> Iterator[str | None
         for rule in made.rules:
             ask_for(channel, msgspec.structs.replace(rule, session=name))
         yield name
+
+
+@dataclass(frozen=True, slots=True)
+class OnePass:
+    """Positions [start, end) of a line, fed at once under these rules."""
+
+    start: int
+    end: int
+    rules: tuple[Steer, ...]
+
+
+@contextmanager
+def stopped_again(
+    channel: Channel, kind: str, made: Circumstances, line: Sequence[int], fed: Sequence[FedTokens], site: str
+) -> Iterator[tuple[str, Paused]]:
+    """Open a session that computes as it was done then, feed it the line as it was fed, and yield its name and its stop
+    at this site of the last pass."""
+    with session_like(channel, kind, made) as name:
+        for one in passes_of(line, fed):
+            feed(channel, name, line, one)
+        ask_for(channel, ask.SetBreakpoint(session=name, site=site))
+        begins = max((one.end for one in fed), default=0)
+        run = ask.Run(session=name, tokens=tuple(line[begins:]), max_new_tokens=1, extend=begins > 0)
+        yield name, expect(ask_for(channel, run), Paused)
+
+
+def fed_recipe(fed: Sequence[FedTokens]) -> dict[str, Any]:
+    """Return the passes of a line, and the rules that held in them, as a recipe tells them."""
+    rules = [rule for one in fed for rule in one.rules]
+    return {"passes": [(one.start, one.end, one.each) for one in fed], "rules": rules}
+
+
+def passes_of(line: Sequence[int], fed: Sequence[FedTokens]) -> Iterator[OnePass]:
+    """Yield the passes of a line one by one. Raises UsageError where they go beyond it."""
+    if any(one.end > len(line) for one in fed):
+        raise UsageError("its passes go beyond its line: the file is not as it was written.")
+    for one in fed:
+        for start in range(one.start, one.end, one.each):
+            yield OnePass(start, min(start + one.each, one.end), one.rules)
+
+
+def feed(channel: Channel, session: str, line: Sequence[int], one: OnePass) -> None:
+    """Feed the next pass of a line; no rule is in force afterwards."""
+    for rule in one.rules:
+        ask_for(channel, msgspec.structs.replace(rule, session=session))
+    tokens = tuple(line[one.start : one.end])
+    expect(
+        ask_for(channel, ask.Run(session=session, tokens=tokens, max_new_tokens=0, extend=one.start > 0, free=True)),
+        Finished,
+    )
+    if one.rules:
+        ask_for(channel, ask.Unsteer(session=session))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from djinn_jupyter.api import arguments, arrays, fed_again, influences, likeness, result
+from djinn_jupyter.api import arguments, arrays, influences, likeness, result
 from djinn_jupyter.api.tables import in_columns, numbered
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, ask_for, expect
@@ -54,7 +54,7 @@ class StopLook(result.Result):
         found = super().recipe
         assert self._recipe is not None
         asked = {name: value for name, value in msgspec.structs.asdict(self._recipe.asked).items() if name != "session"}
-        fed = fed_again.fed_recipe(self._recipe.passes)
+        fed = likeness.fed_recipe(self._recipe.passes)
         return {**found, **fed, "stop": self._recipe.site, "edits": list(self._recipe.edits), "asked": asked}
 
 
@@ -170,7 +170,7 @@ def looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere
     """Return what the same request finds at the stop of a recipe."""
     assert made is not None
     likeness.require_modules(channel, made.made.modules)
-    with fed_again.stopped_again(channel, "look", made.made, made.line, made.passes, made.site) as (name, stop):
+    with likeness.stopped_again(channel, "look", made.made, made.line, made.passes, made.site) as (name, stop):
         if stop.site != made.site:
             raise UsageError(f"it was read at {made.site}, and this model stops at {stop.site}.")
         for edit in made.edits:

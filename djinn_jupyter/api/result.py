@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import msgspec
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.api import arguments, arrays, interrupts, likeness, partial_replies, tables
+from djinn_jupyter.api import arguments, arrays, interrupts, likeness, tables
 from djinn_jupyter.api.result_files import FORMAT, FileContent, Reproducible, encoded, named, put, read
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Answer, Channel
@@ -190,9 +190,7 @@ def asked_again(channel: Channel, request: SessionRequest[Answer], made: Circums
         likeness.session_like(channel, kind, None if ruled else made) as session,
     ):
         given: dict[str, Any] = {"session": session} | ({"rules_of": rules_of} if ruled else {})
-        return partial_replies.replied_in_parts(
-            channel, msgspec.structs.replace(request, **given), "", lambda reply: None
-        )
+        return interrupts.replied_in_parts(channel, msgspec.structs.replace(request, **given), "", lambda reply: None)
 
 
 def _results_in(result: Result) -> Iterator[Result]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from djinn_jupyter.api import arrays, fed_again, likeness, result, tables
+from djinn_jupyter.api import arrays, likeness, result, tables
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.wire import requests as ask
@@ -90,10 +90,10 @@ class Watched(result.Result):
         """Return each recorded pass of a line as it is recorded again, by its last position."""
         wanted = {at[-1] for run, at in zip(self.runs, self.positions, strict=True) if run == line.run}
         found = {}
-        for one in fed_again.passes_of(line.tokens, line.passes):
+        for one in likeness.passes_of(line.tokens, line.passes):
             if one.end - 1 in wanted:
                 ask_for(channel, self._watch(session))
-            fed_again.feed(channel, session, line.tokens, one)
+            likeness.feed(channel, session, line.tokens, one)
             if one.end - 1 in wanted:
                 request = ask.ReadWatch(session=session, site=self.site, direction=self.direction)
                 found[one.end - 1] = ask_for(channel, request)

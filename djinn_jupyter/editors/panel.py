@@ -14,7 +14,7 @@ from typing import Any, Final
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.editors.dap import protocol, tree
 from djinn_jupyter.editors.dap.adapter import Adapter
-from djinn_jupyter.editors.dap.debug_thread import DebugThread, state_of
+from djinn_jupyter.editors.dap.debuggee import DebugThread, state_of
 from djinn_jupyter.errors import DjinnError, MissingDependency, UsageError
 from djinn_jupyter.link.waiting import beside_debuggers
 from djinn_jupyter.magics import kernel_state, looking

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from djinn_jupyter.api.arguments import given_path
+from djinn_jupyter.api.likeness import temporary_session
 from djinn_jupyter.api.tables import Listing
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.modules.files.circuit_tracer import layers_in
@@ -21,7 +21,6 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.modules import (
     MOST_TENSORS,
     AdapterDescription,
-    AdapterIdentity,
     AddedModuleDescription,
     NamedTensor,
 )
@@ -173,18 +172,3 @@ def add_adapter(channel: Channel, name: str, folder: str | Path) -> AdapterDescr
         )
         adapter = ask_for(channel, request).adapter
     return msgspec.structs.replace(adapter, note=note)
-
-
-def same_adapter(channel: Channel, kept: AdapterIdentity | None) -> str | None:
-    """Return the name of the adapter here that is of the same files as one that a result was computed with; None where
-    it was computed with none. Raises UsageError where it is not there."""
-    if kept is None:
-        return None
-    there = ask_for(channel, ask.ListAdapters()).adapters
-    name = next((one.name for one in there if one.digest == kept.digest), None)
-    if name is None:
-        raise UsageError(
-            f"It was computed with the adapter {kept.name} of {kept.folder}, which is not added here as it was; add it "
-            f"first (%djinn_add_adapter {kept.name} {kept.folder})."
-        )
-    return name

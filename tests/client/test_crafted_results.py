@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from djinn_jupyter.api.fed_again import passes_of
+from djinn_jupyter.api.likeness import passes_of
 from djinn_jupyter.api.reproducing import kinds
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.looks import FedTokens

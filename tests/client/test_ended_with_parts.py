@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.api import partial_replies
+from djinn_jupyter.api import interrupts
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.link import waiting
 from djinn_jupyter.methods.datasets.request import Score
@@ -47,7 +47,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(partial_replies, "far_within", tell)
+            patch.setattr(interrupts, "far_within", tell)
             with pytest.raises(dj.WorkInterrupted) as broken:
                 work()
         assert ("`kept`" in str(broken.value)) == (broken.value.kept is not None), broken.value
@@ -150,7 +150,7 @@ def test_a_second_interrupt_waits_no_longer(engine: RemoteEngine, monkeypatch: p
     def ask_but_pause(request: Any) -> Any:
         return interrupted() if isinstance(request, ask.Pause) else asked(request)
 
-    monkeypatch.setattr(partial_replies, "far_within", interrupted)
+    monkeypatch.setattr(interrupts, "far_within", interrupted)
     monkeypatch.setattr(engine.channel, "ask", ask_but_pause)
     with pytest.raises(dj.WorkInterrupted) as broken:
         engine.head_scores(LINES)
@@ -169,7 +169,7 @@ def test_work_that_is_paused_from_elsewhere_never_looks_whole(
             [session] = engine.sessions()
             desk.post(ask.Pause(session=session.name), [])
 
-    monkeypatch.setattr(partial_replies, "far_within", pause_at_the_third)
+    monkeypatch.setattr(interrupts, "far_within", pause_at_the_third)
     with pytest.raises(dj.WorkInterrupted) as broken:
         engine.head_scores(LINES)
     assert 2 <= len(broken.value.kept.tokens) < len(LINES)

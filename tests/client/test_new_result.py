@@ -12,8 +12,8 @@ import djinn_jupyter as dj
 from djinn_jupyter.api import reproducing
 from djinn_jupyter.api.arrays import to_numpy
 from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.likeness import temporary_session
 from djinn_jupyter.api.result import Result
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 

@@ -13,8 +13,7 @@ from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.editors.dap import debuggee as targets
 from djinn_jupyter.editors.dap.adapter import Adapter
-from djinn_jupyter.editors.dap.debug_thread import DebugThread, ThreadMove
-from djinn_jupyter.editors.dap.debuggee import Debuggee
+from djinn_jupyter.editors.dap.debuggee import Debuggee, DebugThread, ThreadMove
 from djinn_jupyter.editors.dap.protocol import Attach, Launch
 from djinn_jupyter.editors.dap.tree import ModelTree
 from djinn_jupyter.errors import EngineUnavailable

@@ -11,7 +11,7 @@ from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.editors.dap.adapter import Adapter
-from djinn_jupyter.editors.dap.debug_thread import DebugThread
+from djinn_jupyter.editors.dap.debuggee import DebugThread
 from djinn_jupyter.editors.dap.tree import ModelTree
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import EventsMissed, SessionRunning

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.temporary import open_temporarily
+from djinn_jupyter.api.likeness import open_temporarily
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.integrations.lines import HookedLines, Values
 from tests.engine.desk import Desk, tokens

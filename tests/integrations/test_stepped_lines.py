@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.temporary import open_temporarily
+from djinn_jupyter.api.likeness import open_temporarily
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.integrations.lines import Standing, SteppedLines
 from djinn_jupyter.wire import requests as ask

@@ -9,12 +9,10 @@ from typing import Any
 from djinn_jupyter import errors, settings
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Stop
-from djinn_jupyter.editors.dap import inspection, port_access, protocol, values, work_queue
+from djinn_jupyter.editors.dap import inspection, port_access, protocol, values
 from djinn_jupyter.editors.dap.breakpoints import BreakpointKind, WantedBreakpoint, refused
-from djinn_jupyter.editors.dap.debug_thread import DebugThread, state_of
-from djinn_jupyter.editors.dap.debuggee import Debuggee, InUse, Target, attached, launched
-from djinn_jupyter.editors.dap.execution import Execution
-from djinn_jupyter.editors.dap.frames import Frames
+from djinn_jupyter.editors.dap.debuggee import Debuggee, DebugThread, InUse, Target, attached, launched, state_of
+from djinn_jupyter.editors.dap.execution import Execution, WorkQueue
 from djinn_jupyter.editors.dap.protocol import (
     CAPABILITIES,
     Body,
@@ -28,7 +26,7 @@ from djinn_jupyter.editors.dap.protocol import (
 )
 from djinn_jupyter.editors.dap.repl import Repl
 from djinn_jupyter.editors.dap.reports import Reports
-from djinn_jupyter.editors.dap.tree import REFERENCE
+from djinn_jupyter.editors.dap.tree import REFERENCE, Frames
 from djinn_jupyter.link.registry import is_alive
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import (
@@ -171,7 +169,7 @@ class AdapterLifecycle:
         execution: Execution,
         reports: Reports,
         events: EngineEvents,
-        queue: work_queue.WorkQueue,
+        queue: WorkQueue,
     ) -> None:
         self._client, self._debuggee, self._execution = client, debuggee, execution
         self._reports, self._events, self._queue = reports, events, queue
@@ -377,7 +375,7 @@ class Adapter:
     ) -> None:
         self._access = access
         references, frames = values.References(first_reference), Frames(first_frame)
-        self.queue, self.client = work_queue.WorkQueue(), Client(send)
+        self.queue, self.client = WorkQueue(), Client(send)
         self.debuggee = Debuggee(first_thread=first_thread, in_use=in_use)
         self.reports = Reports(self.client, self.debuggee, references, frames)
         self.execution = Execution(self.client, self.debuggee, self.reports, self.queue)

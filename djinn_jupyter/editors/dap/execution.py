@@ -3,19 +3,65 @@ event reports its end."""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
-from typing import Any, Final
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
 
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Finished, Paused, Stop
-from djinn_jupyter.editors.dap.debug_thread import DebugThread, MoveName, ThreadMove
-from djinn_jupyter.editors.dap.debuggee import Debuggee
+from djinn_jupyter.editors.dap.debuggee import Debuggee, DebugThread, MoveName, ThreadMove
 from djinn_jupyter.editors.dap.protocol import Body, Client, OfThread, Request, handles
 from djinn_jupyter.editors.dap.reports import Reports
-from djinn_jupyter.editors.dap.work_queue import WorkQueue
 from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
+from djinn_jupyter.link.waiting import beside_debuggers
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.texts import in_quotes
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class WorkQueue:
+    """The work of one adapter, done in the order of its arrival on one thread; slow jobs run beside it. `over` is True
+    after `close`: the adapter's thread ends after the work that it is doing."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Queue `work` for the adapter's thread. May be called from any thread."""
+        self._inbox.put(work)
+
+    def take(self, seconds: float) -> Callable[[], None] | None:
+        """Return the next work, or None where there is none within `seconds`."""
+        try:
+            return self._inbox.get(timeout=seconds)
+        except Empty:
+            return None
+
+    def close(self) -> None:
+        self.over = True
+
+    def run_beside(self, job: Callable[[], Result], then: Callable[[Result | DjinnError], None]) -> None:
+        """Run a slow job on a thread of its own; `then` is called on the adapter's thread with its result or error."""
+
+        def do() -> None:
+            outcome: Result | DjinnError
+            try:
+                outcome = job()
+            except DjinnError as error:
+                outcome = error
+            except Exception as error:  # the top of this thread: the client waits for an answer
+                log.exception("unforeseen")
+                outcome = DjinnError(f"The adapter met an error it does not know ({type(error).__name__}: {error}).")
+            self.post(lambda: then(outcome))
+
+        beside_debuggers(threading.Thread(target=do, name="djinn-dap-work", daemon=True)).start()
+
 
 Verb = Callable[[RemoteSession, StopIdentity | None], Stop]  # given the session and the stop that the editor shows
 ACCEPTED: Final[dict[str, dict[str, Any]]] = {

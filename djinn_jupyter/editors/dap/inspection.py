@@ -9,13 +9,11 @@ from typing import Any
 from djinn_jupyter.api.looks import spell_top
 from djinn_jupyter.editors.dap import protocol
 from djinn_jupyter.editors.dap.breakpoints import number
-from djinn_jupyter.editors.dap.debug_thread import DebugThread
-from djinn_jupyter.editors.dap.debuggee import Debuggee
-from djinn_jupyter.editors.dap.frames import Frames
+from djinn_jupyter.editors.dap.debuggee import Debuggee, DebugThread
 from djinn_jupyter.editors.dap.protocol import Body, Client, Request, handles
 from djinn_jupyter.editors.dap.repl import VERBS, Repl, is_said
 from djinn_jupyter.editors.dap.reports import Reports, identified
-from djinn_jupyter.editors.dap.tree import Enclosing
+from djinn_jupyter.editors.dap.tree import Enclosing, Frames
 from djinn_jupyter.editors.dap.values import (
     Activation,
     Container,

@@ -11,11 +11,11 @@ from typing import Any, Final, Literal, NoReturn
 
 from djinn_jupyter.api.edits import EXAMPLES, KINDS, parse_edit
 from djinn_jupyter.api.patches import Patch
-from djinn_jupyter.editors.dap.changes import read_value, words
-from djinn_jupyter.editors.dap.debug_thread import DebugThread
+from djinn_jupyter.editors.dap.debuggee import DebugThread
 from djinn_jupyter.editors.dap.execution import Execution
 from djinn_jupyter.editors.dap.protocol import Body, Request
 from djinn_jupyter.editors.dap.reports import Reports, identified
+from djinn_jupyter.editors.dap.values import read_value, words
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.texts import unquoted

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Finished, Paused
-from djinn_jupyter.editors.dap.debug_thread import DebugThread
-from djinn_jupyter.editors.dap.debuggee import Debuggee
-from djinn_jupyter.editors.dap.frames import Frames
+from djinn_jupyter.editors.dap.debuggee import Debuggee, DebugThread
 from djinn_jupyter.editors.dap.protocol import Client
+from djinn_jupyter.editors.dap.tree import Frames
 from djinn_jupyter.editors.dap.values import References
 from djinn_jupyter.errors import EngineUnavailable, IllegalMove, UnknownSession
 from djinn_jupyter.wire.nouns import StopIdentity

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.wire.nouns import ModelDescription, ModuleDescription, PointDescription
+from djinn_jupyter.wire.nouns import ModelDescription, ModuleDescription, PointDescription, StopIdentity
 from djinn_jupyter.wire.sites import LAYER_POINTS, Site, parse_site
 
 REFERENCE = 1
@@ -168,3 +168,36 @@ def _parsed(spelling: str) -> Site | None:
         return parse_site(spelling)
     except UnknownSite:
         return None
+
+
+_Frame = tuple[int, int, int]  # the thread, the stop's number, the place in the stack
+
+
+class Frames:
+    """Numbers of stack frames. Each is of one frame of one stop and never reused: a client that asks for a frame of an
+    earlier stop is not answered with values of the present one."""
+
+    def __init__(self, first: int = 1) -> None:
+        self._next = first
+        self._numbers: dict[_Frame, int] = {}
+        self._frames: dict[int, _Frame] = {}
+
+    def number(self, thread: int, stop: StopIdentity, index: int) -> int:
+        """Return the number of a frame of a stop; it stays through edits of that stop."""
+        frame = (thread, stop.number, index)
+        if frame not in self._numbers:
+            self._numbers[frame], self._frames[self._next] = self._next, frame
+            self._next += 1
+        return self._numbers[frame]
+
+    def find(self, number: int) -> tuple[int, int, int]:
+        """Return a frame's thread, stop number and place in the stack. UsageError for a frame of a past stop."""
+        found = self._frames.get(number)
+        if found is None:
+            raise UsageError(f"The frame {number} is of a stop that is past; ask for the stack of the present one.")
+        return found
+
+    def forget(self, thread: int) -> None:
+        """Drop the frames of a thread that has left its stop."""
+        for frame in [frame for frame in self._numbers if frame[0] == thread]:
+            del self._frames[self._numbers.pop(frame)]

@@ -5,22 +5,73 @@ A reference number is valid as long as the stop at which it was given.
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from djinn_jupyter.api import arrays, edits, looks
+from djinn_jupyter.api.edits import parse_edit
+from djinn_jupyter.api.patches import Patch
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused, read_figures
-from djinn_jupyter.editors.dap import breakpoints, changes
+from djinn_jupyter.editors.dap import breakpoints
 from djinn_jupyter.editors.dap.breakpoints import AnyArray
 from djinn_jupyter.errors import IllegalMove, UsageError
+from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import FiguresRead
 from djinn_jupyter.wire.sites import Site, parse_site, spell_selector
 from djinn_jupyter.wire.texts import in_quotes
+
+FORMS = "a number, a list of numbers, `* 0.9`, `+ 1`, or an edit such as `scale 0.9` or `zero`"
+
+
+def read_change(text: str) -> Edit | Patch:
+    """Return the edit that a text typed over a value spells: `0`, `[0.1, 0.2]`, `* 0.9`, `+ 1`, or `scale 0.9`."""
+    text = text.strip()
+    if text.startswith(("*", "+")):
+        amount = read_number(text[1:])
+        return edits.scale(amount) if text.startswith("*") else edits.add(amount)
+    if text.partition(" ")[0] in edits.KINDS:
+        return parse_edit(words(text), value=read_value, find=str)
+    try:
+        return edits.set_to(read_value(text))
+    except UsageError:
+        raise UsageError(f"{text!r} is no value to put there; write {FORMS}.") from None
+
+
+def words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, posix=False)
+    except ValueError:
+        raise UsageError(f"A quote in this line is not closed: {text}") from None
+
+
+def read_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text.strip()!r} is not a number; write {FORMS}.") from None
+
+
+def read_value(text: str) -> Any:
+    """Parse a number or a list of numbers."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise UsageError(f"{text!r} is neither a number nor a list of numbers.")
+    return found
+
 
 CHUNK = 1000
 
@@ -259,11 +310,11 @@ class ValuePart:
         if self.unit is not None:
             site = parse_site(f"{site.whole()}[{spell_selector((self.unit,))}]")
         if self.entry is None:
-            edit = changes.read_change(text)
+            edit = read_change(text)
         else:
             assert present is not None
             changed = breakpoints.wide(present).copy()
-            changed[self.entry] = changes.read_number(text)
+            changed[self.entry] = read_number(text)
             edit = edits.set_to(changed[None, None, :])
         session.edit(edit, self.position, str(site), stop=self.look.identity)
         self.look.refresh()

@@ -14,7 +14,7 @@ from torch._guards import detect_fake_mode
 from transformers import AutoTokenizer
 
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.temporary import open_temporarily
+from djinn_jupyter.api.likeness import open_temporarily
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.integrations.lines import SteppedLines

@@ -18,7 +18,7 @@ from transformer_lens.model_bridge.driver_protocol import ForwardResult
 from transformer_lens.model_bridge.exceptions import StopAtLayerException
 
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.temporary import open_temporarily
+from djinn_jupyter.api.likeness import open_temporarily
 from djinn_jupyter.integrations.lines import Change, HookedLines, Values, place_of, to_tensor, to_values
 from djinn_jupyter.integrations.transformer_lens.hooks import (
     Function,

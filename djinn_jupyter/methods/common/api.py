@@ -16,8 +16,8 @@ import msgspec
 
 from djinn_jupyter.api.arrays import token_ids
 from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.likeness import temporary_session
 from djinn_jupyter.api.session import RemoteSession
-from djinn_jupyter.api.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.link.waiting import beside_debuggers, far

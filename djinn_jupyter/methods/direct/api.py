@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from djinn_jupyter.api import arrays, fed_again, interrupts, likeness, result, temporary
+from djinn_jupyter.api import arrays, interrupts, likeness, result
 from djinn_jupyter.api.arguments import shown, typed
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.patches import Positions
@@ -120,7 +120,7 @@ class Attribution(result.Result):
         found, made = super().recipe, self.reply.made
         assert made is not None
         asked = {"tokens": [token.token for token in self.tokens], "layer": self.layer}
-        return {**found, **fed_again.fed_recipe(made.passes), **asked}
+        return {**found, **likeness.fed_recipe(made.passes), **asked}
 
     def _replied_again(self, channel: Channel, reply: Attributed) -> Attributed:
         assert reply.made is not None
@@ -171,7 +171,7 @@ def _told_again(channel: Channel, made: AttributionRecipe) -> Attributed:
         raise UsageError(f"its parts are of layers 0 to {made.layer - 1}, and this model has {layers} layers.")
     likeness.require_modules(channel, made.made.modules)
     site = f"resid_post.{made.layer - 1}"
-    with fed_again.stopped_again(channel, "attribution", made.made, made.line, made.passes, site) as (name, _):
+    with likeness.stopped_again(channel, "attribution", made.made, made.line, made.passes, site) as (name, _):
         asked = Attribute(
             session=name,
             tokens=(made.tokens[0], *made.tokens[1:]),
@@ -222,7 +222,7 @@ def direct(
     (51, True)
     """
     units, tokens = _units(over), _tokens_of(metric)
-    with temporary.temporary_session(engine.channel, "attribution", adapter) as name:
+    with likeness.temporary_session(engine.channel, "attribution", adapter) as name:
         session = RemoteSession(engine.channel, name)
         session.breakpoint(f"resid_post.{engine.description.layers - 1}")
         session.run(line, max_new_tokens=1)

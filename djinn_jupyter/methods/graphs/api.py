@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api import arguments, arrays, interrupts, partial_replies, result, tables, temporary
+from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, tables
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel
@@ -324,6 +324,6 @@ def attribution_graph(
     def graph_of(reply: GraphMade) -> AttributionGraph:
         return AttributionGraph(reply, engine=name_of(engine))
 
-    with temporary.temporary_session(engine.channel, "graph") as name:
+    with likeness.temporary_session(engine.channel, "graph") as name:
         request = msgspec.structs.replace(asked, session=name)
-        return graph_of(partial_replies.replied_in_parts(engine.channel, request, WORK, graph_of))
+        return graph_of(interrupts.replied_in_parts(engine.channel, request, WORK, graph_of))

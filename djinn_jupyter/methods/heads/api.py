@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api import arguments, arrays, interrupts, partial_replies, result, runs, temporary
+from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, runs
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
@@ -211,6 +211,6 @@ def _read(
     adapter: str | None = None,
     kept: Callable[[HeadsRead], object] = lambda read: None,
 ) -> HeadsRead:
-    with interrupts.interruptible(WORK), temporary.temporary_session(channel, "heads", adapter) as session:
+    with interrupts.interruptible(WORK), likeness.temporary_session(channel, "heads", adapter) as session:
         request = ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
-        return partial_replies.replied_in_parts(channel, request, WORK, kept)
+        return interrupts.replied_in_parts(channel, request, WORK, kept)

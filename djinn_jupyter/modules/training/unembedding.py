@@ -11,7 +11,7 @@ import numpy as np
 
 from djinn_jupyter.api.arrays import to_numpy
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.temporary import temporary_session
+from djinn_jupyter.api.likeness import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.methods.datasets.api.activations import Activations

@@ -3,7 +3,7 @@
 from typing import Any
 
 from djinn_entropy.request import EntropyRead, ReadEntropy
-from djinn_jupyter.api import arrays, fed_again
+from djinn_jupyter.api import arrays, likeness
 from djinn_jupyter.api.result import Result
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.link.channel import Channel, ask_for
@@ -27,7 +27,7 @@ class HeadEntropies(Result):
 
     def _replied_again(self, channel: Channel, reply: EntropyRead) -> EntropyRead:
         assert reply.made is not None
-        with fed_again.stopped_again(channel, "look", reply.made, reply.line, reply.passes, reply.site) as (name, _):
+        with likeness.stopped_again(channel, "look", reply.made, reply.line, reply.passes, reply.site) as (name, _):
             return ask_for(channel, ReadEntropy(session=name))
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api import interrupts, likeness, partial_replies, result, tables
+from djinn_jupyter.api import interrupts, likeness, result, tables
 from djinn_jupyter.api.arguments import checked_seed, shown, typed
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
@@ -300,7 +300,7 @@ class CircuitRuns:
         return [self._asked(one) for one in self._requests(circuits)]
 
     def _asked(self, request: RunCircuits, kept: Callable[[CircuitsRun], object] = lambda run: None) -> CircuitsRun:
-        return partial_replies.replied_in_parts(self.engine.channel, request, WORK, kept)
+        return interrupts.replied_in_parts(self.engine.channel, request, WORK, kept)
 
     def _requests(self, circuits: Sequence[Numbers]) -> Iterator[RunCircuits]:
         for reply in self.found.replies:

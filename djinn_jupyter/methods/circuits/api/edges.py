@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api import arrays, interrupts, likeness, partial_replies, result, tables, temporary
+from djinn_jupyter.api import arrays, interrupts, likeness, result, tables
 from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
@@ -209,10 +209,10 @@ def edges(
         return Edges(replies, paired=paired, engine=name_of(engine)) if replies else None
 
     def first_scored(one: AttributeEdges) -> EdgesAttributed:
-        with temporary.temporary_session(engine.channel, "edges", adapter) as name:
+        with likeness.temporary_session(engine.channel, "edges", adapter) as name:
             request = msgspec.structs.replace(one, session=name)
             first = one is asked[0]  # of a later pair the pairs before are kept
-            return partial_replies.replied_in_parts(
+            return interrupts.replied_in_parts(
                 engine.channel, request, WORK, lambda reply: edges_of([reply]) if first else None
             )
 
@@ -279,7 +279,7 @@ def scored(
     the edges that were patched by then."""
     with likeness.session_like(channel, "edges", made) as name:
         request = msgspec.structs.replace(request, session=name)
-        return partial_replies.replied_in_parts(channel, request, WORK, kept)
+        return interrupts.replied_in_parts(channel, request, WORK, kept)
 
 
 def name_of(engine: RemoteEngine) -> str | None:

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from djinn_jupyter import errors
-from djinn_jupyter.api import arguments, interrupts, likeness, runs, temporary
+from djinn_jupyter.api import arguments, interrupts, likeness, runs
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.patches import Positions, no_ends, spell_positions
 from djinn_jupyter.api.result_files import SHARED, Reproduction, most_different, naming_models, origin_lines
@@ -273,7 +273,7 @@ def _in_session(channel: Channel, adapter: str | None, go_on: Callable[[str], Re
     while True:
         engine = channel.welcome.engine
         try:
-            with temporary.temporary_session(channel, "collection", adapter) as session:
+            with likeness.temporary_session(channel, "collection", adapter) as session:
                 return go_on(session)
         except errors.UnknownSession:
             if channel.welcome.engine == engine:

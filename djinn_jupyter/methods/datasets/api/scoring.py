@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, result_files, tables, temporary
+from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, result_files, tables
 from djinn_jupyter.api.edits import scale, zero
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.runs import given_prompts, of_how_many, tokenized
@@ -160,7 +160,7 @@ def _score(
     part = next(parts, None)
     if part is None:
         raise UsageError("There are no prompts to measure the loss of.")
-    with temporary.temporary_session(channel, "score", adapter) as session:
+    with likeness.temporary_session(channel, "score", adapter) as session:
         while part is not None:
             first = sum(len(reply.tokens) for reply in found)
             far(f"{first:,}{of_how_many(prompts)} prompts")
@@ -352,7 +352,7 @@ def _without_error(channel: Channel, one: AddedModuleDescription, again: list[st
 
 def _under(channel: Channel, sites: Sequence[str], edit: object, prompts: object) -> Losses:
     """Return the losses of prompts under a rule at each site."""
-    with temporary.temporary_session(channel, "splice") as name:
+    with likeness.temporary_session(channel, "splice") as name:
         for site in sites:
             RemoteSession(channel, name).steer(site, edit)
         return loss_of(channel, prompts, name)

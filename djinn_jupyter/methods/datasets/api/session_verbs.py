@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from djinn_jupyter.api import arguments, arrays, interrupts, temporary
+from djinn_jupyter.api import arguments, arrays, interrupts, likeness
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
@@ -45,5 +45,5 @@ def all_logits(session: RemoteSession, /) -> np.ndarray[Any, Any]:
 
 
 def _scored_line(channel: Channel, line: str, what: Any) -> Scored:
-    with interrupts.interruptible("The measurement"), temporary.temporary_session(channel, "score") as session:
+    with interrupts.interruptible("The measurement"), likeness.temporary_session(channel, "score") as session:
         return ask_for(channel, Score(session=session, prompts=(line,), what=what, rules_of=line))

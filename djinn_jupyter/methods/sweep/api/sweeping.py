@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, ParamSpec
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api import arrays, interrupts, likeness, temporary
+from djinn_jupyter.api import arrays, interrupts, likeness
 from djinn_jupyter.api.arguments import checked_seed, typed
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.result_files import Reproduction, bits, compared, naming_models
@@ -60,7 +60,6 @@ from djinn_jupyter.methods.sweep.request import (
     SweepProgressed,
     Swept,
 )
-from djinn_jupyter.modules.api import same_adapter
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import Event
@@ -220,7 +219,7 @@ def swept_again(
     def sweep_of_a_pair(engine: RemoteEngine, number: int) -> _Sweep:
         request, attention = made[number].asked, made[number].attention
         likeness.require_modules(engine.channel, made[number].modules)
-        adapter = same_adapter(engine.channel, made[number].adapter)
+        adapter = likeness.same_adapter(engine.channel, made[number].adapter)
         asked = AskedSweep(
             request=request, several=before.several, on_progress=on_progress, so_far=None, adapter=adapter
         )
@@ -356,7 +355,7 @@ class _Sweep:
         asked = self._of_lines(corrupted, clean)
         grid: Grid | None = None
         try:
-            with temporary.temporary_session(self.engine.channel, "sweep", self.asked.adapter) as session:
+            with likeness.temporary_session(self.engine.channel, "sweep", self.asked.adapter) as session:
                 self.session = session
                 if self.attention is not None:
                     RemoteSession(self.engine.channel, session).attend(self.attention)
