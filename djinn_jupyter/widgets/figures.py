@@ -9,8 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.attention import Attention
-from djinn_jupyter.widgets.pictures import Picture
+from djinn_jupyter.widgets.pictures import Attention, Picture
 from djinn_jupyter.widgets.spelling import marked, rounded
 from djinn_jupyter.wire.nouns import TopToken
 from djinn_jupyter.wire.readings import EffectReading

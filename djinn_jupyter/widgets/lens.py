@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from djinn_jupyter.api.influences import Edits, influence_lines, sections
 from djinn_jupyter.widgets.charts import keys, line_chart, series_chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, meter, mono, part, span, table
-from djinn_jupyter.widgets.influences import influence_lines, influence_parts
 from djinn_jupyter.widgets.pictures import as_rows
 from djinn_jupyter.widgets.spelling import (
     amount,
@@ -29,9 +29,21 @@ from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.looks import spell_watch
 from djinn_jupyter.wire.nouns import LensRow, TopToken, WatchDescription
-from djinn_jupyter.wire.readings import EffectReading, TokenShift
+from djinn_jupyter.wire.readings import EffectReading, Influences, TokenShift
 from djinn_jupyter.wire.replies import Edited, Paused
 from djinn_jupyter.wire.texts import label
+
+
+def influence_parts(told: Influences, edits: Edits = (), but: Edits = ()) -> list[Html]:
+    """Return one section for each kind of influence; none where the model is unmodified. `edits` are the stop's own
+    edits to list, `but` those that the card lists elsewhere."""
+    found = sections(told, edits, but)
+    return [part(*(_note(*line) for line in lines), name=name) for name, lines in found.items()]
+
+
+def _note(line: str, size: str) -> Html:
+    return div("dj-note", line, " ", span("dj-soft", f"({size})") if size else None)
+
 
 LAYERS_SHOWN = 96
 GRID_POSITIONS = 12  # the number that fits a notebook's column; the last position is always visible

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.widgets.attention import HEADS_SHOWN, Attention
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, mono, part, table
-from djinn_jupyter.widgets.pictures import image, read_of_heads, share_colour
+from djinn_jupyter.widgets.pictures import HEADS_SHOWN, Attention, image, read_of_heads, share_colour
 from djinn_jupyter.widgets.spelling import columns, marked, percent, plural, share, spans
 from djinn_jupyter.widgets.stop import Look, legend
 from djinn_jupyter.widgets.tokens import cell_token

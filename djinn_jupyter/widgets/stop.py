@@ -10,13 +10,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from djinn_jupyter.api.influences import influence_lines
 from djinn_jupyter.errors import UnknownSite
-from djinn_jupyter.widgets.attention import Attention
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, meter, mono, part, piece, span, styled, table
-from djinn_jupyter.widgets.influences import influence_lines, influence_parts
-from djinn_jupyter.widgets.lens import effect_lines, effect_part
+from djinn_jupyter.widgets.lens import effect_lines, effect_part, influence_parts
 from djinn_jupyter.widgets.memory import transfer_line
-from djinn_jupyter.widgets.pictures import Picture, image, picture_alone, read_of, shares, signed, whole_picture
+from djinn_jupyter.widgets.pictures import (
+    Attention,
+    Picture,
+    image,
+    picture_alone,
+    read_of,
+    shares,
+    signed,
+    whole_picture,
+)
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, layer_strip, token_strip
 from djinn_jupyter.widgets.view import View

@@ -9,7 +9,7 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.modules.training.unembedding import unembedding_of
+from djinn_jupyter.modules.training.calls import unembedding_of
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.families import build

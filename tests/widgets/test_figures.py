@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.widgets import figures, views
-from djinn_jupyter.widgets.attention import Attention
-from djinn_jupyter.widgets.pictures import signed
+from djinn_jupyter.widgets.pictures import Attention, signed
 from djinn_jupyter.widgets.view import PLOTLY
 from tests.widgets import cards, samples
 

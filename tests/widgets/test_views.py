@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from djinn_jupyter.widgets import attention, views
+from djinn_jupyter.widgets import pictures, views
 from djinn_jupyter.widgets.diff import differing
 from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.wire.nouns import StopDescription, Transfer
@@ -207,7 +207,7 @@ def test_a_pattern_says_where_the_last_position_looks() -> None:
 def test_a_pattern_that_the_engine_pooled_is_drawn_as_the_whole_is(count: int) -> None:
     weights = np.random.default_rng(1).random((count, 4, count)).astype(np.float32)
     whole = dataclasses.replace(cards.look("pattern.5", weights, "T H K"), texts={p: f" word{p}" for p in range(count)})
-    most = attention.PATTERN_CELLS
+    most = pictures.PATTERN_CELLS
     asked = ReadPooled(
         session="a", heads=most.cells, most_heads=most.heads, strongest=most.strongest, strongest_at=most.queries
     )

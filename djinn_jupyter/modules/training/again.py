@@ -20,7 +20,7 @@ from djinn_jupyter.api.result_files import Reproduction, most_different
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.modules.files.files import tensors_in
-from djinn_jupyter.modules.training import calls, jobs, unembedding
+from djinn_jupyter.modules.training import calls, jobs
 from djinn_jupyter.modules.training.collections import GivenCollection, collection_of
 from djinn_jupyter.modules.training.process import PROVENANCE, VECTOR, OnTrained, TrainedModule, module_in, train
 
@@ -64,7 +64,7 @@ def _trained(
     except msgspec.ValidationError as error:
         raise UsageError(f"{before.folder} was trained by another version, whose call is another: {error}.") from None
     if "last" in asked:
-        unembedding.unembedding_of(engine, collection, asked["last"]).save(Path(places["head"]))
+        calls.unembedding_of(engine, collection, asked["last"]).save(Path(places["head"]))
     if isinstance(job, jobs.SteeringJob) and not files.was_trained(before.provenance):
         calls.write_difference(job)
     else:

@@ -105,7 +105,7 @@ def on_the_wire(reply: Inspected | PooledRead) -> int:
 
 
 def test_a_pattern_of_910_positions_crosses_the_wire_in_a_hundredth_of_its_bytes() -> None:
-    from djinn_jupyter.widgets.attention import PATTERN_CELLS as MOST
+    from djinn_jupyter.widgets.pictures import PATTERN_CELLS as MOST
 
     value = pattern(910, 8, 910)
     whole = on_the_wire(inspected(to_array(value)))
