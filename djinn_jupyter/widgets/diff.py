@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +21,6 @@ from djinn_jupyter.wire.texts import label
 TO_EXACT = ".9g"  # a float32 is itself again
 
 
-class ComparedLine(Protocol):
-    """The session that distances are relative to."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def tokens(self) -> Sequence[int]: ...
-
-    @property
-    def texts(self) -> Sequence[str]: ...
-
-
 def values_plain(compared: Compared) -> list[str]:
     """Spell how far the values are apart."""
     apart = compared.apart
@@ -45,7 +31,7 @@ def values_plain(compared: Compared) -> list[str]:
     return [f"values at {compared.site}: {distances} (relative distance by position)", f"  {said(compared)}"]
 
 
-def values_part(a: ComparedLine, compared: Compared) -> Html:
+def values_part(a: DiffSide, compared: Compared) -> Html:
     """Draw the distance at each position, and say where it is largest."""
     name, note = f"values at {compared.site}", div("dj-note", said(compared))
     if compared.apart is None or not compared.apart.differing:
@@ -53,7 +39,7 @@ def values_part(a: ComparedLine, compared: Compared) -> Html:
     return part(_distances(a, compared.apart), note, name=f"distance of the {name}, relative to {label(a.name)}")
 
 
-def _distances(a: ComparedLine, apart: Apart) -> Html:
+def _distances(a: DiffSide, apart: Apart) -> Html:
     shown = list(zip(apart.positions, apart.distances, strict=True))
     most = max((rounded(distance, 2) for _, distance in shown if distance), default=0.0) or 1.0
     rows = [

@@ -23,7 +23,6 @@ from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.link.waiting import beside_debuggers, far
 from djinn_jupyter.methods.sweep.request import LineSource
 from djinn_jupyter.wire.greeting import Checked
-from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.request_base import SessionRequest
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -200,18 +199,6 @@ def line_source(engine: RemoteEngine, given: object) -> LineSource:
 Alike = tuple[tuple[str, str], ...]
 
 
-class CheckedEngine(Protocol):
-    """An engine that is asked."""
-
-    @property
-    def channel(self) -> Channel: ...
-    @property
-    def entry(self) -> Entry | None: ...
-
-
-CheckedKind = TypeVar("CheckedKind", bound=CheckedEngine)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """The question whether an engine would begin a request, in a session with this adapter: `check` has the same
@@ -227,7 +214,7 @@ class Question:
             return ask_for(channel, self.check(**fields))
 
 
-def engines_of_one_model(engine: CheckedKind, beside: Sequence[CheckedKind]) -> tuple[CheckedKind, ...]:
+def engines_of_one_model(engine: RemoteEngine, beside: Sequence[RemoteEngine]) -> tuple[RemoteEngine, ...]:
     """Return the engines, each once. Raises UsageError for those of several models."""
     each = tuple({id(one.channel): one for one in (engine, *beside)}.values())
     served = [one.channel.welcome.model for one in each]
@@ -237,7 +224,7 @@ def engines_of_one_model(engine: CheckedKind, beside: Sequence[CheckedKind]) -> 
     return each
 
 
-def require_all(engines: Sequence[CheckedKind], kind: str, question: Callable[[CheckedKind], Question]) -> None:
+def require_all(engines: Sequence[RemoteEngine], kind: str, question: Callable[[RemoteEngine], Question]) -> None:
     """Have each engine check the work. Raises the error of the first that refuses it, and UsageError where shards would
     not be of one model. One that is lost is passed over: others do its part."""
     alike: Alike | None = None
@@ -262,7 +249,7 @@ def _short(text: str) -> str:
 
 
 @contextmanager
-def _refused_by(engine: CheckedEngine, kind: str) -> Iterator[None]:
+def _refused_by(engine: RemoteEngine, kind: str) -> Iterator[None]:
     """Have an error say whose it is, and that nothing was begun."""
     try:
         yield

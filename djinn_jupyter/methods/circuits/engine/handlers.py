@@ -87,7 +87,7 @@ class EdgeRequests:
     def _given(self, request: AttributeEdges | RunCircuits, session: Session, verb: str, opener: str) -> _Given:
         """Return what the request is about, checked."""
         require_empty(session, verb, opener)
-        self._lines.compute_like(request, session)
+        self._lines.compute_like((request.corrupted, request.clean), session)
         (corrupted, notes), (clean, more) = (self._lines.tokens(line) for line in (request.corrupted, request.clean))
         require_alike(clean, corrupted)
         [metric] = self._lines.metrics((request.metric,)).each

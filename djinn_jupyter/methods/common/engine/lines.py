@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 from torch import Tensor
@@ -220,15 +220,6 @@ def completed(
 # Lines and metrics as sweeps, attributions and circuits are given them, checked. Runs no pass.
 
 
-class TwoLines(Protocol):
-    """A request about two lines, each of which may be a session's."""
-
-    @property
-    def corrupted(self) -> LineSource: ...
-    @property
-    def clean(self) -> LineSource | None: ...
-
-
 class LineSources:
     """Finds the tokens of lines, and how their sessions compute."""
 
@@ -249,10 +240,9 @@ class LineSources:
         """Return the metrics in these texts. Raises InvalidCondition."""
         return inspection.metrics_in(self._runtime, texts)
 
-    def compute_like(self, request: TwoLines, session: Session) -> None:
-        """Have the session of a request compute as the sessions do whose lines it is about. Raises UsageError where
-        these differ."""
-        named = [self._sessions.find(line) for line in (request.corrupted, request.clean) if isinstance(line, str)]
+    def compute_like(self, lines: Sequence[LineSource | None], session: Session) -> None:
+        """Have a session compute as the sessions do whose `lines` are named. Raises UsageError where these differ."""
+        named = [self._sessions.find(line) for line in lines if isinstance(line, str)]
         for way, differs in (("attention", "compute attention in different ways"), ("adapter", "have other adapters")):
             if len({getattr(one, way) for one in named}) > 1:
                 raise UsageError(f"The sessions of the two lines {differs}; give one of them by its text.")

@@ -31,7 +31,7 @@ from djinn_jupyter.api.result_files import SHARED, Reproduction, most_different,
 from djinn_jupyter.files import PART, WRITTEN, force, force_names, make_folder, require_writable, written_aside
 from djinn_jupyter.link.channel import Channel, followed
 from djinn_jupyter.link.waiting import far
-from djinn_jupyter.methods.common.api import CheckedEngine, Question, Tell, engines_of_one_model, require_all, spread
+from djinn_jupyter.methods.common.api import Question, Tell, engines_of_one_model, require_all, spread
 from djinn_jupyter.methods.datasets.api.activations import Activations, ShardFile
 from djinn_jupyter.methods.datasets.request import (
     MOST_PROMPTS,
@@ -280,7 +280,7 @@ def _in_session(channel: Channel, adapter: str | None, go_on: Callable[[str], Re
                 raise  # another closed it
 
 
-def _spread(engines: Sequence[CheckedEngine], work: CollectionWork, requests: Sequence[RequestIn]) -> None:
+def _spread(engines: Sequence[RemoteEngine], work: CollectionWork, requests: Sequence[RequestIn]) -> None:
     """Have each shard written by whichever engine is free. Raises the error of one that failed."""
     first = requests[0]("collection")
     require_all(engines, "collection", lambda engine: work.question(engine.channel, first))

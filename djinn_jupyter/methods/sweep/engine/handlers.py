@@ -52,7 +52,7 @@ class SweepRequests:
     @handles(Sweep)
     def sweep(self, request: Sweep, session: Session, holder: Holder) -> Steps[Swept]:
         require_empty(session, "sweep", "dj.sweep")
-        self._lines.compute_like(request, session)
+        self._lines.compute_like((request.corrupted, request.clean), session)
         runtime = self._runtime.of(session)
         way = next(way for way in self._ways if way.takes(request))
         return way.steps(request, runtime, session, self._checked(request, way, runtime, session), self._workspace)
