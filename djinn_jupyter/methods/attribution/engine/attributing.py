@@ -281,12 +281,12 @@ class Attributing:
             return
         with recording(False):
             value, clean = tap.read(raw), self._clean.pop(tap.site, None)
-            if asked.edit is None and clean is None:
+            if asked.request.edit is None and clean is None:
                 self.estimates.changes[tap.site] = value.to(torch.float32, copy=True)
                 return
             rows, others = asked.places.alignment.rows, asked.places.alignment.of_clean(asked.places.alignment.rows)
             spot = Spot(tap=tap, rows=rows, source_rows=others, units=None)
-            part = edits.part_of(asked.edit, spot, value, value if clean is None else clean, asked.seed)
+            part = edits.part_of(asked.request.edit, spot, value, value if clean is None else clean, asked.request.seed)
             self.estimates.changes[tap.site] = _change(value, part, rows)
 
     # --- the report ------------------------------------------------------------------------------------------------
@@ -324,8 +324,8 @@ class Attributing:
                 )
                 for number, text in enumerate(asked.metrics.texts)
             ),
-            mode=asked.mode,
-            seed=asked.seed,
+            mode=asked.request.mode,
+            seed=asked.request.seed,
             computed=math.prod(places.shape),
             rechecked=(),
             notes=(*asked.notes, *(() if keep else again)),
@@ -348,7 +348,7 @@ def _change(value: Tensor, part: Tensor, rows: Sequence[int] | None) -> Tensor:
 
 
 def _spelled(asked: CheckedSweep, estimate: Estimate) -> str:
-    change = "activation" if asked.edit is None and asked.source is None else edits.spell(asked.edit)
+    change = "activation" if asked.request.edit is None and asked.source is None else edits.spell(asked.request.edit)
     steps = f", {estimate.steps} steps" if estimate.steps > 1 else ""
     corrected = f", {' and '.join(estimate.corrections)} corrected" if estimate.corrections else ""
     return f"gradient x {change}{steps}{corrected}"

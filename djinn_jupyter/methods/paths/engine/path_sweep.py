@@ -121,7 +121,7 @@ class PathSweeping(Sweeping):
         return tuple({tap.site: tap for tap in (*super()._kept_taps(), *self.receivers.taps)}.values())
 
     def _edits(self, base: RunLine, source: RunLine | None) -> PathEdits:
-        return PathEdits(self.asked.edit, self.asked.seed, base, source, self.receivers)
+        return PathEdits(self.asked.request.edit, self.asked.request.seed, base, source, self.receivers)
 
     def _why_family_alone(self) -> Generator[Blocked | None, None, str | None]:
         """Return why paths cannot share passes; None where they can. Between senders and receivers no layer hands on

@@ -20,35 +20,28 @@ from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.system.faults import Counters
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.sweep.engine.places import Cell, SweptPlaces
-from djinn_jupyter.methods.sweep.request import Continued, EditedLine, Measured, Noise, Recipe, Sweep, SweptEdit
+from djinn_jupyter.methods.sweep.request import Continued, EditedLine, Measured, Recipe, Sweep
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.modules import AdapterIdentity, ModuleIdentity
-from djinn_jupyter.wire.nouns import Mode, ModelDescription
+from djinn_jupyter.wire.nouns import ModelDescription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedSweep:
-    """A checked request: `edit` None patches from the `source` into the `line`, which are tokens; `into` says which of
-    the two lines of a pair is edited. Cells `finished` before, by number, have values already; where cells are
-    `chosen`, by number, these alone are computed; `recipe` is the digest of the request, and `made` the request with
-    its origin. `calls` are the most rows of each, in turn."""
+    """A checked `request`: its edit, or None, patches from the `source` into the `line`, which are tokens. Cells
+    `finished` before, by number, have values already; where cells are `chosen`, by number, these alone are computed;
+    `recipe` is the digest of the request, and `made` the request with its origin."""
 
+    request: Sweep
     places: SweptPlaces
     line: tuple[int, ...]
     source: tuple[int, ...] | None
-    edit: SweptEdit | None
-    noise: Noise | None
     metrics: Metrics
-    mode: Mode
-    seed: int
     notes: tuple[str, ...] = ()
-    into: EditedLine = "corrupted"
-    pair: int = 0
     finished: Mapping[int, Values] = field(default_factory=dict)
     chosen: frozenset[int] | None = None
     recipe: str = ""
     made: Recipe | None = None
-    calls: tuple[tuple[int, int], ...] = ()
 
     def cells(self) -> list[Cell]:
         """Return the cells to compute, the coarse ones first; those of pairs of cells on either side of the diagonal

@@ -99,22 +99,16 @@ class SweepRequests:
             modules=modules,
         )
         return CheckedSweep(
+            request=request,
             places=places,
             line=line,
             source=source,
-            edit=request.edit,
-            noise=request.noise,
             metrics=metrics,
-            mode=request.mode,
-            seed=request.seed,
             notes=(*notes, *more),
-            into=request.into,
-            pair=request.pair,
             finished=finished,
             chosen=chosen,
             recipe=recipe,
             made=made,
-            calls=request.calls,
         )
 
     def _check_edit(

@@ -53,8 +53,8 @@ class Sweeping:
         self.runtime, self.session, self.asked, self.together = runtime, session, asked, together
         self.alone = LinesAlone(runtime, session)
         self.lines = CellLines(together, self.alone)
-        self.mode: Mode = asked.mode
-        self.plan = CallPlan(asked.calls)
+        self.mode: Mode = asked.request.mode
+        self.plan = CallPlan(asked.request.calls)
         self.done = len(asked.finished)
         self.source_values: Values | None = None
 
@@ -81,12 +81,12 @@ class Sweeping:
             else:
                 self.alone.read((yield from self.together.few_logits.of(asked.metrics.tokens)))
         if asked.source is not None:
-            seen = (*(taps if reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
+            seen = (*(taps if reads_a_line(asked.request.edit) else ()), *((first,) if asked.request.noise else ()))
             source = yield from self._source_line(room, seen, asked.source)
             self.source_values = None if source is None else asked.metrics.of(source.logits_V)
         spoiled: tuple[frame.Override, ...] = ()
-        if asked.noise is not None and source is not None:
-            raw = noised(source.raw[first.site], asked.noise, asked.seed)
+        if asked.request.noise is not None and source is not None:
+            raw = noised(source.raw[first.site], asked.request.noise, asked.request.seed)
             spoiled = (frame.Override(tap=first, raw=raw),)
         together = self.mode == "fast"
         base = yield from self._reserved(
@@ -115,7 +115,7 @@ class Sweeping:
         return tuple(self.asked.places.taps.values())
 
     def _edits(self, base: RunLine, source: RunLine | None) -> CellEdits:
-        return CellEdits(self.asked.edit, self.asked.seed, base, source)
+        return CellEdits(self.asked.request.edit, self.asked.request.seed, base, source)
 
     def _logits(self, edits: CellEdits, edited: CellEdit) -> Generator[Blocked | None, None, Tensor]:
         """Return the logits of one cell, computed alone."""
@@ -290,10 +290,10 @@ class Sweeping:
 
     def _recheck(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
         """Compute some of the cells again, alone, also of those left out, and note by how much they differ."""
-        if self.asked.pair == 0:
+        if self.asked.request.pair == 0:
             self.alone.read(None)  # so that a wrong proof of few logits is found, by the bits of a cell left out
-        draw, computed = random.Random(self.asked.seed + self.asked.pair), set(found.computed)
-        many, few = (RECHECKED, LEFT_OUT) if self.asked.pair == 0 else (1, 0)
+        draw, computed = random.Random(self.asked.request.seed + self.asked.request.pair), set(found.computed)
+        many, few = (RECHECKED, LEFT_OUT) if self.asked.request.pair == 0 else (1, 0)
         numbers = [cell.number for cell in cells]
         some = draw.sample(sorted(computed & set(numbers)), min(many, len(computed & set(numbers))))
         left_out = sorted(set(numbers) - computed)
@@ -349,16 +349,16 @@ class Sweeping:
             over=places.over,
             places=places.along,
             texts=tuple(self.runtime.tokenizer.text_of(token) for token in asked.line),
-            edit=spell(asked.edit, asked.noise, source_of(asked.into)),
-            measured=found.measured(places.shape, self.source_values, asked.into),
+            edit=spell(asked.request.edit, asked.request.noise, source_of(asked.request.into)),
+            measured=found.measured(places.shape, self.source_values, asked.request.into),
             mode=self.mode,
-            seed=asked.seed,
+            seed=asked.request.seed,
             computed=len(found.computed),
             rechecked=tuple(found.rechecked),
             notes=tuple(found.notes),
             in_pairs=places.in_pairs,
             windows=tuple(places.windows.items()),
-            into=asked.into,
+            into=asked.request.into,
             recipe=asked.recipe,
             made=self._made(),
         )
@@ -384,8 +384,8 @@ class PairSweeping(Sweeping):
         return None if self._awaited else (yield from super()._source_line(room, taps, tokens))
 
     def _may_join(self, tokens: tuple[int, ...]) -> bool:
-        asked, cells = self.asked, self.cells
-        if asked.pair == 0 or asked.finished or asked.edit is not None or asked.noise is not None:
+        asked, request, cells = self.asked, self.asked.request, self.cells
+        if request.pair == 0 or asked.finished or request.edit is not None or request.noise is not None:
             return False
         if self.together.packing is None or len(tokens) != len(asked.line) or tokens == asked.line:
             return False
@@ -440,7 +440,7 @@ class PairSweeping(Sweeping):
         yield from super()._recheck(room, edits, cells, found)
 
     def _draws_source(self) -> bool:
-        return random.Random(f"source {self.asked.seed} {self.asked.pair}").random() < SOURCES_RECHECKED
+        return random.Random(f"source {self.asked.request.seed} {self.asked.request.pair}").random() < SOURCES_RECHECKED
 
     def _take(self, values: Mapping[int, Values], found: Found) -> None:
         self.source_values = values.get(SOURCE, self.source_values)
