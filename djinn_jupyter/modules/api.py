@@ -18,12 +18,7 @@ from djinn_jupyter.modules.files.circuit_tracer import layers_in
 from djinn_jupyter.modules.files.folder import ModuleFolder, read_folder
 from djinn_jupyter.modules.files.peft import read_adapter
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.modules import (
-    MOST_TENSORS,
-    AdapterDescription,
-    AddedModuleDescription,
-    NamedTensor,
-)
+from djinn_jupyter.wire.modules import MOST_TENSORS, AdapterDescription, AddedModuleDescription, NamedTensor
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.sites import parse_site, parse_trained
 

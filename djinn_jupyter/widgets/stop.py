@@ -12,19 +12,10 @@ from numpy.typing import NDArray
 
 from djinn_jupyter.api.influences import influence_lines
 from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.widgets import pictures
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, meter, mono, part, piece, span, styled, table
 from djinn_jupyter.widgets.lens import effect_lines, effect_part, influence_parts
 from djinn_jupyter.widgets.memory import transfer_line
-from djinn_jupyter.widgets.pictures import (
-    Attention,
-    Picture,
-    image,
-    picture_alone,
-    read_of,
-    shares,
-    signed,
-    whole_picture,
-)
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, layer_strip, token_strip
 from djinn_jupyter.widgets.view import View
@@ -175,12 +166,12 @@ def _reading(stop: Paused) -> str:
     return f"{plural(count, 'position')} in this pass ({spans(stop.positions)}), underlined"
 
 
-def picture_of(site: Site, values: NDArray[np.generic], rows: int = 128) -> Picture:
+def picture_of(site: Site, values: NDArray[np.generic], rows: int = 128) -> pictures.Picture:
     """Return a picture: attention weights as shares, other values as signed."""
-    return shares(values, rows) if site.point == "pattern" else signed(values, rows)
+    return pictures.shares(values, rows) if site.point == "pattern" else pictures.signed(values, rows)
 
 
-def legend(picture: Picture, features: int, noun: str = "dimension", *, read: str | None = None) -> Html:
+def legend(picture: pictures.Picture, features: int, noun: str = "dimension", *, read: str | None = None) -> Html:
     """Return the legend: the range of the colours, and how many numbers are pooled in one pixel."""
     ends = ("0", "1") if picture.scale == "share" else (figure(-picture.limit, 2), figure(picture.limit, 2))
     blocks = [(picture.columns_per_cell, noun), (picture.rows_per_cell, "position")]
@@ -201,13 +192,13 @@ def features_in(shape: Sequence[int]) -> int:
 
 def _overview(stop: Paused, pooled: Pooled) -> Html:
     """Draw the whole pass as one picture, for more positions than the table below has rows."""
-    picture = whole_picture(pooled, site_of(stop.site))
+    picture = pictures.whole_picture(pooled, site_of(stop.site))
     across = features_in(pooled.shape)
     height = min(256, max(64, 3 * picture.cells.shape[0]))
     alt = f"activation at {stop.site}: positions {spans(pooled.positions)} down, {plural(across, 'dimension')} across"
     return part(
-        image(picture, width=640, height=height, alt=alt, shrinks=True),
-        legend(picture, across, read=read_of(pooled)),
+        pictures.image(picture, width=640, height=height, alt=alt, shrinks=True),
+        legend(picture, across, read=pictures.read_of(pooled)),
         name=f"activation, {at_positions(pooled.positions)} downwards",
     )
 
@@ -240,10 +231,10 @@ def _strip(stop: Paused, pooled: Pooled | None, shown: list[int]) -> tuple[Html 
     """Return one picture beside all rows, each row of pixels as high as a table row, and its legend."""
     if pooled is None:
         return None, None
-    picture = picture_alone(pooled, site_of(stop.site))
+    picture = pictures.picture_alone(pooled, site_of(stop.site))
     across = features_in(pooled.shape)
     alt = f"activation at {stop.site}, one row a position, {plural(across, 'dimension')} across"
-    made = image(picture, width=STRIP_PIXELS, height=ROW_PIXELS * len(shown), alt=alt)
+    made = pictures.image(picture, width=STRIP_PIXELS, height=ROW_PIXELS * len(shown), alt=alt)
     return element("td", made, class_="dj-tall", rowspan=len(shown)), legend(picture, across)
 
 
@@ -306,6 +297,6 @@ class Look:
         return range(end - self.shape[-1], end)
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> pictures.Attention:
         """The pattern as it is drawn."""
-        return Attention.of(self.values) if self.pooled is None else Attention.pooled(self.pooled)
+        return pictures.Attention.of(self.values) if self.pooled is None else pictures.Attention.pooled(self.pooled)

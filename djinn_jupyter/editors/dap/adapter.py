@@ -28,20 +28,8 @@ from djinn_jupyter.editors.dap.repl import Repl
 from djinn_jupyter.editors.dap.reports import Reports
 from djinn_jupyter.editors.dap.tree import REFERENCE, Frames
 from djinn_jupyter.link.registry import is_alive
+from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.nouns import SessionDescription
-from djinn_jupyter.wire.replies import (
-    Event,
-    EventsMissed,
-    RuleRefused,
-    SessionClosed,
-    SessionEdited,
-    SessionFailed,
-    SessionFinished,
-    SessionOpened,
-    SessionPaused,
-    SessionRunning,
-    TokenSampled,
-)
 
 
 class BreakpointCommands:
@@ -99,36 +87,36 @@ class EngineEvents:
     def __init__(self, client: Client, debuggee: Debuggee, execution: Execution, reports: Reports) -> None:
         self._client, self._debuggee, self._execution, self._reports = client, debuggee, execution, reports
 
-    def hear(self, event: Event) -> None:
-        if isinstance(event, EventsMissed):
+    def hear(self, event: replies.Event) -> None:
+        if isinstance(event, replies.EventsMissed):
             self._look_again()
             return
         thread = self._debuggee.named(event.session)
         if thread is None:
-            if isinstance(event, SessionOpened) and self._debuggee.follows_all:
+            if isinstance(event, replies.SessionOpened) and self._debuggee.follows_all:
                 self._reports.started(RemoteSession(self._debuggee.engine.channel, event.session))
             return
         move = thread.move
         match event:
-            case TokenSampled() if event.text:
+            case replies.TokenSampled() if event.text:
                 self._client.write(event.text, "stdout")
-            case SessionRunning() if move is not None:
+            case replies.SessionRunning() if move is not None:
                 self._execution.accept(thread, move)
-            case SessionRunning():
+            case replies.SessionRunning():
                 self._reports.continued(thread)
-            case SessionPaused() | SessionFinished() | SessionFailed() if move is not None:
+            case replies.SessionPaused() | replies.SessionFinished() | replies.SessionFailed() if move is not None:
                 pass  # its reply comes next
-            case SessionPaused():
+            case replies.SessionPaused():
                 self._reports.show_stop(thread)
-            case SessionFinished():
+            case replies.SessionFinished():
                 self._reports.over(thread, f"\n{thread.session.label} finished ({event.reason}).\n")
-            case SessionFailed():
+            case replies.SessionFailed():
                 self._reports.over(thread, f"{event.message}\n", "stderr")
-            case RuleRefused(number=number, message=message):
+            case replies.RuleRefused(number=number, message=message):
                 self._client.write(f"Rule {number} could not be applied: {message} The run goes on.\n", "stderr")
-            case SessionEdited(stop=stop):
+            case replies.SessionEdited(stop=stop):
                 self._reports.edited_elsewhere(thread, stop)
-            case SessionClosed():
+            case replies.SessionClosed():
                 self._reports.closed(thread)
 
     def _look_again(self) -> None:

@@ -20,15 +20,7 @@ from transformer_lens.model_bridge.exceptions import StopAtLayerException
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.likeness import open_temporarily
 from djinn_jupyter.integrations.lines import Change, HookedLines, Values, place_of, to_tensor, to_values
-from djinn_jupyter.integrations.transformer_lens.hooks import (
-    Function,
-    HookSite,
-    fired,
-    function_of,
-    of_norm,
-    only_looks,
-    stops,
-)
+from djinn_jupyter.integrations.transformer_lens import hooks
 from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import AttentionName
@@ -48,7 +40,7 @@ class DjinnDriver:
         engine: RemoteEngine,
         adapter: Any,
         tokenizer: Any,
-        sites: Mapping[str, HookSite],
+        sites: Mapping[str, hooks.HookSite],
         *,
         attention: AttentionName | None = None,
         bridge: Any = None,
@@ -60,7 +52,7 @@ class DjinnDriver:
         self._lines = HookedLines(engine.channel, self._opened)
         self.serve(sites, ())
 
-    def serve(self, sites: Mapping[str, HookSite], refused: Iterable[str]) -> None:
+    def serve(self, sites: Mapping[str, hooks.HookSite], refused: Iterable[str]) -> None:
         """Serve the hook points of these sites, and refuse others by name."""
         self.sites = dict(sites)
         self.supported_hook_points = frozenset(self.sites)
@@ -81,7 +73,7 @@ class DjinnDriver:
         _require_served(max_new_tokens, others)
         looking, functions = self._hooked()
         for name, given in (intervene or {}).items():
-            functions.setdefault(name, []).append(function_of(name, given))
+            functions.setdefault(name, []).append(hooks.function_of(name, given))
         until = self._until()
         wanted = {name: self._site_of(name) for name in (*capture, *looking)}
         passed = self._lines.run(
@@ -114,23 +106,25 @@ class DjinnDriver:
 
     # --- what is wanted of a pass -----------------------------------------------------------------------------------
 
-    def _hooked(self) -> tuple[dict[str, Any], dict[str, list[Function]]]:
+    def _hooked(self) -> tuple[dict[str, Any], dict[str, list[hooks.Function]]]:
         """Return the hook points at which a value is looked at, and the functions of those where it may be changed."""
         points = {} if self._bridge is None else {point.name: point for point in self._bridge.hook_points()}
         if any(point.bwd_hooks for point in points.values()):
             raise NotImplementedError("An engine runs no function of yours backward; use dj.attribute for gradients.")
-        hooked = [name for name in self.sites if name in points and points[name].fwd_hooks and not stops(points[name])]
-        changing = {name for name in hooked if self.sites[name].changes and not only_looks(points[name])}
+        hooked = [
+            name for name in self.sites if name in points and points[name].fwd_hooks and not hooks.stops(points[name])
+        ]
+        changing = {name for name in hooked if self.sites[name].changes and not hooks.only_looks(points[name])}
         places = {place_of(self.sites[name].site) for name in changing}
         # A look at a place that changes sees the value as it is between the changes before it and those behind.
         changing |= {n for n in hooked if self.sites[n].changes and place_of(self.sites[n].site) in places}
         looking = {name: points[name] for name in hooked if name not in changing}
-        return looking, {name: [partial(fired, points[name])] for name in hooked if name in changing}
+        return looking, {name: [partial(hooks.fired, points[name])] for name in hooked if name in changing}
 
     def _look(self, name: str, point: Any, value: Tensor) -> None:
         """Call the functions of a hook point that changes nothing. NotImplementedError where they change the value."""
         before = None if self.sites[name].changes else value.clone()
-        left = fired(point, value)
+        left = hooks.fired(point, value)
         if before is not None and not torch.equal(left, before):
             raise NotImplementedError(f"{name} is only read on an engine: change {_instead(name)}.")
 
@@ -138,11 +132,11 @@ class DjinnDriver:
         """Return the site where the pass ends: `stop_at_layer`, which the bridge says to its blocks, or by a hook."""
         blocks = () if self._bridge is None else self._bridge.blocks
         for layer, block in enumerate(blocks):
-            if getattr(block, "_stop_at_layer_idx", None) == layer or stops(block.hook_in):
+            if getattr(block, "_stop_at_layer_idx", None) == layer or hooks.stops(block.hook_in):
                 return f"resid_pre.{layer}"
         return None
 
-    def _changes(self, functions: Mapping[str, Sequence[Function]]) -> dict[str, list[Change]]:
+    def _changes(self, functions: Mapping[str, Sequence[hooks.Function]]) -> dict[str, list[Change]]:
         for name in functions:
             self._site_of(name)
         changes: dict[str, list[Change]] = {}
@@ -153,12 +147,12 @@ class DjinnDriver:
                 changes.setdefault(site.site, []).append(partial(_changed, site, function))
         return changes
 
-    def _site_of(self, name: str) -> HookSite:
+    def _site_of(self, name: str) -> hooks.HookSite:
         if name not in self.sites:
             raise ValueError(f"This engine does not serve the hook point {name!r}; see `supported_hook_points`.")
         return self.sites[name]
 
-    def _seen(self, name: str, site: HookSite, values: Values) -> Tensor:
+    def _seen(self, name: str, site: hooks.HookSite, values: Values) -> Tensor:
         """Return what a hook point sees: the engine's value, or what the bridge computes from it."""
         value = _theirs(site, values)
         if site.norm is None and not site.table:
@@ -168,7 +162,7 @@ class DjinnDriver:
         if site.norm is None:
             rows: Tensor = self._bridge.W_pos[: value.shape[1]]
             return rows.expand_as(value)
-        return of_norm(self._bridge.get_submodule(site.norm), name.rpartition(".")[2], value)
+        return hooks.of_norm(self._bridge.get_submodule(site.norm), name.rpartition(".")[2], value)
 
     def _opened(self, number: int) -> str:
         channel = self.engine.channel
@@ -207,13 +201,13 @@ def _lines_of(input_ids: Any) -> list[list[int]]:
     return lines
 
 
-def _theirs(site: HookSite, values: Values) -> Tensor:
+def _theirs(site: hooks.HookSite, values: Values) -> Tensor:
     """Return values of the engine's, [lines, positions, ...], in the order of axes that TransformerLens has."""
     tensor = to_tensor(values)
     return tensor.transpose(1, 2) if site.heads_first else tensor
 
 
-def _changed(site: HookSite, function: Function, values: Values) -> Values:
+def _changed(site: hooks.HookSite, function: hooks.Function, values: Values) -> Values:
     """Call a function of TransformerLens's caller with values of the engine's. Return what it makes of them."""
     left = function(_theirs(site, values))
     return to_values(left.transpose(1, 2) if site.heads_first else left)

@@ -25,16 +25,9 @@ from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.modules.files import folder
 from djinn_jupyter.modules.files.files import require_free, write_folder
+from djinn_jupyter.modules.training import jobs
 from djinn_jupyter.modules.training.collections import collection_of, labels_given, labels_of, provenance, rows_of
-from djinn_jupyter.modules.training.jobs import (
-    AnyJob,
-    Method,
-    ProbeJob,
-    SaeJob,
-    SteeringJob,
-    TranscoderJob,
-    TunedLensJob,
-)
+from djinn_jupyter.modules.training.jobs import Method
 from djinn_jupyter.modules.training.process import PROVENANCE, VECTOR, OnTrained, TrainedModule, module_in, train
 
 Norm = Literal["rms", "layer"]
@@ -100,7 +93,7 @@ def _examples(engine: RemoteEngine, collection: Activations, last: str) -> tuple
     return np.concatenate(rows).astype("f8"), np.concatenate(logits).astype("f8")
 
 
-def write_difference(job: SteeringJob) -> None:
+def write_difference(job: jobs.SteeringJob) -> None:
     """Write the folder of a vector from the mean of the other rows to that of the positive, as a training of another
     method does. Raises UsageError where the means are the same, StorageFailed and WorkInterrupted, with nothing
     written."""
@@ -161,7 +154,7 @@ def train_sae(
     >>> sae.kind, sorted(sae.figures), engine.add_module("tiny", sae.folder).site
     ('sae', ['active', 'explained_variance', 'never_active'], 'tiny.4')
     """
-    job = SaeJob(
+    job = jobs.SaeJob(
         **_common(collection_of(collection), site, to, seed, threads), **_sparse(features, active, steps, batch, rate)
     )
     return _trained(job, "sae", on_progress)
@@ -200,7 +193,7 @@ def train_transcoder(
             "A transcoder is trained on what it reads and what it makes: collect both, as in ['mlp_in.4', "
             f"'mlp_out.4']; this collection has {', '.join(given.sites)}."
         )
-    job = TranscoderJob(
+    job = jobs.TranscoderJob(
         **_common(given, site, to, seed, threads), written=other, **_sparse(features, active, steps, batch, rate)
     )
     return _trained(job, "transcoder", on_progress)
@@ -232,7 +225,7 @@ def train_probe(
     ({'accuracy_trained': 1.0}, 'told.4')
     """
     given, chosen = collection_of(collection), labels_given(labels)
-    job = ProbeJob(
+    job = jobs.ProbeJob(
         **_common(given, site, to, seed, threads),
         labels=chosen.numbers,
         classes=chosen.classes,
@@ -269,7 +262,7 @@ def steering_vector(
     given, chosen = collection_of(collection), labels_given(positive)
     if chosen.classes != ("False", "True"):
         raise UsageError("positive is True or False for each prompt, and both have to be there.")
-    job = SteeringJob(
+    job = jobs.SteeringJob(
         **_common(given, site, to, seed, threads),
         positive=tuple(map(bool, chosen.numbers)),
         method=method,
@@ -322,7 +315,7 @@ def train_tuned_lens(
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "head.npz"
         head.save(path)
-        job = TunedLensJob(
+        job = jobs.TunedLensJob(
             **common,
             last=last,
             head=str(path),
@@ -361,7 +354,7 @@ def _sparse(features: int, active: int, steps: int, batch: int, rate: float) -> 
     }
 
 
-def _trained(job: AnyJob, kind: str, on_progress: OnTrained | None) -> TrainedModule:
+def _trained(job: jobs.AnyJob, kind: str, on_progress: OnTrained | None) -> TrainedModule:
     require_free(Path(job.to))
     train(job, on_progress)
     return module_in(Path(job.to), job.site, kind)

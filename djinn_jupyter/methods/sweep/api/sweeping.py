@@ -28,15 +28,7 @@ from djinn_jupyter.methods.common.api import (
     require_all,
     spread,
 )
-from djinn_jupyter.methods.sweep.api.arguments import (
-    AskedSweep,
-    are_lines,
-    cells_asked,
-    lines_given,
-    pairs_of,
-    require_no_session,
-    require_texts,
-)
+from djinn_jupyter.methods.sweep.api import arguments
 from djinn_jupyter.methods.sweep.api.arguments import OnProgress as OnProgress
 from djinn_jupyter.methods.sweep.api.grid import (
     AT_ITS_END,
@@ -165,8 +157,8 @@ def sweep(
     ((8, 5), True)
     """
     engines = engines_of_one_model(engine, beside)
-    clean, corrupted, metric = lines_given(clean, corrupted, pairs, metric)
-    request = cells_asked(
+    clean, corrupted, metric = arguments.lines_given(clean, corrupted, pairs, metric)
+    request = arguments.cells_asked(
         site=site,
         over=over,
         metric=metric,
@@ -180,7 +172,7 @@ def sweep(
         coefs=tuple(coefs),
         mode=mode,
     )
-    asked = AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    asked = arguments.AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
     if noise is not None:
         return _swept_in_noise(engines, asked, clean, corrupted, samples)
     if samples is not None:
@@ -203,7 +195,7 @@ def swept(
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
     """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
-    asked = AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
+    asked = arguments.AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
     return _swept_lines(engines_of_one_model(engine, beside), asked, corrupted, clean)
 
 
@@ -220,7 +212,7 @@ def swept_again(
         request, attention = made[number].asked, made[number].attention
         likeness.require_modules(engine.channel, made[number].modules)
         adapter = likeness.same_adapter(engine.channel, made[number].adapter)
-        asked = AskedSweep(
+        asked = arguments.AskedSweep(
             request=request, several=before.several, on_progress=on_progress, so_far=None, adapter=adapter
         )
         return _Sweep(engine, asked, pair=request.pair, attention=attention)
@@ -231,21 +223,23 @@ def swept_again(
     return sweep_of_a_pair(engine, 0).of(*lines[0])
 
 
-def _swept_lines(engines: Sequence[RemoteEngine], asked: AskedSweep, corrupted: object, clean: object) -> Grid:
-    require_texts(asked.adapter, corrupted, clean)
-    if not (are_lines(corrupted) or are_lines(clean)):
+def _swept_lines(
+    engines: Sequence[RemoteEngine], asked: arguments.AskedSweep, corrupted: object, clean: object
+) -> Grid:
+    arguments.require_texts(asked.adapter, corrupted, clean)
+    if not (arguments.are_lines(corrupted) or arguments.are_lines(clean)):
         asked.require_pairs(None, len(engines))
         return _Sweep(engines[0], asked).of(corrupted, clean)
-    pairs = pairs_of(corrupted, clean)
+    pairs = arguments.pairs_of(corrupted, clean)
     asked.require_pairs(len(pairs))
     return _swept_pairs(engines, pairs, lambda engine, number: _Sweep(engine, asked.of_pair(number), pair=number))
 
 
 def _swept_in_noise(
-    engines: Sequence[RemoteEngine], asked: AskedSweep, clean: object, corrupted: object, samples: int | None
+    engines: Sequence[RemoteEngine], asked: arguments.AskedSweep, clean: object, corrupted: object, samples: int | None
 ) -> Grid:
     """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
-    if clean is None or corrupted is not None or are_lines(clean):
+    if clean is None or corrupted is not None or arguments.are_lines(clean):
         raise UsageError("A sweep in noise takes one clean line, which it spoils, and no corrupted one.")
     asked.require_pairs(None, len(engines) if samples is None else 1)
     if samples is None:
@@ -267,7 +261,7 @@ def _swept_pairs(
     """Sweep one pair after the other; with several engines, one at each. An interrupt ends this with the pair that it
     meets."""
     if len(engines) > 1:
-        require_no_session(pairs)
+        arguments.require_no_session(pairs)
         require_all(engines, "sweep", lambda engine: sweep_of_a_pair(engine, 0).question(*pairs[0]))
         pieces = [_PairOfMany(number, pair, sweep_of_a_pair) for number, pair in enumerate(pairs)]
         return grid_of(spread(engines, pieces), len(pairs), several=sweep_of_a_pair(engines[0], 0).asked.several)
@@ -327,7 +321,7 @@ class _Sweep:
     by its number. Its passes compute the `attention` of the sessions that lines are of, or this one."""
 
     engine: RemoteEngine
-    asked: AskedSweep
+    asked: arguments.AskedSweep
     pair: int = 0
     of_pair: str | None = None
     attention: AttentionName | None = None
