@@ -168,9 +168,6 @@ def _words(kind: Any) -> str:
     return WORDS.get(kind) or f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
 
 
-# Paths as users give them. Which files lie there is for others to look at.
-
-
 def given_path(given: str | Path, noun: str) -> Path:
     """Return the full path that is meant by what names a `noun`, be it there or not. Raises UsageError for what names
     none here: no text, one that no file system takes, the home of a user who is not there."""

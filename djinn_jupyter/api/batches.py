@@ -369,9 +369,6 @@ def are_prompts(given: object) -> bool:
     return any(isinstance(one, str) or hasattr(one, "__len__") for one in given)
 
 
-# Dose-responses: metrics of the next token by coefficient, of the rows that finished.
-
-
 def doses_of(rows: Sequence[object], coefs: Sequence[float], samples: int) -> list[float]:
     """Return the coefficient of each row: the samples of one follow one another, and the coefficients of a prompt."""
     return [coefs[number // samples % len(coefs)] for number in range(len(rows))]

@@ -123,9 +123,6 @@ def _shared(branch: Branch, parent: Branch) -> int:
     return count
 
 
-# Matrices of the model, read by name.
-
-
 def read_weight(
     channel: Channel, name: str, rows: Positions, columns: Positions, *, fold_norm: bool
 ) -> np.ndarray[Any, Any]:

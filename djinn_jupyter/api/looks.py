@@ -178,9 +178,6 @@ def looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere
         return expect(ask_for(channel, msgspec.structs.replace(made.asked, session=name)), kind)
 
 
-# A copy of a site's value at a stop: numbers, a table, and the same read again.
-
-
 class Snapshot(StopLook):
     """A copy of a site's value: `value` with the axes that `axes` spells, positions first. It cannot be resumed."""
 

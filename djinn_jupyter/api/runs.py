@@ -134,9 +134,6 @@ def _prompt(where: str, value: Any) -> Any:
     return named
 
 
-# The verbs `run` and `resume`: in the session itself, or as a batch of rows in sessions of their own.
-
-
 class Runs:
     """The runs of a session's handle."""
 

@@ -248,9 +248,6 @@ def _end_of(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else "..." + text[-SHOWN_CHARACTERS:]
 
 
-# Figures of stopped values, computed by the engine over the whole of them: of one value, and of two apart.
-
-
 def read_figures(
     session: StoppedSession, site: str, *, positions: tuple[int, ...] | None = None, each: bool = False
 ) -> FiguresRead:
@@ -322,9 +319,6 @@ def read_pattern(
         rounded=rounded,
     )
     return ask_for(session.channel, request).pooled
-
-
-# The stops of a session that `back` can go to, as a table with the one where it stands.
 
 
 class StopHistory(Listing[StopDescription]):

@@ -237,9 +237,6 @@ def _stacked(arrays: Sequence[Any]) -> Values:
     return np.stack([shared_numpy(array) for array in arrays])
 
 
-# numpy arrays as torch tensors and back, bit for bit, bfloat16 too.
-
-
 def to_tensor(values: Values) -> Tensor:
     """Return a tensor of these values on the host: in their memory where that may be written, else in its own."""
     if not (values.flags.writeable and values.flags.c_contiguous):

@@ -154,9 +154,6 @@ def _trained_at(found: ModuleFolder) -> str:
     return found.form.trained_at
 
 
-# Add an adapter to an engine's model: its folder is read here, and its matrices are sent.
-
-
 def add_adapter(channel: Channel, name: str, folder: str | Path) -> AdapterDescription:
     """Add the adapter in a folder, and return what it is."""
     found = read_adapter(given_path(folder, "folder"))

@@ -258,9 +258,6 @@ def _largest(readings: Sequence[Reading]) -> list[str]:
     return sorted(sorted(most, key=lambda name: (-most[name], name))[:NAMED])
 
 
-# A dose-response: one line per measure over the strength of an intervention; as text, SVG and a plotly figure.
-
-
 def dose_response_view(
     doses: Sequence[float],
     series: Mapping[str, Sequence[float]],

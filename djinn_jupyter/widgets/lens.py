@@ -132,9 +132,6 @@ def _cut(name: str, letters: int) -> str:
     return name if len(name) <= letters else f"{name[: letters - 1]}\u2026"
 
 
-# The effect of an edit: the numbers of the edit itself, and the next token's distribution without and with it.
-
-
 def edit_view(edited: Edited, stop: Paused, effect: EffectReading | None = None) -> View:
     """Show the reply to an edit; `stop` is the stop after the edit. The title says if the edit changed nothing."""
     title = "Edited" if edited.entries_changed else "Nothing changed"

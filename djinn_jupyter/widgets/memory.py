@@ -113,9 +113,6 @@ def _when(kept: nouns.CheckpointDescription) -> str:
     return datetime.fromtimestamp(kept.saved).strftime("%Y-%m-%d %H:%M")
 
 
-# The residency of a model's weights in words and tables: on the device, asleep, or streamed through the ring.
-
-
 def weights_line(weights: nouns.WeightsStatistics) -> str:
     """Spell the residency of the weights in one line; for streamed weights with the resident bytes and the bytes moved
     per pass."""

@@ -152,9 +152,6 @@ def image(picture: Picture, *, width: int, height: int, alt: str, shrinks: bool 
                    style=f"width:{width}px;{most}height:{height}px;image-rendering:pixelated")  # fmt: skip
 
 
-# Pictures of values that the engine has pooled, and the words for what was read and how it was pooled.
-
-
 def whole_picture(pooled: Pooled, site: Site) -> Picture:
     """Return the picture of all positions that were read."""
     return _drawn(pooled, site, pooled.cells, pooled.rows_per_cell)

@@ -238,9 +238,6 @@ def _strip(stop: Paused, pooled: Pooled | None, shown: list[int]) -> tuple[Html 
     return element("td", made, class_="dj-tall", rowspan=len(shown)), legend(picture, across)
 
 
-# A snapshot as numpy values, with the tokens of its positions.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """A snapshot with its values as numpy, positions first, and the tokens at every absolute position of the line.

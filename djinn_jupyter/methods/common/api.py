@@ -175,9 +175,6 @@ class _Spreading(Generic[Engine, Result]):
         self._changed.notify_all()
 
 
-# A line as a user gives it, a text, token ids or a session, as requests have it.
-
-
 def line_source(engine: RemoteEngine, given: object) -> LineSource:
     """Return a line as a request has it: a session's name, or token ids. Raises UsageError for a session of another
     engine, where one of that name may have another line, and for a line without tokens."""

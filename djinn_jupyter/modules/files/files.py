@@ -57,9 +57,6 @@ def pickle_among(folder: Path) -> str | None:
     return f"{pickles[0]} is a pickle, which is code and never read: save its tensors by safetensors."
 
 
-# The fields of a format that is read: computed, harmless, or refused by name. There is one table for each format.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldTable:
     """The names of all fields. The reader of a format reads and checks `computed` ones, and `harmless` ones change no
@@ -182,9 +179,6 @@ def _array(path: Path, name: str, tensor: dict[str, Any]) -> Array:
         return Array(dtype=DTYPES[tensor["dtype"]], shape=tuple(tensor["shape"]), data=tensor["data"])
     except MalformedMessage as error:
         raise UsageError(f"{name} in {path} cannot be read: {error}") from None
-
-
-# Writes a module's folder, whole or not at all.
 
 
 def require_free(folder: Path) -> None:

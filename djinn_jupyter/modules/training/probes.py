@@ -135,9 +135,6 @@ def _of_rows(weight_CD: Tensor, bias_C: Tensor, mean_D: Tensor, scale: Tensor) -
     return Fit(weight_CD=weight_CD, bias_C=bias_C - weight_CD @ mean_D)
 
 
-# The rows of a collection as tensors.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectedRows:
     """`prompts` has the number of each row's prompt."""
@@ -152,9 +149,6 @@ def rows_of(collection: Activations, site: str) -> CollectedRows:
     return CollectedRows(values_ND=torch.from_numpy(found.values_ND), prompts_N=torch.from_numpy(found.prompts_N))
 
 
-# The labels of rows, and the prompts that a training leaves out to be measured by.
-
-
 def labels_of(rows: CollectedRows, labels: Sequence[float]) -> Tensor:
     """Return the label of each row, of labels for each prompt or for each row. Raises UsageError for another number."""
     return torch.from_numpy(collections.labels_of(rows.prompts_N.numpy(), labels))
@@ -167,9 +161,6 @@ def left_out(rows: CollectedRows, share: float, seed: int) -> Tensor:
     chosen = torch.zeros(prompts, dtype=torch.bool)
     chosen[torch.randperm(prompts, generator=draw)[: round(share * prompts)]] = True
     return chosen[rows.prompts_N]
-
-
-# A probe trained on some of the prompts and measured on the others.
 
 
 def train_probe(rows: CollectedRows, job: ProbeJob, report: Report) -> tuple[dict[str, Tensor], dict[str, float]]:

@@ -167,9 +167,6 @@ def _legend() -> Html:
     return div("dj-legend", span("", "orange where the metric would rise, blue where it would fall; as thick as large"))
 
 
-# Scored edges as a graph: the strongest, between nodes by layer.
-
-
 def edges_view(found: Edges, *, top: int = 2 * STRONGEST) -> View:
     """Show the `top` strongest edges as a graph and as a table."""
     strongest = found.top(min(top, MOST))

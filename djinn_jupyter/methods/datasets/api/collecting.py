@@ -389,9 +389,6 @@ def _checked(shard_prompts: int | None) -> int | None:
     return shard_prompts
 
 
-# A collection computed again from its recipe, shard by shard into a folder beside its own, and compared bit for bit.
-
-
 def reproduced_collection(
     engine: RemoteEngine, kept: Activations, on_progress: Callable[[None, int, int], None] | None
 ) -> Reproduction:

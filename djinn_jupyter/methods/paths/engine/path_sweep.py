@@ -80,9 +80,6 @@ class PathsAlone:
         return Frame(tokens=line.tokens, committed=0, step=0, boundary=boundary, hidden=hidden, overrides=overrides)
 
 
-# A sweep of paths: each cell's value is seen by the receivers alone, and all else between stands as it was.
-
-
 class PathEdits(CellEdits):
     """The edits of senders. One that reaches no receiver changes nothing."""
 

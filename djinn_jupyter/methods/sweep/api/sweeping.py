@@ -512,9 +512,6 @@ def _with(scores: Swept, exact: Swept | None, cells: tuple[int, ...]) -> Swept:
     return msgspec.structs.replace(scores, confirmed=kept, notes=notes)
 
 
-# A grid computed again from its recipe, in this engine or another.
-
-
 def reproduced_grid(engine: RemoteEngine, kept: Grid, on_progress: OnProgress | None) -> Reproduction:
     """Compute a grid again, and compare. UsageError for one that was cut short; errors as of `dj.sweep`;
     WorkInterrupted."""

@@ -115,9 +115,6 @@ def finished_before(continued: Continued | None, recipe: str, shape: Sequence[in
     return {number: of_cell for number, of_cell in zip(numbers, values, strict=True)}  # noqa: C416  gives way to others
 
 
-# The findings of a sweep so far: the metrics of each cell, and the trust in cells computed together.
-
-
 @dataclass(slots=True, kw_only=True)
 class Found:
     """`unchanged` are the `metrics` of the line without an edit, `sizes` the largest logits that they read there, and
