@@ -52,6 +52,15 @@ class PassRule(Protocol):
     def mark(self) -> Callable[[], None]: ...
 
 
+class Unmarked:
+    """An observer or rule with nothing to restore: a value seen again replaces the earlier one, and none is counted."""
+
+    __slots__ = ()
+
+    def mark(self) -> Callable[[], None]:
+        return lambda: None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A tap to halt at without a condition, in the pass of `step`: the end of a step, a step back or a look."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from djinn_jupyter.engine.loop import dispatch, inspection, lines
 from djinn_jupyter.engine.memory.kv.cache import whole_rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes.controller import Completed, Halted, PassRule, Plan, Target, make_plan
+from djinn_jupyter.engine.passes.controller import Completed, Halted, PassRule, Plan, Target, Unmarked, make_plan
 from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.metric import Metrics
 from djinn_jupyter.engine.passes.shared_cache import BaseRows, KeyValues
@@ -34,15 +34,11 @@ from djinn_jupyter.wire.texts import in_quotes, label
 
 
 @dataclass(slots=True, kw_only=True)
-class Recorded:
+class Recorded(Unmarked):
     """Keeps the raw value at a tap as the pass goes by."""
 
     tap: Tap
     raw: Tensor | None = None
-
-    def mark(self) -> Callable[[], None]:
-        """Return a no-op: a value seen again replaces the earlier one."""
-        return lambda: None
 
     def observe(self, site_value: SiteValue) -> None:
         self.raw = site_value.raw.detach().clone()

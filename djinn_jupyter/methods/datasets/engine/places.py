@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits
-from djinn_jupyter.engine.passes.controller import Target
+from djinn_jupyter.engine.passes.controller import Target, Unmarked
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session import queries
@@ -41,7 +41,7 @@ class CollectedSites:
 
 
 @dataclass(slots=True, kw_only=True)
-class Taken:
+class Taken(Unmarked):
     """Keeps the rows wanted of a site's value on the host, as the pass goes by."""
 
     site: Site
@@ -49,10 +49,6 @@ class Taken:
     rows: list[int] | None
     dtype: torch.dtype | None
     value: Tensor | None = None
-
-    def mark(self) -> Callable[[], None]:
-        """Return a no-op: a value seen again replaces the earlier one."""
-        return lambda: None
 
     def observe(self, site_value: SiteValue) -> None:
         part = edits.take(site_value.value.detach(), self.rows, self.site.selector)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from djinn_jupyter.engine.loop import inspection, look_recipes, mailbox
 from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits, weight_reader
-from djinn_jupyter.engine.passes.controller import Halted, Target
+from djinn_jupyter.engine.passes.controller import Halted, Target, Unmarked
 from djinn_jupyter.engine.passes.epilogue import Readout, on_host, readout
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue
@@ -62,7 +62,7 @@ UNEXPLAINED_IN_16_BITS: Final = 0.05
 
 
 @dataclass(slots=True, kw_only=True)
-class RowObserver:
+class RowObserver(Unmarked):
     """Records one row of a value as the pass goes by: [1, D]; with `by_head` what each head adds, [H, D]; with
     `by_neuron` what all of them add, [1, D], and their activations `neurons_F`."""
 
@@ -74,10 +74,6 @@ class RowObserver:
     values: list[Tensor] = field(default_factory=list)
     bias: Tensor | None = None
     neurons_F: Tensor | None = None
-
-    def mark(self) -> Callable[[], None]:
-        """Return a no-op: a value seen again replaces the earlier one."""
-        return lambda: None
 
     def observe(self, site_value: SiteValue) -> None:
         if self.by_head:

@@ -6,7 +6,7 @@ Owns which sites can receive, what is frozen between a sender and them, and whic
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits
+from djinn_jupyter.engine.passes.controller import Unmarked
 from djinn_jupyter.engine.passes.edits import Change
 from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -57,7 +58,7 @@ class Receiver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Received:
+class Received(Unmarked):
     """Puts what a receiver met in place while a pass runs, beside what the pass itself has there."""
 
     receiver: Receiver
@@ -73,10 +74,6 @@ class Received:
 
     def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change]:
         return self.receiver.put_value(site_value.value, self.met), Change(what="received", size=math.nan)
-
-    def mark(self) -> Callable[[], None]:
-        """Return a no-op: nothing is counted."""
-        return lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits
 from djinn_jupyter.engine.passes import edits as edit_kinds
+from djinn_jupyter.engine.passes.controller import Unmarked
 from djinn_jupyter.engine.passes.edits import Change
 from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.errors import InvalidEdit
@@ -93,7 +94,7 @@ def noised(raw_1SD: Tensor, noise: Noise, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaterEdit:
+class LaterEdit(Unmarked):
     """The edit of what a pass meets at a tap. `value` is that of the unedited line there."""
 
     tap: Tap
@@ -110,10 +111,6 @@ class LaterEdit:
 
     def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change] | None:
         return self.change(site_value.value), Change(what="swept", size=0.0)
-
-    def mark(self) -> Callable[[], None]:
-        """Return a no-op: nothing is counted."""
-        return lambda: None
 
     @property
     def boundary(self) -> int:
