@@ -17,12 +17,9 @@ from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import EngineLink
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import LiveEngine, LiveSession
-from djinn_jupyter.wire.logs import ended_in_order
-from djinn_jupyter.wire.nouns import SessionDescription
+from djinn_jupyter.wire import logs, nouns, requests, texts
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, EventsMissed, SessionClosed, SessionOpened
-from djinn_jupyter.wire.requests import Request
-from djinn_jupyter.wire.texts import told_apart
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +71,7 @@ class Monitor:
     def find(self, engine: str) -> EngineLink | None:
         return self._links.get(engine)
 
-    def asked_by(self, notebook: str | None, request: Request) -> Request:
+    def asked_by(self, notebook: str | None, request: requests.Request) -> requests.Request:
         """Return the request as it is asked for the notebook that a window shows, if it shows one."""
         return request if notebook is None else self._kernels.asked_by(notebook, request)
 
@@ -182,11 +179,11 @@ class Monitor:
         self._picture.event(link.id, event)
 
     def _described(self, link: EngineLink) -> LiveEngine:
-        labels = told_apart(session.name for session in link.sessions)
+        labels = texts.told_apart(session.name for session in link.sessions)
         sessions = {one.name: self._session(one, labels[one.name], link.read_at) for one in link.sessions}
         return LiveEngine(found=link.found(), statistics=link.statistics, sessions=sessions)
 
-    def _session(self, session: SessionDescription, label: str, at: float) -> LiveSession:
+    def _session(self, session: nouns.SessionDescription, label: str, at: float) -> LiveSession:
         return LiveSession(
             described=session,
             label=label,
@@ -197,4 +194,4 @@ class Monitor:
 
 
 def _in_order(entry: Entry) -> bool:
-    return not entry.is_afar and entry.log is not None and ended_in_order(Path(entry.log), entry.pid)
+    return not entry.is_afar and entry.log is not None and logs.ended_in_order(Path(entry.log), entry.pid)

@@ -25,6 +25,7 @@ import djinn_jupyter as dj
 from djinn_evaluation.baselines.asking import digest, source_of
 from djinn_evaluation.configuration.sections import ValidationFile, Whitebox
 from djinn_evaluation.course import Course, ServerAddress, Unmeasured
+from djinn_jupyter import model_files, units
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.loading import attach
 from djinn_jupyter.api.session import RemoteSession
@@ -32,12 +33,8 @@ from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.link.spelling import spell_model
-from djinn_jupyter.model_files import path_called
-from djinn_jupyter.remote.addresses import read_address, require_model
-from djinn_jupyter.remote.hub_user import HUB
-from djinn_jupyter.remote.ssh import CLUSTER, SCHEME
+from djinn_jupyter.remote import addresses, hub_user, ssh
 from djinn_jupyter.settings import Identity, SettledOptions
-from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.texts import told_apart
 
@@ -172,7 +169,7 @@ def as_served(file: ValidationFile, server: ServerAddress) -> ValidationFile:
         model_id=identity.model,
         dtype=identity.dtype,
         idle_threshold_seconds=SettledOptions.idle_swap_seconds if idle is None else idle,
-        host_swap_pool_gb=None if host is None else host / GIB,
+        host_swap_pool_gb=None if host is None else host / units.GIB,
     )
     if served.idle_threshold_seconds >= served.sleep_duration_seconds:
         raise UsageError(
@@ -199,7 +196,7 @@ def _required_afar(server: ServerAddress, model: str, options: dict[str, Any]) -
     """Return the engine that is reached over a line. UsageError where it is not the one that the run needs."""
     engine = engine_at(server)
     assert engine.entry is not None  # it was reached by one
-    require_model(engine.entry, Identity(model=spell_model(model), dtype=options.get("dtype")))
+    addresses.require_model(engine.entry, Identity(model=spell_model(model), dtype=options.get("dtype")))
     limits = engine.statistics().limits
     needed = {name: value for name, value in options.items() if name not in OWN and value is not None}
     if lacking := [name for name, value in needed.items() if getattr(limits, name) != value]:
@@ -235,9 +232,9 @@ def _listens(entry: Entry, hosts: set[str], port: int) -> bool:
 
 def _resolved(place: str) -> tuple[set[str], int]:
     """Return those addresses of a place that are this machine's, and the port; none for a place of another kind."""
-    if place.startswith(SCHEME) or place in (HUB, CLUSTER):
+    if place.startswith(ssh.SCHEME) or place in (hub_user.HUB, ssh.CLUSTER):
         return set(), 0
-    address = read_address(place)
+    address = addresses.read_address(place)
     try:
         found = socket.getaddrinfo(address.host.strip("[]"), address.port, type=socket.SOCK_STREAM)
     except OSError:  # connecting says so, in words
@@ -360,7 +357,7 @@ def require_whitebox(shape: Shape, file: Whitebox) -> None:
 
 def foretold(model: str) -> Shape:
     """Return the shape by a folder's config.json. A hub name may not be downloaded yet: its shape is unknown."""
-    file = path_called(source_of(model)) / "config.json"
+    file = model_files.path_called(source_of(model)) / "config.json"
     if not file.is_file():
         return Shape(name=model)
     whole = json.loads(file.read_text())

@@ -24,10 +24,7 @@ from djinn_jupyter.errors import ClaimLost, EngineBroken
 from djinn_jupyter.files import Stamps
 from djinn_jupyter.remote.engine.large_messages import no_budget
 from djinn_jupyter.remote.engine.persons import Door, admission_at, own_folders, read_common, require_free
-from djinn_jupyter.wire.base import Access
-from djinn_jupyter.wire.logs import ENDED, READY
-from djinn_jupyter.wire.nouns import OwnerBudget
-from djinn_jupyter.wire.registry import Progressed
+from djinn_jupyter.wire import base, logs, nouns, registry
 from djinn_jupyter.wire.replies import Event, Failed
 
 if TYPE_CHECKING:
@@ -61,9 +58,9 @@ class Movable(Served, Protocol):
     def faults(self) -> Faults: ...
     @property
     def worked(self) -> Mapping[str | None, float]: ...
-    def access(self, session: str, person: str) -> Access | None: ...
+    def access(self, session: str, person: str) -> base.Access | None: ...
     def heed_owner_budgets(
-        self, budget_of: Callable[[str], OwnerBudget], require_reader: Callable[[str], None] | None = None
+        self, budget_of: Callable[[str], nouns.OwnerBudget], require_reader: Callable[[str], None] | None = None
     ) -> None: ...
     def tick(self, let_out: Callable[[], None]) -> bool: ...
     def close(self) -> None: ...
@@ -157,7 +154,7 @@ class Daemon:
                 files=engine.files,
             )
             registration = Registration(entry)
-            log.info(READY + "%s in process %d", entry.found, entry.pid)
+            log.info(logs.READY + "%s in process %d", entry.found, entry.pid)
             self._launcher.ready(entry)
             self._move(engine, clients, registration, partial(outbox.let_out, QUIET_SECONDS))
         except EngineBroken as error:
@@ -175,7 +172,7 @@ class Daemon:
                 metrics.close()
             service.stop(STOPPED if broken is None else Failed.of(broken))
             folder.remove()
-            log.info(ENDED + "%s", service.statistics())
+            log.info(logs.ENDED + "%s", service.statistics())
         return broken
 
     def _before_restart(self, error: EngineBroken) -> None:
@@ -190,7 +187,7 @@ class Daemon:
         folder: SocketFolder,
         door: Door | None,
         engine: Movable,
-        budget_of: Callable[[str], OwnerBudget],
+        budget_of: Callable[[str], nouns.OwnerBudget],
     ) -> Service:
         return Service(
             clients,
@@ -234,7 +231,7 @@ class Daemon:
 
     def _tell(self, line: str) -> None:
         log.info("%s", line)
-        self._launcher.send(Progressed(line=line))
+        self._launcher.send(registry.Progressed(line=line))
 
 
 def longest_wait(engine: Movable) -> float:

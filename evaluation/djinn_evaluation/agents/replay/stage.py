@@ -20,22 +20,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from djinn_jupyter.engine.residency.activity import (
-    AGAIN_SECONDS,
-    PATIENCE,
-    IdleTimes,
-    PrefetchCounts,
-    Prefetching,
-    Signal,
-    lead,
-)
+from djinn_jupyter.engine.residency import activity, priority
 from djinn_jupyter.engine.residency.eviction_policy import Candidate, may_leave_for, victims
-from djinn_jupyter.engine.residency.priority import (
-    QUIET,
-    Claim,
-    Signals,
-    claim_of,
-)
 from djinn_jupyter.wire.nouns import SessionState
 
 EventKind = Literal["run", "stop", "focused", "blurred", "expected", "quiet", "gone", "rest", "close"]
@@ -160,7 +146,7 @@ class Actor:
     dirty: int = 0
     state: SessionState = "idle"
     held: bool = True
-    signals: Signals = QUIET
+    signals: priority.Signals = priority.QUIET
     ready: float = 0.0
     until: float = 0.0
     waits: bool = False
@@ -169,8 +155,8 @@ class Actor:
     late: float = 0.0
 
     @property
-    def claim(self) -> Claim:
-        return claim_of(self.state, held=self.held, signals=self.signals)
+    def claim(self) -> priority.Claim:
+        return priority.claim_of(self.state, held=self.held, signals=self.signals)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,7 +172,7 @@ class Score:
     bytes_out: int = 0
     most: int = 0
     byte_seconds: float = 0.0
-    prefetches: PrefetchCounts = field(default_factory=PrefetchCounts)
+    prefetches: activity.PrefetchCounts = field(default_factory=activity.PrefetchCounts)
 
 
 class Policy(Protocol):
@@ -195,7 +181,7 @@ class Policy(Protocol):
 
     swaps: bool
     at_once: bool
-    times: type[IdleTimes]
+    times: type[activity.IdleTimes]
 
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]: ...
 
@@ -229,7 +215,7 @@ class Stage:
         self.trace, self.costs, self.policy, self._in_turn = trace, costs, policy, in_turn
         self._prefetch, self._idle_seconds = prefetch, idle_seconds
         self.actors = {name: Actor(name=name) for name in trace.sessions}
-        self.idle_times, self.prefetching, self.score = policy.times(), Prefetching(), Score()
+        self.idle_times, self.prefetching, self.score = policy.times(), activity.Prefetching(), Score()
         self._agenda: list[tuple[float, int, Step]] = []
         self._numbers = count()
         self._link_free = 0.0
@@ -250,7 +236,7 @@ class Stage:
             self.score.byte_seconds += self._used * max(0.0, now - self._counted_until)
             self._counted_until = max(now, self._counted_until)
             step(now)
-        self.prefetching.expire(end + 2 * PATIENCE)
+        self.prefetching.expire(end + 2 * activity.PATIENCE)
         self.score.prefetches = self.prefetching.counts
         return self.score
 
@@ -380,7 +366,7 @@ class Stage:
         if seconds >= WRITE_THROUGH_SECONDS:
             self._write_through(actor, moves)
         if self._prefetch:
-            begin = max(now, due - lead(self.restore_seconds(actor)))
+            begin = max(now, due - activity.lead(self.restore_seconds(actor)))
             self._at(begin, lambda then: self._return(actor, moves, due, then))
 
     def _return(self, actor: Actor, moves: int, due: float, now: float) -> None:
@@ -389,7 +375,7 @@ class Stage:
             return
         self._maybe_prefetch(actor, "announced", now)
         if actor.place in ("host", "disk") and now < due:
-            self._at(now + AGAIN_SECONDS, lambda then: self._return(actor, moves, due, then))
+            self._at(now + activity.AGAIN_SECONDS, lambda then: self._return(actor, moves, due, then))
 
     def _close(self, actor: Actor) -> None:
         self._leave_device(actor)
@@ -476,7 +462,7 @@ class Stage:
 
     # ----------------------------------------------------------------------------------------- prefetching
 
-    def _maybe_prefetch(self, actor: Actor, signal: Signal, now: float) -> None:
+    def _maybe_prefetch(self, actor: Actor, signal: activity.Signal, now: float) -> None:
         if actor.state == "running":
             return
         self.prefetching.signalled(actor.name, signal, now)
