@@ -10,7 +10,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, HOVER, KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.methods.attribution import api
-from djinn_jupyter.methods.common.magic import engines_beside
+from djinn_jupyter.methods.common.magic import A_LINE, engines_beside, from_line
 from djinn_jupyter.methods.sweep.api.arguments import AXES
 from djinn_jupyter.methods.sweep.magic import CELLS, SITE, cells_of, draw_swept, named_line, pairs_of
 
@@ -22,12 +22,7 @@ class AttributingMagics(Group):
     @verb(
         SITE,
         option("--over", help=f"of {', '.join(ESTIMATED)}; default the site's stars, else layer,position"),
-        option(
-            "--from",
-            dest="clean",
-            metavar="NAME",
-            help="the clean line: a session, or a variable with a text or token ids; without it gradient x activation",
-        ),
+        from_line("clean", f"the clean line: {A_LINE}; without it gradient x activation"),
         *CELLS,
         option("--steps", type=int, help="integrated gradients: the mean over so many points between the lines"),
         option("--correct", metavar="LIST", help="as AtP* does: attention (queries and keys), cancellation, or both"),

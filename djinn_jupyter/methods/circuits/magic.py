@@ -15,7 +15,7 @@ from djinn_jupyter.methods.circuits import card
 from djinn_jupyter.methods.circuits.api import circuits, edges, pruning
 from djinn_jupyter.methods.circuits.api.circuits import Circuit, CircuitCurve
 from djinn_jupyter.methods.circuits.api.edges import Edges
-from djinn_jupyter.methods.common.magic import prompts_of
+from djinn_jupyter.methods.common.magic import A_LINE, PAIRS, from_line, prompts_of
 from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.texts import in_quotes
@@ -114,18 +114,9 @@ DRAWN: Final = 20
 @magics_class
 class EdgeMagics(Group):
     @verb(
-        option(
-            "--from",
-            dest="clean",
-            metavar="NAME",
-            help="the clean line: a session, or a variable with a text or token ids; as long as the present one",
-        ),
+        from_line("clean", f"the clean line: {A_LINE}; as long as the present one"),
         option("--metric", type=unquoted, metavar="EXPR", help="such as \"logit(' Mary') - logit(' John')\""),
-        option(
-            "--prompts",
-            metavar="FILE|NAME",
-            help="many pairs: a file or list of (clean, corrupted), for --from; with answers, for --metric",
-        ),
+        PAIRS,
         option("--steps", type=int, help="EAP-IG: the mean gradient over so many points between the lines"),
         option("--top", type=int, help="draw so many of the strongest edges; default 20"),
         option("--exact", action="store_true", help="patch the edges that are drawn exactly too, a pass each"),

@@ -23,7 +23,7 @@ from djinn_jupyter.magics.parsing import (
     unquoted,
     verb,
 )
-from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
+from djinn_jupyter.methods.common.magic import A_LINE, PAIRS, engines_beside, from_line, prompts_of
 from djinn_jupyter.methods.paths import api as paths
 from djinn_jupyter.methods.sweep.magic import draw_swept, metric_of, named_line, refuse_session, swept_edit
 
@@ -41,18 +41,9 @@ class PathMagics(Group):
         option(
             "path", nargs="*", help="SENDER -> RECEIVERS: z -> q.5[0], k.5[0]; z.2[1] -> logits; mlp_out -> mlp_in.6"
         ),
-        option(
-            "--from",
-            dest="corrupted",
-            metavar="NAME",
-            help="the corrupted line, whose values are sent: a session, or a variable with a text or token ids",
-        ),
+        from_line("corrupted", f"the corrupted line, whose values are sent: {A_LINE}"),
         METRICS,
-        option(
-            "--prompts",
-            metavar="FILE|NAME",
-            help="many pairs: a file or list of (clean, corrupted), for --from; with answers, for --metric",
-        ),
+        PAIRS,
         option("--over", help="other axes than those the sender leaves open: layer,position"),
         option("--edit", type=unquoted, metavar="EDIT", help='instead of --from: zero, mean, resample, "scale 0.5"'),
         option("--exact", action="store_true", help="compute each path alone, bit for bit as by hand"),

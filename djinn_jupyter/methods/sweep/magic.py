@@ -29,7 +29,7 @@ from djinn_jupyter.magics.parsing import (
     verb,
     words_of,
 )
-from djinn_jupyter.methods.common.magic import engines_beside, prompts_of
+from djinn_jupyter.methods.common.magic import A_LINE, PAIRS, engines_beside, from_line, prompts_of
 from djinn_jupyter.methods.sweep import card, request
 from djinn_jupyter.methods.sweep.api import arguments, sweeping
 from djinn_jupyter.methods.sweep.api.grid import Grid
@@ -53,11 +53,7 @@ CELLS: Final = (
         metavar="LIST",
         help="lines of unequal length: what corresponds, present=clean: \"' capital', -1, ' Italy'=' France'\"",
     ),
-    option(
-        "--prompts",
-        metavar="FILE|NAME",
-        help="many pairs: a file or list of (clean, corrupted), for --from; with answers, for --metric",
-    ),
+    PAIRS,
     option("--window", metavar="N", help="so many layers together, from the cell's on; position=2 is positions"),
     option("--pairs", dest="in_pairs", action="store_true", help="two cells at once: every pair of cells"),
 )
@@ -68,12 +64,7 @@ class SweepingMagics(Group):
     @verb(
         SITE,
         option("--over", help=f"of {', '.join(arguments.AXES)}; default the site's stars, else layer,position"),
-        option(
-            "--from",
-            dest="clean",
-            metavar="NAME",
-            help="the clean line: a session, or a variable with a text or token ids; its values are patched in",
-        ),
+        from_line("clean", f"the clean line: {A_LINE}; its values are patched in"),
         *CELLS,
         option(
             "--coefs",
