@@ -9,9 +9,10 @@ from typing import Any
 from djinn_jupyter import errors, settings
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Stop
+from djinn_jupyter.editors.dap import debuggee as targets
 from djinn_jupyter.editors.dap import inspection, port_access, protocol, values
 from djinn_jupyter.editors.dap.breakpoints import BreakpointKind, WantedBreakpoint, refused
-from djinn_jupyter.editors.dap.debuggee import Debuggee, DebugThread, InUse, Target, attached, launched, state_of
+from djinn_jupyter.editors.dap.debuggee import Debuggee, DebugThread, InUse, Target, state_of
 from djinn_jupyter.editors.dap.execution import Execution, WorkQueue
 from djinn_jupyter.editors.dap.protocol import (
     CAPABILITIES,
@@ -175,12 +176,12 @@ class AdapterLifecycle:
         """Load the model, or find its engine, and open a session; its run starts at configurationDone."""
         if (given.prompt is None) == (given.tokens is None):
             raise errors.UsageError("launch: give the prompt once, as `prompt` or as a list `tokens`.")
-        self._set_about(given, request, lambda: launched(given, self._progress))
+        self._set_about(given, request, lambda: targets.launched(given, self._progress))
 
     @handles("attach", protocol.Attach)
     def attach(self, given: protocol.Attach, request: Request) -> None:
         """Attach to a session of a running engine."""
-        self._set_about(given, request, lambda: attached(given))
+        self._set_about(given, request, lambda: targets.attached(given))
 
     def _progress(self, line: str) -> None:
         self._queue.post(lambda: self._client.write(f"{line}\n"))
