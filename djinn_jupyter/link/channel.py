@@ -16,16 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 
 from djinn_jupyter.errors import DjinnError, KeyRefused, UsageError, WireError
-from djinn_jupyter.link import waiting
-from djinn_jupyter.link.io_thread import (
-    LOOK_SECONDS,
-    AwaitedReply,
-    IoThread,
-    LineNotice,
-    ReceivingNotice,
-    Show,
-    settled,
-)
+from djinn_jupyter.link import io_thread, waiting
 from djinn_jupyter.link.naming import holder_name, notebook_path, user_name
 from djinn_jupyter.link.transport import Connection, Heard, LineHeard, WireBytes
 from djinn_jupyter.remote.addresses import note_attached
@@ -63,7 +54,7 @@ class Channel(Protocol):
         """The moment at which the line to the engine was lost, in seconds since the epoch; None while it is up."""
         ...
 
-    def show_receiving(self, show: Show) -> None:
+    def show_receiving(self, show: io_thread.Show) -> None:
         """Have this called with how far a large reply or request is, now and then in the thread that waits for it."""
         ...
 
@@ -139,7 +130,9 @@ def expect(reply: object, kind: type[Expected]) -> Expected:
 class SocketChannel:
     """A Connection with a synchronous interface. `heard` callbacks run in the I/O thread and may not block."""
 
-    def __init__(self, thread: IoThread, entry: Entry, *, holder: str, user: str, notebook: str | None) -> None:
+    def __init__(
+        self, thread: io_thread.IoThread, entry: Entry, *, holder: str, user: str, notebook: str | None
+    ) -> None:
         self._thread = thread
         self._holder = holder
         self.unkept = Unkept()
@@ -147,9 +140,9 @@ class SocketChannel:
         opening = Connection.open(entry, holder=holder, user=user, notebook=notebook)
         self._connection = Context().run(thread.wait, opening)  # it outlives the magic that asks for it
         self._forget = note_attached(self._connection.entry)
-        self._notice = LineNotice(lambda: self.entry.place, lambda: self.down_since)
+        self._notice = io_thread.LineNotice(lambda: self.entry.place, lambda: self.down_since)
         ways = (lambda: self._connection.uploads, lambda: self._connection.arrivals)
-        self._on_its_way = tuple(ReceivingNotice(way) for way in ways)
+        self._on_its_way = tuple(io_thread.ReceivingNotice(way) for way in ways)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -186,7 +179,7 @@ class SocketChannel:
     def down_since(self) -> float | None:
         return self._connection.down_since
 
-    def show_receiving(self, show: Show) -> None:
+    def show_receiving(self, show: io_thread.Show) -> None:
         for notice in self._on_its_way:
             notice.show = show
 
@@ -211,25 +204,25 @@ class SocketChannel:
         self._thread.call(send)
         return future, lambda: self._thread.call(forget)
 
-    def _awaited(self, request: RequestBase[Answer]) -> AwaitedReply[Answer]:
+    def _awaited(self, request: RequestBase[Answer]) -> io_thread.AwaitedReply[Answer]:
         def given_up() -> None:
             if type(request).terms.browser != "moves":  # which is paused, and waited for once more
                 self._thread.call(lambda: self._give_up(future))
 
-        future = AwaitedReply[Answer](self._look, given_up)
+        future = io_thread.AwaitedReply[Answer](self._look, given_up)
         future.set_running_or_notify_cancel()  # a request that was sent cannot be taken back
         return future
 
-    def _post(self, request: RequestBase[Answer], future: AwaitedReply[Answer]) -> None:
+    def _post(self, request: RequestBase[Answer], future: io_thread.AwaitedReply[Answer]) -> None:
         future.number = self._connection.post(request, lambda outcome: self._settle(future, outcome))
 
-    def _give_up(self, future: AwaitedReply[Any]) -> None:
+    def _give_up(self, future: io_thread.AwaitedReply[Any]) -> None:
         if future.number is not None and not future.done():
             self._connection.give_up(future.number)
 
     def take_back(self, reply: Future[Any]) -> bool:
         async def taken_back() -> bool:
-            number = reply.number if isinstance(reply, AwaitedReply) else None
+            number = reply.number if isinstance(reply, io_thread.AwaitedReply) else None
             return number is not None and not reply.done() and self._connection.take_back(number)
 
         return self._thread.wait(taken_back())
@@ -242,7 +235,7 @@ class SocketChannel:
     def _settle(self, future: Future[Answer], outcome: Answer | BaseException) -> None:
         self.unkept.heed(outcome)
         self._refused |= isinstance(outcome, KeyRefused)
-        settled(future, outcome)
+        io_thread.settled(future, outcome)
 
     def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         forget = self._thread.wait(self._connection.listen(session, heard), self._notice.look)
@@ -256,7 +249,7 @@ class SocketChannel:
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
         while timeout is None:
             with suppress(Empty):
-                return feed.get(timeout=LOOK_SECONDS)
+                return feed.get(timeout=io_thread.LOOK_SECONDS)
             self._look()
             waiting.look()
         return feed.get(timeout=timeout)
@@ -280,13 +273,13 @@ class Channels:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread: IoThread | None = None
+        self._thread: io_thread.IoThread | None = None
         self._channels: dict[object, SocketChannel] = {}
 
     def to(self, entry: Entry) -> SocketChannel:
         with self._lock:
             if self._thread is None or not self._thread.usable:
-                self._thread, self._channels = IoThread(), {}
+                self._thread, self._channels = io_thread.IoThread(), {}
             self._close_lost()
             key = _engine_of(entry)
             channel = self._channels.get(key)

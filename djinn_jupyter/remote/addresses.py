@@ -83,11 +83,7 @@ def as_told(entry: Entry, model: ModelDescription) -> Entry:
     if not entry.is_afar:
         return entry
     found = Identity(
-        model=model.name,
-        revision=model.revision,
-        dtype=model.dtype,
-        device=model.device,
-        attention=model.attention,
+        model=model.name, revision=model.revision, dtype=model.dtype, device=model.device, attention=model.attention
     )
     return msgspec.structs.replace(entry, identity=found, found=found)
 

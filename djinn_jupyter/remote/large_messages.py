@@ -431,10 +431,7 @@ class Uploads:
     a request that could not be sent whole, of which nothing was done."""
 
     def __init__(
-        self,
-        post: Post,
-        send: Callable[[list[codec.WireFrame]], object],
-        failed: Callable[[int, DjinnError], object],
+        self, post: Post, send: Callable[[list[codec.WireFrame]], object], failed: Callable[[int, DjinnError], object]
     ) -> None:
         self.latest: SoFar | None = None  # of the one that ended last
         self._post, self._send, self._failed = post, send, failed

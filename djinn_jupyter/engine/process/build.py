@@ -201,11 +201,7 @@ def open_engine(
 
 
 def _build_split(
-    config: EngineConfig,
-    loaded: LoadedModel,
-    publish: Callable[[Event], None],
-    progress: Progress,
-    runtime: int | None,
+    config: EngineConfig, loaded: LoadedModel, publish: Callable[[Event], None], progress: Progress, runtime: int | None
 ) -> Engine:
     """Return the engine of a model that is split among ranks; where that fails the ranks end."""
     split = split_model(config, loaded, progress)

@@ -127,12 +127,7 @@ class PeerQueues:
     """A client is behind from the first message that its queue does not take until there is room again. `key_of` tells
     by which key it came; of LOCAL, the engine's own user, nothing is counted."""
 
-    def __init__(
-        self,
-        router: zmq.Socket[bytes],
-        messages_queued: int,
-        key_of: Callable[[bytes], PublicKey],
-    ) -> None:
+    def __init__(self, router: zmq.Socket[bytes], messages_queued: int, key_of: Callable[[bytes], PublicKey]) -> None:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.SNDHWM, messages_queued)
         self._router, self._key_of = router, key_of

@@ -417,10 +417,7 @@ class Bandwidth:
     def learn(self, transfer: Transfer) -> None:
         if transfer.direction == "in" and transfer.bytes_moved:
             size, seconds = self._moved[transfer.tier]
-            self._moved[transfer.tier] = (
-                MEMORY * size + transfer.bytes_moved,
-                MEMORY * seconds + transfer.seconds,
-            )
+            self._moved[transfer.tier] = (MEMORY * size + transfer.bytes_moved, MEMORY * seconds + transfer.seconds)
 
     def seconds(self, tier: Tier, size: int) -> float:
         """Return the seconds for `size` bytes from `tier` to the device."""

@@ -180,13 +180,7 @@ class CheckpointFolder:
     # --------------------------------------------------------------------------------------------- verbs
 
     def save(
-        self,
-        name: str,
-        image: SessionImage,
-        entry: CheckpointDescription,
-        *,
-        replace: bool,
-        abandoned: threading.Event,
+        self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
     ) -> tuple[CheckpointDescription, str]:
         """Write the file under a temporary name, then give it its name when it is whole and on the disk. Raises
         StorageFailed when the disk refuses, leaving nothing behind; UsageError when the name was taken meanwhile."""

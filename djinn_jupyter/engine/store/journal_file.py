@@ -20,23 +20,10 @@ from torch import Tensor
 
 from djinn_jupyter import files
 from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.store.image import ArrayHead, SessionImage, TensorTable, decode
 from djinn_jupyter.engine.store.open_files import OpenFiles
-from djinn_jupyter.engine.store.records import (
-    FORMAT,
-    LABEL,
-    PREFIX_BYTES,
-    SESSION,
-    Arrays,
-    Damaged,
-    FoundRecord,
-    NotOurs,
-    OtherFormat,
-    RecordReader,
-    Torn,
-    Writer,
-)
 from djinn_jupyter.engine.store.session_store import ImageSource, LeftBehind
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.files import force, force_file, force_names, is_plain, make_folder, open_plain
@@ -121,12 +108,12 @@ class JournalFile:
         """Return the context in which the file is open; it gives the descriptor. Raises OSError."""
         return self._open_files.opened(self.path)
 
-    def append(self, write: Callable[[Writer], None]) -> None:
+    def append(self, write: Callable[[records.Writer], None]) -> None:
         """Append what `write` writes, all of it or nothing. Raises OSError."""
         with self.opened() as descriptor:
             sink = _Sink(descriptor, self.length)
             try:
-                write(Writer(sink))
+                write(records.Writer(sink))
                 sink.flush()
             except BaseException:
                 self._cut(descriptor)
@@ -259,13 +246,15 @@ class JournalFiles:
             raise
         table.forget_unmet()
 
-    def _put(self, writer: Writer, label: bytes | None, fresh: list[tuple[ArrayHead, Tensor]], body: bytes) -> None:
+    def _put(
+        self, writer: records.Writer, label: bytes | None, fresh: list[tuple[ArrayHead, Tensor]], body: bytes
+    ) -> None:
         if label is not None:
             writer.begin()
-            writer.record(LABEL, label)
+            writer.record(records.LABEL, label)
         for head, tensor in fresh:
             writer.array(head, self._source.values(tensor))
-        writer.record(SESSION, body)
+        writer.record(records.SESSION, body)
 
     def _write_anew(self, image: SessionImage) -> None:
         replaced = self.found if self._file is None else (*self._file.replaced, self._file.path)
@@ -335,17 +324,17 @@ def read_journal(file: BinaryIO, name: str, model: ModelIdentity, device: torch.
     """Return the last image of a file, called `name` in messages. Raises CheckpointRefused where there is none
     (Unfinished: not yet), or one of another model or format."""
     try:
-        reader = RecordReader(file)
-    except NotOurs:
-        refused = Unfinished if file.seek(0, os.SEEK_END) < PREFIX_BYTES else CheckpointRefused
+        reader = records.RecordReader(file)
+    except records.NotOurs:
+        refused = Unfinished if file.seek(0, os.SEEK_END) < records.PREFIX_BYTES else CheckpointRefused
         raise refused(f"{name} is no journal of Djinn.") from None
-    except OtherFormat as other:
-        raise CheckpointRefused(files.refusal(other.args[0], FORMAT)) from None
+    except records.OtherFormat as other:
+        raise CheckpointRefused(files.refusal(other.args[0], records.FORMAT)) from None
     last, arrays, damaged = _last(reader, model)
     if last is None:
         refused = CheckpointRefused if damaged else Unfinished
         raise refused(f"{name} holds no whole image of a session.")
-    image = decode(reader.body(last), SessionImage, Arrays(reader, arrays, device))
+    image = decode(reader.body(last), SessionImage, records.Arrays(reader, arrays, device))
     return ReadJournal(image=image, damaged=damaged)
 
 
@@ -357,35 +346,37 @@ class _Named(msgspec.Struct):
 
 def session_in(path: Path) -> str | None:
     """Return the name of the session in a file, of whatever model; None where no image of it can be read."""
-    last: FoundRecord | None = None
+    last: records.FoundRecord | None = None
     try:
         with open_plain(path, linked=False) as file:
-            reader = RecordReader(file)
-            with suppress(Torn, Damaged):
+            reader = records.RecordReader(file)
+            with suppress(records.Torn, records.Damaged):
                 while (found := reader.next()) is not None:
-                    last = found if found.kind == SESSION else last
+                    last = found if found.kind == records.SESSION else last
             return None if last is None else msgspec.msgpack.decode(reader.body(last), type=_Named).name
-    except (NotOurs, OtherFormat, CheckpointRefused, OSError, msgspec.MsgspecError, ValueError):
+    except (records.NotOurs, records.OtherFormat, CheckpointRefused, OSError, msgspec.MsgspecError, ValueError):
         return None
 
 
-def _last(reader: RecordReader, model: ModelIdentity) -> tuple[FoundRecord | None, dict[int, FoundRecord], bool]:
+def _last(
+    reader: records.RecordReader, model: ModelIdentity
+) -> tuple[records.FoundRecord | None, dict[int, records.FoundRecord], bool]:
     """Return the last image before a torn or damaged end, the arrays before it, and True where there was damage."""
-    last: FoundRecord | None = None
-    arrays: dict[int, FoundRecord] = {}
+    last: records.FoundRecord | None = None
+    arrays: dict[int, records.FoundRecord] = {}
     labelled = False
     try:
         while (found := reader.next()) is not None:
             if found.head is not None:
                 arrays[found.head.number] = found
-            elif found.kind == LABEL:
+            elif found.kind == records.LABEL:
                 check_identity(decode(reader.body(found), JournalLabel, {}).model, model)
                 labelled = True
-            elif found.kind == SESSION and labelled:
+            elif found.kind == records.SESSION and labelled:
                 last = found
-    except Torn:
+    except records.Torn:
         return last, arrays, False
-    except Damaged:
+    except records.Damaged:
         return last, arrays, True
     return last, arrays, False
 

@@ -249,13 +249,7 @@ def _runs(layers: Sequence[LayerGeometry], page_positions: int) -> Iterator[Laye
         count = len(list(alike))
         assert dtype is not None, "a layer without keys and values is in no group"
         run = LayerRun(
-            first=first,
-            layers=count,
-            kv_heads=heads,
-            key_dim=key_dim,
-            value_dim=value_dim,
-            dtype=dtype,
-            offset=offset,
+            first=first, layers=count, kv_heads=heads, key_dim=key_dim, value_dim=value_dim, dtype=dtype, offset=offset
         )
         yield run
         first, offset = first + count, offset + page_positions * run.position_bytes

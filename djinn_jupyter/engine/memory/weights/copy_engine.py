@@ -350,10 +350,7 @@ class StreamCopyEngine:
             for before, over in ((self._copying, copies), (self._waited, waits), (self._passing, passes))
         )
         return CopyTotals(
-            nbytes=self._nbytes,
-            copy_seconds=self._copying,
-            waited_seconds=self._waited,
-            pass_seconds=self._passing,
+            nbytes=self._nbytes, copy_seconds=self._copying, waited_seconds=self._waited, pass_seconds=self._passing
         )
 
     def copies(self, since: int) -> Sequence[BlockCopy]:

@@ -12,13 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from djinn_jupyter.engine.model.discovery.layer_list import same
-from djinn_jupyter.engine.model.discovery.recording import (
-    CacheCall,
-    Call,
-    FunctionCall,
-    RecordedTensor,
-    Recording,
-)
+from djinn_jupyter.engine.model.discovery.recording import CacheCall, Call, FunctionCall, RecordedTensor, Recording
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

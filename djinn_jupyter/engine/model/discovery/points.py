@@ -481,8 +481,4 @@ def _activates(call: Call) -> bool:
 def find_places(record: LayerRecord) -> FoundPoints:
     """Return the points that lie inside a layer. Those at its borders belong to the gates."""
     blocks = find_blocks(record)
-    return {
-        **attention_places(record, blocks),
-        "resid_mid": middle_place(record, blocks),
-        **mlp_places(record, blocks),
-    }
+    return {**attention_places(record, blocks), "resid_mid": middle_place(record, blocks), **mlp_places(record, blocks)}

@@ -19,13 +19,7 @@ from torch import Tensor, nn
 SOFTMAX: Final[frozenset[Any]] = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 SDPA: Final[frozenset[Any]] = frozenset({F.scaled_dot_product_attention})
 _BATCHED: Final[frozenset[Any]] = frozenset({torch.baddbmm, Tensor.baddbmm})
-PRODUCTS: Final[frozenset[Any]] = _BATCHED | {
-    torch.matmul,
-    Tensor.matmul,
-    Tensor.__matmul__,
-    torch.bmm,
-    Tensor.bmm,
-}
+PRODUCTS: Final[frozenset[Any]] = _BATCHED | {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 _SDPA_ARGUMENTS: Final = inspect.Signature(
     [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)

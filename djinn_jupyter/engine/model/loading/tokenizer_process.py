@@ -37,10 +37,7 @@ class TokenizerProcess:
 
     def __init__(self, config: EngineConfig, source: str) -> None:
         files = Files(
-            model=config.model,
-            source=source,
-            revision=config.revision,
-            trust_remote_code=config.trust_remote_code,
+            model=config.model, source=source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
         words = {"does": "tokenizes long texts", "done": "tokenized this one", "remedy": "shorten it"}
         self._process = LimitedProcess(__name__, files, LIMITS, **words)
