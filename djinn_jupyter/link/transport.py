@@ -36,7 +36,7 @@ from djinn_jupyter.remote.road import Road, road_to
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.codec import WireFrame
 from djinn_jupyter.wire.logs import Trace, next_request, reason_of_end
-from djinn_jupyter.wire.pieces import InPieces
+from djinn_jupyter.wire.pieces import InPieces, sizes_of
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, EventsMissed, Failed, Listening, Reply, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, Request, RequestBase, Unlisten
@@ -191,7 +191,7 @@ class WireBytes:
 
 def _sizes(frames: Sequence[WireFrame]) -> tuple[int, int]:
     """Return the bytes of a message's envelope, and of its arrays."""
-    head, *arrays = (memoryview(frame).nbytes for frame in frames)
+    head, *arrays = sizes_of(frames)
     return head, sum(arrays)
 
 

@@ -20,7 +20,7 @@ from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import BOUNDED_BY, Failed
 from djinn_jupyter.wire.kinds import What, any_of
 from djinn_jupyter.wire.logs import ASKED_BY, TRACEPARENT, Trace
-from djinn_jupyter.wire.pieces import MOST_FRAMES, WHOLE_BYTES
+from djinn_jupyter.wire.pieces import MOST_FRAMES, WHOLE_BYTES, sizes_of
 from djinn_jupyter.wire.replies import Event, Reply
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import sendable
@@ -226,7 +226,7 @@ def encode(number: int, body: Request | Reply, trace: Trace | None = None) -> li
         message = Envelope(id=number, body=body, traceparent=traceparent, asked_by=asked_by)
         head = encoded(message, msgspec.msgpack.Encoder(enc_hook=place))
     frames = [head, *arrays]
-    _check_sizes(frames)
+    require_sizes(sizes_of(frames))
     return frames
 
 
@@ -328,7 +328,7 @@ def read_number(frames: Sequence[WireFrame]) -> int | None:
 
 
 def _decode(frames: Sequence[WireFrame], kind: Any) -> Any:
-    _check_sizes(frames)
+    require_sizes(sizes_of(frames))
     reader = FrameReader(frames[1:])
     with readable():
         envelope = msgspec.msgpack.decode(frames[0], type=kind, dec_hook=reader)
@@ -347,10 +347,6 @@ def readable() -> Iterator[None]:
         if isinstance(error.__cause__, MalformedMessage):
             raise error.__cause__ from None
         raise MalformedMessage(f"Not a message of this protocol: {error}.") from None
-
-
-def _check_sizes(frames: Sequence[WireFrame]) -> None:
-    require_sizes([memoryview(frame).nbytes for frame in frames])
 
 
 def require_sizes(sizes: Sequence[int]) -> None:
@@ -417,7 +413,7 @@ def decode_in_parts(frames: Sequence[WireFrame], bounds: Mapping[str, int]) -> P
     """Return the envelope of a request, as `codec.decode_request` does. Yield between the parts, also each long list
     that is done. A list that is bounded by one of the nouns in `bounds` is refused by its length alone, before its
     entries are decoded. Raises MalformedMessage and UsageError."""
-    require_sizes([memoryview(frame).nbytes for frame in frames])
+    require_sizes(sizes_of(frames))
     reader = FrameReader(frames[1:])
     reading, raw = _GradualDecoder(reader, bounds), memoryview(frames[0])
     with readable():

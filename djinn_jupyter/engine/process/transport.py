@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.pieces import sizes_of
 from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Request
 
@@ -18,7 +19,7 @@ MESSAGE_BYTES: Final = 500  # of Python and zmq for a message, besides its frame
 
 def bytes_of(frames: Sequence[codec.WireFrame]) -> int:
     """Return the memory that a message takes."""
-    return MESSAGE_BYTES + sum(memoryview(frame).nbytes for frame in frames)
+    return MESSAGE_BYTES + sum(sizes_of(frames))
 
 
 class Transport(Protocol):
