@@ -47,38 +47,31 @@ class Channel(Protocol):
     def is_afar(self) -> bool:
         """True for an engine that is reached over a line and may be on another machine: a path here says nothing
         there."""
-        ...
 
     @property
     def down_since(self) -> float | None:
         """The moment at which the line to the engine was lost, in seconds since the epoch; None while it is up."""
-        ...
 
     def show_receiving(self, show: io_thread.Show) -> None:
         """Have this called with how far a large reply or request is, now and then in the thread that waits for it."""
-        ...
 
     def ask(self, request: RequestBase[Answer]) -> Future[Answer]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
     def watch_line(self, heard: LineHeard) -> Callable[[], None]:
         """Have `heard` called, in the thread that receives messages, when the line to the engine is down for a while
         and when it is back, until the returned function is called."""
-        ...
 
     def follow(
         self, session: str, request: RequestBase[Answer], heard: Heard
     ) -> tuple[Future[Answer], Callable[[], None]]:
         """Send a request whose session's events are heard from its beginning on. Return its reply, and what ends the
         listening."""
-        ...
 
     def take_back(self, reply: Future[Any]) -> bool:
         """Take a large request back that is still on its way: nothing of it is done. False where the engine has it."""
-        ...
 
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
         """Take the next item that a reply or event puts into the queue; raises queue.Empty after `timeout` seconds."""
-        ...
 
     def close(self) -> None: ...
 

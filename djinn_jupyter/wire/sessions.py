@@ -266,9 +266,6 @@ class MoveSettled(ReplyBase):
     stayed: bool
 
 
-MoveReply = ProvenanceRead | SentAway | MoveSettled
-
-
 class SettleMove(SessionRequest[MoveSettled], opens=True, while_running=True, at_once=True):
     """Close the session where another engine has taken it in; otherwise it stays, and is not taken in any more."""
 

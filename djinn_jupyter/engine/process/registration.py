@@ -253,8 +253,6 @@ class Restarts:
     def hold_lock(self, identity: Identity) -> None:
         """Take the launch lock: clients that load the model from now on wait for the restarted engine, as for one that
         another client starts. Called while the old entry can still be found."""
-        import fcntl  # missing on platforms where engines cannot run
-
         path = Path(jupyter_runtime_dir()) / registry.FOLDER / f"{identity.slug()}{registry.LOCK_SUFFIX}"
         try:
             lock = open_own(path, os.O_RDWR | os.O_CREAT)

@@ -396,7 +396,7 @@ class Service:
         known_as = transport.known_as(envelope.id)
         logged = logged_request(envelope, owner, again=known_as is not None and known_as.again)
         self._sender.pending.begin((client, envelope.id), logged, request)
-        answer = self._answer_to(client, envelope.id)
+        answer = partial(self._post, client, envelope.id)
         if isinstance(request, PieceRequest):
             return self._answer_piece(client, request, answer, owner)
         with WorkingOn(logged):
@@ -427,8 +427,8 @@ class Service:
         self._keys[peer] = key  # whose unread refusals these are
         self._refusals.refuse(peer, number, refused)
 
-    def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
-        return lambda reply: self._outbox.post(Outgoing.of(client, number, reply))
+    def _post(self, client: bytes, number: int, reply: Reply) -> None:
+        self._outbox.post(Outgoing.of(client, number, reply))
 
     def _send_waiting(self, *, woken: bool) -> None:
         self._sender.go_on()

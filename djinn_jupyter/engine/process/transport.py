@@ -26,34 +26,27 @@ class Transport(Protocol):
     @property
     def peer(self) -> bytes:
         """The routing id of the connection on which the client is spoken to now."""
-        ...
 
     @property
     def key(self) -> bytes:
         """The key by which the client came."""
-        ...
 
     @property
     def outlives_lines(self) -> bool: ...
     def take(self, number: int) -> bool:
         """Note that a request came. Return False where it had come before."""
-        ...
 
     def known_as(self, number: int) -> RequestId | None:
         """Return the id by which a session knows a request again; None for a client that sends none again."""
-        ...
 
     def reply_again(self, envelope: codec.Envelope[Request]) -> Frames | None:
         """Return the reply that a request got when it came before; None where it is to be done again."""
-        ...
 
     def outgoing(self, number: int, reply: Reply, frames: Frames) -> Frames:
         """Return the frames to send for a reply."""
-        ...
 
     def confirm(self, number: int) -> None:
         """Note that the client has the replies up to that number."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,19 +28,6 @@ from djinn_jupyter.engine.loop.scheduler import Scheduler
 from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.store.image import ArrayHead, SessionImage, TapImage, TensorTable, decode
-from djinn_jupyter.engine.store.records import (
-    ARRAY,
-    LABEL,
-    SESSION,
-    Arrays,
-    Damaged,
-    FoundRecord,
-    NotOurs,
-    OtherFormat,
-    RecordReader,
-    Torn,
-    Writer,
-)
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.files import PART, Abandoned, force, force_names, make_folder, open_plain, written_aside
 from djinn_jupyter.wire.base import Frozen, known_to_the_same, person_of
@@ -191,11 +178,11 @@ class CheckpointFolder:
             make_folder(self.folder)
             self._clear()
             with written_aside(path) as (file, aside):
-                writer = Writer(file)
+                writer = records.Writer(file)
                 writer.begin()
-                writer.record(LABEL, label)
+                writer.record(records.LABEL, label)
                 _write_arrays(writer, arrays, abandoned)
-                writer.record(SESSION, body)
+                writer.record(records.SESSION, body)
                 _to_disk(file)
                 if abandoned.is_set():
                     raise Abandoned
@@ -218,16 +205,16 @@ class CheckpointFolder:
 
     def _read(self, file: BinaryIO) -> Kept:
         with _sentences():
-            reader = RecordReader(file)
+            reader = records.RecordReader(file)
             label = _label(reader)
             check_identity(label.model, self.identity)
-            found: dict[int, FoundRecord] = {}
-            while (record := _required(reader.next())).kind == ARRAY:
+            found: dict[int, records.FoundRecord] = {}
+            while (record := _required(reader.next())).kind == records.ARRAY:
                 assert record.head is not None
                 found[record.head.number] = record
-            if record.kind != SESSION or reader.next() is not None:
-                raise Damaged
-            image = decode(reader.body(record), SessionImage, Arrays(reader, found, self.device))
+            if record.kind != records.SESSION or reader.next() is not None:
+                raise records.Damaged
+            image = decode(reader.body(record), SessionImage, records.Arrays(reader, found, self.device))
         return Kept(label=label, image=image)
 
     def list(self, person: str | None = None) -> Checkpoints:
@@ -290,17 +277,17 @@ def _site_of(image: SessionImage, tap: TapImage) -> str:
     return str(tap.site) if met is None else met.site
 
 
-def _label(reader: RecordReader) -> Label:
+def _label(reader: records.RecordReader) -> Label:
     found = _required(reader.next(HEAD_BYTES))
-    if found.kind != LABEL:
-        raise Damaged
+    if found.kind != records.LABEL:
+        raise records.Damaged
     return decode(reader.body(found), Label, {})
 
 
-def _required(found: FoundRecord | None) -> FoundRecord:
+def _required(found: records.FoundRecord | None) -> records.FoundRecord:
     """Return `found`. Raises Torn where the file has ended."""
     if found is None:
-        raise Torn
+        raise records.Torn
     return found
 
 
@@ -308,9 +295,9 @@ def told(path: Path) -> CheckpointDescription | None:
     """Return a file's list entry under the file's own name, since it may have been renamed or come from elsewhere."""
     try:
         with open_plain(path) as file:
-            entry = _label(RecordReader(file)).checkpoint
+            entry = _label(records.RecordReader(file)).checkpoint
             size = os.fstat(file.fileno()).st_size
-    except (OSError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
+    except (OSError, records.NotOurs, records.OtherFormat, records.Torn, records.Damaged, CheckpointRefused):
         return None
     return msgspec.structs.replace(entry, name=_shown(path), bytes_stored=size)
 
@@ -344,13 +331,13 @@ def _sentences() -> Iterator[None]:
     """Turn a file's errors into sentences (CheckpointRefused)."""
     try:
         yield
-    except NotOurs:
+    except records.NotOurs:
         raise CheckpointRefused("It is not a checkpoint of Djinn.") from None
-    except OtherFormat as other:
+    except records.OtherFormat as other:
         raise CheckpointRefused(former_files.refusal(other.args[0], records.FORMAT)) from None
-    except Torn:
+    except records.Torn:
         raise CheckpointRefused("It is truncated: its end is missing.") from None
-    except Damaged:
+    except records.Damaged:
         raise CheckpointRefused("It is damaged: its bytes are not those that were written.") from None
 
 
@@ -362,7 +349,9 @@ def _storage(what: str) -> Iterator[None]:
         raise StorageFailed(f"{what}: {error.strerror or error}.") from error
 
 
-def _write_arrays(writer: Writer, arrays: Sequence[tuple[ArrayHead, Tensor]], abandoned: threading.Event) -> None:
+def _write_arrays(
+    writer: records.Writer, arrays: Sequence[tuple[ArrayHead, Tensor]], abandoned: threading.Event
+) -> None:
     for head, tensor in arrays:
         if abandoned.is_set():
             raise Abandoned

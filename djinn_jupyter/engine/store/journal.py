@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final
 
 import msgspec
@@ -81,7 +80,7 @@ class ClosedFiles:
     def _close_removed(self) -> None:
         """Close all files that have been removed by now, and force their deletion to the disk at once: a batch that
         ends closes many sessions."""
-        removed = list(self._taken())
+        removed = [self._removed.get() for _ in range(self._removed.qsize())]
         if not removed:
             return
         for files in removed:
@@ -90,11 +89,6 @@ class ClosedFiles:
             self._store.force_names()
         except OSError as error:
             log.warning("A closed session may come back after a loss of power: %s", error.strerror or error)
-
-    def _taken(self) -> Iterator[StoredSession]:
-        with suppress(Empty):
-            while True:
-                yield self._removed.get_nowait()
 
 
 # The journal: images of all sessions in files, so that every session survives the process. Before a reply goes out,

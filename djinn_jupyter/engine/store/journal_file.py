@@ -50,11 +50,6 @@ class JournalName:
         return replace(self, number=self.number + 1)
 
 
-def new_name(folder: Path) -> JournalName:
-    """Return a name without a file yet: `next` gives the first."""
-    return JournalName(folder=folder, stem=secrets.token_hex(8), number=-1)
-
-
 def name_of(path: Path) -> JournalName:
     """Parse a file's name. A file without a number, which Djinn did not write, is the first of its stem."""
     found = _NAME.fullmatch(path.name)
@@ -229,13 +224,11 @@ class JournalFiles:
 
     def write(self, image: SessionImage, *, compact: bool = False) -> None:
         file = self._file
-        if file is None or file.broken or self._anew or compact or self._excessive(file):
+        bound = 4 * self._table.bytes_met + EXCESS_BYTES
+        if file is None or file.broken or self._anew or compact or file.length > bound:
             self._write_anew(image)
         else:
             self._append(file, self._table, image)
-
-    def _excessive(self, file: JournalFile) -> bool:
-        return file.length > 4 * self._table.bytes_met + EXCESS_BYTES
 
     def _append(self, file: JournalFile, table: TensorTable, image: SessionImage, label: bytes | None = None) -> None:
         body, fresh = table.encode(image)
@@ -259,10 +252,8 @@ class JournalFiles:
     def _write_anew(self, image: SessionImage) -> None:
         replaced = self.found if self._file is None else (*self._file.replaced, self._file.path)
         self._name = self._name.next()
-        file, table = (
-            JournalFile(self._name.path, replaced, self._medium, self._open_files),
-            TensorTable(self._source.device),
-        )
+        file = JournalFile(self._name.path, replaced, self._medium, self._open_files)
+        table = TensorTable(self._source.device)
         try:
             self._append(file, table, image, self._label)
         except BaseException:
@@ -277,11 +268,10 @@ class JournalFiles:
     # ---------------------------------------------------------------------------- on the thread that forces
 
     def force(self) -> None:
-        file = self._file
-        if file is None:
+        if self._file is None:
             self._medium.force_found(self.found)
         else:
-            file.force()
+            self._file.force()
         while self._retired:
             self._retired.pop().close()
 
@@ -406,7 +396,8 @@ class JournalFolder(ABC):
     def require(self) -> None: ...
 
     def begin(self, source: ImageSource) -> JournalFiles:
-        return JournalFiles(new_name(self.folder), source, self.medium, self.open_files)
+        name = JournalName(folder=self.folder, stem=secrets.token_hex(8), number=-1)  # `next` gives the first
+        return JournalFiles(name, source, self.medium, self.open_files)
 
     # ------------------------------------------------------------------------------------------- at the start
 
