@@ -127,7 +127,7 @@ class SocketChannel:
         self, thread: io_thread.IoThread, entry: Entry, *, holder: str, user: str, notebook: str | None
     ) -> None:
         self._thread = thread
-        self._holder = holder
+        self.holder = holder
         self.unkept = Unkept()
         self._refused = False
         opening = Connection.open(entry, holder=holder, user=user, notebook=notebook)
@@ -150,10 +150,6 @@ class SocketChannel:
     @property
     def welcome(self) -> Welcome:
         return self._connection.welcome
-
-    @property
-    def holder(self) -> str:
-        return self._holder
 
     @property
     def wire_bytes(self) -> WireBytes:
@@ -255,9 +251,6 @@ class SocketChannel:
 
     async def _close(self) -> None:
         await asyncio.shield(self._connection.close())
-
-
-# The channels of this process, one to each engine.
 
 
 class Channels:

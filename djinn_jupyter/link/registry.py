@@ -157,8 +157,6 @@ def _is_held(path: Path) -> bool:
     return False
 
 
-# Read the engines' logs. Only logs in the registry's folder that belong to this user are shown.
-
 ID: Final = re.compile(r"^[0-9a-f]{4,32}$")
 _BEGINNING: Final = re.compile(r"^(?:\d{4}-\d\d-\d\d |\{)")
 _IDS: Final = re.compile(r" \[(?P<trace>[0-9a-f]{8}) (?P<span>[0-9a-f]{8}) .*\]$")

@@ -109,8 +109,6 @@ class LineWatch:
             heard(since)
 
 
-# The listeners to an engine's events, by the session that they listen to.
-
 Heard = Callable[[Event], None]
 
 
@@ -144,9 +142,6 @@ class Subscriptions:
         return (*self._listeners.get(event.session, ()), *self._listeners.get(None, ()))
 
 
-# The ids of requests on the client's side: each has its own, and an error that ends it names it.
-
-
 def trace_of(request: Request) -> Trace | None:
     """Return the ids of a new request, called in the context of who asks; None for one of the line itself."""
     return None if type(request).terms.unasked == "line" else next_request()
@@ -164,9 +159,6 @@ def naming(trace: Trace | None, answered: AnsweredBy[Answer]) -> AnsweredBy[Answ
         answered(outcome)
 
     return told
-
-
-# The bytes that have crossed the wire of one connection.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,6 @@ def beside_debuggers(thread: threading.Thread) -> threading.Thread:
     return thread
 
 
-# Show a wait or an engine's start: one line per step, the present step rewritten in place each second.
-
-
 class TerminalProgress:
     """Writes to standard error. Where that is no terminal, writes only the steps and rewrites nothing; of a wait one
     line. A notebook has that line as an output of its own, updated in place: standard error is drawn there as a

@@ -162,8 +162,6 @@ class Leader:
             found.setdefault(tap.stage, []).append(tap)
         return found
 
-    # --- a layer ---------------------------------------------------------------------------------------------------
-
     def _led(self, number: int, layer: nn.Module, form: LayerForm) -> Callable[..., Any]:
         run = layer.forward
 
@@ -208,8 +206,6 @@ class Leader:
         """Have the ranks leave the layer too."""
         if not isinstance(error, RankLost):
             self._tell(orders.LeaveLayer())
-
-    # --- a tap -----------------------------------------------------------------------------------------------------
 
     def _place(self, tap: Tap) -> orders.TapPlace:
         assert tap.module is not None

@@ -71,8 +71,6 @@ class Ranks:
         """Call this, on any thread, once a rank is lost."""
         self._on_loss.append(call)
 
-    # --- to and from all ranks -------------------------------------------------------------------------------------
-
     def load(self, config: EngineConfig, devices: list[str]) -> None:
         """Have each rank load the model; they do so while this process goes on."""
         keeps_no_files = dataclasses.replace(config, data_folder=None)

@@ -143,9 +143,6 @@ class Attachments:
         return {entry.id: entry for entry in self._registry.look() if entry.host == host_name()}
 
 
-# This user's folder of keys, and the drawing of a pair.
-
-
 def key_folder() -> KeyFolder:
     """Return the folder of keys in this user's data of Jupyter."""
     return KeyFolder(Path(jupyter_data_dir()) / FOLDER)

@@ -86,8 +86,6 @@ class PackedRate:
         return sooner
 
 
-# The progress of a large message that crosses a line in pieces. Values only.
-
 Way = Literal["received", "sent"]
 _WORDS: Final = {"received": ("receiving", "come"), "sent": ("sending", "gone")}
 
@@ -124,8 +122,6 @@ class SoFar:
         left = self.seconds * (self.total - self.done) / self.done
         return f"{said}, {self._rate}, about {left:.0f} s left"
 
-
-# One large message that crosses a line in pieces. Knows no sockets: it posts its requests, and takes their replies.
 
 PostPiece = Callable[[pieces.ReadPiece, Callable[[pieces.PieceRead | DjinnError], None]], object]
 Ended = Callable[[list[codec.WireFrame] | DjinnError], None]
@@ -276,8 +272,6 @@ class Upload(Crossing):
     def _complete(self) -> None:
         self._ended(None)
 
-
-# The requests of a connection that wait for their reply, and the large replies that arrive in pieces.
 
 Answer = TypeVar("Answer", bound=ReplyBase)
 Answered = Callable[[ReplyBase | DjinnError], None]

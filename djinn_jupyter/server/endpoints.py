@@ -51,9 +51,6 @@ class TookTooLong(EngineUnavailable):
         return EngineUnavailable.__name__
 
 
-# Forward a browser's request to an engine: check that a browser may send it, answer it, limit its time.
-
-
 class Proxy:
     """Forwards requests. `seconds` is the time limit of a request, and of a move until the engine has accepted it."""
 

@@ -187,9 +187,6 @@ class ReadMetrics(SessionRequest[MetricsRead], shared="read", resent="anew", wit
     metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
 
 
-# Breakpoints of a session.
-
-
 class BreakpointSet(ReplyBase):
     breakpoint: nouns.BreakpointDescription
     existed: bool
@@ -211,8 +208,6 @@ class ClearBreakpoints(SessionRequest[Cleared], shared="write", browser="asks", 
 
     sites: Annotated[tuple[Spelling, ...], Meta(max_length=10_000)] | None = None
 
-
-# Values of a stopped pass: those of one site, read as they are or through the lens, and those of many at once.
 
 MOST_SITES: Final = 16_384
 
@@ -257,9 +252,6 @@ class ResumeWith(StopRequest[Reached | Finished], shared="write", wakes_weights=
     value: Array | None = None
     positions: Positions | None = None
     halts: Annotated[tuple[Spelling, ...], Meta(max_length=MOST_SITES)] | None = None
-
-
-# Requests that change what a pass computes: edits of a stop, and steering rules.
 
 
 class RevertEdits(StopRequest[Paused], shared="write", browser="asks", without_rows=True): ...

@@ -82,9 +82,6 @@ class Copies(ReplyBase):
     copies: tuple[nouns.LayerCopy, ...]
 
 
-# Requests that move a session, or the weights, between the device and its tiers, and their replies.
-
-
 class Swapped(ReplyBase):
     """`transfer` is None when nothing had to move."""
 
@@ -152,9 +149,6 @@ class ReadCopies(RequestBase[Copies], browser="asks", resent="anew"):
     kept."""
 
     since: Annotated[int, Meta(ge=0)] = 0
-
-
-# The modules of a model, and its tokenizer.
 
 
 class Modules(ReplyBase):

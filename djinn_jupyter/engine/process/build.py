@@ -158,9 +158,6 @@ def _require_heads(loaded: LoadedModel, geometry: CacheGeometry, anatomy: Anatom
         )
 
 
-# From a configuration to an engine that may serve: load the model and discover its points, build the engine, run the
-# self-test.
-
 Progress = Callable[[str], None]
 
 

@@ -69,9 +69,6 @@ class Listeners:
         return self._peers.get(session, set()) | self._peers.get(None, set())
 
 
-# An engine as its service needs it.
-
-
 class PublishedState(Protocol):
     @property
     def statistics(self) -> EngineStatistics: ...
@@ -146,13 +143,8 @@ class ClientTable:
         self._heard: dict[Owner, float] = {}
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
-        self._name = secrets.token_hex(8)
+        self.engine = secrets.token_hex(8)  # the name of this process
         self._left_behind: dict[Holder, tuple[str, ...]] = {}
-
-    @property
-    def engine(self) -> str:
-        """The name of the engine's process, drawn when it began."""
-        return self._name
 
     @property
     def attached(self) -> int:
@@ -281,7 +273,7 @@ class ClientTable:
             outlives_lines=bool(hello.token),
             methods=dict(hello.methods),
         )
-        comes_from_another = hello.engine not in ("", self._name)
+        comes_from_another = hello.engine not in ("", self.engine)
         if comes_from_another:
             self._left_behind.setdefault(holder, self._engine.left_by(holder))
         self._return(holder)
@@ -290,7 +282,7 @@ class ClientTable:
             version=__version__,
             model=self._engine.description,
             attached=attached,
-            engine=self._name,
+            engine=self.engine,
             anew=told_of_end(self._end_before, owner is None) if comes_from_another else None,
             events=self.listeners.events.last,
             methods=tuple(protocol.method_digests().items()),

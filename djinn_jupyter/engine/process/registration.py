@@ -213,9 +213,6 @@ class LauncherPipe:
             self._descriptor = None
 
 
-# An engine that ends with the process that started it, however that ended: the other end of a pipe is closed then.
-
-
 def end_with_parent(descriptor: int) -> None:
     """Send this process SIGTERM, on which an engine ends in order, once the other end of the pipe is closed."""
     threading.Thread(target=_wait, args=(descriptor,), name="djinn-parent", daemon=True).start()

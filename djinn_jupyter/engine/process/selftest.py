@@ -194,8 +194,6 @@ class _Trial:
                 return f"{point}.{middle}"
         return None
 
-    # --- the checks ------------------------------------------------------------------------------------------------
-
     def run(self, name: str) -> Outcome:
         self.open(name)
         return self.outcome(name, self.say(self.run_request(name), Finished))
@@ -256,8 +254,6 @@ class _Trial:
         parts = self.outcome("a", self.say(rest, Finished)).logits
         tolerance = 1e-3 if self.engine.model.dtype == torch.float32 else 5e-2
         return bool((parts - whole).norm() <= tolerance * whole.norm())
-
-    # --- requests --------------------------------------------------------------------------------------------------
 
     def name(self, name: str) -> str:
         return f"self-test {name}"

@@ -73,9 +73,6 @@ class Refusals:
         self._sender.send_reply(client, number, Failed.of(error))
 
 
-# The counts of the service in front of an engine.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatistics:
     """The service's counts. `dropped` could not be answered, `refused` were answered with Failed before the engine saw

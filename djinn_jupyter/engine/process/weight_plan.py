@@ -127,8 +127,6 @@ def _own(module: nn.Module) -> list[Tensor]:
     return [one for one in (*module._parameters.values(), *module._buffers.values()) if one is not None]
 
 
-# The bytes of a GPU that stay free beside weights and pages, measured by a pass before the pages have their limit.
-
 MEASURED_POSITIONS: Final = 8192  # at most: what a pass takes grows with its length, the time to measure it too
 LARGEST_SHARE: Final = 4  # a quarter of what is free at most, so that long contexts leave pages as well
 

@@ -48,9 +48,6 @@ class NotThere(Exception):
     """A page or state is not, or no longer, in the file."""
 
 
-# ------------------------------------------------------------------------------------------------- into an image
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
     """A state that is never written again, as images store it: views of the storages, numbered by their
@@ -147,8 +144,6 @@ def generations_of(session: Session, image: SessionImage) -> dict[int, Generatio
         generations[image.line] = session.generation
     return generations
 
-
-# ----------------------------------------------------------------------------------------------- out of an image
 
 Held = tuple[Storage, UntypedStorage]
 
@@ -263,8 +258,6 @@ class KeptPages:
         """Delete the file, which no engine will look for; it stays usable until it is closed."""
         self.path.unlink(missing_ok=True)
 
-    # ---------------------------------------------------------------------------------------------- into an image
-
     def places_of(self, session: Session, image: SessionImage) -> PlacesImage | None:
         """Return where all rows and states of a session lie, given its image; None where some of them are not in the
         file, or there are none."""
@@ -279,14 +272,12 @@ class KeptPages:
             return None
         return PlacesImage(file=self.file, groups=groups, storages=storages, states=states, lines=lines)
 
-    # ------------------------------------------------------------------------------------------- out of an image
-
     def begin_with(self, images: Iterable[SessionImage]) -> None:
         """Make the file as long as the images' pages and states need. Raises TierFull."""
         places = [image.places for image in images if image.places is not None and image.places.file == self.file]
         ends = [at + group.page_bytes for one in places for group in one.groups for at, _ in group.pages]
         ends += [at + nbytes for one in places for at, nbytes, _ in one.storages.values()]
-        self._tier.begin_with(max(ends, default=0))
+        self._tier.grow(max(ends, default=0))
 
     def adopt(self, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage) -> bool:
         """Give a session that was rebuilt without rows and states those that the image names, all of them still on

@@ -99,8 +99,6 @@ class CheckpointFolder:
     def count(self) -> None:
         """Do nothing: the sizes of files are read when they are asked for."""
 
-    # --------------------------------------------------------------------------------------------- names
-
     def file_of(self, name: str) -> Path:
         """Return the path of a checkpoint to be saved under `name`. Raises UsageError for an invalid name."""
         strange = {c for c in name if c in '/\\:*?"<>|' or not c.isprintable()}
@@ -163,8 +161,6 @@ class CheckpointFolder:
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
                     path.unlink()
-
-    # --------------------------------------------------------------------------------------------- verbs
 
     def save(
         self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
@@ -377,8 +373,6 @@ def _put_in_place(aside: Path, path: Path, name: str, *, replace: bool) -> None:
             raise name_taken(name)
     aside.replace(path)
 
-
-# File work, done by a thread of its own while the engine's thread goes on. Independent of sessions and files.
 
 Outcome = TypeVar("Outcome")
 UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]

@@ -158,15 +158,11 @@ class Journal:
         troubled = {name for name, account in self._accounts.items() if account.trouble is not None}
         return frozenset(troubled | self._closed.lingering.keys())
 
-    # ------------------------------------------------------------------------------------------- at the start
-
     def adopt(self, session: str, found: LeftBehind) -> None:
         """Continue a recovered session. Forces what was found to the disk, because the process that wrote it may not
         have done so."""
         self._accounts[session] = _Account(stored=found.stored)
         self._force(session, self._accounts[session])
-
-    # ------------------------------------------------------------------------------------------- while it runs
 
     def touch(self, session: str) -> None:
         """Note that the session may differ from its last image."""
@@ -272,8 +268,6 @@ class Journal:
     def _new(self, name: str) -> _Account:
         return self._accounts.setdefault(name, _Account(stored=self.store.begin(self.source)))
 
-    # ------------------------------------------------------------------------------------------- forcing
-
     def _force_what_was_written(self) -> None:
         """Have the thread force what was written; a session that it is forcing already is forced once more
         afterwards."""
@@ -330,8 +324,6 @@ class Journal:
         if account.unforced:
             self._unforced.add(name)
 
-    # ------------------------------------------------------------------------------------------- trouble
-
     def _has_trouble(
         self, name: str, account: _Account, *, unwritten: str | None = None, refused: str | None = None
     ) -> None:
@@ -349,8 +341,6 @@ class Journal:
         """Update `trouble`, the message for the user."""
         troubled = {name: account.trouble for name, account in self._accounts.items() if account.trouble is not None}
         self.trouble = _sentence(troubled) if troubled else _may_come_back(self._closed.lingering)
-
-    # ------------------------------------------------------------------------------------------- at the end
 
     def close(self, sessions: Mapping[str, Session], *, forget: bool) -> None:
         """Write the last images of all sessions, or delete all of their files, and return when that is forced to the

@@ -279,8 +279,6 @@ class JournalFiles:
         for file in (*self._retired, *([] if self._file is None else [self._file])):
             file.close()
 
-    # ---------------------------------------------------------------------------------------- at its end
-
     def remove(self) -> None:
         """Delete the files, and release the session's tensors."""
         self._table = TensorTable(self._source.device)
@@ -399,8 +397,6 @@ class JournalFolder(ABC):
         name = JournalName(folder=self.folder, stem=secrets.token_hex(8), number=-1)  # `next` gives the first
         return JournalFiles(name, source, self.medium, self.open_files)
 
-    # ------------------------------------------------------------------------------------------- at the start
-
     def recover(self, source: ImageSource) -> list[LeftBehind]:
         """Return the newest whole image of each session. What was set aside and fits again, as where a model's files
         are what they were, is among them."""
@@ -449,8 +445,6 @@ class JournalFolder(ABC):
 
     def leave_out(self, found: LeftBehind, why: Exception) -> None:
         self.put_aside(_file_of(found), why, found.image.name)
-
-    # ------------------------------------------------------------------------------------------- its files
 
     def files(self, suffix: str) -> list[Path]:
         """Return the plain files with that suffix. Anything else with it (a link, a pipe, a folder) is not ours and set

@@ -127,8 +127,6 @@ def free_for_pages(device: torch.device, card_memory: int | None = None) -> int:
     return int(free * 3 / 4)
 
 
-# The errors of PyTorch that say that memory ran out.
-
 _SAID: Final = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
@@ -189,9 +187,6 @@ def _event(device: torch.device) -> Mark:
     return event
 
 
-# Kernels that give the same bits each time. Process-wide switches of torch; knows nothing of models.
-
-
 def leave_out_cudnn_attention() -> None:
     """Let scaled_dot_product_attention use its other kernels only, of which flash and math repeat their bits.
 
@@ -200,9 +195,6 @@ def leave_out_cudnn_attention() -> None:
     builds a plan for each length that is new, which takes longer than the pass.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-# The move of a tensor to another device, between the homes of one model's layers. All such moves are made here.
 
 
 def to_home(tensor: Tensor, home: torch.device) -> Tensor:

@@ -169,8 +169,6 @@ def _free(identity: Identity) -> Identity:
     return replace(identity, copy=next(number for number in count(1) if number not in taken))
 
 
-# The verbs of `djinn cluster`. Each attaches to Ray, and leaves it when it is done.
-
 Reserved = tuple[int | None, int | None, int | None]  # CPUs, GPUs, bytes of memory; None is found from the options
 
 

@@ -237,8 +237,6 @@ class MoveStore:
         self._delete(move)
         self._ended.discard(move)
 
-    # ------------------------------------------------------------------------------------------- the words
-
     def _decided(self, move: str, mine: Word) -> Word | None:
         """Return the decision of a move, which is this engine's where nothing was decided; None where no word is."""
         for _ in range(_TRIES):

@@ -280,8 +280,6 @@ def _epoll_sets() -> dict[int, str]:
     return sets
 
 
-# The latest events of an engine, numbered, so that a client whose line was lost hears what it missed.
-
 MOST_EVENTS: Final = 20_000
 MOST_BYTES_OF_EVENTS: Final = 16 * 2**20
 

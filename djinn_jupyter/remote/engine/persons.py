@@ -64,9 +64,6 @@ def _folders(config: EngineConfig) -> Iterator[Path]:
     yield from (Path(one) for one in (config.shared_journal, config.checkpoints) if one and "://" not in one)
 
 
-# The requests that a person may make for another's session that is shared with them: each says so of itself.
-
-
 def not_shared(session: str) -> UnknownSession:
     """Return the error of one who asks for another's session that is not, or not any more, shared with them."""
     return UnknownSession(f"No session {in_quotes(session)} is shared with you.")
@@ -316,9 +313,6 @@ def _without_texts(statistics: EngineStatistics) -> EngineStatistics:
     """Return the counts without the sentences, which may name what belongs to others."""
     trouble = "sessions cannot be kept just now" if statistics.journal_trouble else None
     return msgspec.structs.replace(statistics, journal_trouble=trouble, last_fault=None)
-
-
-# The presence of owners at an engine: how many clients of each are there, and when one was last heard.
 
 
 def with_presence(

@@ -77,8 +77,6 @@ class PagedCache(Cache):
         session = object()
         return cls(model_config, geometry, [GroupCache(PageTable(slab), session) for slab in slabs])
 
-    # --------------------------------------------------------------------------------------------- a pass
-
     def reserve(self, start: int, end: int, *, once: bool = False) -> None:
         """Allocate pages for a pass over [start, end), private where it writes, and a working copy if room allows,
         which has none to grow in where only this pass needs it.
@@ -167,8 +165,6 @@ class PagedCache(Cache):
         for layer in self._paged:
             layer.set_length(length)
 
-    # --------------------------------------------------------------------------------------------- pages
-
     def truncate(self, length: int) -> None:
         """Free the pages wholly beyond `length`. Raises IllegalMove if it lies before the committed length."""
         if length < self.length:
@@ -210,8 +206,6 @@ class PagedCache(Cache):
         for group in self.groups:
             group.flush()
 
-    # -------------------------------------------------------------------------------------------- states
-
     def capture(self, layer: int) -> LayerState | None:
         """Return a copy of a layer's states beside its rows, flags included; None for a layer without states."""
         return states.take(self.layers[layer]) if states.has_states(self.layers[layer]) else None
@@ -240,8 +234,6 @@ class PagedCache(Cache):
     def live_states(self) -> dict[int, LayerState]:
         """Return the live states that the next pass writes, not copies: for the tiers, which move their bytes."""
         return {i: states.live(layer) for i, layer in self._stateful.items()}
-
-    # ---------------------------------------------------------------------------------------- accounting
 
     @property
     def recurrent_bytes(self) -> int:

@@ -255,8 +255,6 @@ def _runs(layers: Sequence[LayerGeometry], page_positions: int) -> Iterator[Laye
         first, offset = first + count, offset + page_positions * run.position_bytes
 
 
-# ------------------------------------------------------------------------------------------------- the probe
-
 # Exactly these classes; `own_layers` finds what a subclass holds beside rows. The last of the library's classes was
 # added after transformers 5.17.
 _KNOWN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer", "LinearAttentionLayer"}

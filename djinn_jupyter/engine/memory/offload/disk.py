@@ -141,8 +141,6 @@ class DiskTier:
         self._buffer = memoryview(cast(Any, self._staging.numpy()))
         self._alone = threading.Lock()
 
-    # -------------------------------------------------------------------------------------- the accounting
-
     def allocate(self, sizes: Sequence[int]) -> list[DiskPlace]:
         """Return a place for each size. Raises TierFull."""
         try:
@@ -157,21 +155,17 @@ class DiskTier:
         rounded = _rounded(size)
         start = self._extents.allocate(rounded)
         if start is None:
-            self._grow(self._extents.used_end + rounded)
+            self.grow(self._extents.used_end + rounded)
             start = self._extents.allocate(rounded)
             assert start is not None
         self._count(rounded, 1)
         return DiskPlace(start=start, nbytes=size)
 
-    def begin_with(self, end: int) -> None:
-        """Extend an empty tier's file to at least `end` bytes, keeping its contents up to there. Raises TierFull."""
-        self._grow(end)
-
     def adopt(self, place: DiskPlace) -> None:
         """Take a place that an earlier engine had taken, found in its journal. Raises TierFull and InvariantError."""
         rounded = _rounded(place.nbytes)
         if place.start + rounded > self._extents.capacity:
-            self._grow(place.start + rounded)
+            self.grow(place.start + rounded)
         self._extents.take_at(place.start, rounded)
         self._count(rounded, 1)
 
@@ -185,8 +179,9 @@ class DiskTier:
             self._file.resize(end)
             self._extents.resize(end)
 
-    def _grow(self, end: int) -> None:
-        """Extend the file to at least `end` bytes, with disk blocks allocated for all of them. Raises TierFull."""
+    def grow(self, end: int) -> None:
+        """Extend the file to at least `end` bytes, with disk blocks allocated for all of them; what it has stays.
+        Raises TierFull."""
         capacity = min(-(-end // GROWTH_BYTES) * GROWTH_BYTES, self.limit)
         if end > capacity:
             raise TierFull(f"The file would have {spell_bytes(end)}.")
@@ -199,8 +194,6 @@ class DiskTier:
     def _count(self, size: int, places: int) -> None:
         self.used += size
         self.places += places
-
-    # ------------------------------------------------------------------------------------------- the bytes
 
     def write(self, place: DiskPlace, source: Span) -> int:
         """Write the bytes and return their checksum. Raises StorageFailed."""
@@ -252,8 +245,6 @@ class DiskTier:
     def close(self) -> None:
         with self._alone:
             self._file.close()
-
-    # --------------------------------------------------------------------------------------- accounting
 
     def statistics(self) -> TierStatistics:
         return TierStatistics(

@@ -36,8 +36,6 @@ def all_or_none(
     return taken
 
 
-# The host tier: copies, in main memory, of data that left the device. Segments come and go; pinned on CUDA.
-
 SEGMENT_BYTES: Final = 64 << 20
 SPARE_SEGMENTS: Final = 2
 ALIGNMENT: Final = 512
@@ -82,8 +80,6 @@ class HostTier:
         self._memory = memory
         self._segments: list[HostSegment] = []
 
-    # -------------------------------------------------------------------------------------------- places
-
     def allocate(self, sizes: Sequence[int]) -> list[HostPlace]:
         """Return a place for each size. Raises TierFull."""
         try:
@@ -120,8 +116,6 @@ class HostTier:
     def span(self, place: HostPlace) -> Span:
         return Span(memory=place.segment.memory, start=place.start, nbytes=place.nbytes)
 
-    # ----------------------------------------------------------------------------------------- segments
-
     def _grow(self, needed: int) -> HostSegment:
         left = self._left
         if needed > left:
@@ -154,8 +148,6 @@ class HostTier:
             self._segments.remove(segment)
             self.allocated -= segment.extents.capacity
         return sum(segment.extents.capacity for segment in empty)
-
-    # --------------------------------------------------------------------------------------- accounting
 
     def statistics(self) -> TierStatistics:
         return TierStatistics(

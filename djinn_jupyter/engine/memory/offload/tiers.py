@@ -76,8 +76,6 @@ class Tiers:
     def moving(self) -> bool:
         return bool(self._under_way)
 
-    # -------------------------------------------------------------------------------------------- verbs
-
     def store(self, items: Sequence[Item], tier: Tier, *, urgent: bool = False) -> list[MoverBatch]:
         """Begin to copy items into a tier; skip those that move or have a copy there already. Raises TierFull."""
         items = [item for item in items if not item.moving and tier not in item.copies]
@@ -108,7 +106,7 @@ class Tiers:
         entries = self._under_way.pop(moved.batch)
         checksums = moved.checksums if moved.error is None else (None,) * len(entries)
         for entry, checksum in zip(entries, checksums, strict=True):
-            entry.item.end_move()
+            entry.item.moving = False
             if isinstance(entry, Store):
                 self._settle_store(entry, checksum, failed=moved.error is not None)
             else:
@@ -120,7 +118,7 @@ class Tiers:
     def _settle_store(self, entry: Store, checksum: int | None, *, failed: bool) -> None:
         keeper, item = self.keeper(entry.tier), entry.item
         if not failed:
-            keeper.traffic.count_out(item.nbytes)
+            keeper.traffic.bytes_out += item.nbytes
         if failed or item.gone or item.version != entry.version:
             keeper.free(entry.place)
             return
@@ -130,17 +128,15 @@ class Tiers:
         if failed:
             entry.item.give_up_place()
             return
-        self.keeper(entry.tier).traffic.count_in(entry.item.nbytes)
+        self.keeper(entry.tier).traffic.bytes_in += entry.item.nbytes
         entry.item.arrive()
-
-    # -------------------------------------------------------------------------------------------- moves
 
     def _submit(self, entries: Sequence[Store | Load], urgent: bool) -> MoverBatch:
         moves = tuple(self._move(entry) for entry in entries)
         ready = tuple(_mark(device) for device in self._devices if device.type == "cuda")
         batch = MoverBatch(moves=moves, urgent=urgent, ready=ready)
         for entry in entries:
-            entry.item.begin_move()
+            entry.item.moving = True
         self._under_way[batch] = tuple(entries)
         self.mover.submit(batch)
         return batch
@@ -168,8 +164,6 @@ class Tiers:
         if stored is None or self.host is None or not isinstance(stored.place, HostPlace):
             raise InvariantError("A copy was to be made of an item that is neither on the device nor on the host.")
         return self.host.span(stored.place)
-
-    # --------------------------------------------------------------------------------------- accounting
 
     @property
     def leaving(self) -> Iterator[Item]:

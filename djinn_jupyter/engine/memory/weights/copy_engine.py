@@ -135,9 +135,6 @@ def copy_engine_for(device: torch.device) -> CopyEngine:
     return StreamCopyEngine(device) if device.type == "cuda" else ThreadCopyEngine()
 
 
-# ---------------------------------------------------------------------------------------------------------- on the CPU
-
-
 @dataclass(slots=True, eq=False)
 class _QueuedCopy:
     transfers: Transfers
@@ -254,9 +251,6 @@ def _copy_all(copies: queue.SimpleQueue[_QueuedCopy | None], tally: _Tally) -> N
             queued.copy.note_made(began=begun, seconds=seconds, begun=time.time() - seconds)
             tally.copies.add(queued.copy)
         queued.arrived.set()
-
-
-# -------------------------------------------------------------------------------------------------------------- on CUDA
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -387,8 +381,6 @@ def _split(intervals: list[_Interval]) -> tuple[list[_Interval], list[_Interval]
     there = [(interval, interval.done.query()) for interval in intervals]
     return [interval for interval, over in there if over], [interval for interval, over in there if not over]
 
-
-# Measure the copy bandwidth between host memory and the memory that passes compute with.
 
 ROUNDS = 4
 MOST = 128 << 20  # more than a processor's caches hold, so that a repeated copy is not read from them

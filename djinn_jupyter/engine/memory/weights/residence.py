@@ -84,17 +84,13 @@ class ResidentWeights:
         self._staying = host_weights.buffer_bytes(model) + host_weights.total_bytes(set(every) - set(self._weights))
         self._hosts: tuple[host_weights.HostRun, ...] = ()  # one for each device
         self._sums: list[int] = []
-        self._asleep = False
+        self.asleep = False
         self._moved = 0
         self.files = host_weights.MappedFiles(stamps)
         self.total = host_weights.total_bytes(self._weights) + self._staying
 
-    @property
-    def asleep(self) -> bool:
-        return self._asleep
-
     def passing(self, *, alone: bool = False) -> AbstractContextManager[None]:
-        if self._asleep:
+        if self.asleep:
             self.wake()
         return self.files
 
@@ -119,7 +115,7 @@ class ResidentWeights:
 
     def sleep(self) -> float:
         """Free the weights' device memory. Raises UsageError where they could not be brought back."""
-        if self._asleep:
+        if self.asleep:
             return 0.0
         self.check_sleep()
         begun = time.perf_counter()
@@ -130,14 +126,14 @@ class ResidentWeights:
             self._moved += sum(host.moved for host in self._hosts)
         for weight in self._weights:
             weight.leave()
-        self._asleep = True
+        self.asleep = True
         host_weights.return_freed(self._device)  # and of all others: the allocators of all devices are one
         return time.perf_counter() - begun
 
     def wake(self) -> float:
         """Bring weights back. Raises OutOfDeviceMemory, or StorageFailed if the files hold other weights by now; the
         weights stay asleep then."""
-        if not self._asleep:
+        if not self.asleep:
             self.files.require_unchanged()
             return 0.0
         begun = time.perf_counter()
@@ -145,7 +141,7 @@ class ResidentWeights:
             back = self._copied_back() if self._hosts else self._loaded_again()
         for weight, tensor in back:
             weight.put(tensor)
-        self._asleep = False
+        self.asleep = False
         return time.perf_counter() - begun
 
     def _by_device(self) -> list[tuple[torch.device, tuple[host_weights.Weight, ...]]]:
@@ -192,9 +188,9 @@ class ResidentWeights:
 
     def statistics(self) -> WeightsStatistics:
         return WeightsStatistics(
-            residency="asleep" if self._asleep else "resident",
+            residency="asleep" if self.asleep else "resident",
             bytes_total=self.total,
-            bytes_on_device=self._staying if self._asleep else self.total,
+            bytes_on_device=self._staying if self.asleep else self.total,
             bytes_moved=self._moved,
         )
 
@@ -208,8 +204,6 @@ class SplitWeights(ResidentWeights):
     def check_sleep(self) -> None:
         raise UsageError("The weights of a model that --tensor-parallel splits stay on their devices.")
 
-
-# Decide which layers stay on the device and which stream, from sizes alone, and report it before anything is moved.
 
 SLOTS = 2
 PAGES_SHARE = 8  # an eighth of the allowed memory is kept for pages
@@ -327,8 +321,6 @@ def _too_large(sizes: WeightSizes, allowed: int, slots: int, pages: int) -> str:
 def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
-
-# Put the weights to sleep after a time without work, whether sessions are idle or stopped.
 
 log = logging.getLogger(__name__)
 CUDA_SECONDS = 900.0

@@ -350,12 +350,10 @@ class StreamedWeights:
         ]
         self._used: float | None = None
         self._used_at = float("-inf")
-        self._asleep = self._alone = False
+        self.asleep = self._alone = False
         for block, layer in enumerate(placement.streaming):
             layers[layer].forward = self._through_ring(block, layers[layer].forward)
         self.files = host_weights.MappedFiles(stamps)
-
-    # --- passes ----------------------------------------------------------------------------------------------------
 
     def _through_ring(self, block: int, run: Callable[..., Any]) -> Callable[..., Any]:
         weights, routed = self._blocks[block], self._routed[block]
@@ -381,7 +379,7 @@ class StreamedWeights:
 
     @contextmanager
     def passing(self, *, alone: bool = False) -> Iterator[None]:
-        if self._asleep:
+        if self.asleep:
             self.wake()
         before, self._alone = self._alone, alone
         try:
@@ -401,37 +399,31 @@ class StreamedWeights:
         return {name: away.get(id(parameter), parameter.data) for name, parameter in own.items()}
 
     def prefetch(self) -> None:
-        if not self._asleep and self.files.changed is None:
+        if not self.asleep and self.files.changed is None:
             self.ring.prefetch()
-
-    # --- sleep -----------------------------------------------------------------------------------------------------
-
-    @property
-    def asleep(self) -> bool:
-        return self._asleep
 
     def check_sleep(self) -> None:
         """Do nothing: all weights are on the host already, so nothing prevents `sleep`."""
 
     def sleep(self) -> float:
         """Free the slots and the weights that stay; nothing has to be copied."""
-        if self._asleep:
+        if self.asleep:
             return 0.0
         begun = time.perf_counter()
         self.ring.close()
         for weight in self._staying:
             weight.leave()
-        self._asleep = True
+        self.asleep = True
         host_weights.return_freed(self._device)
         return time.perf_counter() - begun
 
     def wake(self) -> float:
         self.files.require_unchanged()
-        if not self._asleep:
+        if not self.asleep:
             return 0.0
         begun = time.perf_counter()
         self._settle_in()
-        self._asleep = False
+        self.asleep = False
         return time.perf_counter() - begun
 
     def _settle_in(self) -> None:
@@ -450,17 +442,15 @@ class StreamedWeights:
         for weight, view in zip(self._staying, self._host.layout.views(buffer), strict=True):
             weight.put(view)
 
-    # --- accounting ------------------------------------------------------------------------------------------------
-
     @property
     def bytes_per_pass(self) -> int:
         return sum(run.moved for run in self.ring.runs)
 
     def statistics(self) -> WeightsStatistics:
         totals = self.copy_engine.statistics()
-        there = 0 if self._asleep else self._host.layout.nbytes + self.ring.slot_bytes
+        there = 0 if self.asleep else self._host.layout.nbytes + self.ring.slot_bytes
         return WeightsStatistics(
-            residency="asleep" if self._asleep else "streamed",
+            residency="asleep" if self.asleep else "streamed",
             bytes_total=self.total,
             bytes_on_device=self._fixed + there,
             bytes_streamed_per_pass=self.bytes_per_pass,

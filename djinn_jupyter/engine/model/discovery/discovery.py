@@ -174,8 +174,6 @@ class Discovery:
         hidden = self.stack.forms[index].argument
         return {s: seen.value for s, seen in layer.span.inputs.items() if s != hidden and seen.value is not None}
 
-    # --- checks by editing -----------------------------------------------------------------------------------------
-
     def _check_by_editing(self) -> str | None:
         """Change every middle residual in place, with other tokens, and drop those where the edit has no effect.
 
@@ -207,8 +205,6 @@ class Discovery:
             return False
         blocks = find_blocks(layer, edited=True)
         return blocks.kind == "two" and blocks.mid is not None and blocks.mid[0].module is place.module
-
-    # --- before and after the layers -------------------------------------------------------------------------------
 
     def _ends(self, many: Recording) -> dict[str, tuple[nn.Module, int | str | None] | str]:
         """Return the modules that make the embedding and the head's input."""
@@ -248,8 +244,6 @@ class Discovery:
             if torch.equal(made.value.to(value.dtype), value):
                 return call.module, next(iter(call.outputs))
         return "no module returns what the head is given"
-
-    # --- taps ------------------------------------------------------------------------------------------------------
 
     def boundaries(self) -> tuple[Tap, ...]:
         """Return the taps of the hidden state before each layer and after the last one."""

@@ -130,8 +130,6 @@ def value_shape(rows: PositionLayout, shape: Shape) -> Shape:
     return shape[rows.position], *rest
 
 
-# Make taps from places: add the axes that the probes showed, or the reason why a place cannot be tapped.
-
 VARIES = "where it is computed depends on the length of the prompt"
 UNREAD = "nothing in the model reads it, so a change would have no effect"
 RECOMPUTED = (

@@ -152,9 +152,6 @@ def _contribution(record: LayerRecord, value: Tensor, scale: float = 1.0) -> Blo
     return BlockContribution(value=value, block=block, post=post, scale=scale)
 
 
-# The result of a search for points: a tensor at a module's border, or one inside an attention module.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModuleTensor:
     """The tensor at `key` of a module's input or output. `heads` is set where it is divided into heads."""
@@ -202,8 +199,6 @@ def added_as_it_is(point: str, scale: float = 1.0) -> str:
     scaled = f" times {scale:g}" if scale != 1.0 else ""
     return f"{point}{scaled} is what is added to the residual"
 
-
-# The places of a layer's attention points, from the tensors that the cache and the attention function were given.
 
 UNCOMPARED = "no single call compares queries with keys"
 COMPRESSED = "the cache keeps a compressed form, from which keys and values are made anew at every pass"
@@ -396,8 +391,6 @@ def _value(call: Call) -> Tensor | None:
     return call.first_output.value if call.first_output else None
 
 
-# The places of the residual between the blocks and of the MLP points in one layer.
-
 _WHY_NO_MIDDLE = {
     "parallel": "attention and MLP of this layer are added to the residual at once, so there is nothing between them",
     "one": "this layer is a single block",
@@ -473,9 +466,6 @@ def _activates(call: Call) -> bool:
         return False
     bare = next(call.module.parameters(), None) is None and next(call.module.children(), None) is None
     return bare and not same(made.value, given.value)
-
-
-# The places of one layer's points, from its record.
 
 
 def find_places(record: LayerRecord) -> FoundPoints:

@@ -300,9 +300,6 @@ def kept(seen: RecordedTensor | None) -> Tensor:
     return seen.value
 
 
-# Refuse a model whose hidden states are NaN or infinite: damaged weights, or a dtype with too small a range.
-
-
 def check_finite(model: PreTrainedModel, layers: Mapping[str, nn.Module], recording: Recording) -> None:
     """Raise ModelRefused where a few ordinary tokens made NaN or infinity, naming the weight or the layer."""
     where = _first_overflow(layers, recording)

@@ -100,8 +100,6 @@ class SdpaCall:
         return self.scores().softmax(-1).nan_to_num(0.0)
 
 
-# A head that computes the logits of a few tokens alone: their columns gathered, or blocks of columns as they lie.
-
 BLOCK: Final = 64  # columns of one product: of as many as fill the registers of a CPU, a column has the whole's bits
 
 

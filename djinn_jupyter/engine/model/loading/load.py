@@ -203,9 +203,6 @@ def _why(config: EngineConfig, source: str, error: Exception) -> str:
     return faults[0] if faults else on_one_line(error)
 
 
-# Find whether `generate` passes position ids to a model, or the model counts positions itself.
-
-
 def takes_positions(model: Any) -> bool:
     """True where `generate` passes the positions to the model's forward. Some families drop them on the way, because
     their own begin at another number."""
