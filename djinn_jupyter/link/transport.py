@@ -1,4 +1,8 @@
-"""The sentence for a connection on this machine that was lost: whether the engine's process has ended."""
+"""One client's connection to one engine, on asyncio: send requests, match replies by number, notice the engine's death.
+The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. Over TCP a line that
+is lost is replaced (line.py): the client says Hello again by its token, hears the events that it missed, and sends what
+was not answered again, which the engine does once, also one that was started anew. Else a lost connection stays lost.
+"""
 
 from __future__ import annotations
 
@@ -186,12 +190,6 @@ def _sizes(frames: Sequence[WireFrame]) -> tuple[int, int]:
     head, *arrays = sizes_of(frames)
     return head, sum(arrays)
 
-
-# One client's connection to one engine, on asyncio: send requests, match replies by number, notice the engine's death.
-# The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. Over TCP a line
-# that is lost is replaced (line.py): the client says Hello again by its token, hears the events that it missed, and
-# sends what was not answered again, which the engine does once, also one that was started anew. Else a lost connection
-# stays lost.
 
 log = logging.getLogger(__name__)
 

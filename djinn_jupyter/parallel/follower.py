@@ -1,5 +1,5 @@
-"""The lines of another rank in the log, with the request that rank 0 is at work on: at the level debug each layer that
-it runs, and a layer that fails there alone. Never a value."""
+"""The side of the other ranks: run each layer as rank 0 does, with this rank's part of the matrices. It knows no
+sessions, plans or pages: what happens at a tap is told by rank 0, and so is whether the layer goes on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LayerFailed(RuntimeError):
 
 @contextmanager
 def layer_told(layer: int, rank: int, asked: LoggedRequest | None) -> Iterator[None]:
-    """Tell of a layer that runs within. Raises LayerFailed for an error that is not the loss of rank 0."""
+    """Tell of a layer that runs within, never of a value. Raises LayerFailed for an error, unless rank 0 was lost."""
     with WorkingOn(asked):
         try:
             yield
@@ -43,10 +43,6 @@ def layer_told(layer: int, rank: int, asked: LoggedRequest | None) -> Iterator[N
             raise LayerFailed from error
         if asked is not None and log.isEnabledFor(logging.DEBUG):
             log.debug("Layer %d has run on rank %d", layer, rank, extra=told("pass.layer", layer=layer))
-
-
-# The side of the other ranks: run each layer as rank 0 does, with this rank's part of the matrices. It knows no
-# sessions, plans or pages: what happens at a tap is told by rank 0, and so is whether the layer goes on.
 
 
 class LayerLeft(BaseException):

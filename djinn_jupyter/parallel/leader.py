@@ -1,8 +1,6 @@
-"""A layer's arguments as a message: tensors by number, the cache as a word, plain values as they are.
-
-A tensor that the ranks know already is not sent again: masks and rotary tables are the same for all layers of a pass,
-and the hidden state that a layer returns is the next one's, on every rank with the same bits.
-"""
+"""Rank 0's side of a split model: it runs the pass as on one device, and has the other ranks run each layer with it.
+The engine above knows one model. What is decided there (a halt, a yield, an edit, an error, memory that ran out) leaves
+or changes a layer on rank 0, and is told to the others before their next collective."""
 
 from __future__ import annotations
 
@@ -34,7 +32,8 @@ Packed = tuple[int, Any]
 
 class KnownTensors:
     """The tensors of the leader's last call of a layer, and what that returned, which the other ranks know by number.
-    Held here, so that no other tensor gets their identity."""
+    None of them is sent again: masks and rotary tables are the same for all layers of a pass, and the hidden state that
+    a layer returns is the next one's. Held here, so that no other tensor gets their identity."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, Tensor]] = {}
@@ -107,11 +106,6 @@ def numbers_in(packed: Any) -> set[int]:
         return {value}
     parts = value if kind == SEQUENCE else value.values() if kind == MAPPING else ()
     return set().union(*map(numbers_in, parts))
-
-
-# Rank 0's side of a split model: it runs the pass as on one device, and has the other ranks run each layer with it.
-# The engine above knows one model. What is decided there (a halt, a yield, an edit, an error, memory that ran out)
-# leaves or changes a layer on rank 0, and is told to the others before their next collective.
 
 
 class Leader:

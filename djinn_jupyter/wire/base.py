@@ -1,7 +1,7 @@
-"""The names that belong to a person: of sessions, checkpoints, kernels and notebooks, wherever a message has one.
+"""The base of everything that crosses the wire: immutable, named fields only, unknown fields refused.
 
-A field whose type is marked `PERSONAL` holds such names, alone or in a tuple; numbers beside them are left alone. One
-that is marked `SHARED` besides names a session, which may be another's where that is shared.
+A field whose type is marked `PERSONAL` holds names that belong to a person, alone or in a tuple; numbers beside them
+are left alone. One that is marked `SHARED` besides names a session, which may be another's where that is shared.
 """
 
 from __future__ import annotations

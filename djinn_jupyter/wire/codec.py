@@ -1,4 +1,15 @@
-"""A message encoded in parts. msgspec gives way to no other thread while it encodes, and takes 40 ms for a million
+"""Messages to frames and back: msgpack for the small things, one frame per array.
+
+    request  [envelope msgpack {id, body}] [array 0] [array 1] ...
+    reply    [envelope msgpack {id, body}] [array 0] ...
+    event    [] [envelope msgpack {id, body}]
+
+Replies and events arrive in one order. The first frame of an event is empty, that of a reply never is. Inside the
+envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames without a reference
+and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge; values that no noun accepts, with
+the noun's own UsageError. No pickle.
+
+A message is encoded in parts. msgspec gives way to no other thread while it encodes, and takes 40 ms for a million
 pairs; between two parts Python lets the others run. The bytes are those that msgspec makes of the whole.
 """
 
@@ -140,13 +151,6 @@ def _is_scalar(part: inspect.Type) -> bool:
 def _parts(shape: inspect.Type) -> tuple[inspect.Type, ...]:
     return shape.types if isinstance(shape, inspect.UnionType) else (shape,)
 
-
-# Messages to frames and back: msgpack for the small things, one frame per array. request [envelope msgpack {id, body}]
-# [array 0] [array 1] ... reply [envelope msgpack {id, body}] [array 0] ... event [] [envelope msgpack {id, body}]
-# Replies and events arrive in one order. The first frame of an event is empty, that of a reply never is. Inside the
-# envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames without a
-# reference and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge; values that no noun
-# accepts, with the noun's own UsageError. No pickle.
 
 MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30

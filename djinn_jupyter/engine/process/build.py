@@ -1,5 +1,9 @@
-"""A model split among ranks (`--tensor-parallel`): its points are found while it is whole, then each rank keeps its
-part, and what the taps meet is compared with what they met before."""
+"""From a configuration to an engine that may serve: load the model and discover its points, build the engine, run the
+self-test.
+
+Where a model is split among ranks (`--tensor-parallel`) its points are found while it is whole, then each rank keeps
+its part, and what the taps meet is compared with what they met before.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The clients that hear events, by the session whose events they hear, and the latest events. Knows no sockets; called
-from one thread."""
+"""The client table: which client speaks for which holder, and which holders have gone. Answers the requests that must
+be answered at once even while the engine computes (Hello, Goodbye, Ping, Listen, statistics, sessions, Shutdown) and
+hands the rest on. Knows no sockets; called from one thread."""
 
 from __future__ import annotations
 
@@ -93,10 +94,6 @@ class Served(Protocol):
     def left_by(self, holder: Holder) -> tuple[str, ...]: ...
     def depart(self, holder: Holder) -> None: ...
 
-
-# The client table: which client speaks for which holder, and which holders have gone. Answers the requests that must
-# be answered at once even while the engine computes (Hello, Goodbye, Ping, Listen, statistics, sessions, Shutdown) and
-# hands the rest on. Knows no sockets; called from one thread.
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,12 @@
-"""The messages that a service does not take: refused where they have a number that is still free, else dropped. Called
-from the thread of the service.
+"""The ZMQ socket in front of an engine: a ROUTER for requests, replies and events, one polling thread. Decides nothing.
+
+    client DEALER <-> ROUTER
+    [client][envelope][array]...   each request is answered exactly once
+    [client][][event]              to each client that listens to its session
+
+Bytes that are no valid message are answered with Failed where a request number can be read in them; else they are
+dropped, counted and logged. The engine's own user connects over a private folder. On TCP both sides have keys (CURVE),
+and the connection's key says for every message whose it is.
 """
 
 from __future__ import annotations
@@ -53,7 +60,7 @@ UNKNOWN = (
 
 
 class Refusals:
-    """`refused` and `dropped` count what `ServiceStatistics` says."""
+    """The messages that a service does not take. `refused` and `dropped` count what `ServiceStatistics` says."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -89,12 +96,6 @@ class ServiceStatistics:
     pending: int
     clients: int
 
-
-# The ZMQ socket in front of an engine: a ROUTER for requests, replies and events, one polling thread. Decides nothing.
-# client DEALER <-> ROUTER [client][envelope][array]... each request is answered exactly once [client][][event] to each
-# client that listens to its session Bytes that are no valid message are answered with Failed where a request number
-# can be read in them; else they are dropped, counted and logged. The engine's own user connects over a private folder.
-# On TCP both sides have keys (CURVE), and the connection's key says for every message whose it is.
 
 HANDSHAKE_MILLISECONDS = 10_000  # after which a connection without the key is closed and its descriptor freed
 REQUESTS_PER_TURN = 64

@@ -1,4 +1,7 @@
-"""The division of a model's layers among several devices: in order, each filled to the same share of its room."""
+"""The place of a model's weights: whole on the device, or streamed through a ring. Reports it before it loads. The
+layers are found by running the model once on the host, where its weights are mapped from their files. A conversion on
+loading is announced and not cached: a cache would be as large as the models, and has to know when it is stale. Who
+loads a model often saves it once, converted, by transformers' `save_pretrained`."""
 
 from __future__ import annotations
 
@@ -180,11 +183,6 @@ def room_on(device: torch.device, card_memory: int | None) -> int:
     allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total)
     return min(free, max(0, allowed - torch.cuda.memory_reserved(device)))
 
-
-# The place of a model's weights: whole on the device, or streamed through a ring. Reports it before it loads. The
-# layers are found by running the model once on the host, where its weights are mapped from their files. A conversion
-# on loading is announced and not cached: a cache would be as large as the models, and has to know when it is stale.
-# Who loads a model often saves it once, converted, by transformers' `save_pretrained`.
 
 Tell = Callable[[str], None]
 DEMO_PAGE_POSITIONS = 16

@@ -1,4 +1,7 @@
-"""The journal's files of closed sessions, which are deleted so that none of them comes back."""
+"""The journal: images of all sessions in files, so that every session survives the process. Before a reply goes out,
+the state that it reports has been written to the system: the death of the process loses none of it. A running session
+is also written four times a second. A thread forces to the disk what was written, at once where the session is at rest
+and every few seconds where it runs: a loss of power loses what was not yet forced."""
 
 from __future__ import annotations
 
@@ -90,11 +93,6 @@ class ClosedFiles:
         except OSError as error:
             log.warning("A closed session may come back after a loss of power: %s", error.strerror or error)
 
-
-# The journal: images of all sessions in files, so that every session survives the process. Before a reply goes out,
-# the state that it reports has been written to the system: the death of the process loses none of it. A running
-# session is also written four times a second. A thread forces to the disk what was written, at once where the session
-# is at rest and every few seconds where it runs: a loss of power loses what was not yet forced.
 
 RUNNING_SECONDS: Final = 0.25
 RUNNING_TAKE_ONE_IN: Final = 100  # parts of the engine's time: images of a batch's 32 rows took one in 25

@@ -198,5 +198,6 @@ def leave_out_cudnn_attention() -> None:
 
 
 def to_home(tensor: Tensor, home: torch.device) -> Tensor:
-    """Return the tensor on `home`, bit for bit; the tensor itself where it is there already."""
+    """Return the tensor on `home`, bit for bit; the tensor itself where it is there already. All moves between the
+    devices of one model's layers are made here."""
     return tensor if tensor.device == home else tensor.to(home)

@@ -1,4 +1,7 @@
-"""The folders of the engine's own user, which no message to a person with a key names."""
+"""A person's part of an engine. Names are each person's own: the session `main` of anna is `anna@main` in the engine,
+and no message of hers can name another's, because every name in it is put behind hers. What another shares with her is
+the exception: she names `bert@main` so while it is shared. The engine's own user, who has no key, sees all of them
+under these full names. What concerns the whole engine, or a path on its machine, is its own user's alone."""
 
 from __future__ import annotations
 
@@ -85,11 +88,6 @@ def require_granted(request: ask.Request, session: str, access: Access | None) -
         )
     raise UsageError(f"Session {in_quotes(session)} is shared with you; this is for {owner} alone, whose it is.")
 
-
-# A person's part of an engine. Names are each person's own: the session `main` of anna is `anna@main` in the engine,
-# and no message of hers can name another's, because every name in it is put behind hers. What another shares with her
-# is the exception: she names `bert@main` so while it is shared. The engine's own user, who has no key, sees all of
-# them under these full names. What concerns the whole engine, or a path on its machine, is its own user's alone.
 
 SharesOf = Callable[[str, str], Access | None]
 NOT_KEPT: Final = (

@@ -1,4 +1,4 @@
-"""Places for several sizes at once, in whichever tier: all of them or none."""
+"""The host tier: copies, in main memory, of data that left the device. Segments come and go; pinned on CUDA."""
 
 from __future__ import annotations
 

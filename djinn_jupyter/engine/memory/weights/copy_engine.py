@@ -1,5 +1,6 @@
-"""The log of single copies: block, bytes, start, duration, how long computing waited for it, and for how long something
-was computed meanwhile."""
+"""Copies that overlap with computing: by a side stream and events on CUDA, by a thread on the CPU. Two rules, for both:
+a copy into a slot begins after the mark made when the slot was last computed with; and the engine computes with a slot
+only after waiting for its copy's arrival. Copies run one after the other, in order."""
 
 from __future__ import annotations
 
@@ -85,10 +86,6 @@ def _shared(begun: float, ended: float, begins: Sequence[float], ends: Sequence[
     first, last = bisect_left(ends, begun), bisect_left(begins, ended)
     return sum(min(ended, ends[at]) - max(begun, begins[at]) for at in range(first, last))
 
-
-# Copies that overlap with computing: by a side stream and events on CUDA, by a thread on the CPU. Two rules, for both:
-# a copy into a slot begins after the mark made when the slot was last computed with; and the engine computes with a
-# slot only after waiting for its copy's arrival. Copies run one after the other, in order.
 
 Transfers = Sequence[tuple[Tensor, Tensor]]
 """Source and target, both `uint8` of one size."""
