@@ -265,9 +265,7 @@ class Discovery:
                     stage=min(index, len(self.stack.layers) - 1),
                     boundary=index,
                     layout=rows,
-                    axes=form.axes,
-                    heads=form.heads,
-                    width=form.width,
+                    **form._asdict(),
                 )
             )
         return tuple(taps)

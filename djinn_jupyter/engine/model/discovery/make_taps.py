@@ -188,9 +188,7 @@ def border_tap(
         within=_within(probes, module, layer),
         key=key,
         layout=rows,
-        axes=form.axes,
-        heads=form.heads,
-        width=form.width,
+        **form._asdict(),
         editable=read,
         reason=None if read else UNREAD,
     )
@@ -250,9 +248,7 @@ def _inner(probes: Probes, site: Site, found: Inner, kind: TapKind, layout: Layo
         within=_within(probes, found.module, site.layer),
         ordinal=found.ordinal,
         layout=layout,
-        axes=form.axes,
-        heads=form.heads,
-        width=form.width,
+        **form._asdict(),
     )
 
 

@@ -61,12 +61,8 @@ def find_blocks(record: LayerRecord, *, edited: bool = False) -> Blocks:
         or _parallel(record)
         or _one(record)
         or _two(record, exact=False, edited=edited)
-        or _unknown()
+        or Blocks(kind="unknown")
     )
-
-
-def _unknown() -> Blocks:
-    return Blocks(kind="unknown")
 
 
 def _factor(one: Tensor, other: Tensor, total: Tensor, exact: bool) -> float | None:
@@ -434,7 +430,7 @@ def _post(record: LayerRecord, contribution: BlockContribution) -> ModuleTensor 
 
 def _maps(record: LayerRecord, blocks: Blocks, block: Call) -> list[Call]:
     """Return the linear maps of the MLP in order. Where the layer itself holds them, `block` is the last one."""
-    inner = [call for call in record.calls if call.module in set(linears(block.module)) and call.inside(block)]
+    inner = _linear_calls(record, block)
     if inner or blocks.mid is None:
         return inner
     start = blocks.mid[0].entered
