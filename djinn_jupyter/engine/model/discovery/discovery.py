@@ -43,9 +43,8 @@ from djinn_jupyter.errors import HOOKS, ModelRefused
 from djinn_jupyter.wire.sites import Site
 
 Taps = dict[tuple[str, int | None], Tap | str]
-CAUSAL = (
-    1e-3  # relative; 2e-5 was the most among 74 families (chunked linear attention), 3.5e-3 the least of an encoder
-)
+# relative; 2e-5 was the most among 74 families (chunked linear attention), 3.5e-3 the least of an encoder
+CAUSAL = 1e-3
 COPIED = "the layer keeps a copy of this residual, which an edit would not reach"
 EMBEDDED = "layers beyond the first read the embedding too, and a resumed pass computes it anew, without the edit"
 
@@ -72,7 +71,7 @@ class Discovery:
         self._check_absent()
         self.fixed = self._check_by_editing()
         self.ends = self._ends(many)
-        self.positions = self._positions(many)
+        self.positions = matrices.find_positions(many, model.get_input_embeddings(), self.first_given)
         self.changed_embedding = self._changed_embedding(many)
         self.changed_head = self._changed_head(many)
 
@@ -210,10 +209,6 @@ class Discovery:
         """Return the modules that make the embedding and the head's input."""
         embedding: nn.Module = self.model.get_input_embeddings()
         return {"embed": (embedding, None), "ln_final": self._before_head(many)}
-
-    def _positions(self, many: Recording) -> matrices.PositionTable | str:
-        given = self.first_given
-        return matrices.find_positions(many, self.model.get_input_embeddings(), given)
 
     def _changed_embedding(self, many: Recording) -> bool:
         """Return whether the first layer is given something else than the embedding, with positions added or not."""

@@ -37,8 +37,7 @@ class LayerForm:
     length: int | None
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        given: Tensor = args[self.argument] if isinstance(self.argument, int) else kwargs[self.argument]
-        return given
+        return given_at(self.argument, args, kwargs)
 
     def put(self, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor) -> Arguments:
         return replace_argument(args, kwargs, self.argument, hidden)

@@ -50,9 +50,8 @@ class TokenizerProcess:
 
 
 def _begin(files: Files) -> Callable[[Text], Encoded]:
-    from djinn_jupyter.engine.model.loading.load import (
-        load_tokenizer,  # with transformers, which only the process needs here
-    )
+    # with transformers, which only the process needs here
+    from djinn_jupyter.engine.model.loading.load import load_tokenizer
     from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 
     config = EngineConfig(model=files.model, revision=files.revision, trust_remote_code=files.trust_remote_code)
