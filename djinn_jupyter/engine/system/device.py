@@ -160,7 +160,7 @@ class PrefillThrottle:
 
     @classmethod
     def of(cls, *devices: torch.device) -> PrefillThrottle:
-        return cls((lambda: _Events(tuple(map(_event, devices)))) if devices[0].type == "cuda" else None)
+        return cls((lambda: _Events(tuple(map(event_on, devices)))) if devices[0].type == "cuda" else None)
 
     def keep(self) -> None:
         if self._mark is None:
@@ -181,7 +181,8 @@ class _Events:
             event.synchronize()
 
 
-def _event(device: torch.device) -> Mark:
+def event_on(device: torch.device) -> Any:
+    """Return an event behind what the GPU has been given to compute."""
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
     return event

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.memory.offload.host import HostPlace, HostTier
 from djinn_jupyter.engine.memory.offload.mover import Copy, Moved, Mover, MoverBatch, MoverTask, Read, Write
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
+from djinn_jupyter.engine.system.device import event_on
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier, TierStatistics
@@ -133,7 +134,7 @@ class Tiers:
 
     def _submit(self, entries: Sequence[Store | Load], urgent: bool) -> MoverBatch:
         moves = tuple(self._move(entry) for entry in entries)
-        ready = tuple(_mark(device) for device in self._devices if device.type == "cuda")
+        ready = tuple(event_on(device) for device in self._devices if device.type == "cuda")
         batch = MoverBatch(moves=moves, urgent=urgent, ready=ready)
         for entry in entries:
             entry.item.moving = True
@@ -198,13 +199,6 @@ class Tiers:
         self.mover.stop()
         if self.disk is not None:
             self.disk.close()
-
-
-def _mark(device: torch.device) -> torch.cuda.Event:
-    """Return an event behind what the GPU has been given to compute."""
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    return event
 
 
 def _nearest(item: Item) -> Tier:

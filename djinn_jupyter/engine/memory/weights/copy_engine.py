@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.weights.host_weights import HOST, flat_buffer
+from djinn_jupyter.engine.system.device import event_on
 from djinn_jupyter.errors import StorageFailed
 
 KEPT = 8192
@@ -279,9 +280,7 @@ class StreamCopyEngine:
         self._opened = time.time()
 
     def mark(self) -> Any:
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+        return event_on(self._device)
 
     def submit(self, transfers: Transfers, after: Any, block: int | None = None) -> _Interval:
         self._stream.wait_event(after)
