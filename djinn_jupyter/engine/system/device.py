@@ -188,6 +188,13 @@ def event_on(device: torch.device) -> Any:
     return event
 
 
+def timed_on(stream: Any) -> Any:
+    """Return an event that has a time, behind what the stream has been given."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event
+
+
 def leave_out_cudnn_attention() -> None:
     """Let scaled_dot_product_attention use its other kernels only, of which flash and math repeat their bits.
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.weights.host_weights import HOST, flat_buffer
-from djinn_jupyter.engine.system.device import event_on
+from djinn_jupyter.engine.system.device import event_on, timed_on
 from djinn_jupyter.errors import StorageFailed
 
 KEPT = 8192
@@ -275,7 +275,7 @@ class StreamCopyEngine:
         self._since: Any = None  # the event at which computing began or went on, within a pass
         self._nbytes, self._copying, self._waited, self._passing = 0, 0.0, 0.0, 0.0
         self._arrived, self._computed = ArrivedCopies(), Computed()
-        self._opening = self._timed(self._stream)
+        self._opening = timed_on(self._stream)
         self._opening.synchronize()
         self._opened = time.time()
 
@@ -285,19 +285,19 @@ class StreamCopyEngine:
     def submit(self, transfers: Transfers, after: Any, block: int | None = None) -> _Interval:
         self._stream.wait_event(after)
         with torch.cuda.stream(self._stream), torch.no_grad():
-            begun = self._timed(self._stream)
+            begun = timed_on(self._stream)
             for source, target in transfers:
                 target.copy_(source, non_blocking=True)
             nbytes = sum(target.numel() for _, target in transfers)
-            interval = _Interval(begun, self._timed(self._stream), nbytes, _copy_of(block, transfers))
+            interval = _Interval(begun, timed_on(self._stream), nbytes, _copy_of(block, transfers))
         self._copies.append(interval)
         return interval
 
     def wait(self, arrival: _Interval) -> None:
         stream = torch.cuda.current_stream(self._device)
-        begun = self._timed(stream)
+        begun = timed_on(stream)
         stream.wait_event(arrival.done)
-        self._waits.append(_Interval(begun, self._timed(stream), copy=arrival.copy))
+        self._waits.append(_Interval(begun, timed_on(stream), copy=arrival.copy))
         if len(self._waits) > 1000:
             self.statistics()
 
@@ -307,11 +307,11 @@ class StreamCopyEngine:
             yield
             return
         stream = torch.cuda.current_stream(self._device)
-        begun = self._since = self._timed(stream)
+        begun = self._since = timed_on(stream)
         try:
             yield
         finally:
-            ended = self._timed(stream)
+            ended = timed_on(stream)
             self._passes.append(_Interval(begun, ended))
             self._computing.append(_Interval(self._since, ended))
             self._since = None
@@ -320,11 +320,11 @@ class StreamCopyEngine:
     def fetching(self) -> Iterator[None]:
         stream, since = torch.cuda.current_stream(self._device), self._since
         if since is not None:
-            self._computing.append(_Interval(since, self._timed(stream)))
+            self._computing.append(_Interval(since, timed_on(stream)))
         try:
             yield
         finally:
-            self._since = None if since is None else self._timed(stream)
+            self._since = None if since is None else timed_on(stream)
 
     def statistics(self) -> CopyTotals:
         copies, self._copies = _split(self._copies)
@@ -365,11 +365,6 @@ class StreamCopyEngine:
         """Return the seconds from the engine's beginning to an event that has passed."""
         milliseconds: float = self._opening.elapsed_time(event)
         return milliseconds / 1e3
-
-    def _timed(self, stream: Any) -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(stream)
-        return event
 
 
 def _split(intervals: list[_Interval]) -> tuple[list[_Interval], list[_Interval]]:
