@@ -1,8 +1,8 @@
 """One client's connection to one engine, on asyncio: send requests, match replies by number, notice the engine's death.
 The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. Over TCP a line that
-is lost is replaced (line.py): the client says Hello again by its token, hears the events that it missed, and sends what
-was not answered again, which the engine does once, also one that was started anew. Else a lost connection stays lost.
-"""
+is lost is replaced (`SocketLine`): the client says Hello again by its token, hears the events that it missed, and sends
+what was not answered again, which the engine does once, also one that was started anew. Else a lost connection stays
+lost."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ log = logging.getLogger(__name__)
 
 PING_SECONDS = 3.0
 SILENCE_SECONDS = 60.0  # for an engine whose process lives but does not answer Ping
-AWAY_SECONDS = 600.0  # as long as the engine keeps the replies to a client that it does not hear (process/lines.py)
+AWAY_SECONDS = 600.0  # as long as the engine keeps the replies to a client that it does not hear (`KeptReplies`)
 GREETING_SECONDS = 5.0  # until Hello is said on another line
 
 

@@ -105,7 +105,7 @@ class Outbox:
 
 # The queues of messages to the clients of a ROUTER, each in order. Replies to a client that does not read wait for it;
 # its events are dropped beyond a bound, and it is told so before the next one. Who comes by a key leaves no more than
-# a number of bytes unread (unread.py).
+# a number of bytes unread.
 
 log = logging.getLogger(__name__)
 

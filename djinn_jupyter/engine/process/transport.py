@@ -1,5 +1,5 @@
 """The way of the messages of one client: whole over the private folder, or in pieces, and again, over a line that may
-be lost (lines.py)."""
+be lost (remote/engine/lines.py)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def by_session(paths: Iterable[Path]) -> list[list[Path]]:
 
 # Write a session's files in the journal: images are appended to each other, and the last whole one counts. An array is
 # written once, however many images refer to it. When most of a file is no longer referred to, a new one is begun
-# (`journal_names`), and the old one is deleted when the new one has been forced to the disk: at each moment the last
+# (`JournalName`), and the old one is deleted when the new one has been forced to the disk: at each moment the last
 # image that was written survives the death of the process, and the last that was forced survives a loss of power. What
 # a loss of power leaves is the disk that the files are on, or a store (`Medium`).
 
@@ -370,7 +370,7 @@ def _last(
 
 
 # The folder of one engine's journal: its files, and those that are set aside. How an engine comes to have a folder for
-# itself is known by `locked_folder` (one machine), `leased_folder` and `store.folder` (several).
+# itself is known by `locked_folder` (one machine), `LeasedFolder` and `StoredFolder` (several).
 
 log = logging.getLogger(__name__)
 
