@@ -120,7 +120,7 @@ def _split(config: EngineConfig, loaded: LoadedModel, ranks: Ranks, tell: Tell) 
     geometry = probe_geometry(loaded.model, HOST, page_positions(config))
     anatomy = discover(loaded.model, geometry.held)
     _require_heads(loaded, geometry, anatomy, ranks.count)
-    plan = split_plan(loaded.model, anatomy.stack.paths, ranks.count)
+    plan = split_plan(loaded.model, anatomy.paths, ranks.count)
     survey = Survey(loaded.model, anatomy, geometry.cache_argument)
     tell("splitting its layers")
     ranks.require_loaded(msgspec.msgpack.encode(identity), loaded.name)
@@ -150,7 +150,7 @@ def _find_places(survey: Survey, leader: Leader) -> None:
 def _require_heads(loaded: LoadedModel, geometry: CacheGeometry, anatomy: Anatomy, ranks: int) -> None:
     """Raise ModelRefused where layers hand on more than the hidden state, keep states, or have heads that the ranks
     cannot share out."""
-    if anatomy.stack.mappings or anatomy.stack.handed:
+    if anatomy.mappings or anatomy.handed:
         raise refused(loaded.model, "its layers hand on more than the hidden state")
     if geometry.has_states or any(group.kind in ("index", "positions") for group in geometry.groups):
         raise refused(loaded.model, "its layers keep more than the keys and values of heads")
