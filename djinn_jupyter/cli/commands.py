@@ -57,9 +57,6 @@ def as_typed(options: argparse.Namespace, said: str) -> str:
     return _PARAMETER.sub(spelled, said)
 
 
-# Moments and durations as words of the command line. The parser tells what is wrong with them.
-
-
 def moment(text: str) -> float:
     """Return a moment in seconds since the epoch."""
     return _said(read_moment, text)
@@ -75,9 +72,6 @@ def _said(read: Callable[[str], float], text: str) -> float:
         return read(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-# The notices of a starting engine, written to standard output for the program that started this command.
 
 
 def tell_entry(find: Callable[[], Entry]) -> int:
@@ -101,8 +95,6 @@ def _write(notice: Notice) -> None:
     sys.stdout.buffer.write(encode_notice(notice))
     sys.stdout.buffer.flush()
 
-
-# Commands that other packages add to `djinn`: modules with `add_to`, entry points of `djinn_jupyter.commands`.
 
 GROUP: Final = "djinn_jupyter.commands"
 NO_EVALUATION: Final = (

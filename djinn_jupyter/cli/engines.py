@@ -16,20 +16,8 @@ from typing import cast
 from djinn_jupyter import extensions
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.errors import DjinnError, EngineError, EngineStartFailed, EngineUnavailable, UsageError, WireError
-from djinn_jupyter.link import starting
+from djinn_jupyter.link import registry, starting
 from djinn_jupyter.link.doctor import findings
-from djinn_jupyter.link.registry import (
-    FollowedLog,
-    difference,
-    is_alive,
-    last_lines,
-    lines_of_request,
-    log_of,
-    logs,
-    method_lines,
-    registry_folder,
-    running_engines,
-)
 from djinn_jupyter.link.starting import StartCallbacks
 from djinn_jupyter.link.waiting import TerminalProgress
 from djinn_jupyter.magics.table import MODULES
@@ -100,7 +88,7 @@ def _serve(options: argparse.Namespace) -> int:
         entry = _loaded_beside(options.model, given)
         given["listen"] = entry.listens or given["listen"]  # the port that was free, also the next time
         status = _served(entry)
-        reason = reason_of_end(log_of(entry), entry.pid)
+        reason = reason_of_end(registry.log_of(entry), entry.pid)
         began = [at for at in began if time.monotonic() - at < PERIOD_SECONDS]
         if status == 0 or reason is None or len(began) == MOST_STARTS:
             return status
@@ -125,10 +113,10 @@ def _loaded_beside(model: str, given: GivenOptions) -> Entry:
 
 def _served(entry: Entry) -> int:
     """Follow the log of an engine until it ends; return the status of the command."""
-    log = FollowedLog(log_of(entry))
+    log = registry.FollowedLog(registry.log_of(entry))
     try:
         _tell_address(entry)
-        while is_alive(entry):
+        while registry.is_alive(entry):
             log.copy()
             time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
@@ -158,7 +146,7 @@ def _take_old_flags(options: argparse.Namespace) -> None:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    meant = running_engines() if options.all else (_only(options.model),)
+    meant = registry.running_engines() if options.all else (_only(options.model),)
     for entry in meant:
         lost = _end(entry, force=options.force, forget=options.forget)
         print(f"The engine of {entry.identity} has ended{_with(lost)}.")
@@ -190,7 +178,7 @@ def _needs_force(entry: Entry, error: DjinnError) -> DjinnError:
 
 def _cannot_be_asked(entry: Entry, error: DjinnError) -> str:
     said = str(error).rstrip(".")
-    different = difference(entry)
+    different = registry.difference(entry)
     if different is not None:
         said = f"it {different}"
     return f"The engine of {entry.identity} (process {entry.pid}) could not be asked to end ({said})"
@@ -210,17 +198,17 @@ def _signal(entry: Entry) -> None:
         except EngineUnavailable:
             continue
         break
-    running_engines()  # clears away what it left
+    registry.running_engines()  # clears away what it left
 
 
 def _log_forced_end(entry: Entry) -> None:
     """Have the log say that this end was asked for, so that none who serves the engine starts it anew."""
-    with suppress(UsageError, OSError), log_of(entry).open("a") as log:
+    with suppress(UsageError, OSError), registry.log_of(entry).open("a") as log:
         log.write(f"{ENDED}`djinn stop --force` killed process {entry.pid}, which did not end by itself.\n")
 
 
 def _list(options: argparse.Namespace) -> int:
-    entries = running_engines()
+    entries = registry.running_engines()
     if not entries:
         print("No engine runs.")
         return 0
@@ -262,7 +250,11 @@ def _sessions(entry: Entry) -> list[str]:
 
     try:
         engine = attach(entry)
-        sessions, statistics, methods = engine.sessions(), engine.statistics(), method_lines(engine.channel.welcome)
+        sessions, statistics, methods = (
+            engine.sessions(),
+            engine.statistics(),
+            registry.method_lines(engine.channel.welcome),
+        )
     except DjinnError as error:
         return [f"{error.code}: {error}"]
     shown = told_apart(one.name for one in sessions)
@@ -296,28 +288,28 @@ def _log(options: argparse.Namespace) -> int:
     if options.lines < 1:
         raise UsageError("A log has at least one line to show: write djinn log -n 40.")
     if options.request is not None:
-        print("\n".join(lines_of_request(_logs_of(options.model), options.request)))
+        print("\n".join(registry.lines_of_request(_logs_of(options.model), options.request)))
         return 0
     path = _log_of(options.model)
     print(f"{path}", file=sys.stderr)
-    print(last_lines(path, options.lines))
+    print(registry.last_lines(path, options.lines))
     return 0
 
 
 def _log_of(model: str | None) -> Path:
     """Return the log of a running engine, or the last written whose name begins like the model's; logs outlive
     engines."""
-    for entry in running_engines():
+    for entry in registry.running_engines():
         if model is not None and _means(model, entry) and entry.log:
-            return log_of(entry)
+            return registry.log_of(entry)
     return _logs_of(model)[-1]
 
 
 def _logs_of(model: str | None) -> list[Path]:
     """Return the logs whose names begin like the model's, the last written last. UsageError where there is none."""
-    fitting = [log for log in logs() if model is None or log.name.startswith(Path(model).name)]
+    fitting = [log for log in registry.logs() if model is None or log.name.startswith(Path(model).name)]
     if not fitting:
-        raise UsageError(f"There is no log{f' of {model}' if model else ''} in {registry_folder()}.")
+        raise UsageError(f"There is no log{f' of {model}' if model else ''} in {registry.registry_folder()}.")
     return fitting
 
 
@@ -331,12 +323,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def named_or_all(model: str | None) -> tuple[Entry, ...]:
     """Return the engine of a model, or all that run. Raises UsageError where that one does not run."""
-    return running_engines() if model is None else (_only(model),)
+    return registry.running_engines() if model is None else (_only(model),)
 
 
 def _only(model: str | None) -> Entry:
     """Return the engine that is meant. Raises UsageError where none is meant or several are."""
-    entries = [entry for entry in running_engines() if model is None or _means(model, entry)]
+    entries = [entry for entry in registry.running_engines() if model is None or _means(model, entry)]
     if len(entries) == 1:
         return entries[0]
     if not entries:

@@ -1,1 +1,1 @@
-"""link."""
+"""This process's connection to an engine: found or started, spoken to, and waited for."""

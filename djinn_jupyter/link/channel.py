@@ -16,16 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 
 from djinn_jupyter.errors import DjinnError, KeyRefused, UsageError, WireError
-from djinn_jupyter.link import waiting
-from djinn_jupyter.link.io_thread import (
-    LOOK_SECONDS,
-    AwaitedReply,
-    IoThread,
-    LineNotice,
-    ReceivingNotice,
-    Show,
-    settled,
-)
+from djinn_jupyter.link import io_thread, waiting
 from djinn_jupyter.link.naming import holder_name, notebook_path, user_name
 from djinn_jupyter.link.transport import Connection, Heard, LineHeard, WireBytes
 from djinn_jupyter.remote.addresses import note_attached
@@ -56,38 +47,31 @@ class Channel(Protocol):
     def is_afar(self) -> bool:
         """True for an engine that is reached over a line and may be on another machine: a path here says nothing
         there."""
-        ...
 
     @property
     def down_since(self) -> float | None:
         """The moment at which the line to the engine was lost, in seconds since the epoch; None while it is up."""
-        ...
 
-    def show_receiving(self, show: Show) -> None:
+    def show_receiving(self, show: io_thread.Show) -> None:
         """Have this called with how far a large reply or request is, now and then in the thread that waits for it."""
-        ...
 
     def ask(self, request: RequestBase[Answer]) -> Future[Answer]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
     def watch_line(self, heard: LineHeard) -> Callable[[], None]:
         """Have `heard` called, in the thread that receives messages, when the line to the engine is down for a while
         and when it is back, until the returned function is called."""
-        ...
 
     def follow(
         self, session: str, request: RequestBase[Answer], heard: Heard
     ) -> tuple[Future[Answer], Callable[[], None]]:
         """Send a request whose session's events are heard from its beginning on. Return its reply, and what ends the
         listening."""
-        ...
 
     def take_back(self, reply: Future[Any]) -> bool:
         """Take a large request back that is still on its way: nothing of it is done. False where the engine has it."""
-        ...
 
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
         """Take the next item that a reply or event puts into the queue; raises queue.Empty after `timeout` seconds."""
-        ...
 
     def close(self) -> None: ...
 
@@ -139,17 +123,19 @@ def expect(reply: object, kind: type[Expected]) -> Expected:
 class SocketChannel:
     """A Connection with a synchronous interface. `heard` callbacks run in the I/O thread and may not block."""
 
-    def __init__(self, thread: IoThread, entry: Entry, *, holder: str, user: str, notebook: str | None) -> None:
+    def __init__(
+        self, thread: io_thread.IoThread, entry: Entry, *, holder: str, user: str, notebook: str | None
+    ) -> None:
         self._thread = thread
-        self._holder = holder
+        self.holder = holder
         self.unkept = Unkept()
         self._refused = False
         opening = Connection.open(entry, holder=holder, user=user, notebook=notebook)
         self._connection = Context().run(thread.wait, opening)  # it outlives the magic that asks for it
         self._forget = note_attached(self._connection.entry)
-        self._notice = LineNotice(lambda: self.entry.place, lambda: self.down_since)
+        self._notice = io_thread.LineNotice(lambda: self.entry.place, lambda: self.down_since)
         ways = (lambda: self._connection.uploads, lambda: self._connection.arrivals)
-        self._on_its_way = tuple(ReceivingNotice(way) for way in ways)
+        self._on_its_way = tuple(io_thread.ReceivingNotice(way) for way in ways)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -164,10 +150,6 @@ class SocketChannel:
     @property
     def welcome(self) -> Welcome:
         return self._connection.welcome
-
-    @property
-    def holder(self) -> str:
-        return self._holder
 
     @property
     def wire_bytes(self) -> WireBytes:
@@ -186,7 +168,7 @@ class SocketChannel:
     def down_since(self) -> float | None:
         return self._connection.down_since
 
-    def show_receiving(self, show: Show) -> None:
+    def show_receiving(self, show: io_thread.Show) -> None:
         for notice in self._on_its_way:
             notice.show = show
 
@@ -211,25 +193,25 @@ class SocketChannel:
         self._thread.call(send)
         return future, lambda: self._thread.call(forget)
 
-    def _awaited(self, request: RequestBase[Answer]) -> AwaitedReply[Answer]:
+    def _awaited(self, request: RequestBase[Answer]) -> io_thread.AwaitedReply[Answer]:
         def given_up() -> None:
             if type(request).terms.browser != "moves":  # which is paused, and waited for once more
                 self._thread.call(lambda: self._give_up(future))
 
-        future = AwaitedReply[Answer](self._look, given_up)
+        future = io_thread.AwaitedReply[Answer](self._look, given_up)
         future.set_running_or_notify_cancel()  # a request that was sent cannot be taken back
         return future
 
-    def _post(self, request: RequestBase[Answer], future: AwaitedReply[Answer]) -> None:
+    def _post(self, request: RequestBase[Answer], future: io_thread.AwaitedReply[Answer]) -> None:
         future.number = self._connection.post(request, lambda outcome: self._settle(future, outcome))
 
-    def _give_up(self, future: AwaitedReply[Any]) -> None:
+    def _give_up(self, future: io_thread.AwaitedReply[Any]) -> None:
         if future.number is not None and not future.done():
             self._connection.give_up(future.number)
 
     def take_back(self, reply: Future[Any]) -> bool:
         async def taken_back() -> bool:
-            number = reply.number if isinstance(reply, AwaitedReply) else None
+            number = reply.number if isinstance(reply, io_thread.AwaitedReply) else None
             return number is not None and not reply.done() and self._connection.take_back(number)
 
         return self._thread.wait(taken_back())
@@ -242,7 +224,7 @@ class SocketChannel:
     def _settle(self, future: Future[Answer], outcome: Answer | BaseException) -> None:
         self.unkept.heed(outcome)
         self._refused |= isinstance(outcome, KeyRefused)
-        settled(future, outcome)
+        io_thread.settled(future, outcome)
 
     def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         forget = self._thread.wait(self._connection.listen(session, heard), self._notice.look)
@@ -256,7 +238,7 @@ class SocketChannel:
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
         while timeout is None:
             with suppress(Empty):
-                return feed.get(timeout=LOOK_SECONDS)
+                return feed.get(timeout=io_thread.LOOK_SECONDS)
             self._look()
             waiting.look()
         return feed.get(timeout=timeout)
@@ -271,22 +253,19 @@ class SocketChannel:
         await asyncio.shield(self._connection.close())
 
 
-# The channels of this process, one to each engine.
-
-
 class Channels:
     """One I/O thread, one channel to each engine. A forked child starts without any. Lost
     channels are closed when the next one is asked for: each has sockets and a thread of zmq."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread: IoThread | None = None
+        self._thread: io_thread.IoThread | None = None
         self._channels: dict[object, SocketChannel] = {}
 
     def to(self, entry: Entry) -> SocketChannel:
         with self._lock:
             if self._thread is None or not self._thread.usable:
-                self._thread, self._channels = IoThread(), {}
+                self._thread, self._channels = io_thread.IoThread(), {}
             self._close_lost()
             key = _engine_of(entry)
             channel = self._channels.get(key)

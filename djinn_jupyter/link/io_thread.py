@@ -1,5 +1,5 @@
-"""Waiting for a reply in the caller's thread, who is told when the line to the engine goes down, when it is back, and
-how far a large reply is."""
+"""One daemon thread that runs an event loop, so that sockets work beside synchronous user code. Works inside and
+outside Jupyter; touches no other event loop. A forked child has no such thread: its calls raise EngineUnavailable."""
 
 from __future__ import annotations
 
@@ -138,10 +138,6 @@ class OnStderr:
 def _on_stderr(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
-
-
-# One daemon thread that runs an event loop, so that sockets work beside synchronous user code. Works inside and
-# outside Jupyter; touches no other event loop. A forked child has no such thread: its calls raise EngineUnavailable.
 
 
 class IoThread:

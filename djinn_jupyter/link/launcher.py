@@ -29,13 +29,7 @@ from djinn_jupyter.wire.registry import LOCK_SUFFIX, Entry
 LOCK_SECONDS: Final = 0.1  # between two attempts to lock; flock has no wait with a time limit
 
 
-def adopt_or_start(
-    identity: Identity,
-    options: Options,
-    serving: ProcessOptions,
-    *,
-    told: StartCallbacks,
-) -> Entry:
+def adopt_or_start(identity: Identity, options: Options, serving: ProcessOptions, *, told: StartCallbacks) -> Entry:
     """Return the entry of a ready engine. Raises the engine's own error when it could not start."""
     require_supported_platform()
     found = adopt(identity, options, serving)

@@ -22,19 +22,9 @@ from jupyter_core.paths import jupyter_runtime_dir
 
 from djinn_jupyter import extensions
 from djinn_jupyter.errors import EngineUnavailable, MalformedMessage, UsageError, VersionMismatch
-from djinn_jupyter.wire import protocol
+from djinn_jupyter.wire import own, protocol
 from djinn_jupyter.wire.greeting import Welcome
 from djinn_jupyter.wire.logs import LOG_SUFFIX
-from djinn_jupyter.wire.own import (
-    boot_id,
-    host_name,
-    make_own_folder,
-    open_own,
-    process_mark,
-    read_own,
-    require_own_folder,
-    require_supported_platform,
-)
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, FOLDER, LIFE_SUFFIX, SOCKET_FOLDER_PREFIX, Entry, decode_entry
 from djinn_jupyter.wire.texts import shown
 
@@ -44,13 +34,13 @@ log = logging.getLogger(__name__)
 def registry_folder() -> Path:
     """Return the folder of entries, locks and logs, creating it if missing. UsageError where it is not private to this
     user."""
-    require_supported_platform()
-    return make_own_folder(Path(jupyter_runtime_dir()) / FOLDER)
+    own.require_supported_platform()
+    return own.make_own_folder(Path(jupyter_runtime_dir()) / FOLDER)
 
 
 def running_engines() -> tuple[Entry, ...]:
     """Return the entries of the engines alive on this host, oldest first. Entries of dead engines are removed."""
-    return tuple(entry for entry in Registry().look() if entry.host == host_name())
+    return tuple(entry for entry in Registry().look() if entry.host == own.host_name())
 
 
 class Registry:
@@ -70,7 +60,7 @@ class Registry:
         for path, (_, entry) in self._read.items():
             if entry is None:
                 continue
-            if entry.host != host_name() or is_alive(entry):
+            if entry.host != own.host_name() or is_alive(entry):
                 found.append(entry)
             elif not _is_held(path.with_name(entry.file_stem() + LIFE_SUFFIX)):
                 clear_away(path, entry)
@@ -89,7 +79,7 @@ class Registry:
 def read_entry(path: Path) -> Entry | None:
     """Read an entry. Return None when it has just been removed, or cannot be read or trusted (which is logged)."""
     try:
-        return decode_entry(read_own(path))
+        return decode_entry(own.read_own(path))
     except FileNotFoundError:
         return None
     except (OSError, MalformedMessage, UsageError) as error:
@@ -99,7 +89,7 @@ def read_entry(path: Path) -> Entry | None:
 
 def is_alive(entry: Entry) -> bool:
     """Return True while the process that wrote the entry runs; a zombie does not count."""
-    return entry.boot == boot_id() and process_mark(entry.pid) == entry.mark
+    return entry.boot == own.boot_id() and own.process_mark(entry.pid) == entry.mark
 
 
 def require_own_sockets(entry: Entry) -> None:
@@ -109,7 +99,7 @@ def require_own_sockets(entry: Entry) -> None:
         return  # over TCP the keys authenticate the engine
     again = "end it with `djinn stop --force` and load again, and what it kept of its sessions comes back"
     try:
-        require_own_folder(Path(folder), again)
+        own.require_own_folder(Path(folder), again)
     except FileNotFoundError:
         raise EngineUnavailable(
             f"The engine of {entry.identity} (process {entry.pid}) cannot be reached: the folder of its sockets, "
@@ -139,7 +129,7 @@ def _remove_sockets(folder: Path, names: set[str]) -> bool:
     """Remove the sockets and their folder if the folder is ours. Files other than these sockets stay, and so does the
     folder then. Return False, and remove nothing, while a living process holds the folder."""
     with suppress(OSError, UsageError):
-        require_own_folder(folder, "")
+        own.require_own_folder(folder, "")
         if _is_held(folder):
             return False
         for name in names:
@@ -155,7 +145,7 @@ def _is_held(path: Path) -> bool:
     import fcntl  # not on Windows, where no engine runs
 
     try:
-        descriptor = os.open(path, os.O_RDONLY) if path.is_dir() else open_own(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY) if path.is_dir() else own.open_own(path, os.O_RDONLY)
     except (FileNotFoundError, UsageError):
         return False
     try:
@@ -166,8 +156,6 @@ def _is_held(path: Path) -> bool:
         os.close(descriptor)
     return False
 
-
-# Read the engines' logs. Only logs in the registry's folder that belong to this user are shown.
 
 ID: Final = re.compile(r"^[0-9a-f]{4,32}$")
 _BEGINNING: Final = re.compile(r"^(?:\d{4}-\d\d-\d\d |\{)")
@@ -195,7 +183,7 @@ def logs() -> list[Path]:
 def last_lines(path: Path, count: int) -> str:
     """Return the last `count` lines of a log. UsageError for a missing log, a link or another user's file."""
     try:
-        written = read_own(path).decode(errors="replace").splitlines()
+        written = own.read_own(path).decode(errors="replace").splitlines()
     except FileNotFoundError:
         raise UsageError(f"There is no log {path} any more.") from None
     return "\n".join(written[-count:])
@@ -217,7 +205,7 @@ def lines_of_request(paths: Iterable[Path], request: str) -> list[str]:
 
 def _read(path: Path) -> str:
     try:
-        return read_own(path).decode(errors="replace")
+        return own.read_own(path).decode(errors="replace")
     except FileNotFoundError:  # begun anew since it was listed
         return ""
 
@@ -248,7 +236,7 @@ class FollowedLog:
 
     def __init__(self, path: Path) -> None:
         self._path: Path | None = path
-        self._descriptor = open_own(path, os.O_RDONLY)
+        self._descriptor = own.open_own(path, os.O_RDONLY)
         os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def copy(self) -> None:
@@ -257,7 +245,7 @@ class FollowedLog:
             self._copy_rest()
             if self._path is not None and self._begun_anew(self._path):
                 os.close(self._descriptor)
-                self._descriptor = open_own(self._path, os.O_RDONLY)
+                self._descriptor = own.open_own(self._path, os.O_RDONLY)
                 self._copy_rest()
         except FileNotFoundError:
             return  # between its old name and the new file

@@ -1,4 +1,8 @@
-"""The sentence for a connection on this machine that was lost: whether the engine's process has ended."""
+"""One client's connection to one engine, on asyncio: send requests, match replies by number, notice the engine's death.
+The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. Over TCP a line that
+is lost is replaced (`SocketLine`): the client says Hello again by its token, hears the events that it missed, and sends
+what was not answered again, which the engine does once, also one that was started anew. Else a lost connection stays
+lost."""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ from djinn_jupyter.remote.road import Road, road_to
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.codec import WireFrame
 from djinn_jupyter.wire.logs import Trace, next_request, reason_of_end
-from djinn_jupyter.wire.pieces import InPieces
+from djinn_jupyter.wire.pieces import InPieces, sizes_of
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, EventsMissed, Failed, Listening, Reply, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, Request, RequestBase, Unlisten
@@ -109,8 +113,6 @@ class LineWatch:
             heard(since)
 
 
-# The listeners to an engine's events, by the session that they listen to.
-
 Heard = Callable[[Event], None]
 
 
@@ -144,9 +146,6 @@ class Subscriptions:
         return (*self._listeners.get(event.session, ()), *self._listeners.get(None, ()))
 
 
-# The ids of requests on the client's side: each has its own, and an error that ends it names it.
-
-
 def trace_of(request: Request) -> Trace | None:
     """Return the ids of a new request, called in the context of who asks; None for one of the line itself."""
     return None if type(request).terms.unasked == "line" else next_request()
@@ -164,9 +163,6 @@ def naming(trace: Trace | None, answered: AnsweredBy[Answer]) -> AnsweredBy[Answ
         answered(outcome)
 
     return told
-
-
-# The bytes that have crossed the wire of one connection.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,21 +187,15 @@ class WireBytes:
 
 def _sizes(frames: Sequence[WireFrame]) -> tuple[int, int]:
     """Return the bytes of a message's envelope, and of its arrays."""
-    head, *arrays = (memoryview(frame).nbytes for frame in frames)
+    head, *arrays = sizes_of(frames)
     return head, sum(arrays)
 
-
-# One client's connection to one engine, on asyncio: send requests, match replies by number, notice the engine's death.
-# The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. Over TCP a line
-# that is lost is replaced (line.py): the client says Hello again by its token, hears the events that it missed, and
-# sends what was not answered again, which the engine does once, also one that was started anew. Else a lost connection
-# stays lost.
 
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 3.0
 SILENCE_SECONDS = 60.0  # for an engine whose process lives but does not answer Ping
-AWAY_SECONDS = 600.0  # as long as the engine keeps the replies to a client that it does not hear (process/lines.py)
+AWAY_SECONDS = 600.0  # as long as the engine keeps the replies to a client that it does not hear (`KeptReplies`)
 GREETING_SECONDS = 5.0  # until Hello is said on another line
 
 

@@ -1,4 +1,6 @@
-"""Threads of this client that Python's debugger leaves running."""
+"""The line on a call that waits: what it does, how far it is, and how to stop it, once it has taken a second. The
+outermost call of a thread shows it, in a notebook or terminal in place, elsewhere once. One whose caller shows its
+progress shows nothing, nor does any where DJINN_STATIC asks for final forms."""
 
 from __future__ import annotations
 
@@ -22,9 +24,6 @@ def beside_debuggers(thread: threading.Thread) -> threading.Thread:
     for mark in ("pydev_do_not_trace", "is_pydev_daemon_thread"):
         setattr(thread, mark, True)
     return thread
-
-
-# Show a wait or an engine's start: one line per step, the present step rewritten in place each second.
 
 
 class TerminalProgress:
@@ -94,10 +93,6 @@ class TerminalProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.clear()
 
-
-# The line on a call that waits: what it does, how far it is, and how to stop it, once it has taken a second. The
-# outermost call of a thread shows it, in a notebook or terminal in place, elsewhere once. One whose caller shows its
-# progress shows nothing, nor does any where DJINN_STATIC asks for final forms.
 
 FIRST_SECONDS: Final = 1.0
 TICK_SECONDS: Final = 0.5

@@ -1,5 +1,5 @@
-"""The lines of another rank in the log, with the request that rank 0 is at work on: at the level debug each layer that
-it runs, and a layer that fails there alone. Never a value."""
+"""The side of the other ranks: run each layer as rank 0 does, with this rank's part of the matrices. It knows no
+sessions, plans or pages: what happens at a tap is told by rank 0, and so is whether the layer goes on."""
 
 from __future__ import annotations
 
@@ -16,20 +16,8 @@ from djinn_jupyter.engine.model.hooks.gates import tensors_in
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.system.log import LoggedRequest, WorkingOn, told
-from djinn_jupyter.parallel.group import (
-    FromLeader,
-    GoOn,
-    KeepValue,
-    LeaveLayer,
-    MeetTap,
-    RankGroup,
-    ReplaceValue,
-    RunLayer,
-    TakePart,
-    TapPlace,
-    WorkOn,
-    next_order,
-)
+from djinn_jupyter.parallel import group as orders
+from djinn_jupyter.parallel.group import RankGroup
 from djinn_jupyter.parallel.leader import numbers_in, unpack
 from djinn_jupyter.parallel.rows import RankRows
 from djinn_jupyter.wire.sites import parse_site
@@ -43,7 +31,7 @@ class LayerFailed(RuntimeError):
 
 @contextmanager
 def layer_told(layer: int, rank: int, asked: LoggedRequest | None) -> Iterator[None]:
-    """Tell of a layer that runs within. Raises LayerFailed for an error that is not the loss of rank 0."""
+    """Tell of a layer that runs within, never of a value. Raises LayerFailed for an error, unless rank 0 was lost."""
     with WorkingOn(asked):
         try:
             yield
@@ -57,10 +45,6 @@ def layer_told(layer: int, rank: int, asked: LoggedRequest | None) -> Iterator[N
             log.debug("Layer %d has run on rank %d", layer, rank, extra=told("pass.layer", layer=layer))
 
 
-# The side of the other ranks: run each layer as rank 0 does, with this rank's part of the matrices. It knows no
-# sessions, plans or pages: what happens at a tap is told by rank 0, and so is whether the layer goes on.
-
-
 class LayerLeft(BaseException):
     """Rank 0 has left the layer, and so does this rank."""
 
@@ -72,7 +56,7 @@ class OutOfStep(RuntimeError):
 class Follower:
     """Runs layers as it is told until the pipe closes."""
 
-    def __init__(self, pipe: Connection, group: RankGroup, model: nn.Module, split: TakePart, rank: int) -> None:
+    def __init__(self, pipe: Connection, group: RankGroup, model: nn.Module, split: orders.TakePart, rank: int) -> None:
         self._pipe, self._group, self._model, self._rank = pipe, group, model, rank
         self._asked: LoggedRequest | None = None
         self._layers = [model.get_submodule(path) for path in split.layers]
@@ -83,19 +67,19 @@ class Follower:
     def follow(self) -> None:
         """Run layers. Raises EOFError once rank 0 has gone, and LayerFailed."""
         while True:
-            order = next_order(self._pipe)
-            if isinstance(order, RunLayer):
+            order = orders.next_order(self._pipe)
+            if isinstance(order, orders.RunLayer):
                 with layer_told(order.layer, self._rank, self._asked):
                     self._run(order)
-            elif isinstance(order, WorkOn):
+            elif isinstance(order, orders.WorkOn):
                 self._asked = order.asked
-            elif not isinstance(order, LeaveLayer):  # after its last collective this rank has finished the layer
+            elif not isinstance(order, orders.LeaveLayer):  # after its last collective this rank has finished the layer
                 raise OutOfStep(f"{type(order).__name__} came between two layers.")
 
     def expect(self, kind: Any) -> Any:
         return expect(self._pipe, kind)
 
-    def _run(self, order: RunLayer) -> None:
+    def _run(self, order: orders.RunLayer) -> None:
         for form in order.sent:
             self._tensors[form.number] = self._group.receive(form)
         self._tensors = {number: self._tensors[number] for number in numbers_in(order.arguments)}
@@ -108,7 +92,7 @@ class Follower:
         self._tensors[order.output] = next(tensor for _, tensor in tensors_in(returned))
 
     @contextmanager
-    def _catching(self, order: RunLayer) -> Iterator[None]:
+    def _catching(self, order: orders.RunLayer) -> Iterator[None]:
         places = {self._tap(order.layer, place): number for number, place in enumerate(order.places)}
 
         def met(tap: Tap, raw: Tensor) -> Tensor | None:
@@ -117,7 +101,7 @@ class Follower:
         with catch(places, met):
             yield
 
-    def _tap(self, layer: int, place: TapPlace) -> Tap:
+    def _tap(self, layer: int, place: orders.TapPlace) -> Tap:
         return Tap(
             site=parse_site(place.site),
             kind=place.kind,  # type: ignore[arg-type]  # of the leader's own tap
@@ -132,13 +116,13 @@ class Follower:
         )
 
     def _met(self, number: int, along: int | None, raw: Tensor) -> Tensor | None:
-        met: MeetTap = self.expect(MeetTap)
+        met: orders.MeetTap = self.expect(orders.MeetTap)
         if met.number != number:
             raise OutOfStep(f"TapPlace {met.number} was met where this rank is at {number}.")
         if along is not None:
             self._group.give(raw)
-        answer: KeepValue | ReplaceValue = self.expect(KeepValue | ReplaceValue)
-        if isinstance(answer, KeepValue):
+        answer: orders.KeepValue | orders.ReplaceValue = self.expect(orders.KeepValue | orders.ReplaceValue)
+        if isinstance(answer, orders.KeepValue):
             return None
         changed = self._group.receive(answer.form)
         return changed if along is None else self._group.own(changed, along).contiguous()
@@ -146,14 +130,14 @@ class Follower:
 
 def go_on_and_sum(pipe: Connection, group: RankGroup, part: Tensor) -> None:
     """Take part in the sum of a matrix that is split by rows, once rank 0 comes to it."""
-    expect(pipe, GoOn)
+    expect(pipe, orders.GoOn)
     group.sum(part)
 
 
 def expect(pipe: Connection, kind: Any) -> Any:
     """Wait for an order of this kind. Raises LayerLeft where the layer is left instead."""
-    order: FromLeader = next_order(pipe)
-    if isinstance(order, LeaveLayer):
+    order: orders.FromLeader = orders.next_order(pipe)
+    if isinstance(order, orders.LeaveLayer):
         raise LayerLeft
     if not isinstance(order, kind):
         raise OutOfStep(f"{type(order).__name__} came where {kind} was expected.")

@@ -412,8 +412,6 @@ class DecodeGraphs:
         return self._inputs[-1]
 
 
-# The decision at start-up to decode by CUDA graphs or not, and the note that says which.
-
 NO_MEMORY = "no memory for its graphs so far; it is recorded when there is some"
 WITHOUT = "load it without --cuda-graphs"
 

@@ -1,8 +1,6 @@
-"""A layer's arguments as a message: tensors by number, the cache as a word, plain values as they are.
-
-A tensor that the ranks know already is not sent again: masks and rotary tables are the same for all layers of a pass,
-and the hidden state that a layer returns is the next one's, on every rank with the same bits.
-"""
+"""Rank 0's side of a split model: it runs the pass as on one device, and has the other ranks run each layer with it.
+The engine above knows one model. What is decided there (a halt, a yield, an edit, an error, memory that ran out) leaves
+or changes a layer on rank 0, and is told to the others before their next collective."""
 
 from __future__ import annotations
 
@@ -18,22 +16,9 @@ from djinn_jupyter.engine.model.hooks.gates import LayerForm
 from djinn_jupyter.engine.model.hooks.taps import OnValue, Tap, catch
 from djinn_jupyter.engine.system.log import LoggedRequest, present
 from djinn_jupyter.errors import ModelRefused, UsageError
+from djinn_jupyter.parallel import group as orders
 from djinn_jupyter.parallel.cutting import TapKey, key_of
-from djinn_jupyter.parallel.group import (
-    FromLeader,
-    GoOn,
-    KeepValue,
-    LeaveLayer,
-    MeetTap,
-    RankGroup,
-    ReplaceValue,
-    RunLayer,
-    TapPlace,
-    TensorForm,
-    WorkOn,
-    as_bytes,
-    form_of,
-)
+from djinn_jupyter.parallel.group import RankGroup
 from djinn_jupyter.parallel.ranks import RankLost, Ranks
 from djinn_jupyter.parallel.rows import WholeRows
 
@@ -47,7 +32,8 @@ Packed = tuple[int, Any]
 
 class KnownTensors:
     """The tensors of the leader's last call of a layer, and what that returned, which the other ranks know by number.
-    Held here, so that no other tensor gets their identity."""
+    None of them is sent again: masks and rotary tables are the same for all layers of a pass, and the hidden state that
+    a layer returns is the next one's. Held here, so that no other tensor gets their identity."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, Tensor]] = {}
@@ -55,11 +41,13 @@ class KnownTensors:
         self._sent: list[tuple[int, Tensor]] = []
         self._last = 0
 
-    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Packed, list[tuple[TensorForm, Tensor]]]:
+    def pack(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Packed, list[tuple[orders.TensorForm, Tensor]]]:
         """Return the arguments of a call, and the tensors among them that have to be sent."""
         self._used, self._sent = {}, []
         packed = self._packed((args, kwargs))
-        return packed, [(form_of(number, tensor), tensor) for number, tensor in self._sent]
+        return packed, [(orders.form_of(number, tensor), tensor) for number, tensor in self._sent]
 
     def were_sent(self) -> None:
         """Note that all ranks have those tensors now."""
@@ -120,11 +108,6 @@ def numbers_in(packed: Any) -> set[int]:
     return set().union(*map(numbers_in, parts))
 
 
-# Rank 0's side of a split model: it runs the pass as on one device, and has the other ranks run each layer with it.
-# The engine above knows one model. What is decided there (a halt, a yield, an edit, an error, memory that ran out)
-# leaves or changes a layer on rank 0, and is told to the others before their next collective.
-
-
 class Leader:
     """Calls layers on all ranks."""
 
@@ -148,7 +131,7 @@ class Leader:
         """Replace rank 0's part of a sum by the sum over all ranks."""
         if not self._inside:
             raise UsageError("A layer of a model that --tensor-parallel splits runs as a whole, on all ranks at once.")
-        self._tell(GoOn())
+        self._tell(orders.GoOn())
         self._group.sum(part)
 
     @contextmanager
@@ -173,8 +156,6 @@ class Leader:
             found.setdefault(tap.stage, []).append(tap)
         return found
 
-    # --- a layer ---------------------------------------------------------------------------------------------------
-
     def _led(self, number: int, layer: nn.Module, form: LayerForm) -> Callable[..., Any]:
         run = layer.forward
 
@@ -198,11 +179,11 @@ class Leader:
     def _begin(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Tell the ranks to run a layer. Return the number under which they will know the hidden state it returns."""
         packed, sent = self._known.pack(args, kwargs)
-        raw, output = [as_bytes(tensor) for _, tensor in sent], self._known.number()
+        raw, output = [orders.as_bytes(tensor) for _, tensor in sent], self._known.number()
         places = tuple(self._place(tap) for tap in self._taps.get(number, ()))
         forms = tuple(form for form, _ in sent)
         self._name_request()
-        self._tell(RunLayer(layer=number, arguments=packed, sent=forms, places=places, output=output))
+        self._tell(orders.RunLayer(layer=number, arguments=packed, sent=forms, places=places, output=output))
         for one in raw:
             self._group.send(one)
         self._known.were_sent()
@@ -212,19 +193,17 @@ class Leader:
         """Tell the ranks whose layers come next, where it is another request than before."""
         asked = present()
         if asked is not self._asked:
-            self._tell(WorkOn(asked=asked))
+            self._tell(orders.WorkOn(asked=asked))
             self._asked = asked
 
     def _leave(self, error: BaseException) -> None:
         """Have the ranks leave the layer too."""
         if not isinstance(error, RankLost):
-            self._tell(LeaveLayer())
+            self._tell(orders.LeaveLayer())
 
-    # --- a tap -----------------------------------------------------------------------------------------------------
-
-    def _place(self, tap: Tap) -> TapPlace:
+    def _place(self, tap: Tap) -> orders.TapPlace:
         assert tap.module is not None
-        return TapPlace(
+        return orders.TapPlace(
             site=str(tap.site.whole()),
             kind=tap.kind,
             module=self._anatomy.modules_found.path_of(tap.module),
@@ -239,10 +218,10 @@ class Leader:
         if not self._inside:
             return on_value(tap, raw)
         along, number = self._axes[key_of(tap)], self._taps[tap.stage].index(tap)
-        whole = self._whole(raw, along, lambda: self._tell(MeetTap(number=number)))
+        whole = self._whole(raw, along, lambda: self._tell(orders.MeetTap(number=number)))
         changed = on_value(tap, whole)
         if changed is None or changed is whole:
-            self._tell(KeepValue())
+            self._tell(orders.KeepValue())
             return None
         self._send_in_place_of(changed)
         return changed if along is None else self._group.own(changed, along).contiguous()
@@ -254,9 +233,9 @@ class Leader:
         return raw
 
     def _send_in_place_of(self, changed: Tensor) -> None:
-        raw = as_bytes(changed)
-        self._tell(ReplaceValue(form=form_of(0, changed)))
+        raw = orders.as_bytes(changed)
+        self._tell(orders.ReplaceValue(form=orders.form_of(0, changed)))
         self._group.send(raw)
 
-    def _tell(self, message: FromLeader) -> None:
+    def _tell(self, message: orders.FromLeader) -> None:
         self._ranks.tell(message)

@@ -23,18 +23,10 @@ from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.store.identity import identity_of
 from djinn_jupyter.engine.system.device import make_current
 from djinn_jupyter.engine.system.log import logging_to_standard_error
+from djinn_jupyter.parallel import group as orders
 from djinn_jupyter.parallel.cutting import SplitPlan, cut
 from djinn_jupyter.parallel.follower import Follower, LayerFailed, go_on_and_sum
-from djinn_jupyter.parallel.group import (
-    LoadModel,
-    ModelLoaded,
-    PartTaken,
-    RankFailed,
-    RankGroup,
-    TakePart,
-    next_order,
-    tell,
-)
+from djinn_jupyter.parallel.group import RankGroup
 
 log = logging.getLogger(__name__)
 LEADER_GONE: Final = (EOFError, BrokenPipeError, ConnectionResetError)
@@ -47,15 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all its processes; the engine ends this one
     threading.Thread(target=_end_with_leader, args=(pipe.fileno(),), name="djinn-leader", daemon=True).start()
     try:
-        order = next_order(pipe)
-        assert isinstance(order, LoadModel)
+        order = orders.next_order(pipe)
+        assert isinstance(order, orders.LoadModel)
         with logging_to_standard_error(replace(order.config.log, rank=order.rank)):
             return _ended(order, pipe)
     except LEADER_GONE:
         return 0
 
 
-def _ended(order: LoadModel, pipe: Connection) -> int:
+def _ended(order: orders.LoadModel, pipe: Connection) -> int:
     """Serve until the end, and return the status of the process."""
     try:
         _serve(order, pipe)
@@ -65,7 +57,7 @@ def _ended(order: LoadModel, pipe: Connection) -> int:
         return 1  # the log has it, with its request
     except Exception as error:
         log.exception("Rank %d, process %d, ends", order.rank, os.getpid())
-        tell(pipe, RankFailed(reason=str(error)))
+        orders.tell(pipe, orders.RankFailed(reason=str(error)))
         return 1
     return 0
 
@@ -78,19 +70,19 @@ def _end_with_leader(pipe: int) -> None:
     os._exit(0)
 
 
-def _serve(order: LoadModel, pipe: Connection) -> None:
+def _serve(order: orders.LoadModel, pipe: Connection) -> None:
     loaded, device = load_model(order.config), torch.device(order.device)
     identity = identity_of(loaded.model, device)
     leave_out(loaded.model)
-    tell(pipe, ModelLoaded(identity=msgspec.msgpack.encode(identity)))
-    split = next_order(pipe)
-    assert isinstance(split, TakePart)
+    orders.tell(pipe, orders.ModelLoaded(identity=msgspec.msgpack.encode(identity)))
+    split = orders.next_order(pipe)
+    assert isinstance(split, orders.TakePart)
     make_current(device)
     group = _take_part(loaded, order, split, pipe)
     Follower(pipe, group, loaded.model, split, order.rank).follow()
 
 
-def _take_part(loaded: LoadedModel, order: LoadModel, split: TakePart, pipe: Connection) -> RankGroup:
+def _take_part(loaded: LoadedModel, order: orders.LoadModel, split: orders.TakePart, pipe: Connection) -> RankGroup:
     """Cut this rank's part of the layers, bring it to the device, and meet the others."""
     device = torch.device(order.device)
     plan = SplitPlan(layers=split.layers, columns=split.columns, rows=split.rows)
@@ -101,7 +93,7 @@ def _take_part(loaded: LoadedModel, order: LoadModel, split: TakePart, pipe: Con
     cut(loaded.model, plan, order.rank, order.ranks, total)
     for path in split.layers:
         loaded.model.get_submodule(path).to(device)
-    tell(pipe, PartTaken())
+    orders.tell(pipe, orders.PartTaken())
     group = RankGroup(split.meeting, order.rank, order.ranks, device)
     return group
 

@@ -20,21 +20,11 @@ from typing import Final, TypeVar
 
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import EngineBroken, ModelRefused
-from djinn_jupyter.parallel.group import (
-    FromLeader,
-    FromRank,
-    LoadModel,
-    ModelLoaded,
-    PartTaken,
-    RankFailed,
-    TakePart,
-    next_answer,
-    tell,
-)
+from djinn_jupyter.parallel import group as orders
 
 MODULE: Final = "djinn_jupyter.parallel.rank"
 NOTICE_SECONDS: Final = 10.0  # until the end of a process is noticed, after an exchange with it has failed
-Answer = TypeVar("Answer", bound=FromRank)
+Answer = TypeVar("Answer", bound=orders.FromRank)
 
 
 class RankLost(RuntimeError):
@@ -81,34 +71,32 @@ class Ranks:
         """Call this, on any thread, once a rank is lost."""
         self._on_loss.append(call)
 
-    # --- to and from all ranks -------------------------------------------------------------------------------------
-
     def load(self, config: EngineConfig, devices: list[str]) -> None:
         """Have each rank load the model; they do so while this process goes on."""
         keeps_no_files = dataclasses.replace(config, data_folder=None)
         for rank, pipe in enumerate(self._pipes, 1):
-            self._to(pipe, LoadModel(config=keeps_no_files, rank=rank, ranks=self.count, device=devices[rank]))
+            self._to(pipe, orders.LoadModel(config=keeps_no_files, rank=rank, ranks=self.count, device=devices[rank]))
 
     def require_loaded(self, identity: bytes, model: str) -> None:
         """Wait for all ranks to have loaded the model. Raises ModelRefused where one has read another."""
-        if any(answer.identity != identity for answer in self._answers(ModelLoaded)):
+        if any(answer.identity != identity for answer in self._answers(orders.ModelLoaded)):
             raise ModelRefused(f"The ranks have read different weights of {model}: its files change; load it again.")
 
     def require_parts(self) -> None:
         """Wait for all ranks to have their part."""
-        self._answers(PartTaken)
+        self._answers(orders.PartTaken)
 
     def cut(self, layers: tuple[str, ...], columns: tuple[str, ...], rows: tuple[str, ...]) -> None:
-        self.tell(TakePart(layers=layers, columns=columns, rows=rows, meeting=self.meeting))
+        self.tell(orders.TakePart(layers=layers, columns=columns, rows=rows, meeting=self.meeting))
 
-    def tell(self, message: FromLeader) -> None:
+    def tell(self, message: orders.FromLeader) -> None:
         """Tell all ranks. Raises RankLost."""
         for pipe in self._pipes:
             self._to(pipe, message)
 
-    def _to(self, pipe: Connection, message: FromLeader) -> None:
+    def _to(self, pipe: Connection, message: orders.FromLeader) -> None:
         try:
-            tell(pipe, message)
+            orders.tell(pipe, message)
         except OSError as error:
             raise self.loss(error) from error
 
@@ -116,11 +104,11 @@ class Ranks:
         found: list[Answer] = []
         for rank, pipe in enumerate(self._pipes, 1):
             try:
-                answer = next_answer(pipe)
+                answer = orders.next_answer(pipe)
             except (EOFError, OSError) as error:
                 raise self.loss(error) from error
             if not isinstance(answer, expected):
-                why = answer.reason if isinstance(answer, RankFailed) else f"it answered {type(answer).__name__}"
+                why = answer.reason if isinstance(answer, orders.RankFailed) else f"it answered {type(answer).__name__}"
                 raise ModelRefused(f"Rank {rank} of {self.count} could not take its part: {why}")
             found.append(answer)
         return found

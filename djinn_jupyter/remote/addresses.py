@@ -83,11 +83,7 @@ def as_told(entry: Entry, model: ModelDescription) -> Entry:
     if not entry.is_afar:
         return entry
     found = Identity(
-        model=model.name,
-        revision=model.revision,
-        dtype=model.dtype,
-        device=model.device,
-        attention=model.attention,
+        model=model.name, revision=model.revision, dtype=model.dtype, device=model.device, attention=model.attention
     )
     return msgspec.structs.replace(entry, identity=found, found=found)
 
@@ -145,9 +141,6 @@ class Attachments:
     def look(self) -> dict[str, Entry]:
         """Return the engines by name. Notes of processes that have gone are removed."""
         return {entry.id: entry for entry in self._registry.look() if entry.host == host_name()}
-
-
-# This user's folder of keys, and the drawing of a pair.
 
 
 def key_folder() -> KeyFolder:

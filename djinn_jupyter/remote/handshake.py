@@ -63,8 +63,6 @@ def _meaning(said: bytes) -> Found:
     return "engine" if signed and said[_MECHANISM].rstrip(b"\0") == b"CURVE" else "other"
 
 
-# The handshake with an engine afar: the keys of both sides, and the sentence for each way in which it fails.
-
 Met = TypeVar("Met")
 REACH_SECONDS: Final = 5.0
 HANDSHAKE_MILLISECONDS = 10_000  # after which who has said nothing is taken for no engine; zmq waits for 30 s

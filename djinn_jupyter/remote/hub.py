@@ -80,9 +80,6 @@ class Hub:
         raise EngineUnavailable(f"The hub at {self._address} does not say whose token it is (status {answer.code}).")
 
 
-# The person of a hub's user: the same name, in characters that a person's name may have.
-
-
 def person_of(user: str) -> str:
     """Return the person's name, another one for each user: what a name may not have, and `_`, is spelled `_40` by the
     bytes of UTF-8, behind `u_` where it is the first character. UsageError for a name too long."""
@@ -100,9 +97,6 @@ def _spelled(character: str, *, first: bool) -> str:
         return character
     escaped = "".join(f"_{byte:02X}" for byte in character.encode())
     return f"u_{escaped}" if first else escaped
-
-
-# The admissions that the service has made, each for a token of the hub, and their end. Knows no network.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,41 +1,23 @@
-"""The speed of a line, measured by what has really arrived on it: its round trip, and the bytes that it carries in a
-second. From them follow the size of a piece, how many are asked for at once, and whether packing makes one arrive
-sooner."""
+"""Large messages over a line, in pieces. The speed of the line is measured by what has really arrived on it: its round
+trip, and the bytes that it carries in a second. From them follow the size of a piece, how many are asked for at once,
+and whether packing makes one arrive sooner."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal, Protocol, TypeVar
 
-from djinn_jupyter.errors import (
-    DjinnError,
-    EngineError,
-    EngineUnavailable,
-    MalformedMessage,
-    MessageTooLarge,
-    WireError,
-)
+from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, MessageTooLarge, WireError
 from djinn_jupyter.units import spell_bytes
-from djinn_jupyter.wire import codec
-from djinn_jupyter.wire.arrays import Array, pack_where_fewer, unpack
+from djinn_jupyter.wire import codec, pieces
+from djinn_jupyter.wire.arrays import Array, pack_where_fewer
 from djinn_jupyter.wire.base import ReplyBase
-from djinn_jupyter.wire.pieces import (
-    MOST_BYTES,
-    Assemble,
-    DropPieces,
-    InPieces,
-    PieceRead,
-    PieceTaken,
-    PutPiece,
-    ReadPiece,
-    is_large,
-    part_of,
-)
 from djinn_jupyter.wire.request_base import RequestBase
 from djinn_jupyter.wire.requests import Request
 
@@ -74,7 +56,7 @@ class LineRate:
     def piece_bytes(self) -> int:
         """The size of the next piece: what the line carries in PIECE_SECONDS."""
         rate = self.bytes_per_second
-        return FIRST_BYTES if rate is None else int(min(MOST_BYTES, max(LEAST_BYTES, rate * PIECE_SECONDS)))
+        return FIRST_BYTES if rate is None else int(min(pieces.MOST_BYTES, max(LEAST_BYTES, rate * PIECE_SECONDS)))
 
     @property
     def at_once(self) -> int:
@@ -104,15 +86,13 @@ class PackedRate:
         return sooner
 
 
-# The progress of a large message that crosses a line in pieces. Values only.
-
 Way = Literal["received", "sent"]
 _WORDS: Final = {"received": ("receiving", "come"), "sent": ("sending", "gone")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoFar:
-    """`done` of `total` bytes, as they are when they are unpacked; `carried` are those that crossed the line."""
+    """`done` of `total` bytes, as they are when they are pieces.unpacked; `carried` are those that crossed the line."""
 
     way: Way
     done: int
@@ -143,64 +123,77 @@ class SoFar:
         return f"{said}, {self._rate}, about {left:.0f} s left"
 
 
-# One large reply that arrives in pieces. Knows no sockets: it posts its requests, and takes their replies.
-
-PostPiece = Callable[[ReadPiece, Callable[["PieceRead | DjinnError"], None]], object]
-Ended = Callable[["list[codec.WireFrame] | DjinnError"], None]
+PostPiece = Callable[[pieces.ReadPiece, Callable[[pieces.PieceRead | DjinnError], None]], object]
+Ended = Callable[[list[codec.WireFrame] | DjinnError], None]
 
 
-class Arrival:
-    """The reply to request number `of`. `ended` is called once, with its frames or the error that ends it, unless it is
-    given up."""
+class Crossing(ABC):
+    """Message number `of`, whose frames have these sizes. What ends it is called once, unless it is given up."""
 
-    def __init__(self, of: int, told: InPieces, *, post: PostPiece, rate: LineRate, ended: Ended) -> None:
-        self._of, self._post, self._rate, self._ended = of, post, rate, ended
-        self._sizes, self._total = told.sizes, sum(told.sizes)
+    def __init__(self, of: int, sizes: tuple[int, ...], way: Way, rate: LineRate) -> None:
+        self._of, self._sizes, self._total, self._way, self._rate = of, sizes, sum(sizes), way, rate
         self._began, self._packed = time.monotonic(), PackedRate()
-        self._asked = self._received = self._carried = self._under_way = 0
-        self._content = bytearray()
+        self._asked = self._done = self._carried = self._under_way = 0
         self._over = False
 
     @property
     def progress(self) -> SoFar:
-        """The part that has come; read from any thread."""
+        """The part that has crossed; read from any thread."""
         seconds = max(time.monotonic() - self._began, 1e-6)
-        return SoFar(way="received", done=self._received, total=self._total, carried=self._carried, seconds=seconds)
+        return SoFar(way=self._way, done=self._done, total=self._total, carried=self._carried, seconds=seconds)
+
+    def begin(self) -> None:
+        self._rate.begin(time.monotonic())
+        self._go_on()
+
+    def give_up(self) -> None:
+        """Go on no more, and call nothing."""
+        self._over = True
+
+    def _go_on(self) -> None:
+        while not self._over and self._asked < self._total and self._under_way < self._rate.at_once:
+            count = min(self._rate.piece_bytes, self._total - self._asked)
+            start, self._asked = self._asked, self._asked + count
+            self._under_way += 1
+            self._post_piece(start, count, self._packed.packs_next(self._rate.bytes_per_second))
+        if not self._over and self._done == self._total:
+            self._over = True
+            self._complete()
+
+    def _count(self, size: int, carried: int) -> None:
+        self._done += size
+        self._carried += carried
+
+    @abstractmethod
+    def _post_piece(self, start: int, count: int, packed: bool) -> None: ...
+
+    @abstractmethod
+    def _complete(self) -> None: ...
+
+
+class Arrival(Crossing):
+    """The reply to request number `of`. `ended` is called with its frames or the error that ends it."""
+
+    def __init__(self, of: int, told: pieces.InPieces, *, post: PostPiece, rate: LineRate, ended: Ended) -> None:
+        super().__init__(of, told.sizes, "received", rate)
+        self._post, self._ended, self._content = post, ended, bytearray()
 
     def begin(self) -> None:
         try:
             codec.require_sizes(self._sizes)
             self._content = bytearray(self._total)
         except WireError as error:
-            self._end(error)
+            self._fail(error)
         except MemoryError:
-            self._end(MessageTooLarge(f"There is no memory for this reply of {spell_bytes(self._total)}."))
+            self._fail(MessageTooLarge(f"There is no memory for this reply of {spell_bytes(self._total)}."))
         else:
-            self._rate.begin(time.monotonic())
-            self._go_on()
+            super().begin()
 
-    def give_up(self) -> None:
-        """Ask for no more, and call nothing."""
-        self._over = True
-
-    def _go_on(self) -> None:
-        while not self._over and self._asked < self._total and self._under_way < self._rate.at_once:
-            self._ask()
-        if not self._over and self._received == self._total:
-            self._end(self._frames())
-
-    def _ask(self) -> None:
-        request = ReadPiece(
-            of=self._of,
-            start=self._asked,
-            count=min(self._rate.piece_bytes, self._total - self._asked),
-            packed=self._packed.packs_next(self._rate.bytes_per_second),
-        )
-        self._asked += request.count
-        self._under_way += 1
+    def _post_piece(self, start: int, count: int, packed: bool) -> None:
+        request = pieces.ReadPiece(of=self._of, start=start, count=count, packed=packed)
         self._post(request, lambda outcome: self._take(request, outcome))
 
-    def _take(self, request: ReadPiece, outcome: PieceRead | DjinnError) -> None:
+    def _take(self, request: pieces.ReadPiece, outcome: pieces.PieceRead | DjinnError) -> None:
         if self._over:
             return
         self._under_way -= 1
@@ -209,35 +202,76 @@ class Arrival:
                 raise outcome
             self._put(request, outcome)
         except DjinnError as error:
-            self._end(error)
+            self._fail(error)
         else:
             self._go_on()
 
-    def _put(self, request: ReadPiece, piece: PieceRead) -> None:
+    def _put(self, request: pieces.ReadPiece, piece: pieces.PieceRead) -> None:
         now, carried = time.monotonic(), piece.content.nbytes
         self._rate.note(now, carried)
-        content = piece.content.data
-        if piece.stride is not None:
-            content = memoryview(unpack(content, piece.stride, request.count))
-        if content.nbytes != request.count:
-            raise MalformedMessage(f"A piece of {request.count} bytes came as {content.nbytes}.")
+        content = pieces.unpacked(piece.content, piece.stride, request.count)
         if request.packed:
             self._packed.note(request.count, carried, max(piece.seconds, time.monotonic() - now))
         self._content[request.start : request.start + request.count] = content
-        self._received += request.count
-        self._carried += carried
+        self._count(request.count, carried)
 
-    def _frames(self) -> list[codec.WireFrame]:
-        ends = list(accumulate(self._sizes))
+    def _complete(self) -> None:
         whole = memoryview(self._content)
-        return [whole[end - size : end] for size, end in zip(self._sizes, ends, strict=True)]
+        ends = accumulate(self._sizes)
+        self._ended([whole[end - size : end] for size, end in zip(self._sizes, ends, strict=True)])
 
-    def _end(self, outcome: list[codec.WireFrame] | DjinnError) -> None:
+    def _fail(self, error: DjinnError) -> None:
         self._over = True
-        self._ended(outcome)
+        self._ended(error)
 
 
-# The requests of a connection that wait for their reply, and the large replies that arrive in pieces.
+PutPieces = Callable[[pieces.PutPiece, Callable[[pieces.PieceTaken | DjinnError], None]], object]
+UploadEnded = Callable[[DjinnError | None], None]
+
+
+class Upload(Crossing):
+    """Request number `of`, which has these frames. `ended` is called with None when the engine has all of them, or with
+    the error that ends it."""
+
+    def __init__(
+        self, of: int, frames: list[codec.WireFrame], *, post: PutPieces, rate: LineRate, ended: UploadEnded
+    ) -> None:
+        super().__init__(of, pieces.sizes_of(frames), "sent", rate)
+        self._frames, self._post, self._ended = frames, post, ended
+
+    def _post_piece(self, start: int, count: int, packed: bool) -> None:
+        content, stride, began = pieces.part_of(self._frames, start, count), None, time.monotonic()
+        if packed:
+            content, stride = pack_where_fewer(content)
+        seconds = time.monotonic() - began
+        piece = pieces.PutPiece(
+            of=self._of,
+            start=start,
+            count=count,
+            content=Array.of_bytes(content),
+            stride=stride,
+            sizes=() if start else self._sizes,
+        )
+        self._post(piece, lambda outcome: self._take(piece, seconds if packed else None, outcome))
+
+    def _take(self, piece: pieces.PutPiece, packing: float | None, outcome: pieces.PieceTaken | DjinnError) -> None:
+        """Take the reply to a piece, whose packing took so many seconds, None where it was not tried."""
+        if self._over:
+            return
+        self._under_way -= 1
+        if isinstance(outcome, DjinnError):
+            self._over = True
+            return self._ended(outcome)
+        carried = piece.content.nbytes
+        self._rate.note(time.monotonic(), carried)
+        if packing is not None:
+            self._packed.note(piece.count, carried, max(packing, outcome.seconds))
+        self._count(piece.count, carried)
+        self._go_on()
+
+    def _complete(self) -> None:
+        self._ended(None)
+
 
 Answer = TypeVar("Answer", bound=ReplyBase)
 Answered = Callable[[ReplyBase | DjinnError], None]
@@ -281,27 +315,50 @@ def settle(answer: asyncio.Future[Answer], outcome: Answer | DjinnError) -> None
         answer.set_result(outcome)
 
 
-class Arrivals:
-    """`rate` is that of the line. `arrived` is called with the number of a request, and the frames of its reply when
-    they are all there."""
+class Crossings:
+    """The large messages of one way. `rate` is that of the line; `latest` is how far the one came that ended last."""
 
-    def __init__(self, post: Post, arrived: Callable[[int, Sent, list[codec.WireFrame]], None]) -> None:
-        self.rate = LineRate()
-        self.latest: SoFar | None = None  # of the one that ended last
-        self._post, self._arrived = post, arrived
-        self._under_way: dict[int, tuple[Sent, Arrival]] = {}
+    def __init__(self, post: Post) -> None:
+        self.rate, self._post = LineRate(), post
+        self.latest: SoFar | None = None
+        self._under_way: dict[int, Crossing] = {}
 
     @property
     def progress(self) -> SoFar | None:
-        """The part of the oldest one that has come; read from any thread."""
-        return next((arrival.progress for _, arrival in tuple(self._under_way.values())), None)
+        """The part of the oldest one that has crossed; read from any thread."""
+        return next((one.progress for one in tuple(self._under_way.values())), None)
 
-    def begin(self, number: int, told: InPieces, sent: Sent) -> None:
+    def line_is_back(self) -> None:
+        """Begin to measure again: the time without a line says nothing of its rate."""
+        self.rate.begin(time.monotonic())
+
+    def _give_up_all(self) -> None:
+        for one in self._under_way.values():
+            one.give_up()
+        self._under_way.clear()
+
+    def _drop(self, number: int) -> None:
+        """End one, and have the engine let go of its pieces."""
+        crossing = self._under_way.pop(number)
+        crossing.give_up()
+        self.latest = crossing.progress
+        self._post(pieces.DropPieces(of=number), lambda dropped: None)
+
+
+class Arrivals(Crossings):
+    """`arrived` is called with the number of a request, and the frames of its reply when they are all there."""
+
+    def __init__(self, post: Post, arrived: Callable[[int, Sent, list[codec.WireFrame]], None]) -> None:
+        super().__init__(post)
+        self._arrived = arrived
+        self._sent: dict[int, Sent] = {}
+
+    def begin(self, number: int, told: pieces.InPieces, sent: Sent) -> None:
         """Read the reply to a request."""
         arrival = Arrival(
             number, told, post=self._post, rate=self.rate, ended=lambda outcome: self._end(number, outcome)
         )
-        self._under_way[number] = sent, arrival
+        self._under_way[number], self._sent[number] = arrival, sent
         if sent.given_up:
             self.give_up(number)
         else:
@@ -311,20 +368,14 @@ class Arrivals:
         """Read no more of a reply. Return False where none of that number is under way."""
         if number not in self._under_way:
             return False
-        self._under_way[number][1].give_up()
         self._end(number, EngineError(GIVEN_UP))
         return True
 
-    def line_is_back(self) -> None:
-        """Begin to measure again: the time without a line says nothing of its rate."""
-        self.rate.begin(time.monotonic())
-
     def asked_again(self) -> dict[int, Sent]:
         """Return the requests whose replies went with their engine: they begin anew at the next one."""
-        under_way, self._under_way = self._under_way, {}
-        for _, arrival in under_way.values():
-            arrival.give_up()
-        return {number: sent for number, (sent, _) in under_way.items()}
+        self._give_up_all()
+        sent, self._sent = self._sent, {}
+        return sent
 
     def lose(self, sentence: str) -> None:
         """End all of them, which no engine answers any more."""
@@ -332,92 +383,12 @@ class Arrivals:
             sent.answered(EngineUnavailable(sentence))
 
     def _end(self, number: int, outcome: list[codec.WireFrame] | DjinnError) -> None:
-        sent, arrival = self._under_way.pop(number)
-        self.latest = arrival.progress
-        self._post(DropPieces(of=number), lambda dropped: None)
+        self._drop(number)
+        sent = self._sent.pop(number)
         if isinstance(outcome, DjinnError):
             sent.answered(outcome)
         else:
             self._arrived(number, sent, outcome)
-
-
-# One large request that leaves in pieces. Knows no sockets: it posts the pieces, and takes the replies to them.
-
-PutPieces = Callable[[PutPiece, Callable[["PieceTaken | DjinnError"], None]], object]
-UploadEnded = Callable[["DjinnError | None"], None]
-
-
-class Upload:
-    """Request number `of`, which has these frames. `ended` is called once, with None when the engine has all of them,
-    or with the error that ends it, unless it is given up."""
-
-    def __init__(
-        self, of: int, frames: list[codec.WireFrame], *, post: PutPieces, rate: LineRate, ended: UploadEnded
-    ) -> None:
-        self._of, self._frames, self._post, self._rate, self._ended = of, frames, post, rate, ended
-        self._sizes = tuple(memoryview(frame).nbytes for frame in frames)
-        self._total = sum(self._sizes)
-        self._began, self._packed = time.monotonic(), PackedRate()
-        self._put = self._done = self._carried = self._under_way = 0
-        self._over = False
-
-    @property
-    def progress(self) -> SoFar:
-        """The part that the engine has; read from any thread."""
-        seconds = max(time.monotonic() - self._began, 1e-6)
-        return SoFar(way="sent", done=self._done, total=self._total, carried=self._carried, seconds=seconds)
-
-    def begin(self) -> None:
-        self._rate.begin(time.monotonic())
-        self._go_on()
-
-    def give_up(self) -> None:
-        """Put no more, and call nothing."""
-        self._over = True
-
-    def _go_on(self) -> None:
-        while not self._over and self._put < self._total and self._under_way < self._rate.at_once:
-            self._put_next()
-        if not self._over and self._done == self._total:
-            self._end(None)
-
-    def _put_next(self) -> None:
-        count = min(self._rate.piece_bytes, self._total - self._put)
-        content, stride, began = part_of(self._frames, self._put, count), None, time.monotonic()
-        packs = self._packed.packs_next(self._rate.bytes_per_second)
-        if packs:
-            content, stride = pack_where_fewer(content)
-        seconds = time.monotonic() - began
-        piece = PutPiece(
-            of=self._of,
-            start=self._put,
-            count=count,
-            content=Array.of_bytes(content),
-            stride=stride,
-            sizes=() if self._put else self._sizes,
-        )
-        self._put += count
-        self._under_way += 1
-        self._post(piece, lambda outcome: self._take(piece, seconds if packs else None, outcome))
-
-    def _take(self, piece: PutPiece, packing: float | None, outcome: PieceTaken | DjinnError) -> None:
-        """Take the reply to a piece, whose packing took so many seconds, None where it was not tried."""
-        if self._over:
-            return
-        self._under_way -= 1
-        if isinstance(outcome, DjinnError):
-            return self._end(outcome)
-        carried = piece.content.nbytes
-        self._rate.note(time.monotonic(), carried)
-        if packing is not None:
-            self._packed.note(piece.count, carried, max(packing, outcome.seconds))
-        self._done += piece.count
-        self._carried += carried
-        self._go_on()
-
-    def _end(self, error: DjinnError | None) -> None:
-        self._over = True
-        self._ended(error)
 
 
 # The large requests of a connection that leave in pieces, so that what else is asked for need not wait for them, an
@@ -426,67 +397,46 @@ class Upload:
 TAKEN_BACK: Final = "The request was taken back on its way, and nothing of it was done; ask again."
 
 
-class Uploads:
-    """`rate` is that of the line to the engine. `send` sends a message as it is; `failed` is called with the number of
-    a request that could not be sent whole, of which nothing was done."""
+class Uploads(Crossings):
+    """`send` sends a message as it is; `failed` is called with the number of a request that could not be sent whole, of
+    which nothing was done."""
 
     def __init__(
-        self,
-        post: Post,
-        send: Callable[[list[codec.WireFrame]], object],
-        failed: Callable[[int, DjinnError], object],
+        self, post: Post, send: Callable[[list[codec.WireFrame]], object], failed: Callable[[int, DjinnError], object]
     ) -> None:
-        self.latest: SoFar | None = None  # of the one that ended last
-        self._post, self._send, self._failed = post, send, failed
-        self.rate = LineRate()
-        self._under_way: dict[int, Upload] = {}
+        super().__init__(post)
+        self._send, self._failed = send, failed
         self._there: set[int] = set()
-
-    @property
-    def progress(self) -> SoFar | None:
-        """The part of the oldest one that has gone; read from any thread."""
-        return next((upload.progress for upload in tuple(self._under_way.values())), None)
 
     def send(self, number: int, frames: list[codec.WireFrame]) -> None:
         """Send a request, or go on with it on another line, where the pieces without an answer are sent again."""
         if number in self._there:
             self._assemble(number)
         elif number not in self._under_way:
-            self._begin(number, frames)
+            self._under_way[number] = upload = Upload(
+                number, frames, post=self._post, rate=self.rate, ended=lambda error: self._end(number, error)
+            )
+            upload.begin()
 
     def give_up(self, number: int) -> bool:
         """Send no more of a request. Return False where none of that number is under way."""
-        upload = self._under_way.pop(number, None)
-        if upload is None:
-            return False
-        upload.give_up()
-        self.latest = upload.progress
-        self._post(DropPieces(of=number), lambda dropped: None)
-        return True
+        is_under_way = number in self._under_way
+        if is_under_way:
+            self._drop(number)
+        return is_under_way
 
     def answered(self, number: int) -> None:
         """Note that a request has its reply."""
         self._there.discard(number)
 
-    def line_is_back(self) -> None:
-        """Begin to measure again: the time without a line says nothing of its rate."""
-        self.rate.begin(time.monotonic())
-
     def begin_anew(self) -> None:
         """Forget what the engine has: another one is there, which has nothing."""
-        for upload in self._under_way.values():
-            upload.give_up()
-        self._under_way.clear()
+        self._give_up_all()
         self._there.clear()
-
-    def _begin(self, number: int, frames: list[codec.WireFrame]) -> None:
-        upload = Upload(number, frames, post=self._post, rate=self.rate, ended=lambda error: self._end(number, error))
-        self._under_way[number] = upload
-        upload.begin()
 
     def _end(self, number: int, error: DjinnError | None) -> None:
         if error is not None:
-            self.give_up(number)
+            self._drop(number)
             self._failed(number, error)
             return
         self.latest = self._under_way.pop(number).progress
@@ -494,8 +444,8 @@ class Uploads:
         self._assemble(number)
 
     def _assemble(self, number: int) -> None:
-        self._send(codec.encode_checked(number, Assemble()))
+        self._send(codec.encode_checked(number, pieces.Assemble()))
 
 
 def goes_in_pieces(request: Request, frames: list[codec.WireFrame]) -> bool:
-    return not isinstance(request, PutPiece) and is_large(frames)
+    return not isinstance(request, pieces.PutPiece) and pieces.is_large(frames)

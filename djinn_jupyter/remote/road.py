@@ -14,7 +14,6 @@ from typing import IO, Final, Protocol
 import msgspec
 
 from djinn_jupyter.remote import ssh
-from djinn_jupyter.remote import ssh as attended
 from djinn_jupyter.remote.handshake import require_reachable
 from djinn_jupyter.remote.ssh import entry_anew
 from djinn_jupyter.wire.registry import SOCKET_FOLDER_PREFIX, Entry
@@ -34,24 +33,19 @@ class Road(Protocol):
     @property
     def again_seconds(self) -> float:
         """The seconds between two attempts to come back."""
-        ...
 
     @property
     def refusal(self) -> str | None:
         """The sentence for a way on which the other machine was reached and the engine was not; else None."""
-        ...
 
     async def open(self) -> None:
         """Make the way. EngineUnavailable or KeyRefused where there is none."""
-        ...
 
     async def mend(self) -> None:
         """Make the way once more after a line was lost; raises as `open` does."""
-        ...
 
     def reached(self, entry: Entry) -> Entry:
         """Return the entry that the user knows, with the address at which the engine is reached now."""
-        ...
 
     def close(self) -> None: ...
 
@@ -123,7 +117,7 @@ class Tunnel:
 
     @property
     def refusal(self) -> str | None:
-        said = "" if self._errors is None else attended.said_in(self._errors)
+        said = "" if self._errors is None else ssh.said_in(self._errors)
         if "open failed: connect failed" in said:
             return f"{self._far.named} has ended; load it again, and the sessions that it has kept come back."
         if "open failed" in said:
@@ -146,7 +140,7 @@ class Tunnel:
             running, errors, folder = self._ssh, self._errors, self._folder
             self._ssh = self._errors = self._folder = None
         if running is not None:
-            attended.end(running)
+            ssh.end(running)
         if errors is not None:
             errors.close()
         if folder is not None:
@@ -179,7 +173,7 @@ class Tunnel:
             pass  # it has ended
         finally:
             too_late.cancel()
-        raise ssh.failure(self._place, running.wait(), attended.said_in(self._errors))
+        raise ssh.failure(self._place, running.wait(), ssh.said_in(self._errors))
 
 
 class _Folder:

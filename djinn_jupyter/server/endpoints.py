@@ -34,24 +34,15 @@ from djinn_jupyter.wire.requests import Detach, Request, SessionRequest
 
 
 class NotForBrowsers(UsageError):
-    @property
-    def code(self) -> str:
-        return UsageError.__name__
+    code = UsageError.__name__
 
 
 class NoSuchEngine(EngineUnavailable):
-    @property
-    def code(self) -> str:
-        return EngineUnavailable.__name__
+    code = EngineUnavailable.__name__
 
 
 class TookTooLong(EngineUnavailable):
-    @property
-    def code(self) -> str:
-        return EngineUnavailable.__name__
-
-
-# Forward a browser's request to an engine: check that a browser may send it, answer it, limit its time.
+    code = EngineUnavailable.__name__
 
 
 class Proxy:

@@ -1,4 +1,5 @@
-"""Changes between two readings of an engine, ignoring the progress of clocks. Values only."""
+"""The live picture that browsers see, and its messages in order. Knows neither sockets nor engines. Messages are
+numbered consecutively; a snapshot has the number of the last message that it includes."""
 
 from __future__ import annotations
 
@@ -140,9 +141,6 @@ class Reader:
         self._bytes -= len(message)
         return message
 
-
-# The live picture that browsers see, and its messages in order. Knows neither sockets nor engines. Messages are
-# numbered consecutively; a snapshot has the number of the last message that it includes.
 
 OUTCOMES_KEPT = 16
 

@@ -160,9 +160,6 @@ class Resync(Frozen, frozen=True, tag_field="say", tag="resync"):
 Said = Focus | Resync
 
 
-# The requests that a browser may send to an engine, each with its reply; the sidebar's types follow this map too.
-
-
 def answers_among(kinds: Kinds) -> dict[type[Request], Any]:
     """Return these, of some kinds. A move is answered when the engine has accepted it; its outcome comes later."""
     return {

@@ -11,16 +11,7 @@ from typing import Final
 
 from djinn_jupyter.errors import MalformedMessage
 
-ITEM_BYTES = {
-    "bool": 1,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-}
+ITEM_BYTES = {"bool": 1, "uint8": 1, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 MAX_AXES = 8
 
 

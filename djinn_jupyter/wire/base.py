@@ -1,7 +1,7 @@
-"""The names that belong to a person: of sessions, checkpoints, kernels and notebooks, wherever a message has one.
+"""The base of everything that crosses the wire: immutable, named fields only, unknown fields refused.
 
-A field whose type is marked `PERSONAL` holds such names, alone or in a tuple; numbers beside them are left alone. One
-that is marked `SHARED` besides names a session, which may be another's where that is shared.
+A field whose type is marked `PERSONAL` holds names that belong to a person, alone or in a tuple; numbers beside them
+are left alone. One that is marked `SHARED` besides names a session, which may be another's where that is shared.
 """
 
 from __future__ import annotations
@@ -110,9 +110,6 @@ def _parts(hint: Any) -> Iterator[Any]:
         yield from _parts(one)
 
 
-# The base of everything that crosses the wire: immutable, named fields only, unknown fields refused.
-
-
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A value. Says so to type checkers too, for which msgspec's options do not carry to subclasses."""
@@ -136,16 +133,10 @@ Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], bounded_by("tokens")]
 SomeTokens = Annotated[Tokens, Meta(min_length=1)]
 
 
-# The fields of every event.
-
-
 class EventBase(Frozen, tag_field="event"):
     """Something that happened to a session. Sent to all clients that listen to it."""
 
     session: OwnName
-
-
-# The fields of every reply.
 
 
 class ReplyBase(Frozen, kw_only=True, tag_field="reply"):
@@ -163,9 +154,6 @@ class Cleared(ReplyBase):
     count: int
 
 
-# The reply in place of any other: a request was refused, or it failed.
-
-
 class Failed(ReplyBase):
     """`code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do."""
 
@@ -177,8 +165,6 @@ class Failed(ReplyBase):
         """Return the reply that raises this error again at the caller."""
         return cls(code=error.code, message=str(error))
 
-
-# The progress of work that reads in a session of its own. Values only.
 
 FewWords = Annotated[str, Meta(max_length=64)]
 
@@ -204,8 +190,6 @@ class WorkProgressed(EventBase):
     progress: Progress
 
 
-# Moves of a session between the device and its tiers. Values only.
-
 Tier = Literal["host", "disk"]
 
 
@@ -219,8 +203,6 @@ class Transfer(Frozen, frozen=True):
     cause: Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
     copy_seconds: float | None = None  # of them those of the mover, in which the bytes were copied
 
-
-# The access of a person to a session that another shares. Values only.
 
 Access = Literal["read", "write"]
 

@@ -1,4 +1,15 @@
-"""A message encoded in parts. msgspec gives way to no other thread while it encodes, and takes 40 ms for a million
+"""Messages to frames and back: msgpack for the small things, one frame per array.
+
+    request  [envelope msgpack {id, body}] [array 0] [array 1] ...
+    reply    [envelope msgpack {id, body}] [array 0] ...
+    event    [] [envelope msgpack {id, body}]
+
+Replies and events arrive in one order. The first frame of an event is empty, that of a reply never is. Inside the
+envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames without a reference
+and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge; values that no noun accepts, with
+the noun's own UsageError. No pickle.
+
+A message is encoded in parts. msgspec gives way to no other thread while it encodes, and takes 40 ms for a million
 pairs; between two parts Python lets the others run. The bytes are those that msgspec makes of the whole.
 """
 
@@ -20,7 +31,7 @@ from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import BOUNDED_BY, Failed
 from djinn_jupyter.wire.kinds import What, any_of
 from djinn_jupyter.wire.logs import ASKED_BY, TRACEPARENT, Trace
-from djinn_jupyter.wire.pieces import MOST_FRAMES, WHOLE_BYTES
+from djinn_jupyter.wire.pieces import MOST_FRAMES, WHOLE_BYTES, sizes_of
 from djinn_jupyter.wire.replies import Event, Reply
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import sendable
@@ -141,13 +152,6 @@ def _parts(shape: inspect.Type) -> tuple[inspect.Type, ...]:
     return shape.types if isinstance(shape, inspect.UnionType) else (shape,)
 
 
-# Messages to frames and back: msgpack for the small things, one frame per array. request [envelope msgpack {id, body}]
-# [array 0] [array 1] ... reply [envelope msgpack {id, body}] [array 0] ... event [] [envelope msgpack {id, body}]
-# Replies and events arrive in one order. The first frame of an event is empty, that of a reply never is. Inside the
-# envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames without a
-# reference and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge; values that no noun
-# accepts, with the noun's own UsageError. No pickle.
-
 MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30
 MAX_FRAMES: Final = MOST_FRAMES
@@ -226,7 +230,7 @@ def encode(number: int, body: Request | Reply, trace: Trace | None = None) -> li
         message = Envelope(id=number, body=body, traceparent=traceparent, asked_by=asked_by)
         head = encoded(message, msgspec.msgpack.Encoder(enc_hook=place))
     frames = [head, *arrays]
-    _check_sizes(frames)
+    require_sizes(sizes_of(frames))
     return frames
 
 
@@ -328,7 +332,7 @@ def read_number(frames: Sequence[WireFrame]) -> int | None:
 
 
 def _decode(frames: Sequence[WireFrame], kind: Any) -> Any:
-    _check_sizes(frames)
+    require_sizes(sizes_of(frames))
     reader = FrameReader(frames[1:])
     with readable():
         envelope = msgspec.msgpack.decode(frames[0], type=kind, dec_hook=reader)
@@ -347,10 +351,6 @@ def readable() -> Iterator[None]:
         if isinstance(error.__cause__, MalformedMessage):
             raise error.__cause__ from None
         raise MalformedMessage(f"Not a message of this protocol: {error}.") from None
-
-
-def _check_sizes(frames: Sequence[WireFrame]) -> None:
-    require_sizes([memoryview(frame).nbytes for frame in frames])
 
 
 def require_sizes(sizes: Sequence[int]) -> None:
@@ -417,7 +417,7 @@ def decode_in_parts(frames: Sequence[WireFrame], bounds: Mapping[str, int]) -> P
     """Return the envelope of a request, as `codec.decode_request` does. Yield between the parts, also each long list
     that is done. A list that is bounded by one of the nouns in `bounds` is refused by its length alone, before its
     entries are decoded. Raises MalformedMessage and UsageError."""
-    require_sizes([memoryview(frame).nbytes for frame in frames])
+    require_sizes(sizes_of(frames))
     reader = FrameReader(frames[1:])
     reading, raw = _GradualDecoder(reader, bounds), memoryview(frames[0])
     with readable():

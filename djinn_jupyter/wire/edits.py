@@ -113,8 +113,6 @@ def name_of(edit: EditBase) -> str:
     return _NEXT_WORD.sub("_", type(edit).__name__).lower()
 
 
-# Steering rules as both sides see them. Values only.
-
 PassesMeant = Literal["prompt", "new"]
 
 

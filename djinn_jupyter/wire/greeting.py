@@ -90,9 +90,6 @@ class Shutdown(RequestBase[ShuttingDown], browser="asks", resent="refused", of_t
     forget: bool = False
 
 
-# Events: who hears them, and that some were not heard.
-
-
 class Listening(ReplyBase):
     """From here on the client hears the events, or no longer. `events` is the number of the latest one."""
 
@@ -114,9 +111,6 @@ class Listen(RequestBase[Listening], shared="read", unasked="view"):
 class EventsMissed(EventBase):
     """Events for this client were dropped, of any session (`session` is empty): it did not read them for too
     long, or its line was lost for too long."""
-
-
-# The reply to a question before work is spread over engines: would this one begin it?
 
 
 class Checked(ReplyBase):

@@ -130,9 +130,6 @@ class Evaluate(SessionRequest[Evaluated], shared="read", browser="asks", changes
     position: int = -1
 
 
-# Watches, which record a site at every pass: their requests and replies.
-
-
 class Direction(Frozen, frozen=True):
     """A `vector` as wide as the watched site; a session's watches of one site tell their directions apart by `name`."""
 

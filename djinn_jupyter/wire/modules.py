@@ -175,9 +175,6 @@ class Adapters(ReplyBase):
 class ListAdapters(RequestBase[Adapters], browser="asks", resent="anew"): ...
 
 
-# Modules that a client adds to a model: the requests about them, and their replies.
-
-
 class RemoveModule(RequestBase[Cleared], browser="asks"):
     """Remove the module of that name: at `layer`, or at all."""
 

@@ -1,4 +1,4 @@
-"""Memory as the engine's accounting and the system tell it, side by side. Values only."""
+"""The nouns that both sides speak of: models, sessions, breakpoints, rules, readings. Values only."""
 
 from __future__ import annotations
 
@@ -96,9 +96,6 @@ class TierStatistics(Frozen, frozen=True):
     bytes_limit: int
     bytes_out: int
     bytes_in: int
-
-
-# The nouns that both sides speak of: models, sessions, breakpoints, rules, readings. Values only.
 
 
 class Noun(Frozen): ...

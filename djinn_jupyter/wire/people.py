@@ -141,9 +141,6 @@ class PersonQuotas:
             return self._told
 
 
-# The persons at an engine, as its user's list of them has it.
-
-
 class PersonDescription(Frozen, frozen=True):
     """One person at an engine. `running_seconds` are those that the engine has worked for them within the last day;
     `checkpoint_bytes` are files on disk, beside `memory`. `notebooks` are the clients that are present; `seen_seconds`

@@ -17,7 +17,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.errors import MalformedMessage
+from djinn_jupyter.wire.arrays import Array, unpack
 from djinn_jupyter.wire.base import ReplyBase
 from djinn_jupyter.wire.request_base import RequestBase
 
@@ -96,6 +97,19 @@ def part_of(frames: Sequence[bytes | memoryview], start: int, count: int) -> byt
     return b"".join(read)
 
 
+def unpacked(content: Array, stride: int | None, count: int) -> memoryview:
+    """Return the `count` bytes of a piece. MalformedMessage where there are not so many."""
+    data = content.data if stride is None else memoryview(unpack(content.data, stride, count))
+    if data.nbytes != count:
+        raise MalformedMessage(f"A piece of {count} bytes came as {data.nbytes}.")
+    return data
+
+
+def sizes_of(frames: Sequence[bytes | memoryview]) -> tuple[int, ...]:
+    """Return the bytes of each frame."""
+    return tuple(memoryview(frame).nbytes for frame in frames)
+
+
 def is_large(frames: Sequence[bytes | memoryview]) -> bool:
     """Return whether a message goes in pieces over a line."""
-    return sum(memoryview(frame).nbytes for frame in frames) > WHOLE_BYTES
+    return sum(sizes_of(frames)) > WHOLE_BYTES

@@ -141,8 +141,6 @@ class EffectReading(Noun, frozen=True):
     chosen: tuple[TokenShift, ...] = ()
 
 
-# The spelling of positions for people, by the engine and by the views alike.
-
 PASSES: Final[Mapping[PassesMeant, str]] = {"prompt": "in the prompt", "new": "at new tokens"}
 
 
@@ -182,9 +180,6 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-# The stops of a session, and of all of them with their forks.
 
 
 class History(ReplyBase):
@@ -289,8 +284,6 @@ class Compare(SessionRequest[Compared], shared="read", changes=False, without_ro
     other: SessionName
     last: Annotated[int, Meta(ge=1, le=1024)] = 12
 
-
-# Values pooled for a picture: a view draws far fewer cells than an array has numbers, so cells are what is sent.
 
 MOST_CELLS: Final = 1024  # along a side; a screen has hardly more for a card
 MOST_CELLS_OF_HEADS: Final = 2**20

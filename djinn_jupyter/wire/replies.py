@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire.base import Cleared, EventBase, Failed, OwnName, ReplyBase, WorkProgressed
-from djinn_jupyter.wire.greeting import Checked, Departed, EventsMissed, Listening, Pong, ShuttingDown, Welcome
-from djinn_jupyter.wire.looks import Effect, Evaluated, Inspected, LensRead, Watching, WatchRead
-from djinn_jupyter.wire.modules import AdapterAdded, Adapters, AddedModules, ModuleAdded
+from djinn_jupyter.wire.base import Cleared, EventBase, Failed, ReplyBase, WorkProgressed
+from djinn_jupyter.wire.greeting import *
+from djinn_jupyter.wire.looks import *
+from djinn_jupyter.wire.modules import *
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason, StopIdentity, Transfer
-from djinn_jupyter.wire.people import People
-from djinn_jupyter.wire.pieces import Dropped, InPieces, PieceRead, PieceTaken
-from djinn_jupyter.wire.readings import Compared, FiguresRead, History, PooledRead, Tree
-from djinn_jupyter.wire.running import (
-    BreakpointSet,
-    Edited,
-    Finished,
-    Logits,
-    MetricsRead,
-    PassRead,
-    Paused,
-    Pausing,
-    Reached,
-    Steered,
-)
-from djinn_jupyter.wire.sessions import (
-    Checkpoints,
-    CheckpointSaved,
-    Closed,
-    Described,
-    Detached,
-    MoveSettled,
-    Opened,
-    ProvenanceRead,
-    SentAway,
-    Sessions,
-    Statistics,
-)
-from djinn_jupyter.wire.weights import Copies, Modules, Noted, Swapped, Tokenized, WeightRead, WeightsMoved
+from djinn_jupyter.wire.people import *
+from djinn_jupyter.wire.pieces import *
+from djinn_jupyter.wire.readings import *
+from djinn_jupyter.wire.running import *
+from djinn_jupyter.wire.sessions import *
+from djinn_jupyter.wire.weights import *
 
 Reply = ReplyBase
 Event = EventBase

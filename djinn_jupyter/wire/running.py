@@ -6,20 +6,10 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from djinn_jupyter.wire import nouns
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import Cleared, OwnName, ReplyBase, Tokens
 from djinn_jupyter.wire.edits import Edit, RuleDescription
-from djinn_jupyter.wire.nouns import (
-    BreakpointDescription,
-    FinishReason,
-    Mode,
-    PassesMeant,
-    PauseReason,
-    Sampling,
-    Snapshot,
-    StopIdentity,
-    TopToken,
-)
 from djinn_jupyter.wire.readings import Influences
 from djinn_jupyter.wire.request_base import (
     ConditionText,
@@ -52,10 +42,10 @@ class Paused(ReplyBase):
     """
 
     session: OwnName
-    stop: StopIdentity
+    stop: nouns.StopIdentity
     site: str
-    reason: PauseReason
-    breakpoint: BreakpointDescription | None
+    reason: nouns.PauseReason
+    breakpoint: nouns.BreakpointDescription | None
     also: tuple[str, ...]
     matched: int | None
     step: int
@@ -91,8 +81,8 @@ class Finished(ReplyBase):
     row was drawn and computed again alone."""
 
     session: OwnName
-    stop: StopIdentity
-    reason: FinishReason
+    stop: nouns.StopIdentity
+    reason: nouns.FinishReason
     detail: str | None
     tokens: tuple[int, ...]
     texts: tuple[str, ...]
@@ -101,7 +91,7 @@ class Finished(ReplyBase):
     prompt_texts: tuple[str, ...]
     prompt_text: str
     log_probabilities: tuple[float | None, ...]
-    top: tuple[TopToken, ...]
+    top: tuple[nouns.TopToken, ...]
     rules: tuple[RuleDescription, ...]
     ignored_defaults: tuple[str, ...]
     layers_run: int
@@ -122,13 +112,13 @@ class Run(SessionRequest[Paused | Finished], shared="write", browser="moves", fi
     text: Text | None = None
     tokens: Tokens | None = None
     max_new_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] = 20
-    sampling: Sampling = Sampling()
+    sampling: nouns.Sampling = nouns.Sampling()
     stop: StopStrings = ()
     ignore_eos: bool = False
     chat: bool = False
     extend: bool = False
     free: bool = False
-    mode: Mode = "exact"
+    mode: nouns.Mode = "exact"
 
     @property
     def forgets(self) -> bool:
@@ -136,13 +126,13 @@ class Run(SessionRequest[Paused | Finished], shared="write", browser="moves", fi
 
     def __post_init__(self) -> None:
         """Refuse sampling settings that cannot be computed: kept sessions may have them, a new run may not."""
-        if isinstance(self.sampling, Sampling):
+        if isinstance(self.sampling, nouns.Sampling):
             require_computable(self.sampling)
 
 
 class Resume(StopRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):
     free: bool = False
-    mode: Mode | None = None  # None goes on as the run began
+    mode: nouns.Mode | None = None  # None goes on as the run began
 
 
 class Step(StopRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):
@@ -177,7 +167,7 @@ class ReadStop(SessionRequest[Paused], shared="read", browser="asks", resent="an
 
 
 class Logits(ReplyBase):
-    stop: StopIdentity
+    stop: nouns.StopIdentity
     logits: Array
 
 
@@ -197,11 +187,8 @@ class ReadMetrics(SessionRequest[MetricsRead], shared="read", resent="anew", wit
     metrics: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=MOST_METRICS)]
 
 
-# Breakpoints of a session.
-
-
 class BreakpointSet(ReplyBase):
-    breakpoint: BreakpointDescription
+    breakpoint: nouns.BreakpointDescription
     existed: bool
 
 
@@ -222,8 +209,6 @@ class ClearBreakpoints(SessionRequest[Cleared], shared="write", browser="asks", 
     sites: Annotated[tuple[Spelling, ...], Meta(max_length=10_000)] | None = None
 
 
-# Values of a stopped pass: those of one site, read as they are or through the lens, and those of many at once.
-
 MOST_SITES: Final = 16_384
 
 
@@ -231,7 +216,7 @@ class PassRead(ReplyBase):
     """The values at those of the sites that the pass has met, as they were asked for; `logits` are fp32 [positions of
     the pass, vocabulary]."""
 
-    stop: StopIdentity
+    stop: nouns.StopIdentity
     sites: tuple[str, ...]
     values: tuple[Array, ...]
     logits: Array | None = None
@@ -253,7 +238,7 @@ class Reached(ReplyBase):
     """The stop that a ResumeWith came to: the value there, `step` and `positions` of its pass, as in Paused, and the
     tokens that the run has `drawn` so far."""
 
-    snapshot: Snapshot
+    snapshot: nouns.Snapshot
     step: int
     positions: tuple[int, ...]
     drawn: tuple[int, ...]
@@ -267,9 +252,6 @@ class ResumeWith(StopRequest[Reached | Finished], shared="write", wakes_weights=
     value: Array | None = None
     positions: Positions | None = None
     halts: Annotated[tuple[Spelling, ...], Meta(max_length=MOST_SITES)] | None = None
-
-
-# Requests that change what a pass computes: edits of a stop, and steering rules.
 
 
 class RevertEdits(StopRequest[Paused], shared="write", browser="asks", without_rows=True): ...
@@ -292,7 +274,7 @@ class Edited(ReplyBase):
     """The effect of an edit. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that
     part. `stop` has the edition that it made."""
 
-    stop: StopIdentity
+    stop: nouns.StopIdentity
     site: str
     edit: str
     shape: tuple[int, ...]
@@ -335,6 +317,6 @@ class Steer(SessionRequest[Steered], shared="write", browser="asks", keeps_array
     edit: Edit
     positions: Positions | None = None
     onward: Annotated[int, Meta(ge=0)] | None = None
-    on: PassesMeant | None = None
+    on: nouns.PassesMeant | None = None
     when: ConditionText | None = None
     words: Spelling | None = None

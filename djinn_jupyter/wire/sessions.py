@@ -98,9 +98,6 @@ class Fork(StopRequest[Opened], shared="read", browser="opens", makes="name", fi
     coef: float | None = None
 
 
-# The list of sessions, told in pages: each is small, however many sessions there are and whatever they hold. Beside
-# it, the statistics of the engine.
-
 TRIES: Final = 5
 
 
@@ -144,9 +141,6 @@ class Statistics(ReplyBase):
 class ReadStatistics(RequestBase[Statistics], unasked="view", browser="asks", resent="anew"): ...
 
 
-# Checkpoint files: the requests that write, read and drop them, and the replies.
-
-
 class RestoreCheckpoint(
     OwnerRequest[Opened], browser="opens", makes="session", fills=True, while_away=True, without_rows=True
 ):
@@ -187,9 +181,6 @@ class Checkpoints(ReplyBase):
 
 
 class ListCheckpoints(RequestBase[Checkpoints], browser="asks", resent="anew"): ...
-
-
-# The request that shares a session with another person.
 
 
 class Share(SessionRequest[Described], while_running=True, at_once=True):
@@ -264,9 +255,6 @@ class MoveSettled(ReplyBase):
     """`stayed`: the session is here."""
 
     stayed: bool
-
-
-MoveReply = ProvenanceRead | SentAway | MoveSettled
 
 
 class SettleMove(SessionRequest[MoveSettled], opens=True, while_running=True, at_once=True):

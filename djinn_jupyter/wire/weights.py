@@ -9,17 +9,9 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.wire import nouns
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import Frozen, ReplyBase, Tokens, bounded_by
-from djinn_jupyter.wire.nouns import (
-    Activity,
-    LayerCopy,
-    ModuleDescription,
-    SessionDescription,
-    Tier,
-    Transfer,
-    WeightsStatistics,
-)
 from djinn_jupyter.wire.request_base import RequestBase, SessionRequest, Spelling, Text, require_rest
 from djinn_jupyter.wire.sessions import Described
 from djinn_jupyter.wire.sites import parse_selector, spell_selector
@@ -87,23 +79,20 @@ class ReadWeight(RequestBase[WeightRead], changes=False, wakes_weights=True, who
 class Copies(ReplyBase):
     """Oldest first. The first number is more than one above `since` where older ones are not kept any more."""
 
-    copies: tuple[LayerCopy, ...]
-
-
-# Requests that move a session, or the weights, between the device and its tiers, and their replies.
+    copies: tuple[nouns.LayerCopy, ...]
 
 
 class Swapped(ReplyBase):
     """`transfer` is None when nothing had to move."""
 
-    session: SessionDescription
-    transfer: Transfer | None
+    session: nouns.SessionDescription
+    transfer: nouns.Transfer | None
 
 
 class SwapOut(SessionRequest[Swapped], shared="write", browser="asks", changes=False, while_away=True):
     """The session's pages and states leave the device for `tier`; it comes back when it is next needed."""
 
-    tier: Tier = "host"
+    tier: nouns.Tier = "host"
 
 
 class SwapIn(SessionRequest[Swapped], shared="write", browser="asks", changes=False, while_away=True):
@@ -138,13 +127,13 @@ class Note(
     has ended, it has the focus or lost it, a cell that uses it is about to run, its magics act on this session from now
     on, its kernel is gone."""
 
-    activity: Activity
+    activity: nouns.Activity
 
 
 class WeightsMoved(ReplyBase):
     """`seconds` is 0 when they were there already."""
 
-    weights: WeightsStatistics
+    weights: nouns.WeightsStatistics
     seconds: float
 
 
@@ -162,11 +151,8 @@ class ReadCopies(RequestBase[Copies], browser="asks", resent="anew"):
     since: Annotated[int, Meta(ge=0)] = 0
 
 
-# The modules of a model, and its tokenizer.
-
-
 class Modules(ReplyBase):
-    modules: tuple[ModuleDescription, ...]
+    modules: tuple[nouns.ModuleDescription, ...]
 
 
 class Tokenized(ReplyBase):

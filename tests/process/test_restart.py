@@ -12,6 +12,7 @@ from djinn_jupyter.engine.process import registration
 from djinn_jupyter.errors import EngineBroken, EngineUnavailable
 from djinn_jupyter.link.registry import registry_folder
 from djinn_jupyter.settings import Identity
+from djinn_jupyter.wire.registry import FOLDER, LOCK_SUFFIX
 from tests.process.kernels import Kernel
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
@@ -74,9 +75,9 @@ def test_the_options_of_the_first_start_are_left_out_of_the_next() -> None:
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "jupyter_runtime_dir", lambda: str(tmp_path))
     identity = Identity(model="x", revision=None, dtype="float32", device="cpu", attention=None)
-    folder, elsewhere = tmp_path / registration.FOLDER, tmp_path / "elsewhere"
+    folder, elsewhere = tmp_path / FOLDER, tmp_path / "elsewhere"
     folder.mkdir(mode=0o700)
-    lock = folder / f"{identity.slug()}{registration.LOCK_SUFFIX}"
+    lock = folder / f"{identity.slug()}{LOCK_SUFFIX}"
     lock.symlink_to(elsewhere)
     restarts = registration.Restarts()
     restarts.hold_lock(identity)

@@ -225,9 +225,6 @@ class Budget:
                 copy.drop()
 
 
-# The budgets of several devices that hold one model's layers, as one budget of all. Knows no session and no tier.
-
-
 class Budgets(Budget):
     """A budget for each device, `by_device`. Pages, working copies, stops and states draw from that of their device.
 

@@ -24,11 +24,9 @@ class Admission(Protocol):
     def asks(self, owner: Owner, request: Request, answer: Answer) -> tuple[Request, Answer]:
         """Return the request as the engine has it, and the callback of its answer. Raises a DjinnError where the owner
         may not ask so."""
-        ...
 
     def hears(self, owner: Owner, message: Heard) -> Heard | None:
         """Return a message as the owner hears it. None where it does not: an event of another's session."""
-        ...
 
 
 class Alone:

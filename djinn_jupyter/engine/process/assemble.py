@@ -142,12 +142,7 @@ class Parts:
             sharing=SharedPasses(given.forward, new_cache, self.scheduler.asked, self.budget),
         )
         self.lifecycle = SessionLifecycle(
-            self.sessions,
-            self.scheduler,
-            self.residency,
-            self.open_requests,
-            self.faults,
-            given.publish,
+            self.sessions, self.scheduler, self.residency, self.open_requests, self.faults, given.publish
         )
         self.moves = SessionMoves(self.sessions, self.lifecycle, self.persistence)
 
@@ -236,11 +231,7 @@ class Parts:
             faults=self.faults,
         )
         self.orderly_shutdown = OrderlyShutdown(
-            self.sessions,
-            self.scheduler,
-            self.residency,
-            moving=lambda: self.tiers.moving,
-            hear=self.dispatcher.hear,
+            self.sessions, self.scheduler, self.residency, moving=lambda: self.tiers.moving, hear=self.dispatcher.hear
         )
 
     def _handlers(self, owners: Owners) -> RequestHandlers:

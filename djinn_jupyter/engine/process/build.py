@@ -1,5 +1,9 @@
-"""A model split among ranks (`--tensor-parallel`): its points are found while it is whole, then each rank keeps its
-part, and what the taps meet is compared with what they met before."""
+"""From a configuration to an engine that may serve: load the model and discover its points, build the engine, run the
+self-test.
+
+Where a model is split among ranks (`--tensor-parallel`) its points are found while it is whole, then each rank keeps
+its part, and what the taps meet is compared with what they met before.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +120,7 @@ def _split(config: EngineConfig, loaded: LoadedModel, ranks: Ranks, tell: Tell) 
     geometry = probe_geometry(loaded.model, HOST, page_positions(config))
     anatomy = discover(loaded.model, geometry.held)
     _require_heads(loaded, geometry, anatomy, ranks.count)
-    plan = split_plan(loaded.model, anatomy.stack.paths, ranks.count)
+    plan = split_plan(loaded.model, anatomy.paths, ranks.count)
     survey = Survey(loaded.model, anatomy, geometry.cache_argument)
     tell("splitting its layers")
     ranks.require_loaded(msgspec.msgpack.encode(identity), loaded.name)
@@ -146,7 +150,7 @@ def _find_places(survey: Survey, leader: Leader) -> None:
 def _require_heads(loaded: LoadedModel, geometry: CacheGeometry, anatomy: Anatomy, ranks: int) -> None:
     """Raise ModelRefused where layers hand on more than the hidden state, keep states, or have heads that the ranks
     cannot share out."""
-    if anatomy.stack.mappings or anatomy.stack.handed:
+    if anatomy.mappings or anatomy.handed:
         raise refused(loaded.model, "its layers hand on more than the hidden state")
     if geometry.has_states or any(group.kind in ("index", "positions") for group in geometry.groups):
         raise refused(loaded.model, "its layers keep more than the keys and values of heads")
@@ -157,9 +161,6 @@ def _require_heads(loaded: LoadedModel, geometry: CacheGeometry, anatomy: Anatom
             f"its layers have {uneven} heads of keys and values, which {ranks} ranks cannot share out evenly",
         )
 
-
-# From a configuration to an engine that may serve: load the model and discover its points, build the engine, run the
-# self-test.
 
 Progress = Callable[[str], None]
 
@@ -201,11 +202,7 @@ def open_engine(
 
 
 def _build_split(
-    config: EngineConfig,
-    loaded: LoadedModel,
-    publish: Callable[[Event], None],
-    progress: Progress,
-    runtime: int | None,
+    config: EngineConfig, loaded: LoadedModel, publish: Callable[[Event], None], progress: Progress, runtime: int | None
 ) -> Engine:
     """Return the engine of a model that is split among ranks; where that fails the ranks end."""
     split = split_model(config, loaded, progress)

@@ -1,5 +1,6 @@
-"""The clients that hear events, by the session whose events they hear, and the latest events. Knows no sockets; called
-from one thread."""
+"""The client table: which client speaks for which holder, and which holders have gone. Answers the requests that must
+be answered at once even while the engine computes (Hello, Goodbye, Ping, Listen, statistics, sessions, Shutdown) and
+hands the rest on. Knows no sockets; called from one thread."""
 
 from __future__ import annotations
 
@@ -10,54 +11,19 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from djinn_jupyter import extensions
+from djinn_jupyter import errors, extensions
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.process.admission import Admission, Alone, Answer, Owner
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.session.table import is_anothers
-from djinn_jupyter.errors import (
-    DjinnError,
-    EngineUnavailable,
-    IllegalMove,
-    SessionsWouldSuffer,
-    UsageError,
-    VersionMismatch,
-)
 from djinn_jupyter.remote.engine.lines import EventRing
 from djinn_jupyter.remote.engine.persons import with_presence
-from djinn_jupyter.wire import protocol
+from djinn_jupyter.wire import protocol, replies
+from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.logs import told_of_end
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
-from djinn_jupyter.wire.replies import (
-    Departed,
-    Event,
-    Failed,
-    Listening,
-    Noted,
-    People,
-    Pong,
-    Reply,
-    Sessions,
-    ShuttingDown,
-    Statistics,
-    Welcome,
-)
-from djinn_jupyter.wire.requests import (
-    Goodbye,
-    Hello,
-    Listen,
-    ListSessions,
-    Note,
-    Open,
-    Ping,
-    ReadPeople,
-    ReadStatistics,
-    Request,
-    Shutdown,
-    Unlisten,
-)
 from djinn_jupyter.wire.texts import require_showable, told_apart
 
 MOST_NAMES: Final = 1000
@@ -76,7 +42,9 @@ class Listeners:
         """Raises UsageError where the client listens to too many sessions."""
         names = self._names.setdefault(peer, set())
         if len(names) >= MOST_NAMES and session not in names:
-            raise UsageError(f"A client listens to at most {MOST_NAMES:,} sessions by name; listen to all of them.")
+            raise errors.UsageError(
+                f"A client listens to at most {MOST_NAMES:,} sessions by name; listen to all of them."
+            )
         names.add(session)
         self._peers.setdefault(session, set()).add(peer)
 
@@ -102,15 +70,12 @@ class Listeners:
         return self._peers.get(session, set()) | self._peers.get(None, set())
 
 
-# An engine as its service needs it.
-
-
 class PublishedState(Protocol):
     @property
     def statistics(self) -> EngineStatistics: ...
     @property
     def sessions(self) -> tuple[SessionDescription, ...]: ...
-    def page(self, first: int) -> Sessions: ...
+    def page(self, first: int) -> replies.Sessions: ...
 
 
 class Served(Protocol):
@@ -123,14 +88,12 @@ class Served(Protocol):
     @property
     def keeps_sessions(self) -> bool: ...
     def forget_sessions(self) -> None: ...
-    def accept(self, request: Request, holder: Holder, reply: Answer, known_as: RequestId | None = None) -> None: ...
+    def accept(
+        self, request: ask.Request, holder: Holder, reply: Answer, known_as: RequestId | None = None
+    ) -> None: ...
     def left_by(self, holder: Holder) -> tuple[str, ...]: ...
     def depart(self, holder: Holder) -> None: ...
 
-
-# The client table: which client speaks for which holder, and which holders have gone. Answers the requests that must
-# be answered at once even while the engine computes (Hello, Goodbye, Ping, Listen, statistics, sessions, Shutdown) and
-# hands the rest on. Knows no sockets; called from one thread.
 
 log = logging.getLogger(__name__)
 
@@ -177,13 +140,8 @@ class ClientTable:
         self._heard: dict[Owner, float] = {}
         self._clients: dict[bytes, ConnectedClient] = {}
         self.listeners = Listeners()
-        self._name = secrets.token_hex(8)
+        self.engine = secrets.token_hex(8)  # the name of this process
         self._left_behind: dict[Holder, tuple[str, ...]] = {}
-
-    @property
-    def engine(self) -> str:
-        """The name of the engine's process, drawn when it began."""
-        return self._name
 
     @property
     def attached(self) -> int:
@@ -194,12 +152,7 @@ class ClientTable:
         return peer in self._clients
 
     def receive(
-        self,
-        peer: bytes,
-        request: Request,
-        answer: Answer,
-        owner: Owner,
-        known_as: RequestId | None = None,
+        self, peer: bytes, request: ask.Request, answer: Answer, owner: Owner, known_as: RequestId | None = None
     ) -> None:
         """Handle a request of a client. `owner` is who sent this very request. `answer` is called once, from any
         thread. `known_as` identifies a repetition."""
@@ -207,14 +160,16 @@ class ClientTable:
         try:
             asked, answered = self._admission.asks(owner, request, told)
             self._receive(peer, asked, answered, owner, known_as)
-        except DjinnError as error:
-            told(Failed.of(error))
+        except errors.DjinnError as error:
+            told(replies.Failed.of(error))
         except Exception as error:  # the process's edge: one client's request may not end the service
             log.exception("A %s could not be handled", type(request).__name__)
-            told(Failed(code="DjinnError", message=f"The engine failed inside: {type(error).__name__}: {error}."))
+            told(
+                replies.Failed(code="DjinnError", message=f"The engine failed inside: {type(error).__name__}: {error}.")
+            )
 
     def _told(self, owner: Owner, answer: Answer) -> Answer:
-        def told(reply: Reply) -> None:
+        def told(reply: replies.Reply) -> None:
             heard = self._admission.hears(owner, reply)
             assert heard is not None  # each request has its reply
             answer(heard)
@@ -232,7 +187,7 @@ class ClientTable:
             self._left_behind.pop(self._clients.pop(peer).holder, None)
             self.listeners.forget(peer)
 
-    def hearing(self, event: Event) -> list[tuple[Event, list[bytes]]]:
+    def hearing(self, event: replies.Event) -> list[tuple[replies.Event, list[bytes]]]:
         """Return the clients that hear an event, with the event as their owner hears it."""
         listening: dict[Owner, list[bytes]] = {}
         for peer in self.listeners.of(event.session):
@@ -242,7 +197,7 @@ class ClientTable:
         heard = ((self._admission.hears(owner, event), peers) for owner, peers in listening.items())
         return [(one, peers) for one, peers in heard if one is not None]
 
-    def seen(self, peer: bytes, event: Event) -> Event | None:
+    def seen(self, peer: bytes, event: replies.Event) -> replies.Event | None:
         """Return an event as this client hears it; None where it does not."""
         client = self._clients.get(peer)
         if client is None or not self.listeners.hears(peer, event.session):
@@ -250,7 +205,7 @@ class ClientTable:
         shared = protocol.is_shared(type(event), client.methods)
         return self._admission.hears(client.holder.person, event) if shared else None
 
-    def explained(self, peer: bytes, error: DjinnError) -> DjinnError:
+    def explained(self, peer: bytes, error: errors.DjinnError) -> errors.DjinnError:
         """Return why a message of this client could not be read."""
         client = self._clients.get(peer)
         return error if client is None else protocol.explained(error, client.methods)
@@ -260,44 +215,46 @@ class ClientTable:
         if peer in self._clients:
             self._dismiss(peer)
 
-    def _receive(self, peer: bytes, request: Request, answer: Answer, owner: Owner, known_as: RequestId | None) -> None:
-        if isinstance(request, Hello):
+    def _receive(
+        self, peer: bytes, request: ask.Request, answer: Answer, owner: Owner, known_as: RequestId | None
+    ) -> None:
+        if isinstance(request, ask.Hello):
             return answer(self._welcome(peer, request, owner))
         client = self._clients.get(peer)
         if client is None or client.holder.person != owner:
-            raise IllegalMove("The engine does not know this client: say Hello first.")
+            raise errors.IllegalMove("The engine does not know this client: say Hello first.")
         client.last_heard = self._heard[owner] = self._clock()
         self._return(client.holder)
         if known_as is not None and known_as.again and type(request).terms.resent == "refused":
-            raise EngineUnavailable(STARTED_ANEW)
+            raise errors.EngineUnavailable(STARTED_ANEW)
         protocol.require_method(type(request), client.methods, "The client")
         match request:
-            case Ping():
-                answer(Pong())
-            case Listen(session=session):
+            case ask.Ping():
+                answer(replies.Pong())
+            case ask.Listen(session=session):
                 self.listeners.add(peer, session)
-                answer(Listening(events=self.listeners.events.last))
-            case Unlisten(session=session):
+                answer(replies.Listening(events=self.listeners.events.last))
+            case ask.Unlisten(session=session):
                 self.listeners.remove(peer, session)
-                answer(Listening())
-            case ReadStatistics():
-                answer(Statistics(statistics=self._engine.reading.statistics))
-            case ListSessions(first=first):
+                answer(replies.Listening())
+            case ask.ReadStatistics():
+                answer(replies.Statistics(statistics=self._engine.reading.statistics))
+            case ask.ListSessions(first=first):
                 answer(self._engine.reading.page(first))
-            case ReadPeople():
+            case ask.ReadPeople():
                 self._engine.accept(request, client.holder, self._with_presence(answer))
-            case Note(session=session) if owner is not None and person_of(session) != owner:
-                answer(Noted())  # the work of a guest's notebook is no sign of its owner's
-            case Goodbye():
+            case ask.Note(session=session) if owner is not None and person_of(session) != owner:
+                answer(replies.Noted())  # the work of a guest's notebook is no sign of its owner's
+            case ask.Goodbye():
                 self._dismiss(peer)
-                answer(Departed())
-            case Shutdown():
+                answer(replies.Departed())
+            case ask.Shutdown():
                 answer(self._close(client.holder, request))
                 self._shut_down()
             case _:
                 self._engine.accept(request, client.holder, answer, known_as)
 
-    def _welcome(self, peer: bytes, hello: Hello, owner: Owner) -> Welcome:
+    def _welcome(self, peer: bytes, hello: ask.Hello, owner: Owner) -> replies.Welcome:
         self._require_this_protocol(hello)
         require_showable(hello.holder, "The name of a holder")
         require_showable(hello.user, "The name of a user")
@@ -313,16 +270,16 @@ class ClientTable:
             outlives_lines=bool(hello.token),
             methods=dict(hello.methods),
         )
-        comes_from_another = hello.engine not in ("", self._name)
+        comes_from_another = hello.engine not in ("", self.engine)
         if comes_from_another:
             self._left_behind.setdefault(holder, self._engine.left_by(holder))
         self._return(holder)
         attached = tuple(session.name for session in self._sessions_of(holder))
-        return Welcome(
+        return replies.Welcome(
             version=__version__,
             model=self._engine.description,
             attached=attached,
-            engine=self._name,
+            engine=self.engine,
             anew=told_of_end(self._end_before, owner is None) if comes_from_another else None,
             events=self.listeners.events.last,
             methods=tuple(protocol.method_digests().items()),
@@ -337,7 +294,7 @@ class ClientTable:
             return
         silent = min(theirs, key=lambda peer: self._clients[peer].last_heard)
         if self._present(self._clients[silent]):
-            raise UsageError(
+            raise errors.UsageError(
                 f"{owner} has {MOST_CLIENTS} notebooks and panels at this engine, which is the limit: close some."
             )
         self._dismiss(silent)
@@ -345,8 +302,8 @@ class ClientTable:
     def _with_presence(self, answer: Answer) -> Answer:
         """Return the callback of a list of owners, to which it adds who of them is present."""
 
-        def told(reply: Reply) -> None:
-            if isinstance(reply, People):
+        def told(reply: replies.Reply) -> None:
+            if isinstance(reply, replies.People):
                 clients = [one for one in tuple(self._clients.values()) if self._present(one) and not one.observer]
                 present = (one.holder.person for one in clients)
                 reply = with_presence(reply, self._admitted(), self._heard, self._clock(), present)
@@ -354,36 +311,36 @@ class ClientTable:
 
         return told
 
-    def _require_this_protocol(self, hello: Hello) -> None:
+    def _require_this_protocol(self, hello: ask.Hello) -> None:
         different = protocol.difference(hello.version, hello.protocol)
         if different is not None:
-            raise VersionMismatch(
+            raise errors.VersionMismatch(
                 f"The client is of another version of Djinn ({different}) than the engine of "
                 f"{self._engine.description.name}: end the engine with `djinn stop --force` and load again (it writes "
                 "its sessions to its journal first, and they come back), or use the Djinn that started it."
             )
 
-    def _close(self, asker: Holder, request: Shutdown) -> ShuttingDown:
+    def _close(self, asker: Holder, request: ask.Shutdown) -> replies.ShuttingDown:
         sessions = self._engine.reading.sessions
         names = tuple(session.name for session in sessions)
         shown = told_apart(names)
         others = [shown[s.name] for s in sessions if _would_suffer(s, asker, request)]
         back = self._engine.keeps_sessions and not request.forget
         if others and not request.force:
-            raise SessionsWouldSuffer(
+            raise errors.SessionsWouldSuffer(
                 f"Sessions of others would {'be interrupted' if back else 'end for good'}: {', '.join(others)}"
                 f"{' (the next load brings them back)' if back else ''}; to stop the engine all the same, add --force "
                 f"(in Python force=True){', or leave out --forget' if request.forget else ''}."
             )
         unkept = tuple(session.name for session in sessions if not session.kept)
         if back and unkept and not request.force:
-            raise SessionsWouldSuffer(self._what_is_lost([shown[name] for name in unkept]))
+            raise errors.SessionsWouldSuffer(self._what_is_lost([shown[name] for name in unkept]))
         if request.forget:
             self._engine.forget_sessions()
         if back:
             kept = tuple(name for name in names if name not in unkept)
-            return ShuttingDown(sessions_lost=unkept, sessions_kept=kept)
-        return ShuttingDown(sessions_lost=names)
+            return replies.ShuttingDown(sessions_lost=unkept, sessions_kept=kept)
+        return replies.ShuttingDown(sessions_lost=names)
 
     def _what_is_lost(self, unkept: Sequence[str]) -> str:
         why = self._engine.reading.statistics.journal_trouble
@@ -401,7 +358,7 @@ class ClientTable:
 
     def _return(self, holder: Holder) -> None:
         for name in self._left_behind.pop(holder, ()):
-            self._engine.accept(Open(session=name), holder, _log_failure)
+            self._engine.accept(ask.Open(session=name), holder, _log_failure)
 
     def _present(self, client: ConnectedClient) -> bool:
         seconds = AFAR_SILENCE_SECONDS if client.outlives_lines else self._silence_seconds
@@ -416,11 +373,11 @@ class ClientTable:
         return [s for s in self._engine.reading.sessions if s.holder == holder.name and s.owner == holder.user]
 
 
-def _would_suffer(session: SessionDescription, asker: Holder, request: Shutdown) -> bool:
+def _would_suffer(session: SessionDescription, asker: Holder, request: ask.Shutdown) -> bool:
     """Return whether it is another's whose work stops, or that is to be forgotten while its notebook is away."""
     return is_anothers(session, asker.name, asker.notebook) and (session.holder is not None or request.forget)
 
 
-def _log_failure(reply: Reply) -> None:
-    if isinstance(reply, Failed):
+def _log_failure(reply: replies.Reply) -> None:
+    if isinstance(reply, replies.Failed):
         log.info("A session could not be opened again for its returned holder: %s", reply.message)

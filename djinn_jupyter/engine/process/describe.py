@@ -58,7 +58,7 @@ def describe(
         feeding="token by token" if token_by_token else "chunks",
         generation_defaults=generation_defaults(model),
         checks=tuple(checks),
-        notes=(*loaded.notes, *_absent(anatomy.stack.absent), *([f"{placed}."] if placed else [])),
+        notes=(*loaded.notes, *_absent(anatomy.absent), *([f"{placed}."] if placed else [])),
     )
 
 

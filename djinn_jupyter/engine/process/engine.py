@@ -139,8 +139,6 @@ class Engine(Parts):
             raise from_code(replies[0].code, replies[0].message)
         return replies[0]
 
-    # --- its end ---------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """End the engine: put away sessions that are kept, and let threads that copy or work on files finish what they
         have begun. An error in one of these is raised after the others are done."""

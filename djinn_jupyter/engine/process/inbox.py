@@ -23,6 +23,7 @@ from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.base import of_person, person_of, sessions_in
 from djinn_jupyter.wire.codec import Envelope
 from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.pieces import sizes_of
 from djinn_jupyter.wire.replies import Edited, Failed, Paused, Reply
 from djinn_jupyter.wire.requests import Request
 from djinn_jupyter.wire.texts import label
@@ -43,7 +44,7 @@ class Message:
 
     @property
     def size(self) -> int:
-        return sum(memoryview(frame).nbytes for frame in self.frames)
+        return sum(sizes_of(self.frames))
 
 
 @dataclass(slots=True)

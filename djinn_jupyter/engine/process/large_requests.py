@@ -20,6 +20,7 @@ from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.codec import Parts, Whole, decode_in_parts, is_large
 from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.pieces import sizes_of
 from djinn_jupyter.wire.requests import Request
 
 Frames = list[codec.WireFrame]
@@ -70,7 +71,7 @@ class LargeRequests:
             waiting = None
         if waiting is None and not is_large(frames):
             return then(lambda: codec.decode_request(frames))
-        size = sum(memoryview(frame).nbytes for frame in frames)
+        size = sum(sizes_of(frames))
         there = sum(one.size for one in self._waiting.values() if one.key == key)
         if key != LOCAL and there and there + size > MOST_WAITING:
             return then(_refused)
@@ -117,7 +118,7 @@ class LargeRequests:
 
     def _done(self, peer: bytes, waiting: _PeerRequests, result: Read) -> None:
         frames, then = waiting.requests.popleft()
-        waiting.size -= sum(memoryview(frame).nbytes for frame in frames)
+        waiting.size -= sum(sizes_of(frames))
         waiting.parts = None
         if not waiting.requests:
             del self._waiting[peer]

@@ -125,7 +125,7 @@ def _is_here(asked: str, host: str) -> bool:
 
 # The engine's statistics as a page for Prometheus, at an address that its user asked for. Counts and bytes, with the
 # names of persons with keys: no name, text, token or path of their work. Each visit reads what the engine has
-# published last, on a thread of the page's own (metrics_server.py), so it never waits for a pass.
+# published last, on a thread of the page's own, so it never waits for a pass.
 
 log = logging.getLogger(__name__)
 

@@ -23,21 +23,9 @@ from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.files import Stamps
 from djinn_jupyter.settings import Identity, Options
-from djinn_jupyter.wire import protocol
+from djinn_jupyter.wire import protocol, registry
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.own import boot_id, host_name, make_own_folder, open_own, process_mark
-from djinn_jupyter.wire.registry import (
-    ENTRY_SUFFIX,
-    FOLDER,
-    LIFE_SUFFIX,
-    LOCK_SUFFIX,
-    SOCKET_FOLDER_PREFIX,
-    Entry,
-    Notice,
-    Ready,
-    encode_entry,
-    encode_notice,
-)
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +49,9 @@ def make_entry(
     quota: str | None,
     metrics: str | None,
     files: Stamps,
-) -> Entry:
+) -> registry.Entry:
     """Return the registry entry of this process."""
-    return Entry(
+    return registry.Entry(
         version=__version__,
         protocol=protocol.digest(),
         pid=os.getpid(),
@@ -119,11 +107,11 @@ class Registration:
     entry.
     """
 
-    def __init__(self, entry: Entry) -> None:
-        folder = Path(jupyter_runtime_dir()) / FOLDER
+    def __init__(self, entry: registry.Entry) -> None:
+        folder = Path(jupyter_runtime_dir()) / registry.FOLDER
         self._entry = entry
-        self.path = folder / f"{entry.file_stem()}{ENTRY_SUFFIX}"
-        self._life = folder / f"{entry.file_stem()}{LIFE_SUFFIX}"
+        self.path = folder / f"{entry.file_stem()}{registry.ENTRY_SUFFIX}"
+        self._life = folder / f"{entry.file_stem()}{registry.LIFE_SUFFIX}"
         self._looked = time.monotonic()
         self._held = self._hold()
         self._written = self._write()
@@ -156,7 +144,7 @@ class Registration:
         make_own_folder(self.path.parent)
         aside = self.path.with_suffix(".part")
         with secure_write(str(aside)) as file:
-            file.write(encode_entry(self._entry).decode())
+            file.write(registry.encode_entry(self._entry).decode())
         aside.replace(self.path)
         return _stamp(self.path)
 
@@ -178,7 +166,7 @@ class SocketFolder:
         parent = tempfile.gettempdir()
         if len(os.fsencode(parent)) > 70:
             parent = "/tmp"
-        self.path = Path(tempfile.mkdtemp(prefix=SOCKET_FOLDER_PREFIX, dir=parent))
+        self.path = Path(tempfile.mkdtemp(prefix=registry.SOCKET_FOLDER_PREFIX, dir=parent))
         self._held = HeldLock(os.open(self.path, os.O_RDONLY))
 
     def endpoint(self, name: str) -> str:
@@ -203,29 +191,26 @@ class LauncherPipe:
             if inherited is not None:
                 os.set_inheritable(inherited, False)
 
-    def send(self, notice: Notice) -> None:
+    def send(self, notice: registry.Notice) -> None:
         if self._descriptor is None:
             return
         try:
-            os.write(self._descriptor, encode_notice(notice))
+            os.write(self._descriptor, registry.encode_notice(notice))
         except BrokenPipeError:
             self._close_pipe()
 
-    def ready(self, entry: Entry) -> None:
+    def ready(self, entry: registry.Entry) -> None:
         """Send the last notice, once every client can find the entry; release the lock and close the pipe."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        self.send(Ready(entry=entry))
+        self.send(registry.Ready(entry=entry))
         self._close_pipe()
 
     def _close_pipe(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-# An engine that ends with the process that started it, however that ended: the other end of a pipe is closed then.
 
 
 def end_with_parent(descriptor: int) -> None:
@@ -265,9 +250,7 @@ class Restarts:
     def hold_lock(self, identity: Identity) -> None:
         """Take the launch lock: clients that load the model from now on wait for the restarted engine, as for one that
         another client starts. Called while the old entry can still be found."""
-        import fcntl  # missing on platforms where engines cannot run
-
-        path = Path(jupyter_runtime_dir()) / FOLDER / f"{identity.slug()}{LOCK_SUFFIX}"
+        path = Path(jupyter_runtime_dir()) / registry.FOLDER / f"{identity.slug()}{registry.LOCK_SUFFIX}"
         try:
             lock = open_own(path, os.O_RDWR | os.O_CREAT)
         except (OSError, UsageError) as error:

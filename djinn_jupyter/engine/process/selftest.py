@@ -63,7 +63,8 @@ def prove(engine: Engine) -> Proof:
         checks = tuple(_checked(engine, name, check) for name, check in trial.checks())
         in_chunks = trial.chunks_match()
     finally:
-        trial.clean_up()
+        for name in [name for name in engine.sessions if name.startswith("self-test ")]:
+            engine.ask(ask.Close(session=name), HOLDER)
     found = "match" if in_chunks else "do not match: this family is fed token by token"
     chunks = CheckResult(name="two chunks against one shot", passed=in_chunks, detail=found)
     return Proof(checks=(*checks, chunks), feeds_token_by_token=not in_chunks)
@@ -193,8 +194,6 @@ class _Trial:
                 return f"{point}.{middle}"
         return None
 
-    # --- the checks ------------------------------------------------------------------------------------------------
-
     def run(self, name: str) -> Outcome:
         self.open(name)
         return self.outcome(name, self.say(self.run_request(name), Finished))
@@ -256,8 +255,6 @@ class _Trial:
         tolerance = 1e-3 if self.engine.model.dtype == torch.float32 else 5e-2
         return bool((parts - whole).norm() <= tolerance * whole.norm())
 
-    # --- requests --------------------------------------------------------------------------------------------------
-
     def name(self, name: str) -> str:
         return f"self-test {name}"
 
@@ -284,7 +281,3 @@ class _Trial:
     def outcome(self, name: str, finished: Finished) -> Outcome:
         logits = self.say(ask.ReadLogits(session=name), Logits).logits
         return Outcome(tokens=finished.tokens, logits=to_tensor(logits))
-
-    def clean_up(self) -> None:
-        for name in [name for name in self.engine.sessions if name.startswith("self-test ")]:
-            self.engine.ask(ask.Close(session=name), HOLDER)

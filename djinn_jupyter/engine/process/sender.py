@@ -105,7 +105,7 @@ class Outbox:
 
 # The queues of messages to the clients of a ROUTER, each in order. Replies to a client that does not read wait for it;
 # its events are dropped beyond a bound, and it is told so before the next one. Who comes by a key leaves no more than
-# a number of bytes unread (unread.py).
+# a number of bytes unread.
 
 log = logging.getLogger(__name__)
 
@@ -127,12 +127,7 @@ class PeerQueues:
     """A client is behind from the first message that its queue does not take until there is room again. `key_of` tells
     by which key it came; of LOCAL, the engine's own user, nothing is counted."""
 
-    def __init__(
-        self,
-        router: zmq.Socket[bytes],
-        messages_queued: int,
-        key_of: Callable[[bytes], PublicKey],
-    ) -> None:
+    def __init__(self, router: zmq.Socket[bytes], messages_queued: int, key_of: Callable[[bytes], PublicKey]) -> None:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.SNDHWM, messages_queued)
         self._router, self._key_of = router, key_of

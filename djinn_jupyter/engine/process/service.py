@@ -1,5 +1,12 @@
-"""The messages that a service does not take: refused where they have a number that is still free, else dropped. Called
-from the thread of the service.
+"""The ZMQ socket in front of an engine: a ROUTER for requests, replies and events, one polling thread. Decides nothing.
+
+    client DEALER <-> ROUTER
+    [client][envelope][array]...   each request is answered exactly once
+    [client][][event]              to each client that listens to its session
+
+Bytes that are no valid message are answered with Failed where a request number can be read in them; else they are
+dropped, counted and logged. The engine's own user connects over a private folder. On TCP both sides have keys (CURVE),
+and the connection's key says for every message whose it is.
 """
 
 from __future__ import annotations
@@ -53,7 +60,7 @@ UNKNOWN = (
 
 
 class Refusals:
-    """`refused` and `dropped` count what `ServiceStatistics` says."""
+    """The messages that a service does not take. `refused` and `dropped` count what `ServiceStatistics` says."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -73,9 +80,6 @@ class Refusals:
         self._sender.send_reply(client, number, Failed.of(error))
 
 
-# The counts of the service in front of an engine.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatistics:
     """The service's counts. `dropped` could not be answered, `refused` were answered with Failed before the engine saw
@@ -92,12 +96,6 @@ class ServiceStatistics:
     pending: int
     clients: int
 
-
-# The ZMQ socket in front of an engine: a ROUTER for requests, replies and events, one polling thread. Decides nothing.
-# client DEALER <-> ROUTER [client][envelope][array]... each request is answered exactly once [client][][event] to each
-# client that listens to its session Bytes that are no valid message are answered with Failed where a request number
-# can be read in them; else they are dropped, counted and logged. The engine's own user connects over a private folder.
-# On TCP both sides have keys (CURVE), and the connection's key says for every message whose it is.
 
 HANDSHAKE_MILLISECONDS = 10_000  # after which a connection without the key is closed and its descriptor freed
 REQUESTS_PER_TURN = 64
@@ -396,7 +394,7 @@ class Service:
         known_as = transport.known_as(envelope.id)
         logged = logged_request(envelope, owner, again=known_as is not None and known_as.again)
         self._sender.pending.begin((client, envelope.id), logged, request)
-        answer = self._answer_to(client, envelope.id)
+        answer = partial(self._post, client, envelope.id)
         if isinstance(request, PieceRequest):
             return self._answer_piece(client, request, answer, owner)
         with WorkingOn(logged):
@@ -427,8 +425,8 @@ class Service:
         self._keys[peer] = key  # whose unread refusals these are
         self._refusals.refuse(peer, number, refused)
 
-    def _answer_to(self, client: bytes, number: int) -> Callable[[Reply], None]:
-        return lambda reply: self._outbox.post(Outgoing.of(client, number, reply))
+    def _post(self, client: bytes, number: int, reply: Reply) -> None:
+        self._outbox.post(Outgoing.of(client, number, reply))
 
     def _send_waiting(self, *, woken: bool) -> None:
         self._sender.go_on()

@@ -1,5 +1,5 @@
 """The way of the messages of one client: whole over the private folder, or in pieces, and again, over a line that may
-be lost (lines.py)."""
+be lost (remote/engine/lines.py)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.pieces import sizes_of
 from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Request
 
@@ -18,41 +19,34 @@ MESSAGE_BYTES: Final = 500  # of Python and zmq for a message, besides its frame
 
 def bytes_of(frames: Sequence[codec.WireFrame]) -> int:
     """Return the memory that a message takes."""
-    return MESSAGE_BYTES + sum(memoryview(frame).nbytes for frame in frames)
+    return MESSAGE_BYTES + sum(sizes_of(frames))
 
 
 class Transport(Protocol):
     @property
     def peer(self) -> bytes:
         """The routing id of the connection on which the client is spoken to now."""
-        ...
 
     @property
     def key(self) -> bytes:
         """The key by which the client came."""
-        ...
 
     @property
     def outlives_lines(self) -> bool: ...
     def take(self, number: int) -> bool:
         """Note that a request came. Return False where it had come before."""
-        ...
 
     def known_as(self, number: int) -> RequestId | None:
         """Return the id by which a session knows a request again; None for a client that sends none again."""
-        ...
 
     def reply_again(self, envelope: codec.Envelope[Request]) -> Frames | None:
         """Return the reply that a request got when it came before; None where it is to be done again."""
-        ...
 
     def outgoing(self, number: int, reply: Reply, frames: Frames) -> Frames:
         """Return the frames to send for a reply."""
-        ...
 
     def confirm(self, number: int) -> None:
         """Note that the client has the replies up to that number."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The division of a model's layers among several devices: in order, each filled to the same share of its room."""
+"""The place of a model's weights: whole on the device, or streamed through a ring. Reports it before it loads. The
+layers are found by running the model once on the host, where its weights are mapped from their files. A conversion on
+loading is announced and not cached: a cache would be as large as the models, and has to know when it is stale. Who
+loads a model often saves it once, converted, by transformers' `save_pretrained`."""
 
 from __future__ import annotations
 
@@ -11,18 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, probe_geometry
+from djinn_jupyter.engine.memory.weights import residence
 from djinn_jupyter.engine.memory.weights.copy_engine import measure_link
 from djinn_jupyter.engine.memory.weights.host_weights import HOST
-from djinn_jupyter.engine.memory.weights.residence import (
-    Placement,
-    Reload,
-    ResidentWeights,
-    SplitWeights,
-    Weights,
-    WeightSizes,
-    fits,
-    place,
-)
 from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights, sizes_of
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack
 from djinn_jupyter.engine.model.discovery.recording import LENGTHS, spread_tokens, ways_to_keep_last
@@ -64,7 +58,7 @@ class CardPlan:
         return f"{', '.join(parts)}; embedding and head on {counts[0][0]}".capitalize()
 
 
-def plan_cards(sizes: WeightSizes, allowed: Sequence[tuple[torch.device, int]]) -> CardPlan:
+def plan_cards(sizes: residence.WeightSizes, allowed: Sequence[tuple[torch.device, int]]) -> CardPlan:
     """Return the plan that leaves the fullest device emptiest, as a share of the bytes `allowed` on each. Raises
     ModelDoesNotFit where the weights fill one of them. Every device has a layer at least."""
     devices = [device for device, _ in allowed]
@@ -92,7 +86,7 @@ def plan_cards(sizes: WeightSizes, allowed: Sequence[tuple[torch.device, int]]) 
     return CardPlan(homes=homes, free=free)
 
 
-def _filled(sizes: WeightSizes, rooms: Sequence[int], share: float) -> list[int] | None:
+def _filled(sizes: residence.WeightSizes, rooms: Sequence[int], share: float) -> list[int] | None:
     """Return the layers of each device where none is filled beyond `share`, as many as go on each but one at least for
     every later one; None where that does not hold all."""
     counts, at, layers = list[int](), 0, sizes.layers
@@ -135,8 +129,6 @@ def _place(module: nn.Module, home: torch.device, placed: dict[int, torch.device
 def _own(module: nn.Module) -> list[Tensor]:
     return [one for one in (*module._parameters.values(), *module._buffers.values()) if one is not None]
 
-
-# The bytes of a GPU that stay free beside weights and pages, measured by a pass before the pages have their limit.
 
 MEASURED_POSITIONS: Final = 8192  # at most: what a pass takes grows with its length, the time to measure it too
 LARGEST_SHARE: Final = 4  # a quarter of what is free at most, so that long contexts leave pages as well
@@ -192,11 +184,6 @@ def room_on(device: torch.device, card_memory: int | None) -> int:
     return min(free, max(0, allowed - torch.cuda.memory_reserved(device)))
 
 
-# The place of a model's weights: whole on the device, or streamed through a ring. Reports it before it loads. The
-# layers are found by running the model once on the host, where its weights are mapped from their files. A conversion
-# on loading is announced and not cached: a cache would be as large as the models, and has to know when it is stale.
-# Who loads a model often saves it once, converted, by transformers' `save_pretrained`.
-
 Tell = Callable[[str], None]
 DEMO_PAGE_POSITIONS = 16
 LEAST_PAGES = 4  # the self-test has two sessions and a fork
@@ -210,13 +197,13 @@ class Settled:
     the sentence on several devices or ranks."""
 
     identity: ModelIdentity
-    weights: Weights
+    weights: residence.Weights
     page_bytes: int
     cards: CardPlan | None = None
     placed: str | None = None
 
 
-def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
+def foresee(config: EngineConfig, tell: Tell) -> residence.Placement | None:
     """Estimate from the configuration alone which weights stay and which stream, and tell it; None where all fits.
     Raises ModelDoesNotFit before anything is loaded. An estimate, as the layers are found only when the model runs."""
     devices = choose_devices(config)
@@ -234,11 +221,11 @@ def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
         plan_cards(sizes, _rooms(config, devices))
         return None
     assert allowed is not None
-    if fits(sizes.total, allowed):
+    if residence.fits(sizes.total, allowed):
         if _bound(config, device) is None and not config.cuda_graphs:
             tell(_estimate(sizes.total, free_on(device, config.card_memory)))
         return None
-    placement = place(sizes, allowed, link=measure_link(device, allowed))
+    placement = residence.place(sizes, allowed, link=measure_link(device, allowed))
     for line in placement.lines():
         tell(line)
     return placement
@@ -256,8 +243,8 @@ def settle(
     config: EngineConfig,
     loaded: LoadedModel,
     tell: Tell = lambda line: None,
-    reload: Reload | None = None,
-    foreseen: Placement | None = None,
+    reload: residence.Reload | None = None,
+    foreseen: residence.Placement | None = None,
 ) -> Settled:
     """Bring a loaded model's weights to their place for computing. Raises ModelDoesNotFit and ModelRefused."""
     if config.devices is not None:
@@ -266,8 +253,8 @@ def settle(
     identity = identity_of(loaded.model, loaded.device)  # of the whole model: journals name it by that
     leave_out(loaded.model)
     total = sizes_of(loaded.model, ()).total
-    if allowed is None or fits(total, allowed):
-        weights = ResidentWeights(_on_device(loaded), loaded.device, reload, loaded.files)
+    if allowed is None or residence.fits(total, allowed):
+        weights = residence.ResidentWeights(_on_device(loaded), loaded.device, reload, loaded.files)
         bound = _bound(config, loaded.device)
         pages = _pages_left(config, loaded, tell) if bound is None else bound - total
         return Settled(identity=identity, weights=weights, page_bytes=pages)
@@ -276,7 +263,7 @@ def settle(
     sizes = sizes_of(loaded.model, stack.layers)
     link = measure_link(loaded.device, allowed) if foreseen is None else foreseen.link
     geometry = probe_geometry(loaded.model, HOST, page_positions(config))
-    placement = place(sizes, allowed, link=link, pages=least_page_bytes(geometry))
+    placement = residence.place(sizes, allowed, link=link, pages=least_page_bytes(geometry))
     if foreseen is None or _layers(placement) != _layers(foreseen):
         for line in placement.lines():
             tell(line)
@@ -301,7 +288,7 @@ def _pages_left(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> int:
     return pages
 
 
-def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, reload: Reload | None) -> Settled:
+def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, reload: residence.Reload | None) -> Settled:
     """Spread a loaded model's layers over the devices of `config`, and have passes cross from one to the next."""
     devices = choose_devices(config)
     identity = identity_of(loaded.model, loaded.device)
@@ -322,7 +309,7 @@ def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, relo
             f"{loaded.name} does not fit on {config.devices}: {str(error).splitlines()[0]} Name more devices."
         ) from error
     cross(stack.layers, plan.homes)
-    weights = ResidentWeights(loaded.model, loaded.device, reload, loaded.files)
+    weights = residence.ResidentWeights(loaded.model, loaded.device, reload, loaded.files)
     return Settled(
         identity=identity, weights=weights, page_bytes=min(plan.free.values()), cards=plan, placed=plan.line()
     )
@@ -331,12 +318,12 @@ def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, relo
 def settle_part(config: EngineConfig, loaded: LoadedModel, identity: ModelIdentity) -> Settled:
     """Bring rank 0's part of a split model to its device. Raises ModelDoesNotFit: parts do not stream."""
     allowed, total = _allowed(config, loaded.device), sizes_of(loaded.model, ()).total
-    if allowed is not None and not fits(total, allowed):
+    if allowed is not None and not residence.fits(total, allowed):
         raise ModelDoesNotFit(
             f"The part of {loaded.name} on {loaded.device} takes {spell_bytes(total)}, of {spell_bytes(allowed)} "
             "there: split it among more ranks, or allow more with --device-memory; split layers do not stream."
         )
-    weights = SplitWeights(_on_device(loaded), loaded.device, stamps=loaded.files)
+    weights = residence.SplitWeights(_on_device(loaded), loaded.device, stamps=loaded.files)
     bound = _bound(config, loaded.device)
     pages = free_for_pages(loaded.device, config.card_memory) if bound is None else bound - total
     placed = f"Each layer is split among {identity.tensor_parallel} ranks; embedding, head and pages on {loaded.device}"
@@ -352,7 +339,7 @@ def _rooms(config: EngineConfig, devices: Sequence[torch.device]) -> list[tuple[
     return rooms
 
 
-def _layers(placement: Placement) -> tuple[tuple[int, ...], int]:
+def _layers(placement: residence.Placement) -> tuple[tuple[int, ...], int]:
     """Return the layers that stream and the count of all, by which plans are compared: some bytes of alignment are
     known only when loaded."""
     return placement.streaming, len(placement.sizes.layers)

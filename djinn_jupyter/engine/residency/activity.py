@@ -76,8 +76,6 @@ class IdleTimes:
         return self.lasted(session, now) / (TIMES_SOONER if focused else 1.0)
 
 
-# Statistics of prefetches: sessions brought back before a request needs them. Moves nothing, and decides nothing.
-
 Signal = Literal["focused", "expected", "announced"]
 
 PATIENCE: Final = 60.0  # seconds in which a session must be used for its signal to have come true
@@ -151,8 +149,6 @@ class Prefetching:
             self._record = (MEMORY * true + came_true, MEMORY * all_ + 1.0)
 
 
-# The moments at which to begin to bring back sessions that announced their return. The clock is the caller's.
-
 MARGIN_SECONDS: Final = 0.1  # a layer of another session's prefill may lie between two looks
 TIMES_THE_WAY: Final = 2.0  # past moves are slower and faster than their mean
 AGAIN_SECONDS: Final = 0.1  # after a look that found no room
@@ -218,8 +214,6 @@ class SessionActivity:
     def signals(self, session: str) -> Signals:
         return self._signals.get(session, QUIET)
 
-    # ------------------------------------------------------------------------------------------- activity
-
     def note(self, session: Session, activity: Activity) -> None:
         """Note an activity of the session's notebook. May begin to bring the session back."""
         self._signals[session.name] = self.signals(session.name).noted(activity)
@@ -270,8 +264,6 @@ class SessionActivity:
         self._idle_times.forget(session)
         self._prefetching.left(session)
 
-    # ------------------------------------------------------------------------------------------- eviction
-
     def choose(self, sessions: Sequence[Session], need: int) -> list[Session]:
         """Return the sessions to evict so that `need` bytes are free, then the others, in case some of those cannot
         leave."""
@@ -291,8 +283,6 @@ class SessionActivity:
             rested_seconds=self._idle_times.lasted(session.name, now),
             remaining_seconds=self._idle_times.remaining(session.name, now, focused=self.signals(session.name).focused),
         )
-
-    # ------------------------------------------------------------------------------------------ prefetch
 
     def statistics(self) -> PrefetchStatistics:
         counts = self._prefetching.counts

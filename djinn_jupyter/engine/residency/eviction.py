@@ -69,8 +69,6 @@ class Eviction:
         self._owner_budgets = owner_budgets or OwnerBudgets(sessions, swapping.storage_table)
         self._changes, self._changed = 0, clock()
 
-    # --------------------------------------------------------------------------------------- for want of pages
-
     def find(self, wanting: Session, need: int) -> bool:
         """Evict other sessions until the bytes missing for `need` (at least one session's) are on their way out. Return
         True when there is room now or waiting for the next change helps; False when no session can leave, none is at
@@ -202,8 +200,6 @@ class Eviction:
         names = self.swapping.tiers.names
         granted = [tier for tier in names if self._owner_budgets.takes(session, tier)]
         return granted if cause != "pressure" else [*granted, *(tier for tier in names if tier not in granted)]
-
-    # ------------------------------------------------------------------------------------------- idleness
 
     def attend(self) -> None:
         """Work for an idle engine: write resting sessions through, swap out those that have rested for long, and give

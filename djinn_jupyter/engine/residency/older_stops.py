@@ -39,8 +39,6 @@ class OlderStops:
         self._failed: dict[MoverBatch, DjinnError] = {}
         self._unwritten: dict[Storage, DjinnError] = {}
 
-    # -------------------------------------------------------------------------------------------- leaving
-
     def push_out(self, need: int, of: Callable[[Session], bool] = lambda session: True) -> tuple[int, bool]:
         """Evict `need` bytes of the sessions `of` from the device, the longest unused session's first. Return the bytes
         that have left or are on their way, and True where some have left: storages with a copy leave at once."""
@@ -139,8 +137,6 @@ class OlderStops:
         if error is not None or (tier == "disk" and not self._store([storage], "disk")):
             self._unwritten[storage] = error or TierFull("The disk tier is full.")
 
-    # -------------------------------------------------------------------------------------------- coming back
-
     @contextmanager
     def pinned(self, tensors: Iterable[Tensor]) -> Iterator[list[Storage]]:
         """Pin the storages of these tensors: they stay on the device, or are loaded without being evicted again."""
@@ -168,8 +164,6 @@ class OlderStops:
         for batch in batches:
             if batch in self._failed:
                 raise self._failed.pop(batch)
-
-    # -------------------------------------------------------------------------------------------- to the disk
 
     def bound(self, session: Session) -> None:
         """Send the stops beyond those that the session keeps in memory to the disk. Where the disk is off or full, or a

@@ -121,8 +121,6 @@ class Residency:
             raise self.owner_budgets.refusal(session, need)
         return self.in_owner_budget(session, need)
 
-    # --- what sessions do ------------------------------------------------------------------------------------------
-
     def announce_rest(self, session: Session, seconds: float) -> None:
         """Note that the session will be used again in so many seconds: it leaves the device now where idleness would
         make it leave before that, and is brought back in time."""
@@ -148,8 +146,6 @@ class Residency:
         session.residence.give_up_move()
         self.let_go()
         self.activity.closed(session.name)
-
-    # --- moves -----------------------------------------------------------------------------------------------------
 
     @property
     def changes(self) -> int:
@@ -186,8 +182,6 @@ class Residency:
         self.swapping.begin_anew(session)
         self.let_go()
 
-    # --- room ------------------------------------------------------------------------------------------------------
-
     def find(self, wanting: Session, need: int) -> bool:
         """Evict other sessions. Return True when there is room now or waiting for the next change helps."""
         return self.eviction.find(wanting, need)
@@ -199,8 +193,6 @@ class Residency:
     def drop_copies(self, person: str) -> bool:
         """Drop the copies on the host of what is on the device of a person. Return True where there were any."""
         return self.swapping.drop_copies_of_the_present(lambda session: person_of(session.name) == person)
-
-    # --- without a request -----------------------------------------------------------------------------------------
 
     @property
     def has_to_look(self) -> bool:
@@ -217,8 +209,6 @@ class Residency:
         self._storage_table.purge()
         self.eviction.attend()
 
-
-# The tiers of an engine, from its configuration and the machine's memory.
 
 FOLDER: Final = "djinn"
 

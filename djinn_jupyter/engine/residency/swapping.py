@@ -59,8 +59,6 @@ class Swapping:
         self.changes = 0
         self.gives_back = False
 
-    # -------------------------------------------------------------------------------------------- verbs
-
     def may_leave(self, session: Session) -> bool:
         """True where the session is on the device and nothing uses its bytes now."""
         here = session.residence
@@ -189,8 +187,6 @@ class Swapping:
         going = [item for key, item in found.items() if key not in needed]
         self._leave(going)
         return sum(item.nbytes for item in going)
-
-    # ------------------------------------------------------------------------------------- how a move goes
 
     def advance(self, session: Session) -> None:
         """Do what can be done now for a session's move. An error ends the move; one other than want of room is
@@ -366,8 +362,6 @@ class Swapping:
         self.note_change()
         self.advance(session)
 
-    # -------------------------------------------------------------------------------------------- places
-
     def _needed(self, leaving: Sequence[Session]) -> set[int]:
         """Return the identities of the items of sessions that are on the device and not in `leaving`."""
         others = [s for s in self._sessions.values() if s not in leaving and s.residence.state not in ("host", "disk")]
@@ -400,8 +394,6 @@ def _unforeseen(session: Session, error: Exception) -> DjinnError:
     )
 
 
-# The time to bring bytes back from a tier, estimated from past moves.
-
 BEFORE: Final[dict[Tier, float]] = {"host": 8e9, "disk": 1e9}  # bytes/s, assumed before the first move
 WEIGHED: Final = 64 << 20  # bytes: the weight of that guess
 MEMORY: Final = 0.9  # factor on past moves, at each move
@@ -417,10 +409,7 @@ class Bandwidth:
     def learn(self, transfer: Transfer) -> None:
         if transfer.direction == "in" and transfer.bytes_moved:
             size, seconds = self._moved[transfer.tier]
-            self._moved[transfer.tier] = (
-                MEMORY * size + transfer.bytes_moved,
-                MEMORY * seconds + transfer.seconds,
-            )
+            self._moved[transfer.tier] = (MEMORY * size + transfer.bytes_moved, MEMORY * seconds + transfer.seconds)
 
     def seconds(self, tier: Tier, size: int) -> float:
         """Return the seconds for `size` bytes from `tier` to the device."""

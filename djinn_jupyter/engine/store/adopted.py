@@ -40,25 +40,12 @@ if TYPE_CHECKING:
     from djinn_jupyter.engine.session.session import Session
 
 
-Fetch = Callable[[KeptStored], Tensor]
 DiskSpot = tuple[int, int, int]
 """First byte, bytes, checksum."""
 
 
 class NotThere(Exception):
     """A page or state is not, or no longer, in the file."""
-
-
-# ------------------------------------------------------------------------------------------------- into an image
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedStates:
-    """The states' part of a `PlacesImage`."""
-
-    storages: dict[int, DiskSpot]
-    states: StatesImage
-    lines: dict[int, dict[int, StatesImage]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +63,9 @@ Names = MutableMapping[LayerState, Named]
 
 def name_states(
     session: Session, image: SessionImage, storage_table: StorageTable, tier: DiskTier, names: Names
-) -> NamedStates:
-    """Return where the states of a session without work under way lie. Raises NotThere unless all of them are in the
-    file. `names` are kept from image to image."""
+) -> tuple[dict[int, DiskSpot], StatesImage, dict[int, dict[int, StatesImage]]]:
+    """Return where the states of a session without work under way lie: `storages`, `states` and `lines` of a
+    `PlacesImage`. Raises NotThere unless all of them are in the file. `names` are kept from image to image."""
     all_storages_of(session, storage_table)  # drops the copies of storages that passes have written since
     naming = _Naming(storage_table, tier)
     try:
@@ -90,7 +77,7 @@ def name_states(
         }
     except CheckpointRefused as unknown:
         raise NotThere from unknown
-    return NamedStates(storages=naming.storages, states=states, lines=generations)
+    return naming.storages, states, generations
 
 
 class _Naming:
@@ -158,8 +145,6 @@ def generations_of(session: Session, image: SessionImage) -> dict[int, Generatio
     return generations
 
 
-# ----------------------------------------------------------------------------------------------- out of an image
-
 Held = tuple[Storage, UntypedStorage]
 
 
@@ -182,9 +167,10 @@ class AdoptedStates:
         adopting = _Adopting(self, storage_table, places, session.residence.version)
         now = states_of(runtime, places.states, adopting.own)
         generations = generations_of(session, image)
-        kept = {
-            number: _generation_states(runtime, places.lines.get(number, {}), adopting.common) for number in generations
-        }
+        kept: dict[int, dict[int, States]] = {number: {} for number in generations}
+        for number in generations:
+            for length, states in places.lines.get(number, {}).items():
+                kept[number][length] = states_of(runtime, states, adopting.common)
         if any(set(kept[number]) != set(generation.states) for number, generation in generations.items()):
             raise CheckpointRefused("It does not say where all of its lines' states are.")
         cache.adopt_states(now)
@@ -208,20 +194,12 @@ class AdoptedStates:
         return storage, raw
 
 
-def _generation_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch: Fetch) -> dict[int, States]:
-    return {length: states_of(runtime, states, fetch) for length, states in named.items()}
-
-
 class _Adopting:
     """Holds one session's storages until all of its tensors are made."""
 
     def __init__(self, adopted: AdoptedStates, storage_table: StorageTable, places: PlacesImage, version: int) -> None:
-        self._adopted, self._storage_table, self._spots, self._version = (
-            adopted,
-            storage_table,
-            places.storages,
-            version,
-        )
+        self._adopted, self._storage_table = adopted, storage_table
+        self._spots, self._version = places.storages, version
         self._held: dict[int, Held] = {}
 
     def own(self, stored: KeptStored) -> Tensor:
@@ -280,8 +258,6 @@ class KeptPages:
         """Delete the file, which no engine will look for; it stays usable until it is closed."""
         self.path.unlink(missing_ok=True)
 
-    # ---------------------------------------------------------------------------------------------- into an image
-
     def places_of(self, session: Session, image: SessionImage) -> PlacesImage | None:
         """Return where all rows and states of a session lie, given its image; None where some of them are not in the
         file, or there are none."""
@@ -289,23 +265,19 @@ class KeptPages:
             return None
         try:
             groups = tuple(_places(group, self._tier) for group in session.cache.groups)
-            named = name_states(session, image, session.storage_table, self._tier, self._names)
+            storages, states, lines = name_states(session, image, session.storage_table, self._tier, self._names)
         except NotThere:
             return None
-        if not named.storages and not any(group.pages for group in groups):
+        if not storages and not any(group.pages for group in groups):
             return None
-        return PlacesImage(
-            file=self.file, groups=groups, storages=named.storages, states=named.states, lines=named.lines
-        )
-
-    # ------------------------------------------------------------------------------------------- out of an image
+        return PlacesImage(file=self.file, groups=groups, storages=storages, states=states, lines=lines)
 
     def begin_with(self, images: Iterable[SessionImage]) -> None:
         """Make the file as long as the images' pages and states need. Raises TierFull."""
         places = [image.places for image in images if image.places is not None and image.places.file == self.file]
         ends = [at + group.page_bytes for one in places for group in one.groups for at, _ in group.pages]
         ends += [at + nbytes for one in places for at, nbytes, _ in one.storages.values()]
-        self._tier.begin_with(max(ends, default=0))
+        self._tier.grow(max(ends, default=0))
 
     def adopt(self, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage) -> bool:
         """Give a session that was rebuilt without rows and states those that the image names, all of them still on

@@ -28,19 +28,6 @@ from djinn_jupyter.engine.loop.scheduler import Scheduler
 from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.store.image import ArrayHead, SessionImage, TapImage, TensorTable, decode
-from djinn_jupyter.engine.store.records import (
-    ARRAY,
-    LABEL,
-    SESSION,
-    Arrays,
-    Damaged,
-    FoundRecord,
-    NotOurs,
-    OtherFormat,
-    RecordReader,
-    Torn,
-    Writer,
-)
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.files import PART, Abandoned, force, force_names, make_folder, open_plain, written_aside
 from djinn_jupyter.wire.base import Frozen, known_to_the_same, person_of
@@ -112,8 +99,6 @@ class CheckpointFolder:
     def count(self) -> None:
         """Do nothing: the sizes of files are read when they are asked for."""
 
-    # --------------------------------------------------------------------------------------------- names
-
     def file_of(self, name: str) -> Path:
         """Return the path of a checkpoint to be saved under `name`. Raises UsageError for an invalid name."""
         strange = {c for c in name if c in '/\\:*?"<>|' or not c.isprintable()}
@@ -177,16 +162,8 @@ class CheckpointFolder:
                 if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
                     path.unlink()
 
-    # --------------------------------------------------------------------------------------------- verbs
-
     def save(
-        self,
-        name: str,
-        image: SessionImage,
-        entry: CheckpointDescription,
-        *,
-        replace: bool,
-        abandoned: threading.Event,
+        self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
     ) -> tuple[CheckpointDescription, str]:
         """Write the file under a temporary name, then give it its name when it is whole and on the disk. Raises
         StorageFailed when the disk refuses, leaving nothing behind; UsageError when the name was taken meanwhile."""
@@ -197,11 +174,11 @@ class CheckpointFolder:
             make_folder(self.folder)
             self._clear()
             with written_aside(path) as (file, aside):
-                writer = Writer(file)
+                writer = records.Writer(file)
                 writer.begin()
-                writer.record(LABEL, label)
+                writer.record(records.LABEL, label)
                 _write_arrays(writer, arrays, abandoned)
-                writer.record(SESSION, body)
+                writer.record(records.SESSION, body)
                 _to_disk(file)
                 if abandoned.is_set():
                     raise Abandoned
@@ -224,16 +201,16 @@ class CheckpointFolder:
 
     def _read(self, file: BinaryIO) -> Kept:
         with _sentences():
-            reader = RecordReader(file)
+            reader = records.RecordReader(file)
             label = _label(reader)
             check_identity(label.model, self.identity)
-            found: dict[int, FoundRecord] = {}
-            while (record := _required(reader.next())).kind == ARRAY:
+            found: dict[int, records.FoundRecord] = {}
+            while (record := _required(reader.next())).kind == records.ARRAY:
                 assert record.head is not None
                 found[record.head.number] = record
-            if record.kind != SESSION or reader.next() is not None:
-                raise Damaged
-            image = decode(reader.body(record), SessionImage, Arrays(reader, found, self.device))
+            if record.kind != records.SESSION or reader.next() is not None:
+                raise records.Damaged
+            image = decode(reader.body(record), SessionImage, records.Arrays(reader, found, self.device))
         return Kept(label=label, image=image)
 
     def list(self, person: str | None = None) -> Checkpoints:
@@ -296,17 +273,17 @@ def _site_of(image: SessionImage, tap: TapImage) -> str:
     return str(tap.site) if met is None else met.site
 
 
-def _label(reader: RecordReader) -> Label:
+def _label(reader: records.RecordReader) -> Label:
     found = _required(reader.next(HEAD_BYTES))
-    if found.kind != LABEL:
-        raise Damaged
+    if found.kind != records.LABEL:
+        raise records.Damaged
     return decode(reader.body(found), Label, {})
 
 
-def _required(found: FoundRecord | None) -> FoundRecord:
+def _required(found: records.FoundRecord | None) -> records.FoundRecord:
     """Return `found`. Raises Torn where the file has ended."""
     if found is None:
-        raise Torn
+        raise records.Torn
     return found
 
 
@@ -314,9 +291,9 @@ def told(path: Path) -> CheckpointDescription | None:
     """Return a file's list entry under the file's own name, since it may have been renamed or come from elsewhere."""
     try:
         with open_plain(path) as file:
-            entry = _label(RecordReader(file)).checkpoint
+            entry = _label(records.RecordReader(file)).checkpoint
             size = os.fstat(file.fileno()).st_size
-    except (OSError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
+    except (OSError, records.NotOurs, records.OtherFormat, records.Torn, records.Damaged, CheckpointRefused):
         return None
     return msgspec.structs.replace(entry, name=_shown(path), bytes_stored=size)
 
@@ -350,13 +327,13 @@ def _sentences() -> Iterator[None]:
     """Turn a file's errors into sentences (CheckpointRefused)."""
     try:
         yield
-    except NotOurs:
+    except records.NotOurs:
         raise CheckpointRefused("It is not a checkpoint of Djinn.") from None
-    except OtherFormat as other:
+    except records.OtherFormat as other:
         raise CheckpointRefused(former_files.refusal(other.args[0], records.FORMAT)) from None
-    except Torn:
+    except records.Torn:
         raise CheckpointRefused("It is truncated: its end is missing.") from None
-    except Damaged:
+    except records.Damaged:
         raise CheckpointRefused("It is damaged: its bytes are not those that were written.") from None
 
 
@@ -368,7 +345,9 @@ def _storage(what: str) -> Iterator[None]:
         raise StorageFailed(f"{what}: {error.strerror or error}.") from error
 
 
-def _write_arrays(writer: Writer, arrays: Sequence[tuple[ArrayHead, Tensor]], abandoned: threading.Event) -> None:
+def _write_arrays(
+    writer: records.Writer, arrays: Sequence[tuple[ArrayHead, Tensor]], abandoned: threading.Event
+) -> None:
     for head, tensor in arrays:
         if abandoned.is_set():
             raise Abandoned
@@ -394,8 +373,6 @@ def _put_in_place(aside: Path, path: Path, name: str, *, replace: bool) -> None:
             raise name_taken(name)
     aside.replace(path)
 
-
-# File work, done by a thread of its own while the engine's thread goes on. Independent of sessions and files.
 
 Outcome = TypeVar("Outcome")
 UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]

@@ -18,30 +18,7 @@ from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.pass_log import Passes, PassLog
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.store.image import (
-    AnsweredImage,
-    BreakpointImage,
-    CachedEditImage,
-    ChangeImage,
-    EditImage,
-    EntryImage,
-    FrameImage,
-    GenerationImage,
-    GroupRows,
-    HeldRule,
-    HistoryImage,
-    OverrideImage,
-    PassesImage,
-    PassLogImage,
-    RuleImage,
-    RunRows,
-    SessionImage,
-    StatesImage,
-    StopImage,
-    TapImage,
-    TokensImage,
-    WatchImage,
-)
+from djinn_jupyter.engine.store import image as kept
 from djinn_jupyter.engine.store.values import keep
 
 SHARED: Final = "what the layers of a stopped pass hand on to each other"
@@ -53,19 +30,19 @@ class DumpedFrames:
     generator is the same where nothing was drawn. Releases what the next image does not contain."""
 
     def __init__(self) -> None:
-        self._frames: dict[int, tuple[Frame, FrameImage]] = {}
-        self._frames_now: dict[int, tuple[Frame, FrameImage]] = {}
-        self._entries: dict[int, tuple[Frame, EntryImage]] = {}
-        self._entries_now: dict[int, tuple[Frame, EntryImage]] = {}
+        self._frames: dict[int, tuple[Frame, kept.FrameImage]] = {}
+        self._frames_now: dict[int, tuple[Frame, kept.FrameImage]] = {}
+        self._entries: dict[int, tuple[Frame, kept.EntryImage]] = {}
+        self._entries_now: dict[int, tuple[Frame, kept.EntryImage]] = {}
         self._drawn: dict[int, tuple[Generation, Tensor]] = {}
         self._drawn_now: dict[int, tuple[Generation, Tensor]] = {}
 
-    def image(self, frame: Frame) -> FrameImage:
+    def image(self, frame: Frame) -> kept.FrameImage:
         known = self._frames_now.get(id(frame)) or self._frames.get(id(frame)) or (frame, _frame(frame))
         self._frames_now[id(frame)] = known
         return known[1]
 
-    def entry(self, frame: Frame) -> EntryImage:
+    def entry(self, frame: Frame) -> kept.EntryImage:
         """Return the image of the frame at which a pass of the log was entered."""
         known = self._entries.get(id(frame)) or (frame, _entry(frame))
         self._entries_now[id(frame)] = known
@@ -86,8 +63,8 @@ class DumpedFrames:
 
 
 def dump_session(
-    session: Session, rows: tuple[GroupRows, ...] | None, frames: DumpedFrames | None = None
-) -> SessionImage:
+    session: Session, rows: tuple[kept.GroupRows, ...] | None, frames: DumpedFrames | None = None
+) -> kept.SessionImage:
     """Return the image of a session: stopped, idle, or idle at its last committed step where it runs. `frames` are
     those of the previous image.
 
@@ -101,10 +78,10 @@ def dump_session(
 
 
 def with_values(
-    image: SessionImage, away: Callable[[Tensor], bool], value_of: Callable[[Tensor], Tensor]
-) -> SessionImage:
+    image: kept.SessionImage, away: Callable[[Tensor], bool], value_of: Callable[[Tensor], Tensor]
+) -> kept.SessionImage:
     """Return the same image with copies in place of the tensors that are swapped out (`away`)."""
-    found: SessionImage = _Copying(away, value_of).copied(image)
+    found: kept.SessionImage = _Copying(away, value_of).copied(image)
     return found
 
 
@@ -135,13 +112,13 @@ class _Copying:
         return self._made[id(tensor)]
 
 
-def group_rows(geometry: GroupGeometry, rows: Rows) -> GroupRows:
-    return GroupRows(
+def group_rows(geometry: GroupGeometry, rows: Rows) -> kept.GroupRows:
+    return kept.GroupRows(
         layers=tuple(layer.cache_layer for layer in geometry.layers),
         window=geometry.window,
         first=rows.first,
         end=rows.end,
-        runs=tuple(RunRows(keys=keys, values=values) for keys, values in rows.runs),
+        runs=tuple(kept.RunRows(keys=keys, values=values) for keys, values in rows.runs),
     )
 
 
@@ -154,15 +131,15 @@ class _Dump:
         self.paused = session.state == "paused"
         self._frames: dict[int, int] = {}
         self._generations: dict[int, int] = {}
-        self._frame_images: list[FrameImage] = []
-        self._generation_images: list[GenerationImage] = []
+        self._frame_images: list[kept.FrameImage] = []
+        self._generation_images: list[kept.GenerationImage] = []
 
-    def image(self, rows: tuple[GroupRows, ...] | None) -> SessionImage:
+    def image(self, rows: tuple[kept.GroupRows, ...] | None) -> kept.SessionImage:
         session = self.session
         frame = self._frame(session.frame) if self.paused and session.frame is not None else None
         generation = None if session.generation is None else self._generation(session.generation)
         history = self._history()
-        return SessionImage.of(
+        return kept.SessionImage.of(
             session,
             paused=self.paused,
             tokens=self._own_tokens,
@@ -172,9 +149,9 @@ class _Dump:
             line=generation,
             history=history,
             edits=session.edits_in_force,
-            edits_made=tuple(EditImage.of(one) for one in session.edits) if self.paused else (),
+            edits_made=tuple(kept.EditImage.of(one) for one in session.edits) if self.paused else (),
             breakpoints=tuple(_breakpoint(b) for b in session.breakpoints.values()),
-            rules=tuple(RuleImage.of(one, **_taps(one), sizes=one.sizes()) for one in session.rules.values()),
+            rules=tuple(kept.RuleImage.of(one, **_taps(one), sizes=one.sizes()) for one in session.rules.values()),
             watches=tuple(_watch(one) for one in session.watches.values()),
             logits=None if session.state == "running" else session.logits_1V,
             journal=_states(session.saved_states) if self.paused else {},
@@ -185,28 +162,28 @@ class _Dump:
             lost=session.needs_recompute,
             adapter=None if session.adapter is None else session.adapter.identity,
             shares=session.shares.by_person,
-            answered=tuple(map(AnsweredImage.of, session.answered)) if self.light else (),
+            answered=tuple(map(kept.AnsweredImage.of, session.answered)) if self.light else (),
             let_go=session.answered.let_go if self.light else {},
             moving=session.moving.present,
             holder=(session.holder or session.left_by) if self.light else None,
         )
 
-    def _live_states(self) -> StatesImage:
+    def _live_states(self) -> kept.StatesImage:
         """Return the states at the committed length; where a pass is stopped, its present states."""
         live = self.session.cache.capture_all()
         return _states(live if self.paused else {**live, **self.session.saved_states})
 
-    def _history(self) -> HistoryImage:
+    def _history(self) -> kept.HistoryImage:
         history = self.session.history
-        return HistoryImage.of(
+        return kept.HistoryImage.of(
             history,
             stops=tuple(self._stop(stop) for stop in history.written),
             present=history.present - history.unwritten if self.paused and history.present is not None else None,
             dropped=history.dropped + history.unwritten,
         )
 
-    def _stop(self, stop: StopRecord) -> StopImage:
-        return StopImage.of(
+    def _stop(self, stop: StopRecord) -> kept.StopImage:
+        return kept.StopImage.of(
             stop,
             frame=self._frame(stop.frame),
             line=self._generation(stop.generation),
@@ -214,11 +191,11 @@ class _Dump:
             left_as=None if stop.left_as is None else self._frame(stop.left_as),
         )
 
-    def _tokens(self, tokens: tuple[int, ...]) -> TokensImage:
+    def _tokens(self, tokens: tuple[int, ...]) -> kept.TokensImage:
         """Store the tokens by their number where they begin the session's own tokens, as nearly all stops of a line
         do."""
         shared = len(tokens) if self._own_tokens[: len(tokens)] == tokens else 0
-        return TokensImage(shared=shared, rest=tokens[shared:])
+        return kept.TokensImage(shared=shared, rest=tokens[shared:])
 
     def _frame(self, frame: Frame) -> int:
         if id(frame) not in self._frames:
@@ -235,10 +212,10 @@ class _Dump:
         return self._generations[id(generation)]
 
 
-def _frame(frame: Frame) -> FrameImage:
-    return FrameImage.of(
+def _frame(frame: Frame) -> kept.FrameImage:
+    return kept.FrameImage.of(
         frame,
-        tap=None if frame.tap is None else TapImage.of(frame.tap),
+        tap=None if frame.tap is None else kept.TapImage.of(frame.tap),
         inlays=tuple(_override(override) for override in frame.overrides),
         shared=keep(dict(frame.shared), SHARED),
         states=None if frame.states is None else _states(frame.states),
@@ -246,17 +223,17 @@ def _frame(frame: Frame) -> FrameImage:
     )
 
 
-def _override(override: Override) -> OverrideImage:
-    changes = (ChangeImage.of(change, size=float(change.size)) for change in override.changes)
-    return OverrideImage.of(override, tap=TapImage.of(override.tap), changes=tuple(changes))
+def _override(override: Override) -> kept.OverrideImage:
+    changes = (kept.ChangeImage.of(change, size=float(change.size)) for change in override.changes)
+    return kept.OverrideImage.of(override, tap=kept.TapImage.of(override.tap), changes=tuple(changes))
 
 
-def _states(states: Mapping[int, LayerState]) -> StatesImage:
+def _states(states: Mapping[int, LayerState]) -> kept.StatesImage:
     return {layer: keep(dict(state.fields), STATES) for layer, state in states.items()}
 
 
-def _generation(generation: Generation, generator: Tensor, *, light: bool) -> GenerationImage:
-    return GenerationImage.of(
+def _generation(generation: Generation, generator: Tensor, *, light: bool) -> kept.GenerationImage:
+    return kept.GenerationImage.of(
         generation,
         sampling=generation.sampler.sampling,
         prompt_length=generation.sampler.prompt_length,
@@ -272,50 +249,50 @@ def _generation(generation: Generation, generator: Tensor, *, light: bool) -> Ge
     )
 
 
-def _breakpoint(one: Breakpoint) -> BreakpointImage:
-    return BreakpointImage.of(one, tap=_tap(one), when=None if one.condition is None else one.condition.text)
+def _breakpoint(one: Breakpoint) -> kept.BreakpointImage:
+    return kept.BreakpointImage.of(one, tap=_tap(one), when=None if one.condition is None else one.condition.text)
 
 
-def _watch(one: Watch) -> WatchImage:
+def _watch(one: Watch) -> kept.WatchImage:
     values, positions, runs = (tuple(part) for part in (one.values, one.positions, one.runs))
-    return WatchImage.of(one, tap=_tap(one), values=values, positions=positions, runs=runs)
+    return kept.WatchImage.of(one, tap=_tap(one), values=values, positions=positions, runs=runs)
 
 
 def _taps(rule: Rule) -> dict[str, Any]:
     """Return the first tap of a rule and those after it."""
     first, *more = (
-        TapImage(site=s, kind=tap.kind, added=tap.added) for s, tap in zip(rule.sites, rule.taps, strict=True)
+        kept.TapImage(site=s, kind=tap.kind, added=tap.added) for s, tap in zip(rule.sites, rule.taps, strict=True)
     )
     return {"tap": first, "more": tuple(more)}
 
 
-def _tap(placed: Breakpoint | Watch) -> TapImage:
+def _tap(placed: Breakpoint | Watch) -> kept.TapImage:
     """Return the tap with the site as it was named, which may have a selector."""
-    return TapImage(site=placed.site, kind=placed.tap.kind, added=placed.tap.added)
+    return kept.TapImage(site=placed.site, kind=placed.tap.kind, added=placed.tap.added)
 
 
-def _pass_log(log: PassLog, dumped: DumpedFrames) -> PassLogImage:
+def _pass_log(log: PassLog, dumped: DumpedFrames) -> kept.PassLogImage:
     sets: dict[tuple[int, ...], int] = {}
-    kept: list[tuple[HeldRule, ...]] = []
-    passes: list[PassesImage] = []
+    held: list[tuple[kept.HeldRule, ...]] = []
+    passes: list[kept.PassesImage] = []
     for one in log.passes:
         key = tuple(id(rule) for rule in one.rules)
         if key not in sets:
-            sets[key] = len(kept)
-            kept.append(tuple(HeldRule.of(rule, **_taps(rule)) for rule in one.rules))
+            sets[key] = len(held)
+            held.append(tuple(kept.HeldRule.of(rule, **_taps(rule)) for rule in one.rules))
         passes.append(_passes(one, sets[key], dumped))
-    return PassLogImage(
-        rules=tuple(kept), passes=tuple(passes), edited=tuple(CachedEditImage.of(one) for one in log.edited)
+    return kept.PassLogImage(
+        rules=tuple(held), passes=tuple(passes), edited=tuple(kept.CachedEditImage.of(one) for one in log.edited)
     )
 
 
-def _passes(one: Passes, rules: int, dumped: DumpedFrames) -> PassesImage:
-    return PassesImage.of(one, rules=rules, entry=None if one.entry is None else dumped.entry(one.entry))
+def _passes(one: Passes, rules: int, dumped: DumpedFrames) -> kept.PassesImage:
+    return kept.PassesImage.of(one, rules=rules, entry=None if one.entry is None else dumped.entry(one.entry))
 
 
-def _entry(entry: Frame) -> EntryImage:
-    return EntryImage.of(
+def _entry(entry: Frame) -> kept.EntryImage:
+    return kept.EntryImage.of(
         entry,
-        tap=None if entry.tap is None else TapImage.of(entry.tap),
+        tap=None if entry.tap is None else kept.TapImage.of(entry.tap),
         inlays=tuple(_override(override) for override in entry.overrides),
     )

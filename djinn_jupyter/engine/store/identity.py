@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -87,16 +86,11 @@ def _of_the_model(fields: dict[str, Any]) -> dict[str, Any]:
 @torch.no_grad()
 def _weights_digest(model: nn.Module) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in _weights(model):
+    for name, tensor in sorted(model.state_dict().items()):  # parameters, and the buffers that are saved with a model
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         for piece in raw_pieces(_sampled(tensor)):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters and the buffers that are saved with a model."""
-    yield from sorted(model.state_dict().items())
 
 
 def _sampled(tensor: Tensor) -> Tensor:

@@ -1,14 +1,16 @@
-"""The journal's files of closed sessions, which are deleted so that none of them comes back."""
+"""The journal: images of all sessions in files, so that every session survives the process. Before a reply goes out,
+the state that it reports has been written to the system: the death of the process loses none of it. A running session
+is also written four times a second. A thread forces to the disk what was written, at once where the session is at rest
+and every few seconds where it runs: a loss of power loses what was not yet forced."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final
 
 import msgspec
@@ -81,7 +83,7 @@ class ClosedFiles:
     def _close_removed(self) -> None:
         """Close all files that have been removed by now, and force their deletion to the disk at once: a batch that
         ends closes many sessions."""
-        removed = list(self._taken())
+        removed = [self._removed.get() for _ in range(self._removed.qsize())]
         if not removed:
             return
         for files in removed:
@@ -91,16 +93,6 @@ class ClosedFiles:
         except OSError as error:
             log.warning("A closed session may come back after a loss of power: %s", error.strerror or error)
 
-    def _taken(self) -> Iterator[StoredSession]:
-        with suppress(Empty):
-            while True:
-                yield self._removed.get_nowait()
-
-
-# The journal: images of all sessions in files, so that every session survives the process. Before a reply goes out,
-# the state that it reports has been written to the system: the death of the process loses none of it. A running
-# session is also written four times a second. A thread forces to the disk what was written, at once where the session
-# is at rest and every few seconds where it runs: a loss of power loses what was not yet forced.
 
 RUNNING_SECONDS: Final = 0.25
 RUNNING_TAKE_ONE_IN: Final = 100  # parts of the engine's time: images of a batch's 32 rows took one in 25
@@ -164,15 +156,11 @@ class Journal:
         troubled = {name for name, account in self._accounts.items() if account.trouble is not None}
         return frozenset(troubled | self._closed.lingering.keys())
 
-    # ------------------------------------------------------------------------------------------- at the start
-
     def adopt(self, session: str, found: LeftBehind) -> None:
         """Continue a recovered session. Forces what was found to the disk, because the process that wrote it may not
         have done so."""
         self._accounts[session] = _Account(stored=found.stored)
         self._force(session, self._accounts[session])
-
-    # ------------------------------------------------------------------------------------------- while it runs
 
     def touch(self, session: str) -> None:
         """Note that the session may differ from its last image."""
@@ -278,8 +266,6 @@ class Journal:
     def _new(self, name: str) -> _Account:
         return self._accounts.setdefault(name, _Account(stored=self.store.begin(self.source)))
 
-    # ------------------------------------------------------------------------------------------- forcing
-
     def _force_what_was_written(self) -> None:
         """Have the thread force what was written; a session that it is forcing already is forced once more
         afterwards."""
@@ -336,8 +322,6 @@ class Journal:
         if account.unforced:
             self._unforced.add(name)
 
-    # ------------------------------------------------------------------------------------------- trouble
-
     def _has_trouble(
         self, name: str, account: _Account, *, unwritten: str | None = None, refused: str | None = None
     ) -> None:
@@ -355,8 +339,6 @@ class Journal:
         """Update `trouble`, the message for the user."""
         troubled = {name: account.trouble for name, account in self._accounts.items() if account.trouble is not None}
         self.trouble = _sentence(troubled) if troubled else _may_come_back(self._closed.lingering)
-
-    # ------------------------------------------------------------------------------------------- at the end
 
     def close(self, sessions: Mapping[str, Session], *, forget: bool) -> None:
         """Write the last images of all sessions, or delete all of their files, and return when that is forced to the

@@ -20,23 +20,10 @@ from torch import Tensor
 
 from djinn_jupyter import files
 from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.store.image import ArrayHead, SessionImage, TensorTable, decode
 from djinn_jupyter.engine.store.open_files import OpenFiles
-from djinn_jupyter.engine.store.records import (
-    FORMAT,
-    LABEL,
-    PREFIX_BYTES,
-    SESSION,
-    Arrays,
-    Damaged,
-    FoundRecord,
-    NotOurs,
-    OtherFormat,
-    RecordReader,
-    Torn,
-    Writer,
-)
 from djinn_jupyter.engine.store.session_store import ImageSource, LeftBehind
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.files import force, force_file, force_names, is_plain, make_folder, open_plain
@@ -63,11 +50,6 @@ class JournalName:
         return replace(self, number=self.number + 1)
 
 
-def new_name(folder: Path) -> JournalName:
-    """Return a name without a file yet: `next` gives the first."""
-    return JournalName(folder=folder, stem=secrets.token_hex(8), number=-1)
-
-
 def name_of(path: Path) -> JournalName:
     """Parse a file's name. A file without a number, which Djinn did not write, is the first of its stem."""
     found = _NAME.fullmatch(path.name)
@@ -85,7 +67,7 @@ def by_session(paths: Iterable[Path]) -> list[list[Path]]:
 
 # Write a session's files in the journal: images are appended to each other, and the last whole one counts. An array is
 # written once, however many images refer to it. When most of a file is no longer referred to, a new one is begun
-# (`journal_names`), and the old one is deleted when the new one has been forced to the disk: at each moment the last
+# (`JournalName`), and the old one is deleted when the new one has been forced to the disk: at each moment the last
 # image that was written survives the death of the process, and the last that was forced survives a loss of power. What
 # a loss of power leaves is the disk that the files are on, or a store (`Medium`).
 
@@ -121,12 +103,12 @@ class JournalFile:
         """Return the context in which the file is open; it gives the descriptor. Raises OSError."""
         return self._open_files.opened(self.path)
 
-    def append(self, write: Callable[[Writer], None]) -> None:
+    def append(self, write: Callable[[records.Writer], None]) -> None:
         """Append what `write` writes, all of it or nothing. Raises OSError."""
         with self.opened() as descriptor:
             sink = _Sink(descriptor, self.length)
             try:
-                write(Writer(sink))
+                write(records.Writer(sink))
                 sink.flush()
             except BaseException:
                 self._cut(descriptor)
@@ -242,13 +224,11 @@ class JournalFiles:
 
     def write(self, image: SessionImage, *, compact: bool = False) -> None:
         file = self._file
-        if file is None or file.broken or self._anew or compact or self._excessive(file):
+        bound = 4 * self._table.bytes_met + EXCESS_BYTES
+        if file is None or file.broken or self._anew or compact or file.length > bound:
             self._write_anew(image)
         else:
             self._append(file, self._table, image)
-
-    def _excessive(self, file: JournalFile) -> bool:
-        return file.length > 4 * self._table.bytes_met + EXCESS_BYTES
 
     def _append(self, file: JournalFile, table: TensorTable, image: SessionImage, label: bytes | None = None) -> None:
         body, fresh = table.encode(image)
@@ -259,21 +239,21 @@ class JournalFiles:
             raise
         table.forget_unmet()
 
-    def _put(self, writer: Writer, label: bytes | None, fresh: list[tuple[ArrayHead, Tensor]], body: bytes) -> None:
+    def _put(
+        self, writer: records.Writer, label: bytes | None, fresh: list[tuple[ArrayHead, Tensor]], body: bytes
+    ) -> None:
         if label is not None:
             writer.begin()
-            writer.record(LABEL, label)
+            writer.record(records.LABEL, label)
         for head, tensor in fresh:
             writer.array(head, self._source.values(tensor))
-        writer.record(SESSION, body)
+        writer.record(records.SESSION, body)
 
     def _write_anew(self, image: SessionImage) -> None:
         replaced = self.found if self._file is None else (*self._file.replaced, self._file.path)
         self._name = self._name.next()
-        file, table = (
-            JournalFile(self._name.path, replaced, self._medium, self._open_files),
-            TensorTable(self._source.device),
-        )
+        file = JournalFile(self._name.path, replaced, self._medium, self._open_files)
+        table = TensorTable(self._source.device)
         try:
             self._append(file, table, image, self._label)
         except BaseException:
@@ -288,19 +268,16 @@ class JournalFiles:
     # ---------------------------------------------------------------------------- on the thread that forces
 
     def force(self) -> None:
-        file = self._file
-        if file is None:
+        if self._file is None:
             self._medium.force_found(self.found)
         else:
-            file.force()
+            self._file.force()
         while self._retired:
             self._retired.pop().close()
 
     def close(self) -> None:
         for file in (*self._retired, *([] if self._file is None else [self._file])):
             file.close()
-
-    # ---------------------------------------------------------------------------------------- at its end
 
     def remove(self) -> None:
         """Delete the files, and release the session's tensors."""
@@ -335,17 +312,17 @@ def read_journal(file: BinaryIO, name: str, model: ModelIdentity, device: torch.
     """Return the last image of a file, called `name` in messages. Raises CheckpointRefused where there is none
     (Unfinished: not yet), or one of another model or format."""
     try:
-        reader = RecordReader(file)
-    except NotOurs:
-        refused = Unfinished if file.seek(0, os.SEEK_END) < PREFIX_BYTES else CheckpointRefused
+        reader = records.RecordReader(file)
+    except records.NotOurs:
+        refused = Unfinished if file.seek(0, os.SEEK_END) < records.PREFIX_BYTES else CheckpointRefused
         raise refused(f"{name} is no journal of Djinn.") from None
-    except OtherFormat as other:
-        raise CheckpointRefused(files.refusal(other.args[0], FORMAT)) from None
+    except records.OtherFormat as other:
+        raise CheckpointRefused(files.refusal(other.args[0], records.FORMAT)) from None
     last, arrays, damaged = _last(reader, model)
     if last is None:
         refused = CheckpointRefused if damaged else Unfinished
         raise refused(f"{name} holds no whole image of a session.")
-    image = decode(reader.body(last), SessionImage, Arrays(reader, arrays, device))
+    image = decode(reader.body(last), SessionImage, records.Arrays(reader, arrays, device))
     return ReadJournal(image=image, damaged=damaged)
 
 
@@ -357,41 +334,43 @@ class _Named(msgspec.Struct):
 
 def session_in(path: Path) -> str | None:
     """Return the name of the session in a file, of whatever model; None where no image of it can be read."""
-    last: FoundRecord | None = None
+    last: records.FoundRecord | None = None
     try:
         with open_plain(path, linked=False) as file:
-            reader = RecordReader(file)
-            with suppress(Torn, Damaged):
+            reader = records.RecordReader(file)
+            with suppress(records.Torn, records.Damaged):
                 while (found := reader.next()) is not None:
-                    last = found if found.kind == SESSION else last
+                    last = found if found.kind == records.SESSION else last
             return None if last is None else msgspec.msgpack.decode(reader.body(last), type=_Named).name
-    except (NotOurs, OtherFormat, CheckpointRefused, OSError, msgspec.MsgspecError, ValueError):
+    except (records.NotOurs, records.OtherFormat, CheckpointRefused, OSError, msgspec.MsgspecError, ValueError):
         return None
 
 
-def _last(reader: RecordReader, model: ModelIdentity) -> tuple[FoundRecord | None, dict[int, FoundRecord], bool]:
+def _last(
+    reader: records.RecordReader, model: ModelIdentity
+) -> tuple[records.FoundRecord | None, dict[int, records.FoundRecord], bool]:
     """Return the last image before a torn or damaged end, the arrays before it, and True where there was damage."""
-    last: FoundRecord | None = None
-    arrays: dict[int, FoundRecord] = {}
+    last: records.FoundRecord | None = None
+    arrays: dict[int, records.FoundRecord] = {}
     labelled = False
     try:
         while (found := reader.next()) is not None:
             if found.head is not None:
                 arrays[found.head.number] = found
-            elif found.kind == LABEL:
+            elif found.kind == records.LABEL:
                 check_identity(decode(reader.body(found), JournalLabel, {}).model, model)
                 labelled = True
-            elif found.kind == SESSION and labelled:
+            elif found.kind == records.SESSION and labelled:
                 last = found
-    except Torn:
+    except records.Torn:
         return last, arrays, False
-    except Damaged:
+    except records.Damaged:
         return last, arrays, True
     return last, arrays, False
 
 
 # The folder of one engine's journal: its files, and those that are set aside. How an engine comes to have a folder for
-# itself is known by `locked_folder` (one machine), `leased_folder` and `store.folder` (several).
+# itself is known by `locked_folder` (one machine), `LeasedFolder` and `StoredFolder` (several).
 
 log = logging.getLogger(__name__)
 
@@ -415,9 +394,8 @@ class JournalFolder(ABC):
     def require(self) -> None: ...
 
     def begin(self, source: ImageSource) -> JournalFiles:
-        return JournalFiles(new_name(self.folder), source, self.medium, self.open_files)
-
-    # ------------------------------------------------------------------------------------------- at the start
+        name = JournalName(folder=self.folder, stem=secrets.token_hex(8), number=-1)  # `next` gives the first
+        return JournalFiles(name, source, self.medium, self.open_files)
 
     def recover(self, source: ImageSource) -> list[LeftBehind]:
         """Return the newest whole image of each session. What was set aside and fits again, as where a model's files
@@ -467,8 +445,6 @@ class JournalFolder(ABC):
 
     def leave_out(self, found: LeftBehind, why: Exception) -> None:
         self.put_aside(_file_of(found), why, found.image.name)
-
-    # ------------------------------------------------------------------------------------------- its files
 
     def files(self, suffix: str) -> list[Path]:
         """Return the plain files with that suffix. Anything else with it (a link, a pipe, a folder) is not ours and set

@@ -1,4 +1,5 @@
-"""The rows of an image in the page groups of this engine, whose layers may lie on other devices than the writer's."""
+"""Rebuild a session of this engine from an image: resolve taps, make samplers again, put values on the device. Refuses
+an image that contradicts itself or this model, before anything of the engine is changed."""
 
 from __future__ import annotations
 
@@ -104,9 +105,6 @@ def _run(layers: Sequence[tuple[Tensor, ...]], run: LayerRun) -> Pair:
     except RuntimeError as error:
         raise CheckpointRefused(OTHERWISE) from error
 
-
-# Rebuild a session of this engine from an image: resolve taps, make samplers again, put values on the device. Refuses
-# an image that contradicts itself or this model, before anything of the engine is changed.
 
 LEFT_OUT: Final = "Journals and checkpoints have those in memory."
 HAS_MAPPING: Final = "what its layers hand on"

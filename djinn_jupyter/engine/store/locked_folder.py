@@ -1,7 +1,7 @@
 """A folder that one engine process locks while it lives, and the search for folders whose process has ended.
 
     ROOT/HOST-0/lock            held by the process (flock); released when the process ends, however it ends
-    ROOT/HOST-0/*.session       the journal files of the process (`journal_names`)
+    ROOT/HOST-0/*.session       the journal files of the process (`JournalName`)
     ROOT/HOST-0/*.pages         the disk tier's file, of use only together with those
     ROOT/HOST-0/.*.part         was being written when its process ended; of no use
     ROOT/aside/                 unusable files; nothing is ever deleted from it

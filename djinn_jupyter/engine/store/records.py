@@ -263,9 +263,6 @@ def _lent(tensor: Tensor) -> memoryview:
     return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
-# The arrays of a file, each read once, when an image first refers to it, onto its own device.
-
-
 class Arrays(Mapping[int, Tensor]):
     """Arrays by their numbers in the file. `device` is the engine's; a tensor on it owns its memory, so that the tiers
     can free it. A look-up raises CheckpointRefused where memory is short."""

@@ -143,9 +143,6 @@ def _numbered(name: str, number: int) -> str:
     return whole if is_carried(whole) else f"{name[: -len(tail)]}{tail}"
 
 
-# Orderly shutdown of an engine: its sessions move to the disk, where the next engine of the model finds them bit for
-# bit.
-
 SHUTDOWN_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.1
 _ENDED: Final = (

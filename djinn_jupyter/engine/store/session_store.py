@@ -1,5 +1,5 @@
 """The stores in which an engine's sessions survive its process. `Journal` decides when an image is written and when it
-is forced, a store how: `journal_folder` in files. Another medium is a class of its own, which `persistence` opens."""
+is forced, a store how: `JournalFolder` in files. Another medium is a class of its own, which `persistence` opens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
 
 
-def on_the_host(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu")
-
-
 @dataclass(slots=True)
 class ImageSource:
     """The engine's model and device, by which images are written and read. `values` returns a tensor's values on the
@@ -26,7 +22,7 @@ class ImageSource:
 
     model: ModelIdentity
     device: torch.device
-    values: Callable[[Tensor], Tensor] = on_the_host
+    values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
 
 
 class StoredSession(Protocol):

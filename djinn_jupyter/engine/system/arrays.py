@@ -56,9 +56,6 @@ def to_tensor(array: Array) -> Tensor:
     return flat.clone().reshape(array.shape)
 
 
-# Find tensors in nested mappings and sequences. Knows nothing of their meaning.
-
-
 def tensors_within(value: Any) -> Iterator[Tensor]:
     """Yield the tensors in `value` in order; skip anything else."""
     if isinstance(value, Tensor):

@@ -127,8 +127,6 @@ def free_for_pages(device: torch.device, card_memory: int | None = None) -> int:
     return int(free * 3 / 4)
 
 
-# The errors of PyTorch that say that memory ran out.
-
 _SAID: Final = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
@@ -162,7 +160,7 @@ class PrefillThrottle:
 
     @classmethod
     def of(cls, *devices: torch.device) -> PrefillThrottle:
-        return cls((lambda: _Events(tuple(map(_event, devices)))) if devices[0].type == "cuda" else None)
+        return cls((lambda: _Events(tuple(map(event_on, devices)))) if devices[0].type == "cuda" else None)
 
     def keep(self) -> None:
         if self._mark is None:
@@ -183,13 +181,18 @@ class _Events:
             event.synchronize()
 
 
-def _event(device: torch.device) -> Mark:
+def event_on(device: torch.device) -> Any:
+    """Return an event behind what the GPU has been given to compute."""
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
     return event
 
 
-# Kernels that give the same bits each time. Process-wide switches of torch; knows nothing of models.
+def timed_on(stream: Any) -> Any:
+    """Return an event that has a time, behind what the stream has been given."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event
 
 
 def leave_out_cudnn_attention() -> None:
@@ -202,9 +205,7 @@ def leave_out_cudnn_attention() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-# The move of a tensor to another device, between the homes of one model's layers. All such moves are made here.
-
-
 def to_home(tensor: Tensor, home: torch.device) -> Tensor:
-    """Return the tensor on `home`, bit for bit; the tensor itself where it is there already."""
+    """Return the tensor on `home`, bit for bit; the tensor itself where it is there already. All moves between the
+    devices of one model's layers are made here."""
     return tensor if tensor.device == home else tensor.to(home)

@@ -100,9 +100,6 @@ def in_short(error: Exception) -> str:
     return sendable(lines[0].removesuffix(": "))
 
 
-# Counters of an engine's work since it started.
-
-
 @dataclass(slots=True)
 class Counters:
     """Counts of one engine. Written on the engine's thread only."""

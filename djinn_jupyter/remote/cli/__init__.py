@@ -1,1 +1,1 @@
-"""cli."""
+"""Commands on keys, persons, hubs and clusters."""

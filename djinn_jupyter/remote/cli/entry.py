@@ -63,10 +63,7 @@ def _loaded(options: argparse.Namespace) -> Entry:
 
     told = told_as_notices()
     engine = load(
-        options.model,
-        progress=told.line,
-        each_second=told.second,
-        **cast(GivenOptions, chosen(GivenOptions, options)),
+        options.model, progress=told.line, each_second=told.second, **cast(GivenOptions, chosen(GivenOptions, options))
     )
     assert engine.entry is not None  # of a process of this machine
     return engine.entry

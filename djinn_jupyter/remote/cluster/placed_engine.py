@@ -17,16 +17,8 @@ from djinn_jupyter.link.starting import ChildEngine, StartCallbacks
 from djinn_jupyter.remote.addresses import key_folder, of_engines_here
 from djinn_jupyter.remote.cluster.machines import of_this_machine
 from djinn_jupyter.settings import Identity
+from djinn_jupyter.wire import registry
 from djinn_jupyter.wire.keys import read_public, spell_public
-from djinn_jupyter.wire.registry import (
-    CLAIM_LOST_STATUS,
-    Notice,
-    Progressed,
-    Ready,
-    StartFailed,
-    StillStarting,
-    encode_notice,
-)
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +32,7 @@ class PlacedEngine:
 
     def __init__(self, identity: Identity, words: list[str]) -> None:
         self._identity, self._words = identity, words
-        self._notice: Notice = Progressed(line=f"starting the engine of {identity}")
+        self._notice: registry.Notice = registry.Progressed(line=f"starting the engine of {identity}")
         self._child: ChildEngine | None = None
         self._leaves = False
         self._keeper = threading.Thread(target=self._keep, name="djinn-keeper", daemon=True)
@@ -48,7 +40,7 @@ class PlacedEngine:
 
     def notice(self) -> bytes:
         """Return how the start goes: the present step, the engine's entry, or the reason why it has failed."""
-        return encode_notice(self._notice)
+        return registry.encode_notice(self._notice)
 
     def admit(self, public: str, person: str) -> str:
         """Admit a person on this machine; return the public key of its engines. All who can call this can run programs
@@ -75,7 +67,10 @@ class PlacedEngine:
 
     def leave(self) -> None:
         """End the engine in order, and have Ray start it anew on another machine, because this one is drained."""
-        self._leaves, self._notice = True, Progressed(line=f"the engine of {self._identity} goes to another machine")
+        self._leaves, self._notice = (
+            True,
+            registry.Progressed(line=f"the engine of {self._identity} goes to another machine"),
+        )
         self.end()
 
     def _keep(self) -> None:
@@ -87,13 +82,13 @@ class PlacedEngine:
                 self._identity, self._all_words(), told=StartCallbacks(line=self._line, second=self._second)
             )
         except DjinnError as error:
-            self._notice = StartFailed(code=error.code, message=str(error))
+            self._notice = registry.StartFailed(code=error.code, message=str(error))
             return
-        self._notice = Ready(entry=self._child.entry)
+        self._notice = registry.Ready(entry=self._child.entry)
         status = self._child.wait()
         if self._leaves:
             os._exit(FAILED)
-        if status == 0 or (status == CLAIM_LOST_STATUS and self._is_the_one()):
+        if status == 0 or (status == registry.CLAIM_LOST_STATUS and self._is_the_one()):
             ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
         os._exit(FAILED)
 
@@ -110,7 +105,7 @@ class PlacedEngine:
         return [*self._words, f"--listen=tcp://{ray.util.get_node_ip_address()}:*"]
 
     def _line(self, line: str) -> None:
-        self._notice = Progressed(line=line)
+        self._notice = registry.Progressed(line=line)
 
     def _second(self, line: str) -> None:
-        self._notice = StillStarting(line=line)
+        self._notice = registry.StillStarting(line=line)

@@ -97,8 +97,6 @@ def _require_reachable(named: str) -> None:
         raise EngineUnavailable(f"No Ray cluster answers at {named}, which RAY_ADDRESS names ({why}).") from None
 
 
-# The engines of a cluster as Ray's named actors: placed, found, and ended. Ray decides where.
-
 PREFIX: Final = "engine "  # of an actor's name, before the spelled identity
 ANSWER_SECONDS: Final = 5.0
 PLACE_SECONDS: Final = 600.0

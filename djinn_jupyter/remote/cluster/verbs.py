@@ -1,5 +1,8 @@
-"""A machine is about to go down: Ray places nothing more there, and its engines go on elsewhere with their sessions.
-Whether they fit is Ray's to say, and whether their bits stay the same is looked at here, before anything is ended."""
+"""The verbs of `djinn cluster`. Each attaches to Ray, and leaves it when it is done.
+
+Before a machine goes down, Ray places nothing more there, and its engines go on elsewhere with their sessions. Whether
+they fit is Ray's to say, and whether their bits stay the same is looked at here, before anything is ended.
+"""
 
 from __future__ import annotations
 
@@ -168,8 +171,6 @@ def _free(identity: Identity) -> Identity:
     taken = {one.identity.copy for one in _alike(identity)}
     return replace(identity, copy=next(number for number in count(1) if number not in taken))
 
-
-# The verbs of `djinn cluster`. Each attaches to Ray, and leaves it when it is done.
 
 Reserved = tuple[int | None, int | None, int | None]  # CPUs, GPUs, bytes of memory; None is found from the options
 

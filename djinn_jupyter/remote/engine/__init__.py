@@ -1,1 +1,1 @@
-"""engine."""
+"""The engine's side of persons, of lines that may be lost, and of journals and moves that machines share."""

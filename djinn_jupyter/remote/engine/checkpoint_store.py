@@ -20,19 +20,7 @@ from typing import Final, Literal, TypeGuard, get_args
 import msgspec
 import torch
 
-from djinn_jupyter.engine.store.checkpoint_files import (
-    ABANDONED_SECONDS,
-    HEAD_BYTES,
-    MOST_LISTED,
-    SUFFIX,
-    CheckpointFolder,
-    FoundCheckpoint,
-    Kept,
-    listed,
-    name_taken,
-    told,
-    unknown,
-)
+from djinn_jupyter.engine.store import checkpoint_files
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UnknownCheckpoint, UsageError
@@ -58,12 +46,14 @@ class CheckpointStore:
     def __init__(self, objects: Objects, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
         self._objects, self._folder = objects, folder
         self._identity, self._device = identity, device
-        self._names = CheckpointFolder(folder, identity, device)
+        self._names = checkpoint_files.CheckpointFolder(folder, identity, device)
         self._sizes: dict[str, int] = {}
 
     def count(self) -> None:
         """Look how large the store's checkpoints are. Raises StorageFailed."""
-        self._sizes = {name: size for name, size in self._objects.sizes().items() if name.endswith(SUFFIX)}
+        self._sizes = {
+            name: size for name, size in self._objects.sizes().items() if name.endswith(checkpoint_files.SUFFIX)
+        }
 
     def file_of(self, name: str) -> Path:
         """Return the name of an object, as a path. Raises UsageError for an invalid name."""
@@ -71,7 +61,7 @@ class CheckpointStore:
 
     def require_free(self, name: str) -> None:
         if self.size_of(name):
-            raise name_taken(name)
+            raise checkpoint_files.name_taken(name)
 
     def size_of(self, name: str) -> int:
         return self._sizes.get(self.file_of(name).name, 0)
@@ -82,13 +72,13 @@ class CheckpointStore:
             found[person_of(name)] = found.get(person_of(name), 0) + size
         return found
 
-    def found(self, name: str) -> FoundCheckpoint:
+    def found(self, name: str) -> checkpoint_files.FoundCheckpoint:
         """Return a checkpoint by its name, or by the path of a file of this machine. Whether the store has it is seen
         when it is read."""
         if "/" in name:
             return self._names.found(name)
-        file = self.file_of(name.removesuffix(SUFFIX)).name
-        return FoundCheckpoint(where=self._where(file), read=lambda: self._read(name, file))
+        file = self.file_of(name.removesuffix(checkpoint_files.SUFFIX)).name
+        return checkpoint_files.FoundCheckpoint(where=self._where(file), read=lambda: self._read(name, file))
 
     def save(
         self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
@@ -100,7 +90,7 @@ class CheckpointStore:
             try:
                 self._objects.put(Path(path), Path(path).name, replace=replace)
             except FileExistsError:
-                raise name_taken(name) from None
+                raise checkpoint_files.name_taken(name) from None
             except FileNotFoundError as error:
                 raise StorageFailed(f"{self._objects.address} could not be written to: {error}.") from error
         self._sizes = {**self._sizes, Path(path).name: saved.bytes_stored}
@@ -112,12 +102,12 @@ class CheckpointStore:
         self.count()
         named = sorted(name for name in self._sizes if person is None or person_of(name) == person)
         with self._on_the_way() as folder:
-            read = named[:MOST_LISTED]
+            read = named[: checkpoint_files.MOST_LISTED]
             found = [self._described(folder.folder / name, self._sizes[name]) for name in read]
-        return listed(found, len(named) - len(read))
+        return checkpoint_files.listed(found, len(named) - len(read))
 
     def drop(self, name: str) -> None:
-        file = self.file_of(name.removesuffix(SUFFIX)).name
+        file = self.file_of(name.removesuffix(checkpoint_files.SUFFIX)).name
         if file not in self._objects.sizes():
             raise self._unknown(name)
         self._objects.delete(file)
@@ -125,9 +115,9 @@ class CheckpointStore:
 
     def _unknown(self, name: str) -> UnknownCheckpoint:
         self.count()
-        return unknown(name, (file.removesuffix(SUFFIX) for file in self._sizes))
+        return checkpoint_files.unknown(name, (file.removesuffix(checkpoint_files.SUFFIX) for file in self._sizes))
 
-    def _read(self, name: str, file: str) -> Kept:
+    def _read(self, name: str, file: str) -> checkpoint_files.Kept:
         with self._on_the_way() as folder:
             try:
                 self._objects.get(file, folder.folder / file)
@@ -137,28 +127,28 @@ class CheckpointStore:
 
     def _described(self, path: Path, size: int) -> CheckpointDescription | None:
         try:
-            path.write_bytes(self._objects.head(path.name, HEAD_BYTES))
+            path.write_bytes(self._objects.head(path.name, checkpoint_files.HEAD_BYTES))
         except FileNotFoundError:  # dropped just now
             return None
-        entry = told(path)
+        entry = checkpoint_files.told(path)
         return None if entry is None else msgspec.structs.replace(entry, bytes_stored=size)
 
     def _where(self, file: str) -> str:
         return f"{self._objects.address}/{file}"
 
     @contextmanager
-    def _on_the_way(self) -> Iterator[CheckpointFolder]:
+    def _on_the_way(self) -> Iterator[checkpoint_files.CheckpointFolder]:
         """Yield a folder of this machine that is deleted at the end; those of engines that were killed go too."""
         try:
             make_folder(self._folder)
             for left in self._folder.glob(f"{_PREFIX}*"):
-                if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                if time.time() - left.stat().st_mtime > checkpoint_files.ABANDONED_SECONDS:
                     rmtree(left, ignore_errors=True)
             made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self._folder, ignore_cleanup_errors=True)
         except OSError as error:
             raise StorageFailed(f"{self._folder} could not be written to: {error.strerror or error}.") from error
         with made as folder:
-            yield CheckpointFolder(Path(folder), self._identity, self._device)
+            yield checkpoint_files.CheckpointFolder(Path(folder), self._identity, self._device)
 
 
 def require_store(address: str | None) -> None:
@@ -247,8 +237,6 @@ class MoveStore:
         self._delete(move)
         self._ended.discard(move)
 
-    # ------------------------------------------------------------------------------------------- the words
-
     def _decided(self, move: str, mine: Word) -> Word | None:
         """Return the decision of a move, which is this engine's where nothing was decided; None where no word is."""
         for _ in range(_TRIES):
@@ -288,7 +276,7 @@ class MoveStore:
                 raise Changed from None
 
     def _delete(self, move: str, *, words: bool = True) -> None:
-        names = [f"{move}{SUFFIX}", *([f"{move}.state"] if words else [])]
+        names = [f"{move}{checkpoint_files.SUFFIX}", *([f"{move}.state"] if words else [])]
         try:
             self._words.delete(names)
         except OSError as error:

@@ -13,17 +13,17 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from djinn_jupyter.engine.process.transport import bytes_of
-from djinn_jupyter.errors import DjinnError, EngineError, MalformedMessage, MessageTooLarge, OverQuota, UsageError
+from djinn_jupyter.errors import DjinnError, EngineError, MessageTooLarge, OverQuota, UsageError
 from djinn_jupyter.units import spell_bytes
-from djinn_jupyter.wire import codec
-from djinn_jupyter.wire.arrays import Array, pack_where_fewer, unpack
+from djinn_jupyter.wire import codec, pieces
+from djinn_jupyter.wire.arrays import Array, pack_where_fewer
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.nouns import OwnerBudget
-from djinn_jupyter.wire.pieces import Dropped, DropPieces, InPieces, PieceRead, PieceTaken, PutPiece, ReadPiece, part_of
 from djinn_jupyter.wire.replies import Failed, Reply
 
 MOST_UNREAD: Final = 512 * 2**20
@@ -160,9 +160,55 @@ TOO_MANY: Final = (
 )
 
 
+Held = TypeVar("Held")
+
+
 def no_budget(owner: str) -> OwnerBudget:
     """Return no limit."""
     return OwnerBudget()
+
+
+class HeldByClient(Generic[Held]):
+    """What is held of messages by client and number, and the thread that works on their pieces."""
+
+    def __init__(self, thread: str) -> None:
+        self._held: dict[tuple[bytes, int], Held] = {}
+        self._thread = thread
+        self._worker: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def drop(self, client: bytes, number: int) -> None:
+        """Let go of what is held of a message."""
+        self._held.pop((client, number), None)
+
+    def keep_only(self, known: Callable[[bytes], bool]) -> None:
+        """Let go of the messages of clients that are not known any more."""
+        for key in [key for key in self._held if not known(key[0])]:
+            del self._held[key]
+
+    def close(self) -> None:
+        """Let go of all of them, and return when no piece is under way."""
+        self._held.clear()
+        if self._worker is not None:
+            self._worker.shutdown(cancel_futures=True)
+
+    def _answer_with(self, work: Callable[[], Reply], trouble: str, answer: Answer) -> None:
+        """Answer with what the thread makes, or with its error."""
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._thread)
+        self._worker.submit(_answer, work, trouble, answer)
+
+
+def _answer(work: Callable[[], Reply], trouble: str, answer: Answer) -> None:
+    try:
+        reply = work()
+    except DjinnError as error:
+        reply = Failed.of(error)
+    except Exception as error:  # noqa: BLE001  the request's edge
+        reply = Failed.of(EngineError(f"{trouble} ({type(error).__name__}: {error})."))
+    answer(reply)
 
 
 class _IncomingRequest:
@@ -183,16 +229,18 @@ class _IncomingRequest:
     def is_whole(self) -> bool:
         return self.end == self.size
 
-    def put(self, piece: PutPiece) -> None:
+    def put(self, piece: pieces.PutPiece) -> pieces.PieceTaken:
         """Add a piece. One that is there already, after a line was lost, changes nothing."""
+        began = time.perf_counter()
         if piece.start > self.end:
             raise EngineError(NOT_WHOLE)
         if piece.start + piece.count > self.size:
             raise UsageError("That is no piece of this request.")
         new = self.end - piece.start
         if new < piece.count:
-            self._write(self.end, _content(piece)[new:])
+            self._write(self.end, pieces.unpacked(piece.content, piece.stride, piece.count)[new:])
             self.end = piece.start + piece.count
+        return pieces.PieceTaken(seconds=time.perf_counter() - began)
 
     def _write(self, start: int, content: memoryview) -> None:
         """Write bytes to the frames, which are numbered one behind the other."""
@@ -207,58 +255,39 @@ class _IncomingRequest:
                 return
 
 
-class RequestsInPieces:
+class RequestsInPieces(HeldByClient[_IncomingRequest]):
     """One person has at most MOST_REQUESTS and MOST_UNREAD here, beside one request of any size, and never more than
     their quota of host memory (`budget_of` the person's name)."""
 
     def __init__(self, budget_of: Callable[[str], OwnerBudget] = no_budget) -> None:
+        super().__init__("djinn-unpack")
         self._budget_of = budget_of
-        self._incoming: dict[tuple[bytes, int], _IncomingRequest] = {}
-        self._unpacker: ThreadPoolExecutor | None = None
 
-    def __len__(self) -> int:
-        return len(self._incoming)
-
-    def put(self, client: bytes, piece: PutPiece, answer: Answer, key: PublicKey, person: str | None) -> None:
+    def put(self, client: bytes, piece: pieces.PutPiece, answer: Answer, key: PublicKey, person: str | None) -> None:
         """Add a piece to a request of a client, which is the person's of this key, and answer it later, from another
         thread. Raises a DjinnError where the request is not taken."""
-        incoming = self._incoming.get((client, piece.of))
+        incoming = self._held.get((client, piece.of))
         if piece.sizes and (incoming is None or incoming.sizes != piece.sizes):
             incoming = self._begin(client, piece, key, person)
         if incoming is None:
             raise EngineError(NOT_WHOLE)
-        self._unpacking().submit(_answer_with, incoming, piece, answer)
+        self._answer_with(partial(incoming.put, piece), "A piece could not be taken", answer)
 
     def take(self, client: bytes, number: int) -> list[codec.WireFrame]:
         """Take out the frames of a request. EngineError where they are not all there."""
-        incoming = self._incoming.pop((client, number), None)
+        incoming = self._held.pop((client, number), None)
         if incoming is None or not incoming.is_whole:
             raise EngineError(NOT_WHOLE)
         return [*incoming.frames]
 
-    def drop(self, client: bytes, number: int) -> None:
-        """Let go of what has come of a request."""
-        self._incoming.pop((client, number), None)
-
-    def keep_only(self, known: Callable[[bytes], bool]) -> None:
-        """Let go of the requests of clients that are not known any more."""
-        for client, number in [key for key in self._incoming if not known(key[0])]:
-            self.drop(client, number)
-
-    def close(self) -> None:
-        """Let go of all requests, and return when no piece is under way."""
-        self._incoming.clear()
-        if self._unpacker is not None:
-            self._unpacker.shutdown(cancel_futures=True)
-
-    def _begin(self, client: bytes, piece: PutPiece, key: PublicKey, person: str | None) -> _IncomingRequest:
+    def _begin(self, client: bytes, piece: pieces.PutPiece, key: PublicKey, person: str | None) -> _IncomingRequest:
         self.drop(client, piece.of)
         self._require_room(_held(piece.sizes), key, person)
-        incoming = self._incoming[client, piece.of] = _IncomingRequest(piece.sizes, key)
+        incoming = self._held[client, piece.of] = _IncomingRequest(piece.sizes, key)
         return incoming
 
     def _require_room(self, size: int, key: PublicKey, person: str | None) -> None:
-        theirs = [one.held for one in self._incoming.values() if one.person == key]
+        theirs = [one.held for one in self._held.values() if one.person == key]
         if len(theirs) >= MOST_REQUESTS:
             raise EngineError(TOO_MANY)
         on_their_way = sum(theirs)
@@ -273,36 +302,10 @@ class RequestsInPieces:
                 f"{person}`)."
             )
 
-    def _unpacking(self) -> ThreadPoolExecutor:
-        if self._unpacker is None:
-            self._unpacker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="djinn-unpack")
-        return self._unpacker
-
 
 def _held(sizes: tuple[int, ...]) -> int:
     """Return the bytes that a request of these frames takes here."""
     return sum(sizes) + FRAME_BYTES * len(sizes)
-
-
-def _content(piece: PutPiece) -> memoryview:
-    content = piece.content.data
-    if piece.stride is not None:
-        content = memoryview(unpack(content, piece.stride, piece.count))
-    if content.nbytes != piece.count:
-        raise MalformedMessage(f"A piece of {piece.count} bytes came as {content.nbytes}.")
-    return content
-
-
-def _answer_with(incoming: _IncomingRequest, piece: PutPiece, answer: Answer) -> None:
-    began = time.perf_counter()
-    try:
-        incoming.put(piece)
-    except DjinnError as error:
-        answer(Failed.of(error))
-    except Exception as error:  # noqa: BLE001  the request's edge
-        answer(Failed.of(EngineError(f"A piece could not be taken ({type(error).__name__}: {error}).")))
-    else:
-        answer(PieceTaken(seconds=time.perf_counter() - began))
 
 
 # Large replies to clients on other machines, kept while their clients read them in pieces (wire/pieces.py). A reply is
@@ -322,76 +325,44 @@ class _KeptReply:
     frames: list[codec.WireFrame]
     person: PublicKey
 
-    @property
-    def size(self) -> int:
-        return sum(memoryview(frame).nbytes for frame in self.frames)
-
-    def piece(self, asked: ReadPiece) -> PieceRead:
-        content = part_of(self.frames, asked.start, asked.count)
+    def piece(self, asked: pieces.ReadPiece) -> pieces.PieceRead:
+        content = pieces.part_of(self.frames, asked.start, asked.count)
         if not asked.packed:
-            return PieceRead(content=Array.of_bytes(content))
+            return pieces.PieceRead(content=Array.of_bytes(content))
         began = time.perf_counter()
         packed, stride = pack_where_fewer(content)
-        return PieceRead(content=Array.of_bytes(packed), stride=stride, seconds=time.perf_counter() - began)
+        return pieces.PieceRead(content=Array.of_bytes(packed), stride=stride, seconds=time.perf_counter() - began)
 
 
-class RepliesInPieces:
+class RepliesInPieces(HeldByClient[_KeptReply]):
     """One person has at most MOST_UNREAD here, beside one reply of any size."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[bytes, int], _KeptReply] = {}
-        self._packer: ThreadPoolExecutor | None = None
-
-    def __len__(self) -> int:
-        return len(self._kept)
+        super().__init__("djinn-pieces")
 
     def keep(self, client: bytes, number: int, frames: list[codec.WireFrame], person: PublicKey) -> Reply:
         """Keep a reply. Return what is sent in its place: NOT_SENT where its person has too much here."""
-        self._kept.pop((client, number), None)
-        of_person = [bytes_of(reply.frames) for reply in self._kept.values() if reply.person == person]
+        self.drop(client, number)
+        of_person = [bytes_of(reply.frames) for reply in self._held.values() if reply.person == person]
         if of_person and sum(of_person) + bytes_of(frames) > MOST_UNREAD:
             return NOT_SENT
-        self._kept[client, number] = _KeptReply(frames, person)
-        return InPieces(sizes=tuple(memoryview(frame).nbytes for frame in frames))
+        self._held[client, number] = _KeptReply(frames, person)
+        return pieces.InPieces(sizes=pieces.sizes_of(frames))
 
-    def answer(self, client: bytes, request: ReadPiece | DropPieces, answer: Answer) -> None:
+    def answer(self, client: bytes, request: pieces.ReadPiece | pieces.DropPieces, answer: Answer) -> None:
         """Answer a request for a piece, later and from another thread, or let go of a reply."""
-        if isinstance(request, DropPieces):
-            self._kept.pop((client, request.of), None)
-            answer(Dropped())
+        if isinstance(request, pieces.DropPieces):
+            self.drop(client, request.of)
+            answer(pieces.Dropped())
             return
-        reply = self._kept.get((client, request.of))
+        reply = self._held.get((client, request.of))
         if reply is None:
             answer(Failed.of(EngineError(NOT_THERE)))
-        elif request.start + request.count > reply.size:
+        elif request.start + request.count > sum(pieces.sizes_of(reply.frames)):
             answer(Failed.of(UsageError("That is no piece of this reply.")))
         else:
-            self._packing().submit(_answer_piece, reply, request, answer)
+            self._answer_with(partial(reply.piece, request), "A piece could not be read", answer)
 
     def forget(self, client: bytes) -> None:
         """Let go of a client's replies."""
-        for key in [key for key in self._kept if key[0] == client]:
-            del self._kept[key]
-
-    def keep_only(self, known: Callable[[bytes], bool]) -> None:
-        """Let go of the replies to clients that are not known any more."""
-        for client in {client for client, _ in self._kept if not known(client)}:
-            self.forget(client)
-
-    def close(self) -> None:
-        """Let go of all replies, and return when no piece is under way."""
-        self._kept.clear()
-        if self._packer is not None:
-            self._packer.shutdown(cancel_futures=True)
-
-    def _packing(self) -> ThreadPoolExecutor:
-        if self._packer is None:
-            self._packer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="djinn-pieces")
-        return self._packer
-
-
-def _answer_piece(reply: _KeptReply, request: ReadPiece, answer: Answer) -> None:
-    try:
-        answer(reply.piece(request))
-    except Exception as error:  # noqa: BLE001  the request's edge
-        answer(Failed.of(EngineError(f"A piece could not be read ({type(error).__name__}: {error}).")))
+        self.keep_only(lambda one: one != client)

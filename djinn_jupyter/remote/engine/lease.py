@@ -3,7 +3,7 @@
 A claim is made at once, also where another engine lives: from then on that one does not renew its lease. It stops as
 soon as it sees the claim, and answers nothing once its lease has run out, whatever it sees; the new engine waits for
 that. Each measures by a clock of its own, so no two clocks have to agree. Knows nothing of journals; where claims are
-kept is known by `claim_files` and `store.claims`.
+kept is known by `ClaimFiles` and `HeadClaims`.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _make(root: Path, name: str, content: bytes) -> bool:
 
 # The folder of a journal that several machines share. It is named after the epoch of its engine's lease, so the epoch
 # is in the path of every write: an engine that was taken over finds its folder gone, and writes to files that no one
-# reads. ROOT/7.claim, ROOT/7.ended the claims (`claim_files`) ROOT/7/*.session, *.pages the files of the engine of
+# reads. ROOT/7.claim, ROOT/7.ended the claims (`ClaimFiles`) ROOT/7/*.session, *.pages the files of the engine of
 # epoch 7 ROOT/7.sealed/ the same while a later engine takes them over ROOT/aside/ unusable files; nothing is ever
 # deleted from it
 

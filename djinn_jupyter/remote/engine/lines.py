@@ -1,5 +1,7 @@
-"""The replies that one person's clients may ask for again, each kept until the client has it. Beyond a bound those that
-were kept longest are let go."""
+"""Clients that outlive a lost line: the connection on which each is spoken to now, and what it was answered, so that a
+request that comes again is answered again and not done again. Knows no sockets; called from one thread. A client is
+known by the token of its Hello together with the key of its connection; without a token it is its connection, and ends
+with it. Its requests are numbered upwards, and after a loss it sends those again that were not answered."""
 
 from __future__ import annotations
 
@@ -78,11 +80,6 @@ class KeptReplies:
         if not self._numbers[client]:
             del self._numbers[client]
 
-
-# Clients that outlive a lost line: the connection on which each is spoken to now, and what it was answered, so that a
-# request that comes again is answered again and not done again. Knows no sockets; called from one thread. A client is
-# known by the token of its Hello together with the key of its connection; without a token it is its connection, and
-# ends with it. Its requests are numbered upwards, and after a loss it sends those again that were not answered.
 
 NOWHERE: Final = b""  # no connection has this routing id
 _DIGEST_BYTES: Final = 16
@@ -279,8 +276,6 @@ def _epoll_sets() -> dict[int, str]:
                 sets[int(one)] = said
     return sets
 
-
-# The latest events of an engine, numbered, so that a client whose line was lost hears what it missed.
 
 MOST_EVENTS: Final = 20_000
 MOST_BYTES_OF_EVENTS: Final = 16 * 2**20

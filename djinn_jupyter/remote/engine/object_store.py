@@ -102,8 +102,6 @@ class StoredFiles:
         epoch = name.partition("/")[0]
         return epoch.isdecimal() and int(epoch) < self._epoch
 
-    # ------------------------------------------------------------------------------------------- objects
-
     def _parts(self, name: str) -> tuple[StoredPart, ...]:
         """Return what the head names of a file. Raises OSError."""
         return self._change(lambda files: files).get(name, ())
@@ -126,8 +124,6 @@ class StoredFiles:
             made.append(StoredPart(name, len(part)))
             start += len(part)
         return tuple(made)
-
-    # ------------------------------------------------------------------------------------------- the head
 
     def _named(self, files: Files, name: str, parts: tuple[StoredPart, ...], replaced: Sequence[str]) -> Files:
         left = _without(files, (name, *replaced))

@@ -329,9 +329,6 @@ class HeadObject:
         return head, tag
 
 
-# The claims on a journal in a store, in its head.
-
-
 class HeadClaims:
     """From a claim on, earlier engines change the head no more, but for ending their claims."""
 

@@ -1,4 +1,7 @@
-"""The folders of the engine's own user, which no message to a person with a key names."""
+"""A person's part of an engine. Names are each person's own: the session `main` of anna is `anna@main` in the engine,
+and no message of hers can name another's, because every name in it is put behind hers. What another shares with her is
+the exception: she names `bert@main` so while it is shared. The engine's own user, who has no key, sees all of them
+under these full names. What concerns the whole engine, or a path on its machine, is its own user's alone."""
 
 from __future__ import annotations
 
@@ -64,9 +67,6 @@ def _folders(config: EngineConfig) -> Iterator[Path]:
     yield from (Path(one) for one in (config.shared_journal, config.checkpoints) if one and "://" not in one)
 
 
-# The requests that a person may make for another's session that is shared with them: each says so of itself.
-
-
 def not_shared(session: str) -> UnknownSession:
     """Return the error of one who asks for another's session that is not, or not any more, shared with them."""
     return UnknownSession(f"No session {in_quotes(session)} is shared with you.")
@@ -88,11 +88,6 @@ def require_granted(request: ask.Request, session: str, access: Access | None) -
         )
     raise UsageError(f"Session {in_quotes(session)} is shared with you; this is for {owner} alone, whose it is.")
 
-
-# A person's part of an engine. Names are each person's own: the session `main` of anna is `anna@main` in the engine,
-# and no message of hers can name another's, because every name in it is put behind hers. What another shares with her
-# is the exception: she names `bert@main` so while it is shared. The engine's own user, who has no key, sees all of
-# them under these full names. What concerns the whole engine, or a path on its machine, is its own user's alone.
 
 SharesOf = Callable[[str, str], Access | None]
 NOT_KEPT: Final = (
@@ -316,9 +311,6 @@ def _without_texts(statistics: EngineStatistics) -> EngineStatistics:
     """Return the counts without the sentences, which may name what belongs to others."""
     trouble = "sessions cannot be kept just now" if statistics.journal_trouble else None
     return msgspec.structs.replace(statistics, journal_trouble=trouble, last_fault=None)
-
-
-# The presence of owners at an engine: how many clients of each are there, and when one was last heard.
 
 
 def with_presence(

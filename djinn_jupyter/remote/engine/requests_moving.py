@@ -1,5 +1,5 @@
 """A session moves to another engine of the model, or comes from one. Which of the two has it is decided by the name of
-a file (`persistence/move_folder`), or by a word in a store (`persistence/store/move_store`)."""
+a file (`move_folder`), or by a word in a store (`MoveStore`)."""
 
 from __future__ import annotations
 

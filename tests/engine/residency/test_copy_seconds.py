@@ -56,13 +56,13 @@ def test_on_a_gpu_the_wait_for_computing_is_no_copying(monkeypatch: pytest.Monke
     ready = torch.cuda.Event()
     gpu.current.steps.append(Step(lambda: order.append("computed")))
     ready.record(gpu.current)
-    timed = mover._timed
+    timed = mover.timed_on
 
     def noted(stream: object) -> object:
         gpu.streams[-1].steps.append(Step(lambda: order.append("timed")))
         return timed(stream)
 
-    monkeypatch.setattr(mover, "_timed", noted)
+    monkeypatch.setattr(mover, "timed_on", noted)
     source, target = (Span(memory=torch.full((8,), n, dtype=torch.uint8), start=0, nbytes=8) for n in (1, 0))
     moved = perform(MoverBatch(moves=(Copy(source=source, target=target),), urgent=True, ready=(ready,)), side)
     assert (order, moved.error, moved.seconds) == (["computed", "timed", "timed"], None, 1e-3)

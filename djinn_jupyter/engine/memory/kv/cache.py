@@ -11,17 +11,9 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
 from djinn_jupyter.engine.memory.kv import geometry as states
+from djinn_jupyter.engine.memory.kv import layers as paged
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, GroupKind, LayerState
 from djinn_jupyter.engine.memory.kv.group_cache import GroupCache, LayerRows
-from djinn_jupyter.engine.memory.kv.layers import (
-    PagedFullLayer,
-    PagedIndexedLayer,
-    PagedRecurrentFullLayer,
-    PagedRecurrentWindowLayer,
-    PagedRows,
-    PagedWindowLayer,
-    paged_own,
-)
 from djinn_jupyter.engine.memory.kv.own_layers import is_own
 from djinn_jupyter.engine.memory.kv.pages import PageTable
 from djinn_jupyter.engine.memory.kv.slab import Slab
@@ -66,7 +58,7 @@ class PagedCache(Cache):
         self.owner = self.groups[0].session if self.groups else object()
         self.length = 0
         super().__init__(layers=_layers(model_config, geometry, self.groups))
-        self._paged = tuple(layer for layer in self.layers if isinstance(layer, PagedRows))
+        self._paged = tuple(layer for layer in self.layers if isinstance(layer, paged.PagedRows))
         self._stateful = {index: layer for index, layer in enumerate(self.layers) if states.has_states(layer)}
 
     @classmethod
@@ -76,8 +68,6 @@ class PagedCache(Cache):
             raise InvariantError("The slabs are not those of the geometry's page groups.")
         session = object()
         return cls(model_config, geometry, [GroupCache(PageTable(slab), session) for slab in slabs])
-
-    # --------------------------------------------------------------------------------------------- a pass
 
     def reserve(self, start: int, end: int, *, once: bool = False) -> None:
         """Allocate pages for a pass over [start, end), private where it writes, and a working copy if room allows,
@@ -167,8 +157,6 @@ class PagedCache(Cache):
         for layer in self._paged:
             layer.set_length(length)
 
-    # --------------------------------------------------------------------------------------------- pages
-
     def truncate(self, length: int) -> None:
         """Free the pages wholly beyond `length`. Raises IllegalMove if it lies before the committed length."""
         if length < self.length:
@@ -210,8 +198,6 @@ class PagedCache(Cache):
         for group in self.groups:
             group.flush()
 
-    # -------------------------------------------------------------------------------------------- states
-
     def capture(self, layer: int) -> LayerState | None:
         """Return a copy of a layer's states beside its rows, flags included; None for a layer without states."""
         return states.take(self.layers[layer]) if states.has_states(self.layers[layer]) else None
@@ -240,8 +226,6 @@ class PagedCache(Cache):
     def live_states(self) -> dict[int, LayerState]:
         """Return the live states that the next pass writes, not copies: for the tiers, which move their bytes."""
         return {i: states.live(layer) for i, layer in self._stateful.items()}
-
-    # ---------------------------------------------------------------------------------------- accounting
 
     @property
     def recurrent_bytes(self) -> int:
@@ -279,9 +263,9 @@ def _layers(model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Seq
     layers: list[Any] = []
     for index, plain in enumerate(library):
         layer = _paged(plain)
-        if isinstance(layer, PagedRows):
+        if isinstance(layer, paged.PagedRows):
             layer.attach(geometry.layers[index], held.get(index))
-        if isinstance(layer, PagedIndexedLayer):
+        if isinstance(layer, paged.PagedIndexedLayer):
             layer.attach_indexer(index_keys.get(index), index_positions.get(index))
         layers.append(layer)
     return layers
@@ -300,17 +284,17 @@ def _held(groups: Iterable[GroupCache], *kinds: GroupKind) -> dict[int, LayerRow
 def _paged(plain: Any) -> Any:
     match type(plain):
         case cache_utils.DynamicLayer:
-            return PagedFullLayer()  # type: ignore[no-untyped-call]
+            return paged.PagedFullLayer()  # type: ignore[no-untyped-call]
         case cache_utils.DynamicIndexedLayer:
-            return PagedIndexedLayer()  # type: ignore[no-untyped-call]
+            return paged.PagedIndexedLayer()  # type: ignore[no-untyped-call]
         case cache_utils.DynamicSlidingWindowLayer:
-            return PagedWindowLayer(plain.sliding_window)
+            return paged.PagedWindowLayer(plain.sliding_window)
         case cache_utils.LinearAttentionAndFullAttentionLayer:
-            return PagedRecurrentFullLayer(plain.number_of_states)
+            return paged.PagedRecurrentFullLayer(plain.number_of_states)
         case cache_utils.LinearAttentionAndSlidingWindowAttentionLayer:
-            return PagedRecurrentWindowLayer(plain.sliding_window, plain.number_of_states)
+            return paged.PagedRecurrentWindowLayer(plain.sliding_window, plain.number_of_states)
         case _:
-            return paged_own(plain) if is_own(plain) else plain
+            return paged.paged_own(plain) if is_own(plain) else plain
 
 
 def _unused_states(model_config: PreTrainedConfig) -> dict[int, LayerState]:
@@ -363,7 +347,7 @@ def replace_rows(cache: PagedCache, layer: int, positions: Sequence[int], rows_n
 
 def _group(cache: PagedCache, layer: int) -> GroupCache:
     held = cache.layers[layer]
-    if not isinstance(held, PagedRows) or held.rows is None:
+    if not isinstance(held, paged.PagedRows) or held.rows is None:
         raise InvariantError(f"Cache layer {layer} has no rows.")
     return held.rows.group
 

@@ -249,19 +249,11 @@ def _runs(layers: Sequence[LayerGeometry], page_positions: int) -> Iterator[Laye
         count = len(list(alike))
         assert dtype is not None, "a layer without keys and values is in no group"
         run = LayerRun(
-            first=first,
-            layers=count,
-            kv_heads=heads,
-            key_dim=key_dim,
-            value_dim=value_dim,
-            dtype=dtype,
-            offset=offset,
+            first=first, layers=count, kv_heads=heads, key_dim=key_dim, value_dim=value_dim, dtype=dtype, offset=offset
         )
         yield run
         first, offset = first + count, offset + page_positions * run.position_bytes
 
-
-# ------------------------------------------------------------------------------------------------- the probe
 
 # Exactly these classes; `own_layers` finds what a subclass holds beside rows. The last of the library's classes was
 # added after transformers 5.17.

@@ -34,8 +34,6 @@ class GroupCache:
         self.known_from = 0  # rows before it are missing, though their page may exist
         self.working: WorkingCopy | None = None
 
-    # --------------------------------------------------------------------------------------- before a pass
-
     def check_enterable(self, length: int) -> None:
         """Raise IllegalMove unless a pass entered at `length` finds the rows of its window."""
         first = max(self.table.first, self.known_from)
@@ -73,8 +71,6 @@ class GroupCache:
     def _roomy(self, need: int) -> int:
         size = self.geometry.page_positions
         return -(-(need + max(self.slack_positions, need // 4)) // size) * size
-
-    # --------------------------------------------------------------------------------------- during a pass
 
     def write(self, slot: int, k_1HqD: Tensor, v_1HqD: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Write new rows of one layer from `start` on. Return the keys and values attention reads: k_1HRD, v_1HRD."""
@@ -129,8 +125,6 @@ class GroupCache:
         """Write the working copy's dirty rows to the pages."""
         if self.working is not None:
             self.working.flush()
-
-    # -------------------------------------------------------------------------------------- between passes
 
     def drop_working(self) -> None:
         if self.working is not None:

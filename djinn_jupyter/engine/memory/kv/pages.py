@@ -57,8 +57,6 @@ class PageTable:
     def __len__(self) -> int:
         return len(self._pages)
 
-    # -------------------------------------------------------------------------------------------- verbs
-
     def begin_at(self, position: int) -> None:
         """Make an empty table begin with the page of `position`; the pages before it were released elsewhere."""
         if self._pages:
@@ -123,8 +121,6 @@ class PageTable:
         """Free every page."""
         dropped, self._pages, self._behind = self._pages, [], 0
         self.slab.free(dropped)
-
-    # ------------------------------------------------------------------------------------------ reading
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
         """Yield the positions [start, end) page by page. Raises InvariantError where a page is missing."""

@@ -80,12 +80,8 @@ def _move(group: GroupCache, rows: Rows, *, out: bool) -> Generator[None, None, 
             for paged, plain in zip(group.slab.run_views(piece.page, number), kept, strict=True):
                 here = paged.narrow(2, piece.row, piece.count)
                 there = plain.narrow(2, piece.start - rows.first, piece.count)
-                _copy(here, there) if out else _copy(there, here)
+                there.copy_(here) if out else here.copy_(there)
         yield
-
-
-def _copy(source: Tensor, target: Tensor) -> None:
-    target.copy_(source)
 
 
 def _room(run: LayerRun, count: int) -> tuple[Tensor, Tensor]:
@@ -97,9 +93,6 @@ def _room(run: LayerRun, count: int) -> tuple[Tensor, Tensor]:
 def _expected(run: LayerRun, count: int) -> tuple[torch.Size, torch.Size, torch.dtype, torch.dtype]:
     lead = (run.layers, run.kv_heads, count)
     return torch.Size((*lead, run.key_dim)), torch.Size((*lead, run.value_dim)), run.dtype, run.dtype
-
-
-# Check the whole accounting: every slab against every cache that holds its pages. The engine calls it when idle.
 
 
 def check_invariants(

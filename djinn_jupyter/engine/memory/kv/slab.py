@@ -67,8 +67,6 @@ class Segments:
         part = Part(name="pages", held=lambda: self.bytes_allocated, idle=self._empty_bytes, release=self.shrink)
         budget.join(self, part)
 
-    # -------------------------------------------------------------------------------------------- slots
-
     def take(self, count: int) -> list[int]:
         """Take `count` slots with undefined contents. Raises SlabFull."""
         if count > len(self._free):
@@ -83,8 +81,6 @@ class Segments:
             heapq.heappush(self._free, slot)
             if self.poison:
                 self.bytes_of(slot).fill_(POISON)
-
-    # -------------------------------------------------------------------------------------------- views
 
     def bytes_of(self, slot: int) -> Tensor:
         """Return all bytes of a slot, `uint8[page_bytes]`."""
@@ -108,8 +104,6 @@ class Segments:
                 keys, values = self.run_views(slot, number)
                 return keys[at - run.first], values[at - run.first]
         raise InvariantError(f"Layer {layer} is in no run of its group.")
-
-    # ----------------------------------------------------------------------------------------- segments
 
     def _grow(self, short: int, asked: int) -> None:
         """Add segments for at least `short` more slots, the last one as large as the budget allows. Raises SlabFull."""
@@ -164,8 +158,6 @@ class Segments:
 
     def _empty_bytes(self) -> int:
         return sum(self._segments[number].memory.nbytes for number in self._empty())
-
-    # --------------------------------------------------------------------------------------- accounting
 
     @property
     def slots(self) -> int:
@@ -257,14 +249,13 @@ def uninitialised(shape: Sequence[int], dtype: torch.dtype, device: torch.device
 class Page(Item):
     """One page: its reference count, and its slot on the device, None while it is away."""
 
-    __slots__ = ("_slots", "arriving", "references", "slot")
+    __slots__ = ("_slots", "references", "slot")
 
     def __init__(self, slots: Segments, slot: int | None) -> None:
         super().__init__(slots.geometry.page_bytes)
         self._slots = slots
         self.references = 1
         self.slot: int | None = slot
-        self.arriving = False
 
     @property
     def resident(self) -> bool:
@@ -287,9 +278,6 @@ class Page(Item):
     def make_place(self) -> None:
         (self.slot,) = self._slots.take(1)
         self.arriving = True
-
-    def arrive(self) -> None:
-        self.arriving = False
 
     def give_up_place(self) -> None:
         self._slots.give_back([self.place])
@@ -326,8 +314,6 @@ class Slab:
         self._numbers = itertools.count()
         self._pages: dict[int, Page] = {}
         self._lent: dict[object, int] = {}
-
-    # -------------------------------------------------------------------------------------------- pages
 
     def allocate(self, pages: int) -> list[int]:
         """Return `pages` new pages, each with a reference count of 1 and undefined contents. Raises SlabFull."""
@@ -383,8 +369,6 @@ class Slab:
                 raise InvariantError(f"Page {page} has {self.references(page)} references; {times} were spoken of.")
         return wanted
 
-    # -------------------------------------------------------------------------------------------- views
-
     def bytes_of(self, page: int) -> Tensor:
         """Return all bytes of a page, `uint8[page_bytes]`."""
         return self.segments.bytes_of(self._pages[page].place)
@@ -401,8 +385,6 @@ class Slab:
         """Return values [H, P, Dv] of a cache layer in a page."""
         return self.segments.layer_views(self._pages[page].place, layer)[1]
 
-    # ------------------------------------------------------------------------------------ working copies
-
     def lend(self, owner: object, copy: Droppable) -> None:
         """Count a working copy of this group's rows against the budget. Raises SlabFull."""
         self.budget.lend(owner, copy)
@@ -411,8 +393,6 @@ class Slab:
     def reclaim(self, owner: object) -> None:
         self.budget.reclaim(owner)
         del self._lent[owner]
-
-    # ----------------------------------------------------------------------------------------- segments
 
     def shrink(self) -> int:
         """Free the segments that hold no page. Return the bytes freed. On CUDA this waits for the device."""
@@ -428,8 +408,6 @@ class Slab:
         for page, slot in zip(strewn, slots, strict=False):
             page.move_to(slot)
         return len(slots)
-
-    # --------------------------------------------------------------------------------------- accounting
 
     @property
     def pages_in_use(self) -> int:

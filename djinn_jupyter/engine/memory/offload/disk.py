@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -18,15 +18,14 @@ from typing import Any, Final, Protocol, cast
 import xxhash
 
 from djinn_jupyter.engine.memory.offload.extents import Extents
-from djinn_jupyter.engine.memory.offload.host import Memory, all_or_none
+from djinn_jupyter.engine.memory.offload.host import CopyTier, Memory
 from djinn_jupyter.engine.memory.offload.spans import Span
-from djinn_jupyter.engine.memory.offload.swappable import Place, Traffic
+from djinn_jupyter.engine.memory.offload.swappable import Place
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.engine.system.host_memory import pageable
 from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.files import force
 from djinn_jupyter.units import spell_bytes
-from djinn_jupyter.wire.nouns import TierStatistics
 
 BLOCK: Final = 4096  # satisfies every file system and device that requires alignment
 
@@ -121,7 +120,7 @@ class DiskPlace:
     nbytes: int
 
 
-class DiskTier:
+class DiskTier(CopyTier[DiskPlace]):
     """Copies in a file, up to a limit.
 
     Invariants: a place has one owner until it is freed; a verb that raises has not changed the accounting; the bytes
@@ -130,48 +129,32 @@ class DiskTier:
     its end is free.
     """
 
+    tier = "disk"
+    advice = " Close a session, or allow more with --disk-memory."
+
     def __init__(self, file: PageFile, limit_bytes: int, *, memory: Memory = pageable) -> None:
-        self.limit = limit_bytes // BLOCK * BLOCK
-        self.used = 0
-        self.places = 0
-        self.traffic = Traffic()
+        super().__init__(limit_bytes // BLOCK * BLOCK)
         self._file = file
         self._extents = Extents(0)
         self._staging = memory(STAGING_BYTES)
         self._buffer = memoryview(cast(Any, self._staging.numpy()))
         self._alone = threading.Lock()
 
-    # -------------------------------------------------------------------------------------- the accounting
-
-    def allocate(self, sizes: Sequence[int]) -> list[DiskPlace]:
-        """Return a place for each size. Raises TierFull."""
-        try:
-            return all_or_none(sizes, self._allocate, self.free)
-        except TierFull as full:
-            raise TierFull(
-                f"The disk tier has no room for {spell_bytes(sum(sizes))}: {spell_bytes(self.used)} are used of a "
-                f"limit of {spell_bytes(self.limit)}. {full} Close a session, or allow more with --disk-memory."
-            ) from None
-
     def _allocate(self, size: int) -> DiskPlace:
         rounded = _rounded(size)
         start = self._extents.allocate(rounded)
         if start is None:
-            self._grow(self._extents.used_end + rounded)
+            self.grow(self._extents.used_end + rounded)
             start = self._extents.allocate(rounded)
             assert start is not None
         self._count(rounded, 1)
         return DiskPlace(start=start, nbytes=size)
 
-    def begin_with(self, end: int) -> None:
-        """Extend an empty tier's file to at least `end` bytes, keeping its contents up to there. Raises TierFull."""
-        self._grow(end)
-
     def adopt(self, place: DiskPlace) -> None:
         """Take a place that an earlier engine had taken, found in its journal. Raises TierFull and InvariantError."""
         rounded = _rounded(place.nbytes)
         if place.start + rounded > self._extents.capacity:
-            self._grow(place.start + rounded)
+            self.grow(place.start + rounded)
         self._extents.take_at(place.start, rounded)
         self._count(rounded, 1)
 
@@ -182,25 +165,23 @@ class DiskTier:
         self._count(-rounded, -1)
         end = -(-self._extents.used_end // GROWTH_BYTES) * GROWTH_BYTES
         if self._extents.capacity - end >= 2 * GROWTH_BYTES or (not self.places and self._extents.capacity):
-            self._file.resize(end)
-            self._extents.resize(end)
+            self._resize(end)
 
-    def _grow(self, end: int) -> None:
-        """Extend the file to at least `end` bytes, with disk blocks allocated for all of them. Raises TierFull."""
+    def grow(self, end: int) -> None:
+        """Extend the file to at least `end` bytes, with disk blocks allocated for all of them; what it has stays.
+        Raises TierFull."""
         capacity = min(-(-end // GROWTH_BYTES) * GROWTH_BYTES, self.limit)
         if end > capacity:
             raise TierFull(f"The file would have {spell_bytes(end)}.")
         try:
-            self._file.resize(capacity)
+            self._resize(capacity)
         except OSError as error:
             raise TierFull(f"The disk refused a file of {spell_bytes(capacity)}: {error.strerror}.") from error
-        self._extents.resize(capacity)
 
-    def _count(self, size: int, places: int) -> None:
-        self.used += size
-        self.places += places
-
-    # ------------------------------------------------------------------------------------------- the bytes
+    def _resize(self, end: int) -> None:
+        self._file.resize(end)
+        self._extents.resize(end)
+        self.allocated = end
 
     def write(self, place: DiskPlace, source: Span) -> int:
         """Write the bytes and return their checksum. Raises StorageFailed."""
@@ -252,19 +233,6 @@ class DiskTier:
     def close(self) -> None:
         with self._alone:
             self._file.close()
-
-    # --------------------------------------------------------------------------------------- accounting
-
-    def statistics(self) -> TierStatistics:
-        return TierStatistics(
-            tier="disk",
-            pages=self.places,
-            bytes_used=self.used,
-            bytes_allocated=self._extents.capacity,
-            bytes_limit=self.limit,
-            bytes_out=self.traffic.bytes_out,
-            bytes_in=self.traffic.bytes_in,
-        )
 
     def check(self, held: Iterable[DiskPlace]) -> None:
         """Raise InvariantError unless the places taken are exactly those `held`, and the sums agree."""

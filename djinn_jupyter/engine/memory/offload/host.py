@@ -1,10 +1,11 @@
-"""Places for several sizes at once, in whichever tier: all of them or none."""
+"""The host tier: copies, in main memory, of data that left the device. Segments come and go; pinned on CUDA."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from torch import Tensor
 
@@ -16,27 +17,58 @@ from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.engine.system.host_memory import PIECE_MOST, pageable
 from djinn_jupyter.errors import TierFull
 from djinn_jupyter.units import spell_bytes
-from djinn_jupyter.wire.nouns import TierStatistics
+from djinn_jupyter.wire.nouns import Tier, TierStatistics
 
-AnyPlace = TypeVar("AnyPlace")
-
-
-def all_or_none(
-    sizes: Sequence[int], allocate: Callable[[int], AnyPlace], free: Callable[[AnyPlace], None]
-) -> list[AnyPlace]:
-    """Return a place for each size. Raises TierFull, and has freed the places taken until then."""
-    taken: list[AnyPlace] = []
-    try:
-        for size in sizes:
-            taken.append(allocate(size))
-    except TierFull:
-        for place in taken:
-            free(place)
-        raise
-    return taken
+AnyPlace = TypeVar("AnyPlace", bound=Place)
 
 
-# The host tier: copies, in main memory, of data that left the device. Segments come and go; pinned on CUDA.
+class CopyTier(ABC, Generic[AnyPlace]):
+    """A tier of copies, and its accounting: `allocated` bytes of at most `limit`, of which `places` take `used`."""
+
+    tier: ClassVar[Tier]
+    advice: ClassVar[str] = ""  # behind the sentence for a tier that is full
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit = limit_bytes
+        self.allocated = self.used = self.places = 0
+        self.traffic = Traffic()
+
+    def allocate(self, sizes: Sequence[int]) -> list[AnyPlace]:
+        """Return a place for each size. Raises TierFull; then none is taken."""
+        taken: list[AnyPlace] = []
+        try:
+            for size in sizes:
+                taken.append(self._allocate(size))
+        except TierFull as full:
+            for place in taken:
+                self.free(place)
+            raise TierFull(
+                f"The {self.tier} tier has no room for {spell_bytes(sum(sizes))}: {spell_bytes(self.used)} are used of "
+                f"a limit of {spell_bytes(self.limit)}. {full}{self.advice}"
+            ) from None
+        return taken
+
+    @abstractmethod
+    def _allocate(self, size: int) -> AnyPlace: ...
+
+    @abstractmethod
+    def free(self, place: Place) -> None: ...
+
+    def _count(self, size: int, places: int) -> None:
+        self.used += size
+        self.places += places
+
+    def statistics(self) -> TierStatistics:
+        return TierStatistics(
+            tier=self.tier,
+            pages=self.places,
+            bytes_used=self.used,
+            bytes_allocated=self.allocated,
+            bytes_limit=self.limit,
+            bytes_out=self.traffic.bytes_out,
+            bytes_in=self.traffic.bytes_in,
+        )
+
 
 SEGMENT_BYTES: Final = 64 << 20
 SPARE_SEGMENTS: Final = 2
@@ -62,7 +94,7 @@ class HostPlace:
     nbytes: int
 
 
-class HostTier:
+class HostTier(CopyTier[HostPlace]):
     """Copies in main memory, up to a limit and as far as memory is available.
 
     Invariants: `allocated` is the sum of the segments and never exceeds the limit; a place is in one segment and has
@@ -70,29 +102,15 @@ class HostTier:
     and pinning memory costs as much as filling it.
     """
 
+    tier = "host"
+
     def __init__(self, limit_bytes: int, *, memory: Memory = pageable, growth: Growth | None = None) -> None:
-        self.limit = limit_bytes
+        super().__init__(limit_bytes)
         self._growth = growth
         if growth is not None:
             growth.add(lambda: self.allocated)
-        self.allocated = 0
-        self.used = 0
-        self.places = 0
-        self.traffic = Traffic()
         self._memory = memory
         self._segments: list[HostSegment] = []
-
-    # -------------------------------------------------------------------------------------------- places
-
-    def allocate(self, sizes: Sequence[int]) -> list[HostPlace]:
-        """Return a place for each size. Raises TierFull."""
-        try:
-            return all_or_none(sizes, self._allocate, self.free)
-        except TierFull as full:
-            raise TierFull(
-                f"The host tier has no room for {spell_bytes(sum(sizes))}: {spell_bytes(self.used)} are used of a "
-                f"limit of {spell_bytes(self.limit)}. {full}"
-            ) from None
 
     def _allocate(self, size: int) -> HostPlace:
         rounded = _rounded(size)
@@ -104,23 +122,19 @@ class HostTier:
             segment = self._grow(rounded)
             start = segment.extents.allocate(rounded)
             assert start is not None
-        self.used += rounded
-        self.places += 1
+        self._count(rounded, 1)
         return HostPlace(segment=segment, start=start, nbytes=size)
 
     def free(self, place: Place) -> None:
         assert isinstance(place, HostPlace)
         rounded = _rounded(place.nbytes)
         place.segment.extents.free(place.start, rounded)
-        self.used -= rounded
-        self.places -= 1
+        self._count(-rounded, -1)
         if place.segment.extents.free_bytes == place.segment.extents.capacity:
             self.shrink(SPARE_SEGMENTS)
 
     def span(self, place: HostPlace) -> Span:
         return Span(memory=place.segment.memory, start=place.start, nbytes=place.nbytes)
-
-    # ----------------------------------------------------------------------------------------- segments
 
     def _grow(self, needed: int) -> HostSegment:
         left = self._left
@@ -154,19 +168,6 @@ class HostTier:
             self._segments.remove(segment)
             self.allocated -= segment.extents.capacity
         return sum(segment.extents.capacity for segment in empty)
-
-    # --------------------------------------------------------------------------------------- accounting
-
-    def statistics(self) -> TierStatistics:
-        return TierStatistics(
-            tier="host",
-            pages=self.places,
-            bytes_used=self.used,
-            bytes_allocated=self.allocated,
-            bytes_limit=self.limit,
-            bytes_out=self.traffic.bytes_out,
-            bytes_in=self.traffic.bytes_in,
-        )
 
     def check(self, held: Iterable[HostPlace]) -> None:
         """Raise InvariantError unless the places taken are exactly those `held`, and the sums agree."""

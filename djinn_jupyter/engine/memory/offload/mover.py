@@ -22,6 +22,7 @@ import torch
 
 from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.offload.spans import Span, coalesced, in_words
+from djinn_jupyter.engine.system.device import timed_on
 from djinn_jupyter.errors import DjinnError, StorageFailed
 
 log = logging.getLogger(__name__)
@@ -158,19 +159,13 @@ def _on(streams: Sequence[Any], batch: MoverBatch) -> tuple[tuple[int | None, ..
         for stream, ready in zip(streams, batch.ready, strict=True):
             current.enter_context(torch.cuda.stream(stream))  # each is the current one of its own device
             stream.wait_event(ready)
-        begun_on_device = [_timed(stream) for stream in streams]
+        begun_on_device = [timed_on(stream) for stream in streams]
         try:
-            checksums, done = _all(batch.moves), [_timed(stream) for stream in streams]
+            checksums, done = _all(batch.moves), [timed_on(stream) for stream in streams]
         finally:  # also after an error: what the other moves copy may be freed once the batch has ended
             for stream in streams:
                 stream.synchronize()
         return checksums, max(first.elapsed_time(last) for first, last in zip(begun_on_device, done, strict=True)) / 1e3
-
-
-def _timed(stream: Any) -> Any:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record(stream)
-    return event
 
 
 def _all(moves: Iterable[MoverTask]) -> tuple[int | None, ...]:

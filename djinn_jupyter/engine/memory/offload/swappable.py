@@ -43,12 +43,6 @@ class Traffic:
     bytes_out: int = 0
     bytes_in: int = 0
 
-    def count_out(self, size: int) -> None:
-        self.bytes_out += size
-
-    def count_in(self, size: int) -> None:
-        self.bytes_in += size
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stored:
@@ -71,14 +65,13 @@ class Item:
     or to its device bytes is under way and they stay where they are; one move at a time.
     """
 
-    __slots__ = ("copies", "gone", "moving", "nbytes", "version")
+    __slots__ = ("arriving", "copies", "gone", "moving", "nbytes", "version")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.version = 0
         self.copies: dict[Tier, Stored] = {}
-        self.moving = False
-        self.gone = False
+        self.arriving = self.moving = self.gone = False
 
     @property
     @abstractmethod
@@ -99,20 +92,12 @@ class Item:
         """Take room on the device for bytes that are about to arrive. Raises SlabFull."""
 
     @abstractmethod
-    def arrive(self) -> None:
-        """Note that the bytes have arrived."""
-
-    @abstractmethod
     def give_up_place(self) -> None:
         """Free the device bytes: they were stored, did not arrive, or the item is gone."""
 
-    # -------------------------------------------------------------------------------------------- verbs
-
-    def begin_move(self) -> None:
-        self.moving = True
-
-    def end_move(self) -> None:
-        self.moving = False
+    def arrive(self) -> None:
+        """Note that the bytes have arrived."""
+        self.arriving = False
 
     def resize(self, nbytes: int) -> None:
         """Count as many bytes, of which no copy exists yet."""
@@ -172,12 +157,12 @@ class Storage(Item):
     """One of torch's storages, held weakly: it is freed with its last tensor, and no other storage gets its identity
     while this object exists. Its bytes on the device, `counted`, are drawn from the budget."""
 
-    __slots__ = ("_weak", "arriving", "away", "budget", "counted", "epoch")
+    __slots__ = ("_weak", "away", "budget", "counted", "epoch")
 
     def __init__(self, untyped: UntypedStorage, budget: Budget) -> None:
         super().__init__(untyped.nbytes())
         self._weak, self.budget = StorageWeakRef(untyped), budget
-        self.away = self.arriving = False
+        self.away = False
         self.epoch: int | None = None
         self.counted = self.nbytes
         budget.record(self.counted)
@@ -241,9 +226,6 @@ class Storage(Item):
             self._uncount()
             raise SlabFull(f"The device refused {spell_bytes(self.nbytes)} for a session's states: {error}") from error
         self.away, self.arriving = False, True
-
-    def arrive(self) -> None:
-        self.arriving = False
 
     def give_up_place(self) -> None:
         if not self.expired:

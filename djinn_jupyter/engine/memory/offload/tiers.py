@@ -13,17 +13,10 @@ import torch
 
 from djinn_jupyter.engine.memory.offload.disk import STAGING_BYTES, DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.offload.host import HostPlace, HostTier
-from djinn_jupyter.engine.memory.offload.mover import (
-    Copy,
-    Moved,
-    Mover,
-    MoverBatch,
-    MoverTask,
-    Read,
-    Write,
-)
+from djinn_jupyter.engine.memory.offload.mover import Copy, Moved, Mover, MoverBatch, MoverTask, Read, Write
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
+from djinn_jupyter.engine.system.device import event_on
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier, TierStatistics
@@ -84,8 +77,6 @@ class Tiers:
     def moving(self) -> bool:
         return bool(self._under_way)
 
-    # -------------------------------------------------------------------------------------------- verbs
-
     def store(self, items: Sequence[Item], tier: Tier, *, urgent: bool = False) -> list[MoverBatch]:
         """Begin to copy items into a tier; skip those that move or have a copy there already. Raises TierFull."""
         items = [item for item in items if not item.moving and tier not in item.copies]
@@ -116,7 +107,7 @@ class Tiers:
         entries = self._under_way.pop(moved.batch)
         checksums = moved.checksums if moved.error is None else (None,) * len(entries)
         for entry, checksum in zip(entries, checksums, strict=True):
-            entry.item.end_move()
+            entry.item.moving = False
             if isinstance(entry, Store):
                 self._settle_store(entry, checksum, failed=moved.error is not None)
             else:
@@ -128,7 +119,7 @@ class Tiers:
     def _settle_store(self, entry: Store, checksum: int | None, *, failed: bool) -> None:
         keeper, item = self.keeper(entry.tier), entry.item
         if not failed:
-            keeper.traffic.count_out(item.nbytes)
+            keeper.traffic.bytes_out += item.nbytes
         if failed or item.gone or item.version != entry.version:
             keeper.free(entry.place)
             return
@@ -138,17 +129,15 @@ class Tiers:
         if failed:
             entry.item.give_up_place()
             return
-        self.keeper(entry.tier).traffic.count_in(entry.item.nbytes)
+        self.keeper(entry.tier).traffic.bytes_in += entry.item.nbytes
         entry.item.arrive()
-
-    # -------------------------------------------------------------------------------------------- moves
 
     def _submit(self, entries: Sequence[Store | Load], urgent: bool) -> MoverBatch:
         moves = tuple(self._move(entry) for entry in entries)
-        ready = tuple(_mark(device) for device in self._devices if device.type == "cuda")
+        ready = tuple(event_on(device) for device in self._devices if device.type == "cuda")
         batch = MoverBatch(moves=moves, urgent=urgent, ready=ready)
         for entry in entries:
-            entry.item.begin_move()
+            entry.item.moving = True
         self._under_way[batch] = tuple(entries)
         self.mover.submit(batch)
         return batch
@@ -176,8 +165,6 @@ class Tiers:
         if stored is None or self.host is None or not isinstance(stored.place, HostPlace):
             raise InvariantError("A copy was to be made of an item that is neither on the device nor on the host.")
         return self.host.span(stored.place)
-
-    # --------------------------------------------------------------------------------------- accounting
 
     @property
     def leaving(self) -> Iterator[Item]:
@@ -212,13 +199,6 @@ class Tiers:
         self.mover.stop()
         if self.disk is not None:
             self.disk.close()
-
-
-def _mark(device: torch.device) -> torch.cuda.Event:
-    """Return an event behind what the GPU has been given to compute."""
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    return event
 
 
 def _nearest(item: Item) -> Tier:

@@ -1,5 +1,6 @@
-"""The log of single copies: block, bytes, start, duration, how long computing waited for it, and for how long something
-was computed meanwhile."""
+"""Copies that overlap with computing: by a side stream and events on CUDA, by a thread on the CPU. Two rules, for both:
+a copy into a slot begins after the mark made when the slot was last computed with; and the engine computes with a slot
+only after waiting for its copy's arrival. Copies run one after the other, in order."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.weights.host_weights import HOST, flat_buffer
+from djinn_jupyter.engine.system.device import event_on, timed_on
 from djinn_jupyter.errors import StorageFailed
 
 KEPT = 8192
@@ -86,10 +88,6 @@ def _shared(begun: float, ended: float, begins: Sequence[float], ends: Sequence[
     return sum(min(ended, ends[at]) - max(begun, begins[at]) for at in range(first, last))
 
 
-# Copies that overlap with computing: by a side stream and events on CUDA, by a thread on the CPU. Two rules, for both:
-# a copy into a slot begins after the mark made when the slot was last computed with; and the engine computes with a
-# slot only after waiting for its copy's arrival. Copies run one after the other, in order.
-
 Transfers = Sequence[tuple[Tensor, Tensor]]
 """Source and target, both `uint8` of one size."""
 
@@ -133,9 +131,6 @@ class CopyEngine(Protocol):
 
 def copy_engine_for(device: torch.device) -> CopyEngine:
     return StreamCopyEngine(device) if device.type == "cuda" else ThreadCopyEngine()
-
-
-# ---------------------------------------------------------------------------------------------------------- on the CPU
 
 
 @dataclass(slots=True, eq=False)
@@ -256,9 +251,6 @@ def _copy_all(copies: queue.SimpleQueue[_QueuedCopy | None], tally: _Tally) -> N
         queued.arrived.set()
 
 
-# -------------------------------------------------------------------------------------------------------------- on CUDA
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Interval:
     """Two timed events of one stream, the bytes that moved between them, and the copy that was made or waited for."""
@@ -283,31 +275,29 @@ class StreamCopyEngine:
         self._since: Any = None  # the event at which computing began or went on, within a pass
         self._nbytes, self._copying, self._waited, self._passing = 0, 0.0, 0.0, 0.0
         self._arrived, self._computed = ArrivedCopies(), Computed()
-        self._opening = self._timed(self._stream)
+        self._opening = timed_on(self._stream)
         self._opening.synchronize()
         self._opened = time.time()
 
     def mark(self) -> Any:
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+        return event_on(self._device)
 
     def submit(self, transfers: Transfers, after: Any, block: int | None = None) -> _Interval:
         self._stream.wait_event(after)
         with torch.cuda.stream(self._stream), torch.no_grad():
-            begun = self._timed(self._stream)
+            begun = timed_on(self._stream)
             for source, target in transfers:
                 target.copy_(source, non_blocking=True)
             nbytes = sum(target.numel() for _, target in transfers)
-            interval = _Interval(begun, self._timed(self._stream), nbytes, _copy_of(block, transfers))
+            interval = _Interval(begun, timed_on(self._stream), nbytes, _copy_of(block, transfers))
         self._copies.append(interval)
         return interval
 
     def wait(self, arrival: _Interval) -> None:
         stream = torch.cuda.current_stream(self._device)
-        begun = self._timed(stream)
+        begun = timed_on(stream)
         stream.wait_event(arrival.done)
-        self._waits.append(_Interval(begun, self._timed(stream), copy=arrival.copy))
+        self._waits.append(_Interval(begun, timed_on(stream), copy=arrival.copy))
         if len(self._waits) > 1000:
             self.statistics()
 
@@ -317,11 +307,11 @@ class StreamCopyEngine:
             yield
             return
         stream = torch.cuda.current_stream(self._device)
-        begun = self._since = self._timed(stream)
+        begun = self._since = timed_on(stream)
         try:
             yield
         finally:
-            ended = self._timed(stream)
+            ended = timed_on(stream)
             self._passes.append(_Interval(begun, ended))
             self._computing.append(_Interval(self._since, ended))
             self._since = None
@@ -330,11 +320,11 @@ class StreamCopyEngine:
     def fetching(self) -> Iterator[None]:
         stream, since = torch.cuda.current_stream(self._device), self._since
         if since is not None:
-            self._computing.append(_Interval(since, self._timed(stream)))
+            self._computing.append(_Interval(since, timed_on(stream)))
         try:
             yield
         finally:
-            self._since = None if since is None else self._timed(stream)
+            self._since = None if since is None else timed_on(stream)
 
     def statistics(self) -> CopyTotals:
         copies, self._copies = _split(self._copies)
@@ -350,10 +340,7 @@ class StreamCopyEngine:
             for before, over in ((self._copying, copies), (self._waited, waits), (self._passing, passes))
         )
         return CopyTotals(
-            nbytes=self._nbytes,
-            copy_seconds=self._copying,
-            waited_seconds=self._waited,
-            pass_seconds=self._passing,
+            nbytes=self._nbytes, copy_seconds=self._copying, waited_seconds=self._waited, pass_seconds=self._passing
         )
 
     def copies(self, since: int) -> Sequence[BlockCopy]:
@@ -379,19 +366,12 @@ class StreamCopyEngine:
         milliseconds: float = self._opening.elapsed_time(event)
         return milliseconds / 1e3
 
-    def _timed(self, stream: Any) -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(stream)
-        return event
-
 
 def _split(intervals: list[_Interval]) -> tuple[list[_Interval], list[_Interval]]:
     """Split intervals into completed and pending ones."""
     there = [(interval, interval.done.query()) for interval in intervals]
     return [interval for interval, over in there if over], [interval for interval, over in there if not over]
 
-
-# Measure the copy bandwidth between host memory and the memory that passes compute with.
 
 ROUNDS = 4
 MOST = 128 << 20  # more than a processor's caches hold, so that a repeated copy is not read from them

@@ -244,8 +244,6 @@ def has_room_for(nbytes: int) -> bool:
     return nbytes < HEADROOM * main_memory().available
 
 
-# Weights that are mapped from files: which bytes of the host those are, and whether the files are still the same.
-
 MAPS = Path("/proc/self/maps")
 _WEIGHTS = (".safetensors", ".bin")
 

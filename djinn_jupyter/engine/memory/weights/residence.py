@@ -13,18 +13,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor, nn
 
-from djinn_jupyter.engine.memory.weights.host_weights import (
-    HostRun,
-    MappedFiles,
-    Weight,
-    buffer_bytes,
-    flat_buffer,
-    has_room_for,
-    raw_sum,
-    return_freed,
-    total_bytes,
-    weights_of,
-)
+from djinn_jupyter.engine.memory.weights import host_weights
 from djinn_jupyter.engine.system.device import to_home
 from djinn_jupyter.errors import DjinnError, ModelDoesNotFit, OutOfDeviceMemory, StorageFailed, UsageError
 from djinn_jupyter.files import Stamps
@@ -44,7 +33,7 @@ class Weights(Protocol):
 
     total: int
     streamed: bool
-    files: MappedFiles
+    files: host_weights.MappedFiles
 
     @property
     def asleep(self) -> bool: ...
@@ -90,22 +79,18 @@ class ResidentWeights:
         self, model: nn.Module, device: torch.device, reload: Reload | None = None, stamps: Stamps = UNKNOWN
     ) -> None:
         self._model, self._device, self._reload = model, device, reload
-        every = weights_of(model)
+        every = host_weights.weights_of(model)
         self._weights = tuple(weight for weight in every if weight.tensor.is_contiguous())
-        self._staying = buffer_bytes(model) + total_bytes(set(every) - set(self._weights))
-        self._hosts: tuple[HostRun, ...] = ()  # one for each device
+        self._staying = host_weights.buffer_bytes(model) + host_weights.total_bytes(set(every) - set(self._weights))
+        self._hosts: tuple[host_weights.HostRun, ...] = ()  # one for each device
         self._sums: list[int] = []
-        self._asleep = False
+        self.asleep = False
         self._moved = 0
-        self.files = MappedFiles(stamps)
-        self.total = total_bytes(self._weights) + self._staying
-
-    @property
-    def asleep(self) -> bool:
-        return self._asleep
+        self.files = host_weights.MappedFiles(stamps)
+        self.total = host_weights.total_bytes(self._weights) + self._staying
 
     def passing(self, *, alone: bool = False) -> AbstractContextManager[None]:
-        if self._asleep:
+        if self.asleep:
             self.wake()
         return self.files
 
@@ -121,8 +106,8 @@ class ResidentWeights:
             raise UsageError(
                 "These weights were given to the engine in memory and cannot be loaded again, so on the CPU they stay."
             )
-        needed = total_bytes(self._weights)
-        if self._device.type != "cpu" and not self._hosts and not has_room_for(needed):
+        needed = host_weights.total_bytes(self._weights)
+        if self._device.type != "cpu" and not self._hosts and not host_weights.has_room_for(needed):
             raise UsageError(
                 f"The weights would take {spell_bytes(needed)} of host memory, of which "
                 f"{spell_bytes(main_memory().available)} are free: they stay on the device."
@@ -130,25 +115,25 @@ class ResidentWeights:
 
     def sleep(self) -> float:
         """Free the weights' device memory. Raises UsageError where they could not be brought back."""
-        if self._asleep:
+        if self.asleep:
             return 0.0
         self.check_sleep()
         begun = time.perf_counter()
         if self._device.type == "cpu":
-            self._sums = [raw_sum(weight.tensor) for weight in self._weights]
+            self._sums = [host_weights.raw_sum(weight.tensor) for weight in self._weights]
         elif not self._hosts:
-            self._hosts = tuple(HostRun.pinned(own, device) for device, own in self._by_device())
+            self._hosts = tuple(host_weights.HostRun.pinned(own, device) for device, own in self._by_device())
             self._moved += sum(host.moved for host in self._hosts)
         for weight in self._weights:
             weight.leave()
-        self._asleep = True
-        return_freed(self._device)  # and of all others: the allocators of all devices are one
+        self.asleep = True
+        host_weights.return_freed(self._device)  # and of all others: the allocators of all devices are one
         return time.perf_counter() - begun
 
     def wake(self) -> float:
         """Bring weights back. Raises OutOfDeviceMemory, or StorageFailed if the files hold other weights by now; the
         weights stay asleep then."""
-        if not self._asleep:
+        if not self.asleep:
             self.files.require_unchanged()
             return 0.0
         begun = time.perf_counter()
@@ -156,21 +141,21 @@ class ResidentWeights:
             back = self._copied_back() if self._hosts else self._loaded_again()
         for weight, tensor in back:
             weight.put(tensor)
-        self._asleep = False
+        self.asleep = False
         return time.perf_counter() - begun
 
-    def _by_device(self) -> list[tuple[torch.device, tuple[Weight, ...]]]:
+    def _by_device(self) -> list[tuple[torch.device, tuple[host_weights.Weight, ...]]]:
         """Return the weights of each device; that of a weight which is asleep is its placeholder's."""
         devices = dict.fromkeys(weight.tensor.device for weight in self._weights)
         if len(devices) == 1:
             return [(self._device, self._weights)]
         return [(device, tuple(one for one in self._weights if one.tensor.device == device)) for device in devices]
 
-    def _copied_back(self) -> list[tuple[Weight, Tensor]]:
-        back: list[tuple[Weight, Tensor]] = []
+    def _copied_back(self) -> list[tuple[host_weights.Weight, Tensor]]:
+        back: list[tuple[host_weights.Weight, Tensor]] = []
         for (device, own), host in zip(self._by_device(), self._hosts, strict=True):
             try:
-                buffer = flat_buffer(host.layout.nbytes, device)
+                buffer = host_weights.flat_buffer(host.layout.nbytes, device)
             except torch.OutOfMemoryError as error:
                 raise OutOfDeviceMemory(
                     f"The weights ({spell_bytes(host.layout.nbytes)}) find no room on {device} any more: "
@@ -183,29 +168,29 @@ class ResidentWeights:
         self._moved += sum(host.moved for host in self._hosts)
         return back
 
-    def _loaded_again(self) -> list[tuple[Weight, Tensor]]:
+    def _loaded_again(self) -> list[tuple[host_weights.Weight, Tensor]]:
         assert self._reload is not None
         stamps = self.files.now()
-        again = {weight.name: weight.tensor for weight in weights_of(self._reload())}
+        again = {weight.name: weight.tensor for weight in host_weights.weights_of(self._reload())}
         found = [again.get(weight.name) for weight in self._weights]
         for weight, tensor, known in zip(self._weights, found, self._sums, strict=True):
             was = weight.tensor
             same = tensor is not None and tensor.shape == was.shape and tensor.dtype == was.dtype
-            if tensor is None or not same or raw_sum(tensor) != known:
+            if tensor is None or not same or host_weights.raw_sum(tensor) != known:
                 raise StorageFailed(
                     f"{weight.name} in the model's files is not what it was before they slept; "
                     "put the files back, or stop this engine and load again."
                 )
-        self._moved += total_bytes(self._weights)
+        self._moved += host_weights.total_bytes(self._weights)
         self.files.renew(stamps)
         there = zip(self._weights, found, strict=True)
         return [(weight, to_home(tensor, weight.tensor.device)) for weight, tensor in there if tensor is not None]
 
     def statistics(self) -> WeightsStatistics:
         return WeightsStatistics(
-            residency="asleep" if self._asleep else "resident",
+            residency="asleep" if self.asleep else "resident",
             bytes_total=self.total,
-            bytes_on_device=self._staying if self._asleep else self.total,
+            bytes_on_device=self._staying if self.asleep else self.total,
             bytes_moved=self._moved,
         )
 
@@ -219,8 +204,6 @@ class SplitWeights(ResidentWeights):
     def check_sleep(self) -> None:
         raise UsageError("The weights of a model that --tensor-parallel splits stay on their devices.")
 
-
-# Decide which layers stay on the device and which stream, from sizes alone, and report it before anything is moved.
 
 SLOTS = 2
 PAGES_SHARE = 8  # an eighth of the allowed memory is kept for pages
@@ -338,8 +321,6 @@ def _too_large(sizes: WeightSizes, allowed: int, slots: int, pages: int) -> str:
 def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
-
-# Put the weights to sleep after a time without work, whether sessions are idle or stopped.
 
 log = logging.getLogger(__name__)
 CUDA_SECONDS = 900.0

@@ -16,21 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from djinn_jupyter.engine.memory.weights import host_weights
 from djinn_jupyter.engine.memory.weights.copy_engine import CopyEngine, copy_engine_for
-from djinn_jupyter.engine.memory.weights.host_weights import (
-    HostRun,
-    Layout,
-    MappedFiles,
-    Weight,
-    buffer_bytes,
-    bytes_in_memory,
-    flat_buffer,
-    has_room_for,
-    placeholder,
-    return_freed,
-    total_bytes,
-    weights_of,
-)
 from djinn_jupyter.engine.memory.weights.residence import UNKNOWN, Placement, WeightSizes
 from djinn_jupyter.errors import DjinnError, OutOfDeviceMemory
 from djinn_jupyter.files import Stamps
@@ -109,7 +96,9 @@ class Ring:
     `late` those that began only when the block was needed.
     """
 
-    def __init__(self, runs: Sequence[HostRun], slots: int, device: torch.device, copy_engine: CopyEngine) -> None:
+    def __init__(
+        self, runs: Sequence[host_weights.HostRun], slots: int, device: torch.device, copy_engine: CopyEngine
+    ) -> None:
         self.runs, self.copy_engine, self.order = tuple(runs), copy_engine, BlockOrder(len(runs))
         self._count, self._device = slots, device
         self._slots: list[Slot] = []
@@ -125,7 +114,8 @@ class Ring:
         size = max(run.layout.nbytes for run in self.runs)
         freed = self.copy_engine.mark()
         self._slots = [
-            Slot(number=number, buffer=flat_buffer(size, self._device), freed=freed) for number in range(self._count)
+            Slot(number=number, buffer=host_weights.flat_buffer(size, self._device), freed=freed)
+            for number in range(self._count)
         ]
 
     def close(self) -> None:
@@ -341,17 +331,17 @@ class StreamedWeights:
         self._device, self._placement = device, placement
         own = own_weights(model, layers)
         self._blocks = [own[layer] for layer in placement.streaming]
-        every = weights_of(model)
+        every = host_weights.weights_of(model)
         others = _others(every, self._blocks)
         self._staying = [weight for weight in others if weight.tensor.is_contiguous()]
-        self._fixed = buffer_bytes(model) + total_bytes(set(others) - set(self._staying))
-        self.total = total_bytes(every) + buffer_bytes(model)
+        self._fixed = host_weights.buffer_bytes(model) + host_weights.total_bytes(set(others) - set(self._staying))
+        self.total = host_weights.total_bytes(every) + host_weights.buffer_bytes(model)
         runs = _host_runs(self._blocks, device)
-        self.held_on_host = bytes_in_memory(piece for run in runs for piece in run.pieces)
+        self.held_on_host = host_weights.bytes_in_memory(piece for run in runs for piece in run.pieces)
         self.copy_engine = copy_engine or copy_engine_for(device)
-        self._host = HostRun.as_loaded(self._staying, device)
+        self._host = host_weights.HostRun.as_loaded(self._staying, device)
         for weight in (*self._staying, *(weight for block in self._blocks for weight in block)):
-            weight.put(placeholder(weight.tensor, device))
+            weight.put(host_weights.placeholder(weight.tensor, device))
         model.to(device)
         self.ring = Ring(runs, placement.slots, device, self.copy_engine)
         self._settle_in()
@@ -360,12 +350,10 @@ class StreamedWeights:
         ]
         self._used: float | None = None
         self._used_at = float("-inf")
-        self._asleep = self._alone = False
+        self.asleep = self._alone = False
         for block, layer in enumerate(placement.streaming):
             layers[layer].forward = self._through_ring(block, layers[layer].forward)
-        self.files = MappedFiles(stamps)
-
-    # --- passes ----------------------------------------------------------------------------------------------------
+        self.files = host_weights.MappedFiles(stamps)
 
     def _through_ring(self, block: int, run: Callable[..., Any]) -> Callable[..., Any]:
         weights, routed = self._blocks[block], self._routed[block]
@@ -391,7 +379,7 @@ class StreamedWeights:
 
     @contextmanager
     def passing(self, *, alone: bool = False) -> Iterator[None]:
-        if self._asleep:
+        if self.asleep:
             self.wake()
         before, self._alone = self._alone, alone
         try:
@@ -411,37 +399,31 @@ class StreamedWeights:
         return {name: away.get(id(parameter), parameter.data) for name, parameter in own.items()}
 
     def prefetch(self) -> None:
-        if not self._asleep and self.files.changed is None:
+        if not self.asleep and self.files.changed is None:
             self.ring.prefetch()
-
-    # --- sleep -----------------------------------------------------------------------------------------------------
-
-    @property
-    def asleep(self) -> bool:
-        return self._asleep
 
     def check_sleep(self) -> None:
         """Do nothing: all weights are on the host already, so nothing prevents `sleep`."""
 
     def sleep(self) -> float:
         """Free the slots and the weights that stay; nothing has to be copied."""
-        if self._asleep:
+        if self.asleep:
             return 0.0
         begun = time.perf_counter()
         self.ring.close()
         for weight in self._staying:
             weight.leave()
-        self._asleep = True
-        return_freed(self._device)
+        self.asleep = True
+        host_weights.return_freed(self._device)
         return time.perf_counter() - begun
 
     def wake(self) -> float:
         self.files.require_unchanged()
-        if not self._asleep:
+        if not self.asleep:
             return 0.0
         begun = time.perf_counter()
         self._settle_in()
-        self._asleep = False
+        self.asleep = False
         return time.perf_counter() - begun
 
     def _settle_in(self) -> None:
@@ -449,7 +431,7 @@ class StreamedWeights:
         OutOfDeviceMemory."""
         try:
             self.ring.open()
-            buffer = flat_buffer(self._host.layout.nbytes, self._device)
+            buffer = host_weights.flat_buffer(self._host.layout.nbytes, self._device)
         except torch.OutOfMemoryError as error:
             self.ring.close()
             raise OutOfDeviceMemory(
@@ -460,17 +442,15 @@ class StreamedWeights:
         for weight, view in zip(self._staying, self._host.layout.views(buffer), strict=True):
             weight.put(view)
 
-    # --- accounting ------------------------------------------------------------------------------------------------
-
     @property
     def bytes_per_pass(self) -> int:
         return sum(run.moved for run in self.ring.runs)
 
     def statistics(self) -> WeightsStatistics:
         totals = self.copy_engine.statistics()
-        there = 0 if self._asleep else self._host.layout.nbytes + self.ring.slot_bytes
+        there = 0 if self.asleep else self._host.layout.nbytes + self.ring.slot_bytes
         return WeightsStatistics(
-            residency="asleep" if self._asleep else "streamed",
+            residency="asleep" if self.asleep else "streamed",
             bytes_total=self.total,
             bytes_on_device=self._fixed + there,
             bytes_streamed_per_pass=self.bytes_per_pass,
@@ -519,7 +499,7 @@ class StreamedWeights:
         )
 
 
-def own_weights(model: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[Weight, ...]]:
+def own_weights(model: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[host_weights.Weight, ...]]:
     """Return for each layer the contiguous weights that no other part of the model has. If all layers lie in memory in
     the same order, as in a file, they are returned in that order, so that adjacent weights are one copy."""
     everywhere = _places(model)
@@ -527,7 +507,7 @@ def own_weights(model: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[Wei
     for layer in layers:
         inside = _places(layer)
         alone = {place for place, times in inside.items() if times == everywhere[place]}
-        movable = (weight for weight in weights_of(layer) if weight.tensor.is_contiguous())
+        movable = (weight for weight in host_weights.weights_of(layer) if weight.tensor.is_contiguous())
         own.append(tuple(weight for weight in movable if all(id(p) in alone for p in weight.parameters)))
     placed = [tuple(sorted(weights, key=lambda weight: weight.tensor.data_ptr())) for weights in own]
     return placed if len({tuple(weight.name for weight in weights) for weights in placed}) == 1 else own
@@ -540,24 +520,26 @@ def _places(module: nn.Module) -> Counter[int]:
 
 def sizes_of(model: nn.Module, layers: Sequence[nn.Module]) -> WeightSizes:
     """Return the sizes of a model's weights. Works on the meta device too, except for some bytes of alignment."""
-    every, own = weights_of(model), own_weights(model, layers)
+    every, own = host_weights.weights_of(model), own_weights(model, layers)
     rest = _others(every, own)
     return WeightSizes(
-        total=total_bytes(every) + buffer_bytes(model),
-        rest=Layout.of(rest).nbytes + buffer_bytes(model),
-        layers=tuple(Layout.of(weights).nbytes for weights in own),
+        total=host_weights.total_bytes(every) + host_weights.buffer_bytes(model),
+        rest=host_weights.Layout.of(rest).nbytes + host_weights.buffer_bytes(model),
+        layers=tuple(host_weights.Layout.of(weights).nbytes for weights in own),
     )
 
 
-def _others(every: Iterable[Weight], blocks: Iterable[Iterable[Weight]]) -> list[Weight]:
+def _others(
+    every: Iterable[host_weights.Weight], blocks: Iterable[Iterable[host_weights.Weight]]
+) -> list[host_weights.Weight]:
     streaming = {id(parameter) for block in blocks for weight in block for parameter in weight.parameters}
     return [weight for weight in every if not any(id(parameter) in streaming for parameter in weight.parameters)]
 
 
-def _host_runs(blocks: Sequence[Sequence[Weight]], device: torch.device) -> list[HostRun]:
+def _host_runs(blocks: Sequence[Sequence[host_weights.Weight]], device: torch.device) -> list[host_weights.HostRun]:
     """Return the blocks' runs, pinned where a CUDA device reads and the host has room; else as loaded, perhaps in the
     page cache."""
-    needed = sum(total_bytes(block) for block in blocks)
-    if device.type == "cuda" and has_room_for(needed):
-        return [HostRun.pinned(block, device) for block in blocks]
-    return [HostRun.as_loaded(block, device) for block in blocks]
+    needed = sum(host_weights.total_bytes(block) for block in blocks)
+    if device.type == "cuda" and host_weights.has_room_for(needed):
+        return [host_weights.HostRun.pinned(block, device) for block in blocks]
+    return [host_weights.HostRun.as_loaded(block, device) for block in blocks]

@@ -15,24 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from djinn_jupyter.engine.model.discovery import make_taps, matrices
 from djinn_jupyter.engine.model.discovery.heads import flat
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack, same
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
-from djinn_jupyter.engine.model.discovery.make_taps import (
-    Probes,
-    border_tap,
-    boundary_tap,
-    form_of,
-    rows_of,
-    tap_of,
-)
-from djinn_jupyter.engine.model.discovery.matrices import (
-    FoundMatrices,
-    PositionTable,
-    find_groups,
-    find_matrices,
-    find_positions,
-)
 from djinn_jupyter.engine.model.discovery.modules import ModelModules
 from djinn_jupyter.engine.model.discovery.points import FoundPoints, ModuleTensor, find_blocks, find_places
 from djinn_jupyter.engine.model.discovery.recording import (
@@ -57,9 +43,8 @@ from djinn_jupyter.errors import HOOKS, ModelRefused
 from djinn_jupyter.wire.sites import Site
 
 Taps = dict[tuple[str, int | None], Tap | str]
-CAUSAL = (
-    1e-3  # relative; 2e-5 was the most among 74 families (chunked linear attention), 3.5e-3 the least of an encoder
-)
+# relative; 2e-5 was the most among 74 families (chunked linear attention), 3.5e-3 the least of an encoder
+CAUSAL = 1e-3
 COPIED = "the layer keeps a copy of this residual, which an edit would not reach"
 EMBEDDED = "layers beyond the first read the embedding too, and a resumed pass computes it anew, without the edit"
 
@@ -77,16 +62,16 @@ class Discovery:
         self._check_causal(short, first, longer)
         unread = self._unread(short, first, longer, operations)
         self.found: list[FoundPoints] = []
-        self.matrices: list[FoundMatrices] = []
+        self.matrices: list[matrices.FoundMatrices] = []
         self.groups: list[tuple[tuple[int, ...] | str, bool]] = []
         self.others: list[dict[int | str, Tensor]] = []
         many = self._look_at_layers(spread_tokens(model, PROMPTS)[:, None], self._learn)
         step = record(model, spread_tokens(model, 1)[None], cache=first.cache, keep_last=keep_last)
-        self.probes = Probes(self.stack, (first, longer, many, step), unread)
+        self.probes = make_taps.Probes(self.stack, (first, longer, many, step), unread)
         self._check_absent()
         self.fixed = self._check_by_editing()
         self.ends = self._ends(many)
-        self.positions = self._positions(many)
+        self.positions = matrices.find_positions(many, model.get_input_embeddings(), self.first_given)
         self.changed_embedding = self._changed_embedding(many)
         self.changed_head = self._changed_head(many)
 
@@ -177,8 +162,8 @@ class Discovery:
 
     def _learn(self, index: int, layer: LayerRecord) -> None:
         self.found.append(find_places(layer))
-        self.matrices.append(find_matrices(layer, self.found[-1]))
-        self.groups.append(find_groups(layer, self.found[-1]))
+        self.matrices.append(matrices.find_matrices(layer, self.found[-1]))
+        self.groups.append(matrices.find_groups(layer, self.found[-1]))
         self.others.append(self._arguments(index, layer))
         if index == 0:
             self.first_given = flat(layer.before)
@@ -187,8 +172,6 @@ class Discovery:
         """Return the tensors that the layer is given besides the hidden state."""
         hidden = self.stack.forms[index].argument
         return {s: seen.value for s, seen in layer.span.inputs.items() if s != hidden and seen.value is not None}
-
-    # --- checks by editing -----------------------------------------------------------------------------------------
 
     def _check_by_editing(self) -> str | None:
         """Change every middle residual in place, with other tokens, and drop those where the edit has no effect.
@@ -222,16 +205,10 @@ class Discovery:
         blocks = find_blocks(layer, edited=True)
         return blocks.kind == "two" and blocks.mid is not None and blocks.mid[0].module is place.module
 
-    # --- before and after the layers -------------------------------------------------------------------------------
-
     def _ends(self, many: Recording) -> dict[str, tuple[nn.Module, int | str | None] | str]:
         """Return the modules that make the embedding and the head's input."""
         embedding: nn.Module = self.model.get_input_embeddings()
         return {"embed": (embedding, None), "ln_final": self._before_head(many)}
-
-    def _positions(self, many: Recording) -> PositionTable | str:
-        given = self.first_given
-        return find_positions(many, self.model.get_input_embeddings(), given)
 
     def _changed_embedding(self, many: Recording) -> bool:
         """Return whether the first layer is given something else than the embedding, with positions added or not."""
@@ -263,8 +240,6 @@ class Discovery:
                 return call.module, next(iter(call.outputs))
         return "no module returns what the head is given"
 
-    # --- taps ------------------------------------------------------------------------------------------------------
-
     def boundaries(self) -> tuple[Tap, ...]:
         """Return the taps of the hidden state before each layer and after the last one."""
         taps = []
@@ -273,11 +248,11 @@ class Discovery:
             key = next(iter(self.probes.calls(layer, None)[0].outputs)) if last else self.stack.forms[index].argument
             side = "output" if last else "input"
             shapes = self.probes.border(layer, None, side, key)
-            rows = "it is not there in every pass" if shapes is None else rows_of(shapes)
+            rows = "it is not there in every pass" if shapes is None else make_taps.rows_of(shapes)
             if isinstance(rows, str) or shapes is None:
                 raise ModelRefused.inexact(type(self.model).__name__, f"its hidden state cannot be read: {rows}")
             site = Site(point="resid_pre", layer=index)
-            form = form_of(site, rows, shapes[0])
+            form = make_taps.form_of(site, rows, shapes[0])
             taps.append(
                 Tap(
                     site=site,
@@ -285,9 +260,7 @@ class Discovery:
                     stage=min(index, len(self.stack.layers) - 1),
                     boundary=index,
                     layout=rows,
-                    axes=form.axes,
-                    heads=form.heads,
-                    width=form.width,
+                    **form._asdict(),
                 )
             )
         return tuple(taps)
@@ -296,18 +269,18 @@ class Discovery:
         taps: Taps = {}
         for index, found in enumerate(self.found):
             taps["resid_pre", index] = boundaries[index]
-            taps["resid_post", index] = boundary_tap(
+            taps["resid_post", index] = make_taps.boundary_tap(
                 Site(point="resid_post", layer=index), boundaries[index + 1], index
             )
             for point, place in found.items():
-                taps[point, index] = tap_of(self.probes, Site(point=point, layer=index), place)
+                taps[point, index] = make_taps.tap_of(self.probes, Site(point=point, layer=index), place)
         for point, end in self.ends.items():
             taps[point, None] = end if isinstance(end, str) else self._end_tap(point, *end)
         taps["logits", None] = self._logits()
         return taps
 
     def _end_tap(self, point: str, module: nn.Module, key: int | str | None) -> Tap | str:
-        tap = border_tap(self.probes, Site(point=point), module, None, "output", key)
+        tap = make_taps.border_tap(self.probes, Site(point=point), module, None, "output", key)
         if isinstance(tap, Tap) and point == "embed" and self.fixed is not None:
             return replace(tap, editable=False, reason=self.fixed)
         return tap

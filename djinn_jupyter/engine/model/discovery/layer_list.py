@@ -28,7 +28,7 @@ Handed = tuple[TensorKey, int | str]
 one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stack:
     """The decoder layers with their paths, and how each takes and returns the hidden state.
 

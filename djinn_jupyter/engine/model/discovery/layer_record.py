@@ -12,13 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from djinn_jupyter.engine.model.discovery.layer_list import same
-from djinn_jupyter.engine.model.discovery.recording import (
-    CacheCall,
-    Call,
-    FunctionCall,
-    RecordedTensor,
-    Recording,
-)
+from djinn_jupyter.engine.model.discovery.recording import CacheCall, Call, FunctionCall, RecordedTensor, Recording
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,13 +62,8 @@ class LayerRecord:
     @cached_property
     def inputs(self) -> list[tuple[Call, int | str, Tensor]]:
         """The arguments of the hidden state's shape, in the order they are given."""
-        found = []
-        for call in self.calls:
-            for key, seen in call.inputs.items():
-                value = self.shaped(seen)
-                if value is not None:
-                    found.append((call, key, value))
-        return found
+        given = ((call, key, seen) for call in self.calls for key, seen in call.inputs.items())
+        return [(call, key, value) for call, key, seen in given if (value := self.shaped(seen)) is not None]
 
     def makers(self, value: Tensor) -> list[Call]:
         """Return the calls that return exactly `value`, outermost first."""

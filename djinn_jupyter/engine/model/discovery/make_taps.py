@@ -130,8 +130,6 @@ def value_shape(rows: PositionLayout, shape: Shape) -> Shape:
     return shape[rows.position], *rest
 
 
-# Make taps from places: add the axes that the probes showed, or the reason why a place cannot be tapped.
-
 VARIES = "where it is computed depends on the length of the prompt"
 UNREAD = "nothing in the model reads it, so a change would have no effect"
 RECOMPUTED = (
@@ -190,9 +188,7 @@ def border_tap(
         within=_within(probes, module, layer),
         key=key,
         layout=rows,
-        axes=form.axes,
-        heads=form.heads,
-        width=form.width,
+        **form._asdict(),
         editable=read,
         reason=None if read else UNREAD,
     )
@@ -252,9 +248,7 @@ def _inner(probes: Probes, site: Site, found: Inner, kind: TapKind, layout: Layo
         within=_within(probes, found.module, site.layer),
         ordinal=found.ordinal,
         layout=layout,
-        axes=form.axes,
-        heads=form.heads,
-        width=form.width,
+        **form._asdict(),
     )
 
 

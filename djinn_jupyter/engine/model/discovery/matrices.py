@@ -94,9 +94,6 @@ def find_positions(recording: Recording, embedding: nn.Module, first_BD: Tensor)
     return "no table of positions is added to the embeddings"
 
 
-# --- attention -------------------------------------------------------------------------------------------------------
-
-
 def _attention(record: LayerRecord, found: FoundPoints) -> FoundMatrices:
     given = _value_at(record, found["attn_in"])
     matrices: FoundMatrices = {f"W_{name.upper()}": _read(record, found[name], given) for name in ("q", "k", "v")}
@@ -148,9 +145,6 @@ def _written(record: LayerRecord, z: object, out: object) -> Matrix | str:
     return Matrix(module=z.module, width=width, heads=z.heads, ends=True)
 
 
-# --- MLP -------------------------------------------------------------------------------------------------------------
-
-
 def _mlp(record: LayerRecord, found: FoundPoints) -> FoundMatrices:
     post, pre = found["mlp_post"], found["mlp_pre"]
     out: Matrix | str = post if isinstance(post, str) else NO_MAP
@@ -199,9 +193,6 @@ def _pieces(record: LayerRecord, given_BD: Tensor, activation: Call) -> list[tup
 
 def _holds(seen: RecordedTensor | None, given_BD: Tensor) -> bool:
     return seen is not None and seen.value is not None and same(flat(seen.value), given_BD)
-
-
-# --- both ------------------------------------------------------------------------------------------------------------
 
 
 def _maps(record: LayerRecord) -> set[nn.Module]:

@@ -4,24 +4,21 @@ names."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from posixpath import commonpath
 from typing import Final
 
 import msgspec
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.model.discovery.discovery import Discovery
-from djinn_jupyter.engine.model.discovery.layer_list import Handed, Stack
+from djinn_jupyter.engine.model.discovery.layer_list import Stack
 from djinn_jupyter.engine.model.discovery.matrices import FoundMatrices, Matrix, PositionTable
 from djinn_jupyter.engine.model.discovery.modules import ModelModules
 from djinn_jupyter.engine.model.discovery.points import COMPRESSED, NO_OUTPUT_MAP, added_as_it_is
-from djinn_jupyter.engine.model.discovery.recording import KeepLast
-from djinn_jupyter.engine.model.hooks.gates import LayerForm
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import ModelRefused, UnknownSite
@@ -30,7 +27,7 @@ from djinn_jupyter.wire.sites import LAYER_POINTS, MODEL_POINTS, POINTS, Site, p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Anatomy:
+class Anatomy(Stack):
     """One model's layers and points.
 
     `taps` holds the tap of each point by (point, layer), layer None for those of the whole model; a string there is the
@@ -42,7 +39,6 @@ class Anatomy:
     are not what it returns.
     """
 
-    stack: Stack
     hidden_size: int
     cache_layers: tuple[tuple[int, ...], ...]
     taps: dict[tuple[str, int | None], Tap | str]
@@ -53,32 +49,6 @@ class Anatomy:
     positions: PositionTable | str
     changed_embedding: bool
     changed_head: str | None
-
-    @property
-    def layers(self) -> tuple[nn.Module, ...]:
-        return self.stack.layers
-
-    @property
-    def dtypes(self) -> tuple[torch.dtype, ...]:
-        """The dtype of the hidden state before each layer, and after the last."""
-        return self.stack.dtypes
-
-    @property
-    def forms(self) -> tuple[LayerForm, ...]:
-        return self.stack.forms
-
-    @property
-    def mappings(self) -> tuple[str, ...]:
-        return self.stack.mappings
-
-    @property
-    def handed(self) -> tuple[Handed, ...]:
-        return self.stack.handed
-
-    @property
-    def keep_last(self) -> KeepLast:
-        """The argument that asks forward for the logits of the last position only; empty where the model has none."""
-        return self.stack.keep_last
 
     @property
     def modules(self) -> tuple[ModuleDescription, ...]:
@@ -162,7 +132,7 @@ def discover(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
     _check_cache(type(model).__name__, held, learned.cache_layers())
     boundaries = learned.boundaries()
     return Anatomy(
-        stack=learned.stack,
+        **{field.name: getattr(learned.stack, field.name) for field in fields(Stack)},
         hidden_size=boundaries[0].width or 0,
         cache_layers=learned.cache_layers(),
         taps=learned.taps(boundaries),

@@ -61,12 +61,8 @@ def find_blocks(record: LayerRecord, *, edited: bool = False) -> Blocks:
         or _parallel(record)
         or _one(record)
         or _two(record, exact=False, edited=edited)
-        or _unknown()
+        or Blocks(kind="unknown")
     )
-
-
-def _unknown() -> Blocks:
-    return Blocks(kind="unknown")
 
 
 def _factor(one: Tensor, other: Tensor, total: Tensor, exact: bool) -> float | None:
@@ -152,9 +148,6 @@ def _contribution(record: LayerRecord, value: Tensor, scale: float = 1.0) -> Blo
     return BlockContribution(value=value, block=block, post=post, scale=scale)
 
 
-# The result of a search for points: a tensor at a module's border, or one inside an attention module.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModuleTensor:
     """The tensor at `key` of a module's input or output. `heads` is set where it is divided into heads."""
@@ -202,8 +195,6 @@ def added_as_it_is(point: str, scale: float = 1.0) -> str:
     scaled = f" times {scale:g}" if scale != 1.0 else ""
     return f"{point}{scaled} is what is added to the residual"
 
-
-# The places of a layer's attention points, from the tensors that the cache and the attention function were given.
 
 UNCOMPARED = "no single call compares queries with keys"
 COMPRESSED = "the cache keeps a compressed form, from which keys and values are made anew at every pass"
@@ -396,8 +387,6 @@ def _value(call: Call) -> Tensor | None:
     return call.first_output.value if call.first_output else None
 
 
-# The places of the residual between the blocks and of the MLP points in one layer.
-
 _WHY_NO_MIDDLE = {
     "parallel": "attention and MLP of this layer are added to the residual at once, so there is nothing between them",
     "one": "this layer is a single block",
@@ -441,7 +430,7 @@ def _post(record: LayerRecord, contribution: BlockContribution) -> ModuleTensor 
 
 def _maps(record: LayerRecord, blocks: Blocks, block: Call) -> list[Call]:
     """Return the linear maps of the MLP in order. Where the layer itself holds them, `block` is the last one."""
-    inner = [call for call in record.calls if call.module in set(linears(block.module)) and call.inside(block)]
+    inner = _linear_calls(record, block)
     if inner or blocks.mid is None:
         return inner
     start = blocks.mid[0].entered
@@ -475,14 +464,7 @@ def _activates(call: Call) -> bool:
     return bare and not same(made.value, given.value)
 
 
-# The places of one layer's points, from its record.
-
-
 def find_places(record: LayerRecord) -> FoundPoints:
     """Return the points that lie inside a layer. Those at its borders belong to the gates."""
     blocks = find_blocks(record)
-    return {
-        **attention_places(record, blocks),
-        "resid_mid": middle_place(record, blocks),
-        **mlp_places(record, blocks),
-    }
+    return {**attention_places(record, blocks), "resid_mid": middle_place(record, blocks), **mlp_places(record, blocks)}

@@ -19,16 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from djinn_jupyter.engine.model.hooks import gates
 from djinn_jupyter.engine.model.hooks.attention import PRODUCTS, SDPA, SOFTMAX, SdpaCall, factors
-from djinn_jupyter.engine.model.hooks.gates import (
-    TensorKey,
-    arguments_in,
-    given_at,
-    pick,
-    replace_argument,
-    swap,
-    tensors_in,
-)
 from djinn_jupyter.errors import ModelRefused
 
 Family = Literal["softmax", "product", "sdpa"]
@@ -63,7 +55,7 @@ class Call:
     entered: int
     left: int = -1
     inputs: dict[int | str, RecordedTensor] = field(default_factory=dict)
-    outputs: dict[TensorKey, RecordedTensor] = field(default_factory=dict)
+    outputs: dict[gates.TensorKey, RecordedTensor] = field(default_factory=dict)
     output: Any = None
 
     def inside(self, outer: Call) -> bool:
@@ -133,23 +125,20 @@ class Recording:
     def see(self, tensor: Tensor, keep: bool) -> RecordedTensor:
         value = tensor.detach().to("cpu", copy=True) if keep else None
         return RecordedTensor(
-            shape=tuple(tensor.shape),
-            floating=tensor.is_floating_point(),
-            storage=storage_of(tensor),
-            value=value,
+            shape=tuple(tensor.shape), floating=tensor.is_floating_point(), storage=storage_of(tensor), value=value
         )
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = Call(module=module, parent=self.current, entered=self.tick())
         keep = self.keep(module)
-        call.inputs = {key: self.see(tensor, keep) for key, tensor in arguments_in(args, kwargs)}
+        call.inputs = {key: self.see(tensor, keep) for key, tensor in gates.arguments_in(args, kwargs)}
         self.calls.append(call)
         self._open.append(call)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         call = self._open.pop()
         keep = self.keep(module)
-        call.outputs = {key: self.see(tensor, keep) for key, tensor in tensors_in(output)}
+        call.outputs = {key: self.see(tensor, keep) for key, tensor in gates.tensors_in(output)}
         call.output = type(output), len(output) if isinstance(output, tuple | list) else None
         call.left = self.tick()
 
@@ -311,9 +300,6 @@ def kept(seen: RecordedTensor | None) -> Tensor:
     return seen.value
 
 
-# Refuse a model whose hidden states are NaN or infinite: damaged weights, or a dtype with too small a range.
-
-
 def check_finite(model: PreTrainedModel, layers: Mapping[str, nn.Module], recording: Recording) -> None:
     """Raise ModelRefused where a few ordinary tokens made NaN or infinity, naming the weight or the layer."""
     where = _first_overflow(layers, recording)
@@ -352,7 +338,7 @@ def _finite(tensor: Tensor) -> bool:
 # its value. Kernels that PyTorch does not dispatch are not seen, so a pass in which all such values are changed has to
 # agree.
 
-Border = tuple[nn.Module, str, TensorKey]
+Border = tuple[nn.Module, str, gates.TensorKey]
 """A module, `input` or `output`, and the key of a tensor there."""
 _LIFTED: Final = torch.ops.aten.lift_fresh.default
 """Returns the tensor that it is given, which `torch.tensor` made without an operation, maybe at a freed address."""
@@ -452,15 +438,15 @@ def changing(borders: Iterable[Border]) -> Iterator[Hook]:
         yield (module, _given_other(key), None) if side == "input" else (module, None, _made_other(key))
 
 
-def _given_other(key: TensorKey) -> Callable[..., Any]:
+def _given_other(key: gates.TensorKey) -> Callable[..., Any]:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return replace_argument(args, kwargs, key, 1 - given_at(key, args, kwargs))
+        return gates.replace_argument(args, kwargs, key, 1 - gates.given_at(key, args, kwargs))
 
     return before
 
 
-def _made_other(key: TensorKey) -> Callable[..., Any]:
+def _made_other(key: gates.TensorKey) -> Callable[..., Any]:
     def after(module: nn.Module, args: Any, output: Any) -> Any:
-        return swap(output, key, 1 - pick(output, key))
+        return gates.swap(output, key, 1 - gates.pick(output, key))
 
     return after

@@ -19,13 +19,7 @@ from torch import Tensor, nn
 SOFTMAX: Final[frozenset[Any]] = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 SDPA: Final[frozenset[Any]] = frozenset({F.scaled_dot_product_attention})
 _BATCHED: Final[frozenset[Any]] = frozenset({torch.baddbmm, Tensor.baddbmm})
-PRODUCTS: Final[frozenset[Any]] = _BATCHED | {
-    torch.matmul,
-    Tensor.matmul,
-    Tensor.__matmul__,
-    torch.bmm,
-    Tensor.bmm,
-}
+PRODUCTS: Final[frozenset[Any]] = _BATCHED | {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 _SDPA_ARGUMENTS: Final = inspect.Signature(
     [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
@@ -105,8 +99,6 @@ class SdpaCall:
         """Return fp32 [B, H, T, K], rows summing to 1 (0 for a row with every key masked)."""
         return self.scores().softmax(-1).nan_to_num(0.0)
 
-
-# A head that computes the logits of a few tokens alone: their columns gathered, or blocks of columns as they lie.
 
 BLOCK: Final = 64  # columns of one product: of as many as fill the registers of a CPU, a column has the whole's bits
 

@@ -1,4 +1,8 @@
-"""The containers that modules take and return: find the tensor in one, put another back in the same form."""
+"""A gate on every decoder layer: leave a forward pass at a layer, enter one at a layer. A gate replaces that layer's
+`forward`. Without `PassHooks` it is the plain layer. With them, layers below their frame return their input in the form
+that the layer returns (some return a tuple, and eight or more layers notice the difference), the frame's hidden state
+enters at its boundary, and every later boundary is reported to them, and they may raise `Leave`. Knows nothing of
+sessions, breakpoints or pages."""
 
 from __future__ import annotations
 
@@ -33,8 +37,7 @@ class LayerForm:
     length: int | None
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        given: Tensor = args[self.argument] if isinstance(self.argument, int) else kwargs[self.argument]
-        return given
+        return given_at(self.argument, args, kwargs)
 
     def put(self, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor) -> Arguments:
         return replace_argument(args, kwargs, self.argument, hidden)
@@ -94,13 +97,6 @@ def swap(container: Any, key: TensorKey, tensor: Tensor) -> Any:
         return container
     parts = [*container[:key], tensor, *container[key + 1 :]]
     return type(container)(*parts) if hasattr(container, "_fields") else type(container)(parts)
-
-
-# A gate on every decoder layer: leave a forward pass at a layer, enter one at a layer. A gate replaces that layer's
-# `forward`. Without `PassHooks` it is the plain layer. With them, layers below their frame return their input in the
-# form that the layer returns (some return a tuple, and eight or more layers notice the difference), the frame's hidden
-# state enters at its boundary, and every later boundary is reported to them, and they may raise `Leave`. Knows nothing
-# of sessions, breakpoints or pages.
 
 
 class Leave(BaseException):

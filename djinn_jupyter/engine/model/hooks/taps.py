@@ -16,13 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import Cache
 
-from djinn_jupyter.engine.model.hooks.attention import (
-    PRODUCTS,
-    SDPA,
-    SOFTMAX,
-    SdpaCall,
-    query_slot,
-)
+from djinn_jupyter.engine.model.hooks.attention import PRODUCTS, SDPA, SOFTMAX, SdpaCall, query_slot
 from djinn_jupyter.engine.model.hooks.gates import TensorKey, given_at, pick, replace_argument, swap
 from djinn_jupyter.engine.model.hooks.layout import Layout, written
 from djinn_jupyter.modules.engine.arithmetic import OfUnits, UnitParts

@@ -87,10 +87,7 @@ def renderer(given: Template) -> Callable[[Prompt], Rendered]:
     def answer(asked: Prompt) -> Rendered:
         try:
             rendered: Any = render_jinja_template(  # the texts, and what is no text
-                [_turn(asked.text)],
-                chat_template=given.template,
-                add_generation_prompt=True,
-                **given.special_tokens,
+                [_turn(asked.text)], chat_template=given.template, add_generation_prompt=True, **given.special_tokens
             )
             text: str = rendered[0][0]
             text.encode()  # a lone surrogate is no text

@@ -16,17 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
+from djinn_jupyter.engine.model.loading import source as sources
 from djinn_jupyter.engine.model.loading.pretrained import attention_wish, read_pretrained
 from djinn_jupyter.engine.model.loading.reasons import missing, on_one_line
-from djinn_jupyter.engine.model.loading.source import (
-    TOKENIZER_FILES,
-    auto_classes,
-    find_file,
-    find_source,
-    folder_of,
-    has_tokenizer,
-    read_configuration,
-)
 from djinn_jupyter.engine.model.loading.tokenizer import growth_fault
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
@@ -69,9 +61,9 @@ def load_model(config: EngineConfig) -> LoadedModel:
     """
     device = choose_devices(config)[0]
     dtype = None if config.dtype is None else parse_dtype(config.dtype)
-    source = find_source(config)
+    source = sources.find_source(config)
     before = stamps_in(Path(source)) if Path(source).is_dir() else {}
-    configuration = read_configuration(config, source)
+    configuration = sources.read_configuration(config, source)
     notes: list[str] = []
     if config.random_weights:
         model = _draw_in_memory(config, source, configuration, dtype)
@@ -80,7 +72,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
     tokenizer, unread = load_tokenizer(config, source)
     if (changed := first_change(before)) is not None:
         raise ModelRefused(f"The files of {config.model} changed while they were read ({changed}); load it again.")
-    folder = folder_of(config, source)
+    folder = sources.folder_of(config, source)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
         tokenizer=tokenizer,
@@ -97,9 +89,9 @@ def load_model(config: EngineConfig) -> LoadedModel:
 def empty_model(config: EngineConfig) -> PreTrainedModel:
     """Return the architecture of `config` on the meta device: shapes without weights, from the configuration alone."""
     dtype = None if config.dtype is None else parse_dtype(config.dtype)
-    source = find_source(config)
+    source = sources.find_source(config)
     with torch.device("meta"):
-        return _draw(config, source, read_configuration(config, source), dtype)
+        return _draw(config, source, sources.read_configuration(config, source), dtype)
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -167,7 +159,7 @@ def _draw(config: EngineConfig, source: str, configuration: Any, dtype: torch.dt
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.random_seed)
         try:
-            model = auto_classes(configuration)[0].from_config(
+            model = sources.auto_classes(configuration)[0].from_config(
                 configuration, dtype=dtype, trust_remote_code=config.trust_remote_code, **attention_wish(config)
             )
         except ImportError as error:
@@ -179,7 +171,7 @@ def _draw(config: EngineConfig, source: str, configuration: Any, dtype: torch.dt
 
 def load_tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokenizerBase | None, list[str]]:
     """Return the tokenizer and notes. Without a readable one the model is served in token ids, and a note says why."""
-    if not has_tokenizer(config, source):
+    if not sources.has_tokenizer(config, source):
         return None, []
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -198,12 +190,9 @@ def load_tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokeniz
 
 def _why(config: EngineConfig, source: str, error: Exception) -> str:
     """Return the fault of a tokenizer: the fault found in its files, or else the library's message."""
-    paths = [find_file(config, source, name) for name in TOKENIZER_FILES]
+    paths = [sources.find_file(config, source, name) for name in sources.TOKENIZER_FILES]
     faults = [fault for path in paths if path is not None and (fault := fault_of(path))]
     return faults[0] if faults else on_one_line(error)
-
-
-# Find whether `generate` passes position ids to a model, or the model counts positions itself.
 
 
 def takes_positions(model: Any) -> bool:

@@ -86,9 +86,6 @@ def _weights_in(module: nn.Module) -> int:
     return sum(1 for _ in module.parameters())
 
 
-# Read a model from its files, whole or not at all, and name the parts of them that are not served.
-
-
 def read_pretrained(
     config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
 ) -> tuple[PreTrainedModel, list[str]]:

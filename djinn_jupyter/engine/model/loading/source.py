@@ -20,12 +20,7 @@ from transformers.utils.hub import cached_file
 
 from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.engine.model.loading.other_parts import sections
-from djinn_jupyter.engine.model.loading.reasons import (
-    missing,
-    needs_code,
-    not_found,
-    unknown_configuration,
-)
+from djinn_jupyter.engine.model.loading.reasons import missing, needs_code, not_found, unknown_configuration
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelNotFound, ModelRefused
 from djinn_jupyter.model_files import folder_called

@@ -37,10 +37,7 @@ class TokenizerProcess:
 
     def __init__(self, config: EngineConfig, source: str) -> None:
         files = Files(
-            model=config.model,
-            source=source,
-            revision=config.revision,
-            trust_remote_code=config.trust_remote_code,
+            model=config.model, source=source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
         words = {"does": "tokenizes long texts", "done": "tokenized this one", "remedy": "shorten it"}
         self._process = LimitedProcess(__name__, files, LIMITS, **words)
@@ -53,9 +50,8 @@ class TokenizerProcess:
 
 
 def _begin(files: Files) -> Callable[[Text], Encoded]:
-    from djinn_jupyter.engine.model.loading.load import (
-        load_tokenizer,  # with transformers, which only the process needs here
-    )
+    # with transformers, which only the process needs here
+    from djinn_jupyter.engine.model.loading.load import load_tokenizer
     from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 
     config = EngineConfig(model=files.model, revision=files.revision, trust_remote_code=files.trust_remote_code)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from djinn_jupyter.engine.memory.weights import host_weights, residence
+from djinn_jupyter.engine.memory.weights import host_weights
 from djinn_jupyter.engine.memory.weights.host_weights import HOST, flat_buffer
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 from djinn_jupyter.errors import OutOfDeviceMemory
@@ -31,7 +31,7 @@ def weights(model: nn.Module, monkeypatch: Patch) -> ResidentWeights:
     """Weights that take the CPU for a GPU's memory, whose copies come late."""
     instead_of_cuda(monkeypatch, Gpu(random.Random(0)))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(residence, "flat_buffer", lambda nbytes, device: flat_buffer(nbytes, HOST).fill_(POISON))
+    monkeypatch.setattr(host_weights, "flat_buffer", lambda nbytes, device: flat_buffer(nbytes, HOST).fill_(POISON))
     monkeypatch.setattr(host_weights, "pinned_if_allowed", lambda nbytes: torch.empty(nbytes, dtype=torch.uint8))
     return ResidentWeights(model, CUDA)
 
@@ -81,7 +81,7 @@ def test_weights_that_find_no_memory_stay_asleep_until_they_do(
         def refuse(nbytes: int, device: torch.device) -> Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 MiB.\nmore")
 
-        full.setattr(residence, "flat_buffer", refuse)
+        full.setattr(host_weights, "flat_buffer", refuse)
         with pytest.raises(OutOfDeviceMemory, match=r"find no room on cuda:0 any more: .* They stay asleep"):
             weights.wake()
     assert weights.asleep
