@@ -27,7 +27,7 @@ SOURCES = {
     "two-notebooks.png": ("two-notebooks.png", "test_side_by_side.py"),
     "debugger-panel.png": ("debugger-panel.png", "test_debugger_panel.py"),
     "edges.png": ("edges.png", "test_edges.py"),
-    "features.png": ("features.png", "test_features.py"),
+    "features.png": ("features.png", "test_edges.py"),
 }
 # The frames of the moving picture, each with the time that it is shown.
 MOVING, FRAMES_BY = "break-edit-resume.webp", "test_moving_picture.py"

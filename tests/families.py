@@ -286,8 +286,7 @@ def build(
     model: Any = builder.from_config(config, dtype=dtype, **options)
     randomise(model, seed)
     model.tie_weights()
-    served: PreTrainedModel = model.eval().requires_grad_(False)
-    return served
+    return model.eval().requires_grad_(False)
 
 
 def _builders(names: Iterable[str]) -> dict[str, Callable[[], PreTrainedModel]]:

@@ -78,7 +78,6 @@ class RecordedGraphs:
 
     def end(self) -> RecordedGraph:
         graph, self._open = self._open, None
-        assert graph is not None
         graph.__exit__(None, None, None)
         graph.forget_results()
         return graph

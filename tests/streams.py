@@ -81,8 +81,7 @@ class Gpu:
 
     @property
     def current(self) -> Stream:
-        found: Stream = getattr(self._current, "stream", self.computing)
-        return found
+        return getattr(self._current, "stream", self.computing)
 
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:

@@ -99,8 +99,7 @@ class LabPage:
 
     def cells(self) -> list[dict[str, Any]]:
         """Return the notebook's cells, outputs included, whether they are drawn or not."""
-        cells: list[dict[str, Any]] = self.page.evaluate(f"() => {_PANEL}.content.model.toJSON().cells")
-        return cells
+        return self.page.evaluate(f"() => {_PANEL}.content.model.toJSON().cells")
 
     def outputs(self) -> list[dict[str, Any]]:
         return [output for cell in self.cells() for output in cell.get("outputs", [])]

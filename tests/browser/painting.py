@@ -97,14 +97,12 @@ def painted(page: Page, cell: int, selector: str) -> Painted:
 
 def updated(page: Page, cell: int) -> list[float]:
     """Run a cell whose updates say `mark-0`, `mark-1`, ...; return the milliseconds of each."""
-    took: list[float] = page.evaluate(_UPDATED, cell)
-    return took
+    return page.evaluate(_UPDATED, cell)
 
 
 def drawn(page: Page, count: int) -> list[float]:
     """Return the milliseconds of so many messages of the memory chart that runs."""
-    took: list[float] = page.evaluate(_DRAWN, count)
-    return took
+    return page.evaluate(_DRAWN, count)
 
 
 # Cells. An update comes every tenth of a second, more seldom than it is painted.

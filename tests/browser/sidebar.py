@@ -91,8 +91,7 @@ class Sidebar:
         """List the elements still cut off or sticking out when the layout has settled."""
         with suppress(TimeoutError):
             self.page.wait_for_function(f"bar => ({_DEFECTS})(bar).length === 0", arg=self.whole.element_handle())
-        found: list[str] = self.whole.evaluate(_DEFECTS)
-        return found
+        return self.whole.evaluate(_DEFECTS)
 
 
 def whole(text: str) -> re.Pattern[str]:

@@ -71,7 +71,6 @@ def afar(lab: LabServer, line_to: Callable[[str], Relay | RoughLine] = relay_to)
     engine = subprocess.Popen(words, env=beside, stdout=subprocess.PIPE, text=True)
     line = Line(line_to(address))
     try:
-        assert engine.stdout is not None
         assert "listens on" in engine.stdout.readline()
         yield line
     finally:

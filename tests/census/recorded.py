@@ -121,8 +121,7 @@ def _plain(value: Any) -> Any:
 
 
 def _body(frames: list[bytes]) -> dict[str, Any]:
-    body: dict[str, Any] = msgspec.msgpack.decode(frames[0])["body"]
-    return body
+    return msgspec.msgpack.decode(frames[0])["body"]
 
 
 def _shape(value: Any) -> Any:

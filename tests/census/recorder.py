@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
             _keep(Recorded(by=os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0], request=asked, reply=told))
         answer(self, frames)
 
-    Connection._send_pending, Connection._answer = sending, answering  # type: ignore[method-assign]
+    Connection._send_pending, Connection._answer = sending, answering
 
 
 def _keep(one: Recorded) -> None:

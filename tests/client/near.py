@@ -41,7 +41,7 @@ class Near:
 
     def _publish(self, event: object) -> None:
         for channel in self.channels:
-            channel.publish(event)  # type: ignore[arg-type]
+            channel.publish(event)
 
     def _stop(self) -> None:
         self.stopped = True

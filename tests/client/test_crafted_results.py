@@ -15,8 +15,9 @@ from djinn_jupyter.api.reproducing import kinds
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.looks import FedTokens
 from tests.client import crafted
+from tests.client.fixtures import write as before
 
-FOLDER: Final = Path(__file__).parent / "fixtures" / "79ba2cba"
+FOLDER: Final = before.HERE / "79ba2cba"
 FILES: Final = {path.name: path for path in sorted(FOLDER.glob("*.djinn"))}
 OTHERS: Final[tuple[Any, ...]] = (None, [], {}, "x", -1, 0, 3, 2**62, 1e308, True, [[]], [-1], ["embed"])
 TRIES: Final = 250  # of each file, drawn by a seed; all of its fields are among them by their last names

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +32,7 @@ from djinn_jupyter.methods.sweep.api.grid import PairStatistics
 from tests import saes, transcoders
 from tests.client import tables
 from tests.client.reached import reached
-from tests.engine.desk import build_desk
+from tests.engine.desk import Desk, build_desk
 from tests.engine.words import tokenizer
 from tests.families import build
 
@@ -109,24 +111,36 @@ def modules_of(engine: RemoteEngine, folder: Path, kind: type) -> Iterator[None]
         engine.remove_module(name)
 
 
-def made(engine: RemoteEngine, folder: Path, kind: type) -> Any:
-    result = RESULTS[kind](engine, folder)
-    for session in engine.sessions():
-        engine.session(session.name).close()
-    return result
+@pytest.fixture(scope="module")
+def computed(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Callable[[type], Any]:
+    """A call that computes the result of a kind once."""
+
+    @cache
+    def of(kind: type) -> Any:
+        with reached(desk) as [engine]:
+            return RESULTS[kind](engine, tmp_path_factory.mktemp(kind.__name__))
+
+    return of
+
+
+@pytest.fixture
+def result(computed: Callable[[type], Any], kind: type) -> Any:
+    return deepcopy(computed(kind))
 
 
 @pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
-def test_a_result_is_kept_with_its_recipe_and_computed_again(engine: RemoteEngine, tmp_path: Path, kind: Any) -> None:
-    result = made(engine, tmp_path, kind)
+def test_a_result_is_kept_with_its_recipe_and_computed_again(
+    engine: RemoteEngine, tmp_path: Path, result: Any, kind: Any
+) -> None:
     assert str(engine.description.name) in str(result.recipe)
     with modules_of(engine, tmp_path, kind):
         tables.made_again(engine, result, tmp_path)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in RESULTS if kind is not dj.Grid], ids=lambda kind: kind.__name__)
-def test_a_number_that_is_another_is_found_with_its_place(engine: RemoteEngine, tmp_path: Path, kind: Any) -> None:
-    result = made(engine, tmp_path, kind)
+def test_a_number_that_is_another_is_found_with_its_place(
+    engine: RemoteEngine, tmp_path: Path, result: Any, kind: Any
+) -> None:
     values = result.compared_values.copy()
     at = tuple(int(one[0]) for one in np.nonzero(np.isfinite(values)))
     values[at] += 1
@@ -139,9 +153,8 @@ def test_a_number_that_is_another_is_found_with_its_place(engine: RemoteEngine, 
 
 @pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
 def test_another_engine_of_the_model_says_the_same(
-    engine: RemoteEngine, twin: RemoteEngine, tmp_path: Path, kind: Any
+    engine: RemoteEngine, twin: RemoteEngine, tmp_path: Path, result: Any, kind: Any
 ) -> None:
-    result = made(engine, tmp_path, kind)
     with modules_of(twin, tmp_path, kind):
         found = dj.reproduce(twin, result)
     assert (found.same, found.origin) == (True, ()), found
@@ -149,9 +162,8 @@ def test_another_engine_of_the_model_says_the_same(
 
 @pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
 def test_another_model_is_named_where_bits_differ(
-    engine: RemoteEngine, trained: RemoteEngine, tmp_path: Path, kind: Any
+    engine: RemoteEngine, trained: RemoteEngine, tmp_path: Path, result: Any, kind: Any
 ) -> None:
-    result = made(engine, tmp_path, kind)
     with modules_of(trained, tmp_path, kind):
         found = dj.reproduce(trained, result)
     assert [name for name, _, _ in found.origin] == ["model", "weights"]
@@ -172,16 +184,18 @@ def test_another_model_is_named_where_bits_differ(
         (Snapshot, ""),
     ],
 )
-def test_a_model_that_cannot_repeat_it_is_named(engine: RemoteEngine, tmp_path: Path, kind: Any, said: str) -> None:
-    result = made(engine, tmp_path, kind)
+def test_a_model_that_cannot_repeat_it_is_named(
+    engine: RemoteEngine, tmp_path: Path, result: Any, kind: Any, said: str
+) -> None:
     refused = pytest.raises(UsageError, match=rf"^The measurement is of .*, which cannot repeat it: {said}")
     with reached(build_desk(build("gpt2", layers=1), tokenizer())) as [other], refused:
         dj.reproduce(other, result)
 
 
 @pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
-def test_a_file_that_is_none_of_ours_is_one_sentence(engine: RemoteEngine, tmp_path: Path, kind: Any) -> None:
-    result = made(engine, tmp_path, kind)
+def test_a_file_that_is_none_of_ours_is_one_sentence(
+    engine: RemoteEngine, tmp_path: Path, result: Any, kind: Any
+) -> None:
     file = result.save(tmp_path / f"a{result.ending}")
     whole, named = file.read_bytes(), getattr(kind, "named", "grid of a sweep")
     other = engine.loss([tables.LINE]) if kind is not dj.Losses else engine.head_scores([tables.LINE])

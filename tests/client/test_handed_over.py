@@ -40,13 +40,8 @@ SITES = ["resid_post.1", "z.0"]
 
 @pytest.fixture
 def afar(engine: RemoteEngine) -> RemoteEngine:
-    channel_of(engine).is_afar = True
+    engine.channel.is_afar = True
     return engine
-
-
-def channel_of(engine: RemoteEngine) -> DirectChannel:
-    assert isinstance(engine.channel, DirectChannel)
-    return engine.channel
 
 
 def collected(engine: RemoteEngine, folder: Path, **asked: Any) -> dj.Activations:
@@ -55,7 +50,7 @@ def collected(engine: RemoteEngine, folder: Path, **asked: Any) -> dj.Activation
 
 def near(engine: RemoteEngine, folder: Path, **asked: Any) -> dj.Activations:
     """Have the engine itself write a collection."""
-    channel = channel_of(engine)
+    channel = engine.channel
     channel.is_afar, before = False, channel.is_afar
     try:
         return collected(engine, folder, **asked)
@@ -68,7 +63,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def asked_of(engine: RemoteEngine) -> list[CollectFields[Any]]:
-    return [one for one in channel_of(engine).requests if isinstance(one, CollectFields)]
+    return [one for one in engine.channel.requests if isinstance(one, CollectFields)]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +89,7 @@ def test_no_path_crosses_the_line(afar: RemoteEngine, tmp_path: Path) -> None:
     for _ in range(2):  # the second finds them
         collected(afar, tmp_path / "secret-folder")
     assert [one.folder for one in asked_of(afar)] == [None] * 6
-    for request in channel_of(afar).requests:
+    for request in afar.channel.requests:
         assert b"secret-folder" not in b"".join(bytes(frame) for frame in codec.encode(1, request))
 
 
@@ -125,7 +120,7 @@ def test_what_another_has_opened_at_the_next_engine_is_not_closed(
     afar: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next engine has no session of this collection; there another notebook's has its name by then."""
-    sent, channel = DirectChannel.ask, channel_of(afar)
+    sent, channel = DirectChannel.ask, afar.channel
 
     def is_another_engine(channel: DirectChannel, request: ask.Request) -> Any:
         if isinstance(request, Collect) and request.shard == 1 and channel.welcome.engine != "next":
@@ -237,7 +232,6 @@ def lies(afar: RemoteEngine, monkeypatch: pytest.MonkeyPatch, changed: Callable[
 
 def with_content(change: Callable[[bytes], bytes]) -> Callable[[Collected], Collected]:
     def changed(reply: Collected) -> Collected:
-        assert reply.content is not None
         return msgspec.structs.replace(reply, content=Array.of_bytes(change(bytes(reply.content.data))))
 
     return changed
@@ -327,7 +321,7 @@ def test_shards_of_an_engine_here_and_of_one_afar_are_one_collection(
     """Each writes where it can: a folder is named to the one here alone, also where it is asked first."""
     here, there = engines
     alone = contents(collected(here, tmp_path / "alone").folder)
-    channel_of(there).is_afar = True
+    there.channel.is_afar = True
     collected(there, tmp_path / "both")
     (tmp_path / "both" / "shard-00001.safetensors").unlink()
     collected(here, tmp_path / "both")

@@ -19,11 +19,9 @@ def engine() -> RemoteEngine:
 def test_a_session_leaves_and_comes_back(engine: RemoteEngine) -> None:
     session = engine.session("paris")
     out = session.swap_out("disk")
-    assert out is not None
     assert (out.direction, out.tier) == ("out", "disk")
     assert session.describe().residency == "disk"
     back = session.swap_in()
-    assert back is not None
     assert (back.direction, back.tier) == ("in", "disk")
     assert session.swap_in() is None
 

@@ -145,12 +145,12 @@ ELSEWHERE = {
         (verb, "stop"): "tests/engine/session/test_seen_stop.py: a session that has moved on"
         for verb in ("step", "back", "edit", "revert")
     },
-    ("close", "force"): "tests/client/test_ownership.py: of another notebook",
+    ("close", "force"): "tests/client/test_moving.py: of another notebook",
 }
 VERBS_ELSEWHERE = {
     **dict.fromkeys(("run", "resume", "fork", "steer"), "tests/client/test_options_heard.py"),
     "move": "tests/client/test_moving.py: another engine",
-    "restore": "tests/client/test_ownership.py: a session of another notebook",
+    "restore": "tests/client/test_moving.py: a session of another notebook",
     "share": "tests/engine/requests/test_sharing.py: other persons",
     "sibling": "asks nothing of the engine",
 }

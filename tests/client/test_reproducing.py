@@ -1,4 +1,4 @@
-"""`dj.reproduce`: a grid, or its file, is computed again from its recipe alone, and what differs is said."""
+"""`dj.reproduce`: a result, or its file, is computed again from its recipe alone, and what differs is said."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import djinn_jupyter as dj
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.engine.passes.wavefront import CallPlan, CallSize
 from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.methods.datasets.api import scoring
 from djinn_jupyter.methods.sweep.api.sweeping import compared_grids
 from tests.client import crafted, tables
 from tests.client.reached import reached
-from tests.client.test_continuing import cut_short, with_values
-from tests.client.test_sweeping import CLEAN, CORRUPTED, METRIC, swept
-from tests.engine.desk import Desk, build_desk
+from tests.client.test_sweeping import CLEAN, CORRUPTED, METRIC, cut_short, swept, with_values
+from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.words import tokenizer
 from tests.families import build
 
@@ -93,7 +93,6 @@ def test_a_line_of_a_session_is_in_the_recipe_by_its_tokens_and_its_attention(en
     grid = swept(engine, corrupted=session, mode="exact")
     session.close()
     assert grid.recipe["lines"] == [{"corrupted": CORRUPTED, "clean": CLEAN}]
-    assert grid.replies[0].made is not None
     assert grid.replies[0].made.attention == "eager"
     assert "rules and edits of session 'mine' are no part of the sweep" in grid.notes[0]
     found = dj.reproduce(engine, grid)
@@ -147,7 +146,6 @@ def test_a_grid_that_was_cut_short_cannot_be_computed_again_until_it_is_finished
     with pytest.raises(UsageError, match="is not whole, so it cannot be computed again as it was; finish it first"):
         dj.reproduce(engine, cut)
     whole = swept(engine, mode="exact", so_far=cut)
-    assert whole.replies[0].made is not None
     assert whole.replies[0].made.kept == np.count_nonzero(~np.isnan(cut.values))
     assert dj.reproduce(engine, whole).same
 
@@ -249,3 +247,122 @@ def test_a_file_that_is_no_grid_of_ours_is_one_sentence(engine: RemoteEngine, tm
         file.write_bytes(spoiled)
         with pytest.raises(UsageError, match=rf"^a\.grid\.djinn {said}.*\.$"):
             dj.Grid.read(file)
+
+
+LINE, DIFFERENCE = tokens(9), "logit(17) - logit(42)"
+
+
+@pytest.mark.parametrize("over", ["layer", "layer,head", "layer,head,neuron"])
+def test_parts_come_back_and_are_told_again_with_the_same_bits(engine: RemoteEngine, tmp_path: Path, over: str) -> None:
+    parts = dj.direct(engine, LINE, metric=DIFFERENCE, over=over)
+    assert (parts.recipe["lines"], parts.recipe["tokens"]) == ([LINE], [17, 42])
+    told = repr(tables.made_again(engine, parts, tmp_path))
+    assert told.startswith(f"The same bits: {len(parts.values)} values of Attribution of the logit")
+
+
+def test_an_attribution_at_a_plain_stop_has_a_recipe_and_others_say_why_not(
+    engine: RemoteEngine, tmp_path: Path
+) -> None:
+    session = engine.session("mine", attention="eager")
+    session.breakpoint("mlp_out.1")
+    session.run(LINE, max_new_tokens=3)
+    inside = session.attribute(17, heads=True, position=4)
+    assert inside.recipe["attention"] == "eager"
+    assert dj.reproduce(engine, inside).same
+    assert dj.reproduce(engine, session.attribute(17, ahead=True)).same
+    session.edit(dj.scale(0.5))
+    edited = session.attribute(17)
+    session.resume()
+    later = session.attribute(17)
+    session.clear()
+    session.steer("resid_post.0", dj.scale(0.5))
+    session.breakpoint("resid_post.1")
+    session.run(LINE, max_new_tokens=1)
+    ruled = session.attribute(17)
+    for one, why in (
+        (edited, "the value of its stop is edited"),
+        (later, "an earlier pass of its line was edited at a stop, or stopped under steering rules"),
+        (ruled, "the pass was edited at an earlier stop, or stopped under steering rules"),
+    ):
+        for verb in (lambda one=one: one.save(tmp_path / "a.direct.djinn"), lambda one=one: dj.reproduce(engine, one)):
+            with pytest.raises(UsageError, match=rf"^No recipe makes this Attribution again: {why}\. Its numbers stay"):
+                verb()
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_are_the_parts_of_the_table(engine: RemoteEngine) -> None:
+    parts: Any = dj.direct(engine, LINE, metric=DIFFERENCE, over="layer,neuron")
+    assert np.array_equal(parts.values, parts.columns()["value"])
+    assert parts.values.sum() == pytest.approx(parts.logit, abs=1e-9)
+
+
+PROMPTS = [[1, 2, 3, 4, 5], [6, 7, 8], [9, 8, 7, 41, 22, 3], [1, 2, 4]]
+
+
+def ruled(engine: RemoteEngine) -> Any:
+    session = engine.session("mine", attention="eager")
+    session.steer("mlp_out.1", dj.scale(0.5))
+    session.steer("resid_post.*", dj.add(np.linspace(-1, 1, 32), coef=0.5), positions="2:")
+    session.steer("resid_pre.0", dj.zero())
+    session.rules()[2].off()
+    return session
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_file_of_losses_is_measured_again_with_the_same_bits(engine: RemoteEngine, tmp_path: Path, mode: Any) -> None:
+    losses = engine.loss(PROMPTS, mode=mode, seed=3)
+    found = tables.made_again(engine, losses, tmp_path)
+    assert repr(found) == f"The same bits: 13 values of {losses!r}."
+    assert (losses.recipe["lines"], losses.recipe["seed"]) == ([tuple(prompt) for prompt in PROMPTS], 3)
+    assert load_file(tmp_path / "kept.losses.djinn")["losses 0"].tobytes() == losses.values.tobytes()
+
+
+def test_losses_of_several_requests_are_measured_in_the_same_ones(
+    engine: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as few:
+        few.setattr(scoring, "ASKED_TOKENS", 8)
+        losses = engine.loss(PROMPTS, mode="fast")
+    assert len(losses.replies) == 3
+    again = tables.made_again(engine, losses, tmp_path).again
+    assert [reply.tokens for reply in again.replies] == [reply.tokens for reply in losses.replies]
+
+
+def test_the_rules_and_the_attention_of_a_session_are_in_the_recipe(engine: RemoteEngine, tmp_path: Path) -> None:
+    session = ruled(engine)
+    losses = session.loss(PROMPTS)
+    session.unsteer()
+    assert not np.array_equal(losses.values, session.loss(PROMPTS).values)
+    session.close()
+    assert [rule.site for rule in losses.recipe["rules"]] == ["mlp_out.1", "resid_post.*"]
+    assert losses.recipe["attention"] == "eager"
+    tables.made_again(engine, losses, tmp_path)
+
+
+def test_head_scores_and_patterns_are_measured_again(engine: RemoteEngine, tmp_path: Path) -> None:
+    tables.made_again(engine, engine.head_scores(PROMPTS), tmp_path)
+    session = ruled(engine)
+    session.run(PROMPTS[0], max_new_tokens=0)
+    patterns = session.patterns()
+    session.close()
+    tables.made_again(engine, patterns, tmp_path)
+
+
+def test_prompts_that_shared_passes_are_said_to_where_bits_differ(engine: RemoteEngine) -> None:
+    losses = engine.loss(PROMPTS, mode="fast")
+    losses.values = losses.values + 1
+    found = dj.reproduce(engine, losses)
+    assert found.notes == (
+        "Prompts that shared passes may have other last bits where other ones shared them; "
+        'those of mode="exact" have not.',
+    )
+
+
+def test_what_is_no_such_result_is_one_sentence(engine: RemoteEngine, tmp_path: Path) -> None:
+    scores = engine.head_scores(PROMPTS).save(tmp_path / "a.heads.djinn")
+    with pytest.raises(UsageError, match="The file has head scores, and no patterns"):
+        dj.HeadPatterns.read(scores)
+    with pytest.raises(UsageError, match=r"^Grids, losses, .* are computed again; 5 is none of these"):
+        dj.reproduce(engine, 5)
+    with pytest.raises(UsageError, match=r"^collection is .*Activations or a text or .*, not 5\.$"):
+        dj.reproduce(engine, engine.loss(PROMPTS), collection=5)

@@ -1,15 +1,33 @@
+"""The verbs of a session on an engine double, its rules, and verbs that methods add."""
+
 from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 
 import djinn_jupyter as dj
+from djinn_jupyter import verbs
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.stops import Finished, Interrupted, Paused
-from djinn_jupyter.errors import IllegalMove, SessionHeld, SessionsWouldSuffer, UnknownSession, UsageError
+from djinn_jupyter.api.patches import spell_standing
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.api.stops import Interrupted, Paused
+from djinn_jupyter.errors import IllegalMove, InvalidEdit, SessionHeld, SessionsWouldSuffer, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import TokenSampled
+from djinn_jupyter.wire.edits import PatchFrom, Set
+from djinn_jupyter.wire.replies import TokenSampled, Welcome
+from tests.client.direct import DirectChannel
 from tests.client.near import Near
+from tests.engine.desk import ME, Desk, build_desk, tokens
+from tests.families import build
 from tests.process.fake_engine import STOP_TOKEN
 
 
@@ -21,7 +39,6 @@ def near() -> Near:
 def test_a_run_that_reaches_its_end(near: Near) -> None:
     session = near.kernel().session("paris")
     done = session.run([5], max_new_tokens=3)
-    assert isinstance(done, Finished)
     assert (done.tokens, done.text, done.reason) == ((1, 2, 3), " 1 2 3", "length")
     assert done.logits.dtype == np.float32
     assert done.logits.tolist() == [0.5, 2.0]
@@ -31,7 +48,6 @@ def test_a_run_that_reaches_its_end(near: Near) -> None:
 def test_a_run_that_stops_inside(near: Near) -> None:
     session = near.kernel().session("paris")
     stop = session.run([5, STOP_TOKEN])
-    assert isinstance(stop, Paused)
     assert (stop.site, stop.layer, stop.step) == ("resid_post.4", 5, 0)
     assert stop.hidden.tolist() == [[1.0, 0.0]]
     assert repr(stop) == (
@@ -44,8 +60,6 @@ def test_the_logits_of_two_runs_can_be_compared_afterwards(near: Near) -> None:
     session = near.kernel().session("paris")
     first = session.run([5], max_new_tokens=3)
     second = session.run([5], max_new_tokens=3)
-    assert isinstance(first, Finished)
-    assert isinstance(second, Finished)
     session.close()
     assert first.logits.tolist() == second.logits.tolist() == [0.5, 2.0]
 
@@ -180,3 +194,208 @@ def test_positions_and_edits_cross_as_they_are_meant(near: Near) -> None:
         assert session.edit(dj.zero(), positions=positions).positions == (1, 2, 3, 4)
     assert session.edit(2.5, positions=-1).positions == (-1,)
     assert session.edit(np.zeros(2, np.float32)).edit == "Set"
+
+
+STUB = Path(verbs.__file__).with_suffix(".pyi")
+HOLDERS = {verbs.EngineVerbs: dj.RemoteEngine, verbs.SessionVerbs: dj.RemoteSession}
+
+
+def in_a_new_process(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def names_of(tree: ast.Module) -> dict[str, list[str]]:
+    """Return the names that each class of holders has, in their order."""
+    classes = {one.name: one for one in tree.body if isinstance(one, ast.ClassDef)}
+    wanted = {kind.__name__: classes[kind.__name__] for kind in HOLDERS}
+    return {
+        name: [ast.unparse(one.targets[0]) for one in kind.body if isinstance(one, ast.Assign)]
+        for name, kind in wanted.items()
+    }
+
+
+def test_the_types_are_of_the_same_verbs() -> None:
+    written, typed = (names_of(ast.parse(Path(path).read_text())) for path in (verbs.__file__, STUB))
+    assert written == typed
+    assert all(written.values())
+
+
+@pytest.mark.parametrize(("holder", "name"), [(h, n) for h in HOLDERS for n in vars(h) if not n.startswith("_")])
+def test_a_verb_is_a_function_whose_first_parameter_is_the_object(holder: type, name: str) -> None:
+    function = getattr(HOLDERS[holder], name)
+    assert inspect.isfunction(function)
+    assert (function.__name__, function) == (name, getattr(HOLDERS[holder], name))
+    first = next(iter(inspect.signature(function).parameters.values()))
+    assert (first.kind, first.annotation) == (first.POSITIONAL_ONLY, HOLDERS[holder].__name__)
+
+
+def test_a_handle_imports_no_method() -> None:
+    """Until one of its verbs is used. Requests are of the wire."""
+    seen = "[m for m in sys.modules if 'jupyter.methods.' in m and '.request' not in m and m.count('.') > 2]"
+    handles = "import sys, djinn_jupyter.api.engine, djinn_jupyter.api.session"
+    assert in_a_new_process(f"{handles}\nprint({seen})") == "[]"
+    used = "djinn_jupyter.api.engine.RemoteEngine.head_scores"
+    assert "djinn_jupyter.methods.heads.api" in in_a_new_process(f"{handles}\n{used}\nprint({seen})")
+
+
+def test_verbs_are_listed_before_they_are_used() -> None:
+    listed = "import djinn_jupyter as dj\nprint({'collect', 'loss', 'head_scores'} <= set(dir(dj.RemoteEngine)))"
+    assert in_a_new_process(listed) == "True"
+
+
+def test_a_verb_is_bound_and_refuses_as_a_method_does(engine: RemoteEngine) -> None:
+    assert list(inspect.signature(engine.loss).parameters) == ["prompts", "mode", "seed", "adapter"]
+    with pytest.raises(
+        dj.DjinnError, match=r"^loss takes no argument 'sed'; its arguments are prompts, mode, seed, ad"
+    ):
+        engine.loss([[5, 6]], sed=1)
+
+
+def test_an_unknown_name_is_no_attribute(engine: RemoteEngine) -> None:
+    assert not hasattr(engine, "head_score")
+    assert not hasattr(engine.session("a"), "_repr_html_")
+    with pytest.raises(AttributeError, match=r"^'RemoteEngine' object has no attribute 'head_score'"):
+        engine.head_score  # noqa: B018
+
+
+def test_a_subclass_reaches_the_verb_of_its_base_and_a_double_has_it(engine: RemoteEngine) -> None:
+    code = """
+import djinn_jupyter as dj
+class Own(dj.RemoteEngine):
+    def loss(self, prompts): return super().loss
+print(Own(None).loss([]).__self__.__class__.__name__)
+"""
+    assert in_a_new_process(code) == "Own"
+    double = create_autospec(dj.RemoteEngine)
+    double.loss([[5, 6]], seed=1)
+    with pytest.raises(TypeError):
+        double.loss([[5, 6]], sed=1)
+
+
+PROMPT = tokens(12)
+OTHER = tokens(12, seed=5)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (None, (None, None)),
+        (":", (None, None)),
+        ("5:", (None, 5)),
+        (slice(5, None), (None, 5)),
+        ("0,2:4,9:", ((0, 2, 3), 9)),
+        ("-3:", ((-3, -2, -1), None)),
+        (":3", ((0, 1, 2), None)),
+        ("last", ((-1,), None)),
+        ([0, 4], ((0, 4), None)),
+        (-1, ((-1,), None)),
+    ],
+)
+def test_positions_of_a_rule_need_no_stop(written: Any, meant: Any) -> None:
+    assert spell_standing(written) == meant
+
+
+@pytest.mark.parametrize("written", ["2:-1", "5::2", ":-1"])
+def test_positions_that_depend_on_a_length_are_refused(written: str) -> None:
+    with pytest.raises(InvalidEdit, match="write its positions as 2:5, 5:, -3: or -1"):
+        spell_standing(written)
+
+
+def test_a_refusal_says_the_positions_as_they_were_written() -> None:
+    with pytest.raises(InvalidEdit, match="Positions '5:2' select nothing"):
+        spell_standing("5:2")
+
+
+@pytest.fixture(scope="module")
+def engines() -> tuple[Desk, Desk]:
+    return build_desk(build("llama")), build_desk(build("llama"))
+
+
+@pytest.fixture
+def opened(engines: tuple[Desk, Desk]) -> Iterator[tuple[RemoteSession, RemoteSession, RemoteSession]]:
+    """Two sessions of one engine, and one of another."""
+    here, there = (
+        DirectChannel(
+            Welcome(version="0", model=desk.engine.description, attached=()),
+            lambda request, answer, desk=desk: desk.engine.submit(request, ME, answer),
+            desk.engine.tick,
+        )
+        for desk in engines
+    )
+    for name, desk in (("a", engines[0]), ("b", engines[0]), ("c", engines[1])):
+        desk.open(name)
+    yield RemoteSession(here, "a"), RemoteSession(here, "b"), RemoteSession(there, "c")
+    for desk in engines:
+        desk.close_all()
+
+
+def stopped(session: RemoteSession, prompt: tuple[int, ...], site: str) -> None:
+    session.breakpoint(site)
+    session.run(prompt, max_new_tokens=3, ignore_eos=True)
+
+
+def sent(session: RemoteSession, kind: type) -> Any:
+    return next(one for one in reversed(session.channel.requests) if isinstance(one, kind))
+
+
+def test_a_rule_with_limits_is_set_while_idle_and_says_them(opened: tuple[RemoteSession, ...]) -> None:
+    rule = opened[0].steer("resid_post.*", dj.scale(0.9), "5:", when="step > 0", on="new")
+    assert (rule.site, rule.onward, rule.on_passes, rule.when) == ("resid_post.*", 5, "new", "step > 0")
+    assert rule.what == "scale 0.9 at resid_post.*, from position 5 on, at new tokens, when step > 0"
+    rule.off()
+    assert not opened[0].rules()[0].enabled
+
+
+def test_a_rule_takes_the_value_that_a_patch_names_from_either_engine(opened: tuple[RemoteSession, ...]) -> None:
+    target, near, away = opened
+    stopped(near, OTHER, "resid_post.6")
+    stopped(away, OTHER, "resid_post.6")
+    value = away.inspect("z.4[1]").value
+    ends = []
+    for source in (near, near.name, away):
+        rule = target.steer("z.4[1]", dj.patch_from(source))
+        assert rule.positions == tuple(range(12))
+        assert (
+            rule.what == f"patch from {source if isinstance(source, str) else source.label} at z.4[1], positions 0-11"
+        )
+        target.clear()
+        target.breakpoint("z.4")
+        target.run(PROMPT, max_new_tokens=3, ignore_eos=True)
+        assert np.array_equal(target.inspect("z.4[1]").value, value)
+        target.clear()
+        ends.append(target.resume().tokens)
+        target.unsteer()
+    assert ends[0] == ends[1] == ends[2]
+
+
+def test_an_edit_patches_within_an_engine_by_name_and_across_engines_by_value(
+    opened: tuple[RemoteSession, ...],
+) -> None:
+    target, near, away = opened
+    for session in (near, away):
+        stopped(session, OTHER, "resid_post.4")
+    stopped(target, PROMPT, "resid_post.4")
+    target.edit(dj.patch_from(near), "2:4")
+    assert isinstance(sent(target, ask.ApplyEdit).edit, PatchFrom)
+    within = target.inspect().value
+    target.revert()
+    told = target.edit(dj.patch_from(away), "2:4")
+    assert isinstance(sent(target, ask.ApplyEdit).edit, Set)
+    assert told.edit == "patch from c"
+    assert np.array_equal(target.inspect().value, within)
+    assert target.stop.influences.edits[0].what == "patch from c at resid_post.4, positions 2-3"
+
+
+def test_patches_that_do_not_fit_are_refused_before_anything_is_set(opened: tuple[RemoteSession, ...]) -> None:
+    target, near, away = opened
+    stopped(away, OTHER, "resid_post.4")
+    stopped(target, PROMPT, "resid_post.4")
+    with pytest.raises(InvalidEdit, match="the source has 1 positions, the edited part 2; name as many there as here"):
+        target.edit(dj.patch_from(away, positions=3), "2:4")
+    with pytest.raises(InvalidEdit, match="needs both ends of its positions"):
+        target.steer("resid_post.4", dj.patch_from(away), "5:")
+    with pytest.raises(InvalidEdit, match="takes the value of one site"):
+        target.steer("resid_post.*", dj.patch_from(away))
+    with pytest.raises(dj.errors.IllegalMove, match="'b' is idle: no forward pass is stopped"):
+        target.steer("resid_post.4", dj.patch_from(near))
+    assert target.rules() == ()

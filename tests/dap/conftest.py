@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +10,10 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.editors.dap.serving import serve_port
-from djinn_jupyter.link.registry import running_engines
 from tests.dap.editor import SECONDS, Editor, on_port
+from tests.engines import end_engines
 
 
 @contextmanager
@@ -26,19 +24,13 @@ def found_in(registry: Path) -> Iterator[None]:
         yield
 
 
-def end_all() -> None:
-    for entry in running_engines():
-        os.kill(entry.pid, signal.SIGTERM)
-        await_end(entry)
-
-
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The registry of the engine that all modules here share; tests of other folders run between them."""
     folder = tmp_path_factory.mktemp("r")
     yield folder
     with found_in(folder):
-        end_all()
+        end_engines()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +46,7 @@ def doomed(tmp_path: Path) -> Iterator[RemoteEngine]:
     """An engine that a test may kill."""
     with found_in(tmp_path):
         yield dj.load("demo", threads=1)
-        end_all()
+        end_engines()
 
 
 @pytest.fixture(scope="module")

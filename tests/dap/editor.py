@@ -193,8 +193,6 @@ def on_pipes() -> Editor:
     process = subprocess.Popen(
         [sys.executable, "-m", "djinn_jupyter.cli.main", "dap"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
     incoming, outgoing = process.stdout.fileno(), process.stdin
 
     def write(data: bytes) -> None:
@@ -204,7 +202,6 @@ def on_pipes() -> Editor:
     def leave() -> None:
         outgoing.close()
         assert process.wait(60) == 0
-        assert process.stdout is not None
         process.stdout.close()
 
     return Editor(lambda: os.read(incoming, 65536), write, leave)

@@ -1,13 +1,24 @@
-"""A client that shows one session: its breakpoints are those of the session it works with, and no other's."""
+"""What a click in the editor aims at, which handler a command has, and the bridge of the panel."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.editors.dap import protocol
 from djinn_jupyter.editors.dap.adapter import Adapter
+from djinn_jupyter.editors.dap.protocol import CAPABILITIES, Body, CommandHandlers, Request, handles
 from djinn_jupyter.editors.dap.tree import ModelTree
+from djinn_jupyter.editors.panel import LEFT, Bridge
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.replies import SessionClosed
+from tests.waiting import SECONDS
 
 
 def test_a_click_in_the_gutter_arms_the_session_in_use_and_says_which(engine: RemoteEngine) -> None:
@@ -58,3 +69,94 @@ def test_where_the_first_session_is_closed_the_one_in_use_is_still_shown(engine:
     adapter.events.hear(SessionClosed(session="stays"))
     assert adapter.debuggee.follow(sessions[2]).number not in (gone.number, stays.number)
     adapter.debuggee.let_go()
+
+
+NEEDED = {
+    "supportsConfigurationDoneRequest": "configurationDone",
+    "supportsFunctionBreakpoints": "setFunctionBreakpoints",
+    "supportsBreakpointLocationsRequest": "breakpointLocations",
+    "supportsSetVariable": "setVariable",
+    "supportsStepBack": "stepBack",
+    "supportsCompletionsRequest": "completions",
+    "supportsLoadedSourcesRequest": "loadedSources",
+    "supportsTerminateRequest": "terminate",
+}
+ALWAYS = frozenset(
+    "initialize launch attach disconnect setBreakpoints setExceptionBreakpoints threads stackTrace scopes variables "
+    "evaluate source continue next stepIn stepOut reverseContinue pause".split()
+)
+
+
+def test_every_capability_has_its_handler() -> None:
+    promised = {command for capability, command in NEEDED.items() if CAPABILITIES[capability]}
+    assert Adapter(lambda message: None).handlers.commands == promised | ALWAYS
+
+
+class Part:
+    @handles("next", protocol.OfThread)
+    def next(self, given: protocol.OfThread, request: Request) -> Body:
+        return {"thread": given.thread_id}
+
+
+def test_a_handler_is_given_its_arguments_read() -> None:
+    handlers = CommandHandlers(Part())
+    assert handlers.answer(Request(number=1, command="next", arguments={"threadId": 7})) == {"thread": 7}
+    with pytest.raises(UsageError, match="threadId"):
+        handlers.answer(Request(number=2, command="next", arguments={}))
+    with pytest.raises(UsageError, match="no command 'goto'"):
+        handlers.answer(Request(number=3, command="goto", arguments={}))
+
+
+def test_two_handlers_of_one_command_are_refused() -> None:
+    with pytest.raises(TypeError, match="next has two handlers"):
+        CommandHandlers(Part(), Part())
+
+
+def reply_to(asked: Any) -> dict[str, Any]:
+    async def awaited() -> dict[str, Any]:
+        return dict(await asyncio.wait_for(asked, SECONDS))
+
+    return asyncio.run(awaited())
+
+
+def bridged(engine: RemoteEngine) -> tuple[Bridge, threading.Thread]:
+    before = set(threading.enumerate())
+    state: Any = SimpleNamespace(present=None, held={})
+    bridge = Bridge(state, engine, told=lambda *_: None, answered=lambda *_: None)
+    [thread] = [one for one in set(threading.enumerate()) - before if one.name == "djinn-debugger"]
+    return bridge, thread
+
+
+THREADS: dict[str, Any] = {"seq": 7, "type": "request", "command": "threads"}
+ASKED: dict[str, Callable[[Bridge], Any]] = {
+    "a request": lambda bridge: bridge.ask(THREADS, {}),
+    "a picture": lambda bridge: bridge.picture({}),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_what_is_asked_after_the_end_is_refused(engine: RemoteEngine, asked: Callable[[Bridge], Any]) -> None:
+    bridge, thread = bridged(engine)
+    assert reply_to(bridge.ask(THREADS, {}))["success"]
+    bridge.end()
+    thread.join(SECONDS)
+    reply = reply_to(asked(bridge))
+    assert (reply["success"], reply["message"]) == (False, LEFT)
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_what_is_queued_behind_the_end_is_refused(engine: RemoteEngine, asked: Callable[[Bridge], Any]) -> None:
+    bridge, thread = bridged(engine)
+    held = threading.Event()
+    bridge.follow(lambda: [held.wait(SECONDS)].clear())
+    bridge.end()
+
+    async def late() -> dict[str, Any]:
+        waiting = asyncio.ensure_future(asked(bridge))
+        await asyncio.sleep(0)  # it has been posted behind the end
+        held.set()
+        return dict(await waiting)
+
+    reply = reply_to(late())
+    assert (reply["success"], reply["message"]) == (False, LEFT)
+    thread.join(SECONDS)

@@ -52,9 +52,7 @@ class Crowd:
         self.step = (self.step + 1) % STEPS
 
     def _logits(self) -> Tensor:
-        logits = self.desk.session(BYSTANDER).logits_1V
-        assert logits is not None
-        return logits
+        return self.desk.session(BYSTANDER).logits_1V
 
     # --- the others --------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ def kept_after(length: int, needed: set[int], *, grows: bool) -> list[int]:
     desk.open()
     desk.run(tokens(5), 0)
     generation = desk.session().generation
-    assert generation is not None
     generation.states.clear()
     for at in range(STATE_PERIOD, length + 1, STATE_PERIOD):
         generation.keep_states(at, states(at if grows else 8), needed)

@@ -125,8 +125,7 @@ class Other(Tensor):
 
 
 def of_another_class(weight: Tensor) -> Tensor:
-    other: Tensor = weight.as_subclass(Other)
-    return other
+    return weight.as_subclass(Other)
 
 
 OTHERS: dict[str, Callable[[], Tensor]] = {

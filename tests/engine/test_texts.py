@@ -1,4 +1,4 @@
-"""Texts of several tokens are decoded as a whole: on replies, in the stream, and on the cards made of them."""
+"""Texts and towers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from djinn_jupyter.widgets.views import result_view, stop_view
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
-from tests.engine.desk import Desk, build_desk
+from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.model.test_tokenizer import byte_level, metaspace
-from tests.families import VOCAB, build, configuration
+from tests.engine.plain import generate
+from tests.families import VOCAB, WITH_TOWERS, build, configuration
 
 PROMPTS = ("مرحبا بالعالم", "שלום עולם", "Hi \U0001f44d\U0001f3fd there", "The capital of Köln")
 
@@ -80,4 +81,28 @@ def test_a_token_that_the_tokenizer_lacks_reads_as_its_number_wherever_it_is_sho
     for view in (stop_view(stop), result_view(done)):
         assert lacking in view.plain
         assert lacking.replace("<", "&lt;").replace(">", "&gt;") in str(view.html)
+    desk.close_all()
+
+
+SOME = ("llava", "qwen2_vl", "qwen2_audio", "gemma3", "mllama")
+PROMPT = tokens(14)
+NEW = 5
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SOME else pytest.mark.slow) for name in WITH_TOWERS]
+)
+def test_the_language_part_is_the_whole_models_text_pass_at_every_layer(name: str) -> None:
+    plain = generate(build(name), PROMPT, NEW)
+    desk = build_desk(build(name))
+    desk.open()
+    assert desk.outcome(desk.run(PROMPT, NEW)) == plain
+    for layer in range(desk.layers):
+        desk.clear()
+        desk.stop_at(f"resid_post.{layer}", f"step == {layer % 3}")
+        desk.run(PROMPT, NEW)
+        desk.edit()
+        desk.resume()
+        desk.back()
+        assert desk.outcome(desk.resume()) == plain, layer
     desk.close_all()

@@ -4,8 +4,6 @@ it is found by its address and known by keys alone. What is not seen from here i
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,9 @@ from djinn_evaluation.commands.experiment import UNDECIDED
 from djinn_evaluation.serving import OTHER_BITS, PROCESS_UNSEEN, SIDES_APART
 from djinn_evaluation.timing import checkpoint_cost
 from djinn_evaluation.whitebox.trials import Reference
-from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import await_end
-from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.wire.keys import KeyFolder
+from tests.engines import end_all
 
 pytestmark = pytest.mark.processes
 COST = ("repeat=1", "neighbour_tokens=24", "stop_interval_seconds=0.05")
@@ -54,16 +50,11 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         there = be_on(home / "box", patch)
         there.allow(laptop.own("ada").public, "ada")
         engine = dj.load("demo", listen="tcp://127.0.0.1:*", page_positions=16, threads=1, device="cpu")
-        assert engine.entry is not None
-        assert engine.entry.listens is not None
         laptop.trust("127.0.0.1", own.of_engines_here().public)
         be_on(home / "laptop", patch)
         yield Box(engine.entry.listens, there)
         be_on(home / "box", patch)
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
-        loading._channels.close()
+        end_all()
 
 
 def run(box: Box, folder: Path, name: str, *settings: str, flags: tuple[str, ...] = ()) -> int:
@@ -73,8 +64,7 @@ def run(box: Box, folder: Path, name: str, *settings: str, flags: tuple[str, ...
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / name).read_text())
-    return found
+    return json.loads((folder / name).read_text())
 
 
 def test_what_is_seen_over_the_line_is_measured_and_the_rest_leaves_the_run_undecided(box: Box, tmp_path: Path) -> None:

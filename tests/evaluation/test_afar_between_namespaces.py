@@ -65,13 +65,11 @@ def test_an_experiment_outlasts_a_line_that_is_down_and_says_so(tmp_path: Path) 
         box = _djinn(BOX, tmp_path, "serve", "demo", "--listen", "tcp://0.0.0.0:5556", "--threads", "1")
         end.callback(box.communicate)
         end.callback(box.terminate)
-        assert box.stdout is not None
         assert any("listens on" in line for line in box.stdout)
         asked = ("checkpoint-cost", "--profile", "small", "--server", PLACE, "--output-dir", str(tmp_path / "out"))
         laptop = _djinn(LAPTOP, tmp_path, "experiment", *asked)
         end.callback(laptop.wait)
         end.callback(laptop.kill)
-        assert laptop.stdout is not None
         assert any("alone: " in line for line in laptop.stdout)
         _ip("-n", LAPTOP, "link", "set", "dj-a", "down")
         assert any("has been down for" in line for line in laptop.stdout)

@@ -70,7 +70,6 @@ class Run:
     process: subprocess.Popen[str]
 
     def until(self, pattern: str) -> None:
-        assert self.process.stderr is not None
         said = []
         for line in self.process.stderr:
             said.append(line)

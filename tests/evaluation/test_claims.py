@@ -1,15 +1,21 @@
-"""Each claim of the original has a verdict that its readings decide: a change of any of them changes it."""
+"""Sentences of the original are held against readings of runs, at the sizes at which these were made."""
 
 from __future__ import annotations
 
+import json
+import logging
+import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from djinn_evaluation import machine, report
-from djinn_evaluation.claims.judging import Results, StatedClaim, answers
-from djinn_evaluation.claims.table import CLAIMS
+from djinn_evaluation import machine, pressure, report
+from djinn_evaluation.claims.judging import ARCHITECTURES, FieldSource, NotMeasured, Results, StatedClaim, answers
+from djinn_evaluation.claims.table import CLAIMS, SIZES
+from djinn_evaluation.course import Course
 from djinn_evaluation.whitebox import trials
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused
@@ -367,7 +373,6 @@ def test_a_planted_slow_stop_is_refuted(
     clock = ClockOfRuns(slow_stops=slow_stops)
     monkeypatch.setattr(RemoteSession, "run", lambda session, prompt, **options: clock.run(session, prompt, **options))
     monkeypatch.setattr(trials, "timed", clock.timed)
-    monkeypatch.setattr(trials, "timed", clock.timed)
     monkeypatch.setattr(trials, "perf_counter", clock)
     monkeypatch.setattr(machine, "seconds_without_core", lambda pids: 0.0)
     inside = Inside(tmp_path)
@@ -393,3 +398,153 @@ def test_the_report_has_every_sentence_and_its_answer(tmp_path: Path) -> None:
     assert told["15. 27 GB + 50 x 1.3 GB = 92 GB on 80 GB"].startswith("refuted; 102.369 GiB; ")
     (grid,) = report.grids(found)
     assert len(grid[2]) == 29
+
+
+def test_a_value_is_found_by_its_path_or_the_reason_is(tmp_path: Path) -> None:
+    for run, entries in (("one", [{"ms": 1}, {"ms": 2}]), ("two", [{"ms": 3}])):
+        (tmp_path / run).mkdir()
+        fields = {"status": "error", "error": "It broke.", "found": {"entries": entries, "gpu": None}}
+        told = {**fields, "reasons": {"found.gpu": "no GPU"}}
+        (tmp_path / run / "found.json").write_text(json.dumps(told))
+    results = Results(folder=tmp_path)
+    assert results.value(FieldSource.of("one+two/found.json: found.entries[].ms")) == [1, 2, 3]
+    assert results.value(FieldSource.of("one/found.json: status")) == "error"
+    assert results.read("one/found.json: found.entries[].ms & two/found.json: status") == [1, 2, "error"]
+    for spelled, why in (
+        ("one/found.json: found.gpu", "one has not measured found.gpu: no GPU"),
+        ("two/found.json: other.ms", "two has no other.ms: It broke."),
+        ("three/found.json: status", "there is no run three with a found.json"),
+    ):
+        with pytest.raises(NotMeasured, match=why):
+            results.value(FieldSource.of(spelled))
+
+
+def test_every_architecture_that_a_claim_computes_with_ships() -> None:
+    assert (ARCHITECTURES / "Llama-2-13b-hf.json").is_file()
+
+
+@pytest.mark.parametrize(("number", "missed"), [(16, {"sessions_alive_max": 3}), (17, {"plateau_achieved": False})])
+def test_a_run_of_pressure_that_missed_or_was_cut_short_decides_nothing(
+    number: int, missed: dict[str, Any], tmp_path: Path
+) -> None:
+    """The file of either says `partial`. One that passed refutes by its own fields."""
+    claim, results = next(one for one in CLAIMS if one.number == number), Results(folder=tmp_path, code=None)
+    whole = {spelled.rpartition(" ")[2]: HOLDING[number][name][0] for name, spelled in claim.reads.items()}
+    for name in ("pressure", "pressure_again"):
+        (tmp_path / name).mkdir()
+        course = Course(folder=tmp_path / name, log=logging.getLogger("test"))
+        course.write(pressure.FILE, {**whole, "status": "success"})
+    assert claim.judged(results).verdict in ("holds", "holds at this size")
+    course.write(pressure.FILE, {**whole, **missed, "status": "success"})
+    assert claim.judged(results).verdict == "refuted"
+    course.write(pressure.FILE, {**whole, **missed, "status": "partial", "failures": ["It missed."]})
+    assert claim.judged(results).reason == "pressure_again failed: It missed."
+    sums: Any = SimpleNamespace(
+        sessions=4, demand=11 * GIB, capacity=10 * GIB, per_session=2 * GIB, capacity_imposed=True
+    )
+    swaps: Any = SimpleNamespace(events=evicted(3.5, 3.9, back=False), latencies=list, first_out=3.5)
+    so_far = {**pressure._so_far(sums, SPAWNED, swaps), "sessions_alive_max": 4}
+    course.write_partial(pressure.FILE, pressure.FIELDS, so_far)
+    assert claim.judged(results).verdict == "undecided"
+
+
+sized = pytest.mark.parametrize("claim", [c for c in CLAIMS if c.sizes], ids=lambda c: f"claim-{c.number}")
+# Numbers of a sentence that its run measures, that name something, or that its verdict compares with.
+JUDGED: dict[int, str] = {
+    1: "100.00 0.00 2",  # and GPT-2
+    2: "2 13 10 20 7",
+    3: "1",
+    4: "0.39",
+    5: "2.2 2.5",
+    6: "0.0",
+    7: "5 10",
+    8: "2.2 5",
+    9: "1 0.2 0.6",
+    10: "10",  # our logits are the last position's alone
+    11: "1 62.5 800 10",
+    13: "100",
+    14: "0",
+    15: "27 50 1.3 92 80",
+    16: "50 1 40",
+    17: "77 79",
+    18: "50 80 20",
+    20: "0.1 7",
+    21: "20 000 80 10",
+    22: "22",
+    24: "1 50",
+    25: "2",
+    26: "41",
+    29: "1 024 2 048 100",
+}
+# What the fields of a run have, and the number that it is read as.
+READ: dict[int, list[tuple[Any, float]]] = {
+    1: [([7] * 512, 512), ([3, 6, 9, 3, 6, 9], 3), ([1, 1, 2, 2, 3, 3], 3)],
+    2: [([10, 20, 30], 30), ([7] * 100, 100)],
+    3: [([3, 6, 9], 9), ([[1, 512, 768], [1, 128, 768]], 128), ([[1, 512, 768], [1, 512, 128]], 128)],
+    4: [(6, 6), (0.5, 0.5)],
+    10: [(70102, 70102)],
+    13: [(0.36, 0.36)],
+    16: [([50, 12], 12), (4, 4)],
+    17: [([79.6, 40.0], 40)],
+    18: [([0, 2_000_000, 1_000_000], 1e6)],
+    19: [([6, 2], 2)],
+    20: [([0.007, 130.385], 70)],
+    23: [([30_100, 3_000], 3)],
+    24: [([8, 80], 80)],
+    26: [([72.0, 16.4], 16.4), ([25.146, 25.146], 27), ([1.2107, 1.2107], 1.3)],
+}
+
+
+def judged(claim: StatedClaim, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the verdict where the fields of the sizes have these values; None for one that is not there."""
+    held = {spelled: HOLDING[claim.number][name] for name, spelled in claim.reads.items()}
+
+    def read(self: Results, spelled: str) -> Any:
+        found = {**held, **values}[spelled]
+        if found is None:
+            raise NotMeasured("it is not there")
+        return found
+
+    monkeypatch.setattr(Results, "read", read)
+    monkeypatch.setattr(Results, "fault", lambda self, reads, refused: None)
+    monkeypatch.setattr(Results, "reached_over_a_line", lambda self, reads: False)
+    return claim.judged(Results(folder=Path()))
+
+
+@sized
+def test_what_holds_at_less_than_a_number_of_the_sentence_holds_at_this_size(
+    claim: StatedClaim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each size alone, at its number and below it; a field of the run that is not there is below it too."""
+    sizes = {f"field {at}": replace(size, field=f"field {at}", of=float) for at, size in enumerate(claim.sizes)}
+    plain = replace(claim, sizes=tuple(sizes.values()))
+    reached = {field: size.number * (1 - size.near) for field, size in sizes.items()}
+    assert judged(plain, reached, monkeypatch).verdict == "holds"
+    for field, size in sizes.items():
+        for less in (reached[field] * 0.99, None):
+            found = judged(plain, {**reached, field: less}, monkeypatch)
+            assert found.verdict == "holds at this size"
+            assert found.reason.startswith(f"{size.what}: ")
+            assert less is None or f"{size.number:g} in the sentence" in found.reason
+
+
+def test_a_size_is_read_from_what_runs_write() -> None:
+    assert READ.keys() == SIZES.keys() == {claim.number for claim in CLAIMS if claim.sizes}
+    for number, readings in READ.items():
+        assert len(readings) == len(SIZES[number])
+        for size, (found, expected) in zip(SIZES[number], readings, strict=True):
+            assert size.of(found) == pytest.approx(expected, rel=1e-3), (number, size.what)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: f"claim-{c.number}")
+def test_each_number_of_a_sentence_is_a_size_or_is_judged(claim: StatedClaim) -> None:
+    numbers = {float(found) for found in re.findall(r"\d+(?:\.\d+)?", claim.sentence)}
+    sizes = {size.number for size in claim.sizes} | {size.number / 1e9 for size in claim.sizes}
+    sizes |= {size.number / 1e6 for size in claim.sizes}
+    assert numbers - sizes == {float(word) for word in JUDGED.get(claim.number, "").split()} - sizes, claim.sentence
+
+
+def test_a_refuted_or_undecided_claim_keeps_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = next(one for one in CLAIMS if one.number == 23)
+    monkeypatch.setitem(HOLDING, 23, {**HOLDING[23], "equal": [True, False]})
+    assert judged(claim, {SIZES[23][0].field or "": [3_000.0]}, monkeypatch).verdict == "refuted"

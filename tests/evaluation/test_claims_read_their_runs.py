@@ -1,8 +1,9 @@
-"""A claim is its run's: one that failed, was cut short or is of other code decides nothing, whatever its fields say."""
+"""Claims are judged on the runs that are there, and the committed answers are those of their files."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import djinn_jupyter.cli.main as cli
 from djinn_evaluation import machine as commit
 from djinn_evaluation import report
-from djinn_evaluation.claims.judging import FieldSource, Results, StatedClaim, StatedSize
+from djinn_evaluation.claims.judging import FieldSource, Results, StatedClaim, StatedSize, answers
 from djinn_evaluation.claims.table import CLAIMS
 from tests.evaluation.test_claims import HOLDING, NEVER_HOLDS
 
@@ -174,3 +175,32 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["experiment", "claims", "--results", str(tmp_path / "none")]) == 1
     assert "has no result of a run; name the folder of `djinn experiment all`." in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+FOLDER = Path(__file__).parents[2] / "evaluation" / "results"
+SMALL = FOLDER / "small"
+
+
+@pytest.fixture(scope="module")
+def committed() -> Any:
+    return json.loads((SMALL / "claims.json").read_text())
+
+
+def test_the_answers_are_those_of_the_files(committed: Any) -> None:
+    judged = json.loads(json.dumps(answers(Results(folder=SMALL, code=committed.get("code")), CLAIMS)))
+    for told, found in zip(committed["claims"], judged["claims"], strict=True):
+        assert told == found, told["claim"]
+    assert committed["summary"] == judged["summary"]
+
+
+def test_what_is_refuted_says_why_and_what_is_undecided_what_it_takes(committed: Any) -> None:
+    for claim in committed["claims"]:
+        assert claim["verdict"] == "holds" or claim["reason"], claim["claim"]
+        assert claim["verdict"] != "undecided" or claim["needs"] or "there is no run" in claim["reason"], claim["claim"]
+        assert claim["verdict"] != "refuted" or claim["repetitions"] != 1, claim["claim"]
+
+
+def test_the_page_counts_as_the_file_does(committed: Any) -> None:
+    page = " ".join((FOLDER / "README.md").read_text().split())
+    told = re.search(r"(\d+) hold, (\d+) hold at this size, (\d+) are refuted, (\d+) are undecided", page)
+    assert tuple(map(int, told.groups())) == tuple(committed["summary"].values())

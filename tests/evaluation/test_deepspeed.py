@@ -22,7 +22,7 @@ BUDGET = 4096
 
 
 def test_its_functions_take_what_they_are_called_with() -> None:
-    import deepspeed  # type: ignore[import-not-found]
+    import deepspeed
 
     inspect.signature(deepspeed.init_distributed).bind(auto_mpi_discovery=False)
     inspect.signature(deepspeed.initialize).bind(model=torch.nn.Identity(), config={})
@@ -31,8 +31,8 @@ def test_its_functions_take_what_they_are_called_with() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_it_knows_every_key_and_means_by_it_what_is_meant(dtype: torch.dtype) -> None:
     """Its own classes read the keys; they refuse one that they do not know."""
-    from deepspeed.runtime import precision_config as precision  # type: ignore[import-not-found]
-    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # type: ignore[import-not-found]
+    from deepspeed.runtime import precision_config as precision
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
     asked = configuration(dtype, BUDGET, "cpu")
     given: dict[str, Any] = asked["zero_optimization"]

@@ -61,7 +61,6 @@ def test_what_eager_lets_go_is_read_off_the_counter(inside: Inside, monkeypatch:
     stand = Inside.stand
 
     def dropped(self: Inside, counter: Any, going_on: Any) -> Any:
-        assert self._eager is not None
         self._eager.standing.clear()
         return stand(self, counter, going_on)
 

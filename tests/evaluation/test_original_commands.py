@@ -146,7 +146,6 @@ def test_the_excerpt_means_what_the_whole_file_means() -> None:
     excerpt = parse(EXCERPT, Whitebox)
     assert excerpt.experiment.num_trials == 3
     assert (excerpt.experiment.inference.input_length, excerpt.experiment.inference.compared) == (512, 512)
-    assert excerpt.experiment.concurrent_demo is not None
     assert excerpt.experiment.concurrent_demo.pause_duration_seconds == 5
     told = dict(line.split(maxsplit=1) for line in explain(Whitebox).splitlines())
     for key, default in (("num_trials", "3"), ("inference.input_length", "512"), ("inference.context_tokens", "none")):

@@ -35,8 +35,7 @@ def run(name: str, folder: Path, *settings: str) -> int:
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / name).read_text())
-    return found
+    return json.loads((folder / name).read_text())
 
 
 def test_whitebox(tmp_path: Path) -> None:

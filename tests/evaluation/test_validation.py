@@ -50,7 +50,6 @@ def judged(
     same_device: bool = True,
 ) -> dict[str, Any]:
     wanted = file(*settings).logit_equivalence
-    assert wanted is not None
     one = sample((1,), row() if plain is None else plain)
     rings = [sample((1,), one.logits, moved), sample(tokens, row() if ring is None else ring, moved)]
     return logit_equivalence.judge(wanted, [one, one], rings, same_device=same_device, streamed=streamed)
@@ -147,7 +146,6 @@ def night_of(
 
 def slept(**changes: Any) -> dict[str, Any]:
     wanted = file().agent_sleep_resume
-    assert wanted is not None
     return sleep.judge(wanted, night_of(**changes), limit_gb=None)
 
 
@@ -181,7 +179,6 @@ def test_a_sleep_whose_copies_took_no_time_fails(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sleep, "engine_for", MagicMock())
     monkeypatch.setattr(sleep, "_night", lambda *_: night)
     monkeypatch.setattr(sleep, "measured_link", lambda *_: Link(copies={"in": [(8, 1.0)], "out": [(8, 1.0)]}))
-    assert wanted is not None
     found = sleep.run(course, file(), wanted)
     assert (found["passed"], found["link"]["out"]["transfers"]) == (passed, 1)
     assert passed or "faster than the link" in found["failures"][0]
@@ -259,7 +256,6 @@ def test_one_test_alone_and_another_model() -> None:
     asked = chosen_tests(read("validation_smoke.yaml", ValidationFile), "pcie_flatline", "demo")
     enabled = {n: getattr(asked, n).enabled for n in ("logit_equivalence", "pcie_flatline", "agent_sleep_resume")}
     assert enabled == {"logit_equivalence": False, "pcie_flatline": True, "agent_sleep_resume": False}
-    assert asked.pcie_flatline is not None
     assert asked.pcie_flatline.model_id == "demo"
     with pytest.raises(UsageError, match="no section pcie_flatline"):
         chosen_tests(file("pcie_flatline=null"), "pcie_flatline", None)
@@ -272,11 +268,9 @@ def test_an_architecture_is_a_folder_with_changed_sizes() -> None:
     own, sizes = split(["model.num_layers=2", "architecture.n_layer=2", "architecture.eos_token_id=null"])
     assert (own, sizes) == (["model.num_layers=2"], {"n_layer": 2, "eos_token_id": None})
     with architecture("gpt2", sizes) as folder:
-        assert folder is not None
         found = json.loads((Path(folder) / "config.json").read_text())
         assert (found["n_layer"], found["n_embd"], found["eos_token_id"]) == (2, 768, None)
         with architecture(f"{folder}/config.json", {}) as again:
-            assert again is not None
             assert json.loads((Path(again) / "config.json").read_text()) == found
     assert not Path(folder).exists()
     with architecture("somebody/elsewhere", {}) as named:

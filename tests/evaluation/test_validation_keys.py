@@ -171,7 +171,7 @@ def attempts(settings: list[str], patch: Patch, folder: Path) -> Any:
     patch.setattr(sleep, "RETRY_SECONDS", 0.0)
     night, agent = sleep.Night(), SimpleNamespace(run=raising(SlabFull("no room")))
     with pytest.raises(SlabFull):
-        sleep._resumed(agent, file(settings).agent_sleep_resume, night, 5.0)  # type: ignore[arg-type]
+        sleep._resumed(agent, file(settings).agent_sleep_resume, night, 5.0)
     return night.attempts
 
 

@@ -115,8 +115,7 @@ class Ran:
         return sum(verb == asked and what in (None, told) for asked, told in self.asked)
 
     def file(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / name).read_text())
-        return found
+        return json.loads((self.folder / name).read_text())
 
     @property
     def report(self) -> str:
@@ -139,8 +138,7 @@ class NearBaseline:
             return {"status": "not_run", "vllm_installed": False, "api_tests": None, "conclusion": None}
         if verb == "load":
             return {"device": str(DEVICE)}
-        reply: dict[str, Any] = getattr(self._eager, verb)(**arguments)
-        return reply
+        return getattr(self._eager, verb)(**arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,6 @@ class Inside:
         """Count the tensors of a side, where both are in this process: eager's weights and what its stops hold, or what
         the engine that was asked for last has on the device."""
         if pid == EAGER:
-            assert self._eager is not None
             eager = self._eager
             yield Counted(lambda: weights.size_of(eager.model) + eager.held())
         else:

@@ -23,7 +23,6 @@ SETTINGS = ("agent_sleep_resume.sleep_duration_seconds=1.0", "agent_sleep_resume
 
 def failures_of_a_night(inside: Inside, folder: Path) -> list[str]:
     wanted = read("validation_small.yaml", ValidationFile, SETTINGS)
-    assert wanted.agent_sleep_resume is not None
     course = Course(folder=folder, log=logging.getLogger("night"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sleep, "engine_for", inside.engine_for)

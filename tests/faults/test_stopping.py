@@ -49,7 +49,7 @@ def test_without_a_fault_it_passes(inside: Inside) -> None:
 
 def test_an_activation_that_is_another_at_the_stop(inside: Inside, monkeypatch: Patch) -> None:
     """The run is right and one number of what the stop shows is not: a plain hook at that layer tells."""
-    value = Paused.hidden.fget  # type: ignore[attr-defined]
+    value = Paused.hidden.fget
 
     def shown(stop: Paused) -> Any:
         hidden = value(stop).copy()

@@ -153,9 +153,7 @@ def contained(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("contained")
 def test_what_an_engine_may_take_when_nobody_said_is_of_the_container(tmp_path: Path) -> None:
     host, disk = (opened(EngineConfig(model="demo", data_folder=tmp_path), CPU) for opened in (open_host, open_disk))
-    assert host is not None
     assert host.limit == GIB // 4
-    assert disk is not None
     assert disk.limit <= GIB
     assert free_for_pages(CPU) == GIB * 3 // 8
 

@@ -12,8 +12,6 @@ from djinn_jupyter.magics import table
 
 ROOT = Path(__file__).resolve().parents[2]
 _spec = importlib.util.spec_from_file_location("write_reference", ROOT / "docs" / "write_reference.py")
-assert _spec is not None
-assert _spec.loader is not None
 write_reference = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(write_reference)
 

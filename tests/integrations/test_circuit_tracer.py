@@ -17,7 +17,6 @@ READ = re.compile(r"""\bconfig(?:\.get\(|\[)["'](\w+)["']""")
 
 
 def test_every_field_that_circuit_tracer_reads_is_in_the_table() -> None:
-    assert SPEC is not None
     assert SPEC.origin is not None
     folder = Path(SPEC.origin).parent
     loading = "\n".join((folder / "utils" / name).read_text(encoding="utf-8") for name in ("hf_utils.py", "caching.py"))

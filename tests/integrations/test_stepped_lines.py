@@ -23,19 +23,14 @@ def lines(engine: RemoteEngine) -> SteppedLines:
     return SteppedLines(engine.channel, lambda number: open_temporarily(engine.channel, "stepped"))
 
 
-def standing(found: Standing | None) -> Standing:
-    assert found is not None
-    return found
-
-
 def test_the_next_stop_is_chosen_at_the_last_one(lines: SteppedLines, model: Any) -> None:
     lines.arm(2, {"resid_post.1"})
-    assert standing(lines.run(LINES)).site == "resid_post.1"
+    assert lines.run(LINES).site == "resid_post.1"
     here = lines.values()
     assert [len(value) for value in here] == [7, 5]
     lines.edit(here, [value * 2 for value in here])
     lines.arm(2, {"model.layers.2.mlp.output"})
-    stop = standing(lines.go_on())
+    stop = lines.go_on()
     assert (stop.site, stop.lines, stop.drawn) == ("model.layers.2.mlp.output", (0, 1), {0: (), 1: ()})
     with torch.inference_mode():
         hook = model.model.layers[1].register_forward_hook(lambda module, args, output: output * 2)
@@ -58,7 +53,7 @@ def test_a_stop_at_a_known_place_costs_one_request(lines: SteppedLines, engine: 
     lines.values()
     for following in [*sites[1:], None]:
         here = lines.values()
-        seen.append((standing(stop).site, here[0].shape))
+        seen.append((stop.site, here[0].shape))
         lines.edit(here, [value * 0.5 for value in here])
         lines.arm(1, () if following is None else {following})
         stop = lines.go_on()
@@ -69,11 +64,11 @@ def test_a_stop_at_a_known_place_costs_one_request(lines: SteppedLines, engine: 
 
 def test_lines_begin_anew_at_the_sites_that_were_named_last(lines: SteppedLines) -> None:
     lines.arm(1, {"resid_post.1", "mlp_out.2"})
-    standing(lines.run(LINES[:1]))
+    assert lines.run(LINES[:1])
     here = lines.values()
     lines.edit(here, [value * 2 for value in here])
     lines.arm(1, {"mlp_out.2"})
-    assert standing(lines.run(LINES[:1])).site == "mlp_out.2"
+    assert lines.run(LINES[:1]).site == "mlp_out.2"
     plain = lines.values()[0].copy()
     lines.arm(1, {"resid_post.1"})
     lines.run(LINES[:1])
@@ -101,12 +96,12 @@ def test_sites_that_no_pass_stops_at_are_named_and_the_others_are_set(lines: Ste
     refused = lines.arm(1, {"resid_post.1", "model.layers.9.mlp.output"})
     assert list(refused) == ["model.layers.9.mlp.output"]
     assert isinstance(refused["model.layers.9.mlp.output"], UnknownSite)
-    assert standing(lines.run(LINES[:1])).site == "resid_post.1"
+    assert lines.run(LINES[:1]).site == "resid_post.1"
 
 
 def test_a_value_of_another_shape_is_refused(lines: SteppedLines) -> None:
     lines.arm(1, {"resid_post.1"})
-    standing(lines.run(LINES[:1]))
+    assert lines.run(LINES[:1])
     here = lines.values()
     with pytest.raises(UsageError, match=r"\(7, 32\) at resid_post.1 was replaced by one of shape \(3, 32\)"):
         lines.edit(here, [here[0][:3]])
@@ -116,9 +111,9 @@ def test_abandoned_sessions_are_closed_and_the_next_lines_have_others(
     lines: SteppedLines, engine: RemoteEngine
 ) -> None:
     lines.arm(2, {"resid_post.1"})
-    standing(lines.run(LINES))
+    assert lines.run(LINES)
     lines.abandon()
     lines.arm(1, {"resid_post.2"})
-    assert standing(lines.run(LINES[:1])).site == "resid_post.2"
+    assert lines.run(LINES[:1]).site == "resid_post.2"
     lines.close()
     assert engine.sessions() == ()

@@ -1,11 +1,19 @@
-"""Cells as a user types them, run in a real kernel."""
+"""A real kernel: magics, copied notebooks, and work without a notebook."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import v4
 
 from tests.kernel.conftest import Kernel
 
@@ -97,3 +105,79 @@ def test_an_engine_killed_with_9_is_said_in_one_line_and_the_next_load_starts_an
     assert "the next load starts a new one" in said
     assert "24 layers" in "".join(kernel.do(f"%djinn_load {model}"))
     assert "Error" not in "".join(kernel.do("%djinn_run --ids ids"))
+
+
+def test_a_session_leaves_is_kept_restored_and_ends_as_if_it_had_never_left(kernels: Start) -> None:
+    kernel = kernels("one.ipynb")
+    kernel.do("%load_ext djinn_jupyter")
+    kernel.do("%djinn_load demo --fresh")
+
+    def said(cell: str) -> str:
+        text = "".join(kernel.do(cell))
+        assert "Error" not in text, text
+        return text
+
+    plain = said("%djinn_run The capital of France is")
+    said("%djinn_break 4 --when step == 0")
+    said("%djinn_run The capital of France is")
+    assert "Paris" in said('%djinn_lens --layers --token " Paris"')
+    assert "norm of each head" in said("%djinn_inspect z.2")
+    assert "moved" in said("%djinn_swap out")
+    assert "host" in said("%djinn_sessions")
+    assert "swapped out to host" in said("%djinn_status")
+    assert "checkpoint noon saved: 5 tokens, stopped at resid_post.4" in said("%djinn_checkpoint noon --replace")
+    assert "left the device" in said("%djinn_sleep")
+    resumed = said("%djinn_resume")
+    assert resumed.splitlines()[1] == plain.splitlines()[1]
+    assert "restored from noon" in said("%djinn_restore noon --as other --use")
+    assert "relative distance by layer" in said("%djinn_restore noon --session one\n%djinn_diff one --layers")
+    assert said("%djinn_resume").splitlines()[1] == plain.splitlines()[1]
+    assert "noon" in said("%djinn_checkpoint")
+    assert said("%djinn_checkpoint noon --drop") == "checkpoint noon deleted\n"
+    assert "memory of demo" in said("%djinn_vram")
+    assert "other closed" in said("%djinn_close other")
+
+
+CELLS = ("%load_ext djinn_jupyter", "%djinn_load demo", "%djinn_run What is the capital of France?")
+
+
+def test_a_notebook_that_a_program_executes_has_a_session_and_stops_at_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(cell) for cell in (*CELLS, "%djinn_break 99")])
+    with pytest.raises(CellExecutionError, match=r"UsageError: .*layers 0\.\.7"):
+        NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    loaded, ran, failed = (cell.outputs for cell in notebook.cells[1:])
+    assert re.search(r"session (kernel-|tmp)\w+: ", loaded[-1]["data"]["text/plain"])  # its connection file
+    assert "finished: " in ran[-1]["data"]["text/plain"]
+    assert (failed[-1]["output_type"], failed[-1]["ename"]) == ("error", "UsageError")
+    assert failed[-1]["traceback"] == [f"UsageError: {failed[-1]['evalue']}"]
+
+
+def test_ipython_without_a_kernel_runs_the_same_lines(tmp_path: Path) -> None:
+    script = tmp_path / "cells.ipy"
+    script.write_text("\n".join([*CELLS[:2], "%djinn_run The capital of France is"]))
+    env = {name: value for name, value in os.environ.items() if name != "JPY_SESSION_NAME"}
+    command = [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", str(script)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    assert "session ipython-" in done.stdout, done.stdout + done.stderr
+    assert "finished: " in done.stdout
+
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+OF_THE_CHECKOUT = ("JUPYTER_", "IPYTHONDIR", "JPY_", "DJINN_", "HF_", "PYTEST_")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_notebook_of_a_copy_has_its_own_name_and_jupyter(tmp_path: Path) -> None:
+    """Its session is called by it, and no other notebook's engine is found."""
+    shutil.copytree(NOTEBOOKS, tmp_path / "copy")
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_CHECKOUT)}
+    outside["PYTHONPATH"] = str(NOTEBOOKS.parent)
+    compared = [sys.executable, "-m", "pytest", "--nbval", "-q", "02_steering.ipynb", "03_many_notebooks.ipynb"]
+    done = subprocess.run(
+        compared, cwd=tmp_path / "copy", env=outside, capture_output=True, text=True, timeout=290, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:]

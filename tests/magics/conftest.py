@@ -24,7 +24,6 @@ class Notebook:
     @property
     def state(self) -> KernelState:
         loaded = stand_ins.of(self.shell)
-        assert loaded is not None
         return loaded.state
 
     def cell(self, source: str) -> str:

@@ -29,17 +29,19 @@ from djinn_jupyter.wire import nouns, protocol, replies, requests
 from djinn_jupyter.wire.running import MetricsRead, ReadMetrics
 from djinn_jupyter.wire.sites import parse_site
 from tests.client.direct import DirectChannel
-from tests.magics.adapted import Adapted
-from tests.magics.added import Added
-from tests.magics.attributed import Attributing
-from tests.magics.collected import Collecting
-from tests.magics.edged import Edged
-from tests.magics.headed import Headed
-from tests.magics.looked import Looked
-from tests.magics.moved import Moved
-from tests.magics.owned import Owned
-from tests.magics.swept import Sweeping
-from tests.magics.switched import Switched
+from tests.magics.methods import (
+    Adapted,
+    Added,
+    Attributing,
+    Collecting,
+    Edged,
+    Headed,
+    Looked,
+    Moved,
+    Owned,
+    Sweeping,
+    Switched,
+)
 from tests.widgets import samples
 
 NEW = (" Paris", ".", " The")

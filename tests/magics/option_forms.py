@@ -183,7 +183,7 @@ def with_option(name: str, line: str, one: argparse.Action) -> str:
     """Return the line with this option, and a value of its own type."""
     if one.nargs == 0:
         return f"{one.option_strings[-1]} {line}"
-    by_type = {int: "3", float: "0.5"}.get(one.type, "else")  # type: ignore[call-overload]
+    by_type = {int: "3", float: "0.5"}.get(one.type, "else")
     value = OWN_VALUES.get((name, one.dest)) or VALUES.get(one.dest) or next(iter(one.choices or ()), by_type)
     if not one.option_strings:
         return f"{line} {value}"

@@ -1,10 +1,18 @@
-"""Each mistyped command is answered in one line that says what to do."""
+"""What is mistyped is answered in one line; a prompt is taken as it stands."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from djinn_jupyter.errors import DjinnError, EngineUnavailable
+from djinn_jupyter.magics import load_ipython_extension
+from djinn_jupyter.magics.parsing import OneLine
+from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook
+from tests.magics.test_magics import last
 
 METRIC = "--metric \"logit(' Paris') - logit(' Rome')\""
 UNLOADED = [
@@ -150,3 +158,140 @@ def test_the_number_of_guesses_is_called_as_it_was_typed(notebook: Notebook) -> 
 def test_a_token_that_the_pass_does_not_have_is_answered_with_those_it_has(notebook: Notebook) -> None:
     notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
     assert "reads 'Spain'. Its tokens are: 'The', ' capital'" in notebook.fails("%djinn_inspect --positions Spain")
+
+
+VALUES = ("~nobody-here/x", "a" * 300, "nan", "['a']", "words")
+ENDING = ("djinn_unload",)  # after which nothing else is asked
+
+
+def magics() -> list[str]:
+    """The names of all magics, from the shell that they are registered in."""
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    load_ipython_extension(shell)
+    found = sorted(name for name in shell.magics_manager.magics["line"] if name.startswith("djinn_"))
+    InteractiveShell.clear_instance()
+    return [name for name in found if name not in ENDING]
+
+
+def lines(magic: Any, name: str, value: str) -> list[str]:
+    """The line of a magic with a value for all that it takes by place, and that of each option beside."""
+    options = [one for one in magic.parser._actions if one.option_strings and one.nargs != 0]
+    placed = [one for one in magic.parser._actions if not one.option_strings]
+    needed = " ".join("4" for one in placed if one.nargs not in ("?", "*"))
+    return [
+        f"%{name} " + " ".join(value for _ in placed),
+        *(f"%{name} {needed} {one.option_strings[-1]} {value}" for one in options),
+    ]
+
+
+def no_engine(engine: object, to: str, **_: object) -> None:
+    raise EngineUnavailable(f"No engine {to!r} runs.")
+
+
+@pytest.mark.parametrize("name", magics())
+def test_any_value_is_taken_or_answered_in_one_line(stopped: Notebook, name: str) -> None:
+    stopped.shell.user_ns["words"] = "some words"
+    stopped.client.beside = no_engine
+    magic = stopped.shell.magics_manager.magics["line"][name]
+    for value in VALUES:
+        for line in lines(magic, name, value):
+            raised = stopped.shell.run_cell(line).error_in_exec
+            assert raised is None or isinstance(raised, OneLine | DjinnError), (line[:200], raised)
+
+
+@pytest.mark.parametrize(
+    ("line", "prompt"),
+    [
+        ("%djinn_run The king's hat", "The king's hat"),
+        ("%djinn_run --max-tokens 5  two  spaces", "two  spaces"),
+        ('%djinn_run "ends with a space " --max-tokens 5', "ends with a space "),
+        ('%djinn_run --max-tokens 5 "quoted --max-tokens"', "quoted --max-tokens"),
+        ('%djinn_run "one" and "two"', '"one" and "two"'),
+        ("%%djinn_run --max-tokens 5\ntwo\nlines\n", "two\nlines"),
+    ],
+)
+def test_a_prompt_is_taken_as_it_stands(notebook: Notebook, line: str, prompt: str) -> None:
+    notebook.cell(line)
+    request = last(notebook, requests.Run)
+    assert request.text == prompt
+    assert request.max_new_tokens == (5 if "--max-tokens 5" in line else 20)
+
+
+@pytest.mark.parametrize("form", ["%djinn_run {}", "%%djinn_run\n{}"])
+def test_nothing_is_put_into_a_prompt_in_place_of_variables(notebook: Notebook, form: str) -> None:
+    notebook.cell("x, name = 1, 'Paris'")
+    for prompt in ("$x^2$ and {name}", "{x}", "$name {{x}} $$x"):
+        notebook.cell(form.replace("{}", prompt))
+        assert last(notebook, requests.Run).text == prompt
+
+
+def test_nothing_is_put_into_a_condition_in_place_of_variables(notebook: Notebook) -> None:
+    notebook.cell("x = 1")
+    notebook.cell("%djinn_break 4 --when \"token in {'$x', '{x}'}\"")
+    assert last(notebook, requests.SetBreakpoint).when == "token in {'$x', '{x}'}"
+
+
+def test_the_text_of_a_variable_is_a_prompt(notebook: Notebook) -> None:
+    notebook.cell("text = 'costs $x {x} --max-tokens 3'")
+    assert "stands behind" not in notebook.cell("%djinn_run --text-from text")
+    assert last(notebook, requests.Run).text == "costs $x {x} --max-tokens 3"
+
+
+def test_an_option_behind_the_prompt_is_part_of_it_and_pointed_out(notebook: Notebook) -> None:
+    said = notebook.cell("%djinn_run hi --max-tokens 3")
+    assert "--max-tokens stands behind the prompt and is part of it: options go first." in said
+    request = last(notebook, requests.Run)
+    assert (request.text, request.max_new_tokens) == ("hi --max-tokens 3", 20)
+
+
+@pytest.mark.parametrize(
+    ("cell", "prompt"),
+    [
+        ("%djinn_run What is the capital of France?", "What is the capital of France?"),
+        ("%djinn_run Is it??", "Is it??"),
+        ("%djinn_run --max-tokens 3 Where is (Paris)?", "Where is (Paris)?"),
+        ("done = %djinn_run Who is Ada?", "Who is Ada?"),
+        ("if True:\n    %djinn_run Who, Ada?\n    seen = 1", "Who, Ada?"),
+        ("%djinn_run What \\\n  is it?", "What    is it?"),
+        ("%%djinn_run --max-tokens 3\nWhat is it?", "What is it?"),
+    ],
+)
+def test_a_prompt_may_end_in_a_question_mark(notebook: Notebook, cell: str, prompt: str) -> None:
+    notebook.cell(cell)
+    assert last(notebook, requests.Run).text == prompt
+
+
+def test_every_magic_reads_a_line_that_ends_in_a_question_mark(notebook: Notebook) -> None:
+    assert "no option --x" in notebook.fails("%djinn_break 4 --x?")
+
+
+@pytest.mark.parametrize("line", ["%djinn_run?", "%djinn_run??", "?%djinn_run", "len?"])
+def test_a_question_about_a_magic_stays_one(notebook: Notebook, line: str) -> None:
+    assert "run_line_magic('pinfo" in notebook.shell.transform_cell(f"{line}\nx = 1")
+
+
+def test_names_are_expanded_outside_of_texts(notebook: Notebook) -> None:
+    notebook.cell("layer, count = 4, 7")
+    notebook.cell('for layer in (3, 5):\n    %djinn_break {layer} --when "step == 0"')
+    assert last(notebook, requests.SetBreakpoint).site == "5"
+    notebook.cell("def at(place):\n    %djinn_break $place\nat(2)")
+    assert last(notebook, requests.SetBreakpoint).site == "2"
+    notebook.cell("%djinn_run --max-tokens {count} --stop {x} cost {count}, $count")
+    request = last(notebook, requests.Run)
+    assert (request.max_new_tokens, request.stop, request.text) == (7, ("{x}",), "cost {count}, $count")
+    notebook.cell("%djinn_run --max-tokens={count} again")
+    assert last(notebook, requests.Run).max_new_tokens == 7
+
+
+@pytest.mark.parametrize("line", ["%djinn_loss   # of the present line, isn't it", "%djinn_break 4  #5"])
+def test_a_comment_behind_options_is_none_of_them(stopped: Notebook, line: str) -> None:
+    stopped.cell(line)
+    assert "#" not in str([getattr(one, "site", "") for one in stopped.engine.channel.requests])
+
+
+def test_a_hash_within_quotes_is_no_comment(stopped: Notebook) -> None:
+    stopped.cell("""%djinn_break 5 --when "prob(' #') > 0.5" # a comment""")
+    assert "prob(' #') > 0.5" in str(last(stopped, requests.SetBreakpoint))
+    stopped.cell("%djinn_run Count to # 5")
+    assert last(stopped, requests.Run).text == "Count to # 5"

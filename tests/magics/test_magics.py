@@ -1,15 +1,24 @@
-"""Every magic, typed into a real shell."""
+"""The magics, each line as a person types it, on an engine double."""
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from djinn_jupyter.api.stops import Finished, Paused
+from djinn_jupyter.methods.sweep.api.grid import Grid
+from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
+from tests.widgets.swept import with_values
 
 # ---------------------------------------------------------------------------------------------------- the engine
 
@@ -392,3 +401,73 @@ def test_a_fork_of_a_finished_session_can_be_compared_under_its_own_name(noteboo
 def test_diff_of_two_stops_at_one_site_compares_their_values(stopped: Notebook) -> None:
     stopped.cell("%djinn_fork rome")
     assert "values at resid_post.4: all 1,280 numbers are equal" in stopped.cell("%djinn_diff rome paris")
+
+
+@pytest.mark.parametrize("line", ["%djinn_lens", "%djinn_sweep resid_post --metric logit(5)", "%djinn_loss"])
+def test_an_interrupt_of_any_magic_is_one_line(stopped: Notebook, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    result = Future.result
+
+    def break_in(*arguments: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return result(*arguments)
+
+    monkeypatch.setattr("concurrent.futures.Future.result", break_in)
+    assert stopped.fails(line).startswith("Interrupted. The ")
+
+
+def test_status_names_the_methods_that_an_engine_lacks_or_leaves_out(notebook: Notebook) -> None:
+    assert "the engine lacks" not in notebook.cell("%djinn_status")
+    channel = notebook.engine.channel
+    others = tuple(one for one in channel.welcome.methods if one[0] != "heads")
+    channel.welcome = msgspec.structs.replace(channel.welcome, methods=others, left_out=("It is\n left out.",))
+    said = notebook.cell("%djinn_status")
+    assert "the engine lacks heads (djinn_jupyter.methods.heads of djinn-jupyter" in said
+    assert r"in the engine: It is\n left out." in said
+
+
+def test_without_a_notebook_the_session_has_the_name_of_the_process(
+    bare: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    assert f"session ipython-{os.getpid()}:" in bare.cell("%djinn_load demo")
+    assert "session rome:" in bare.cell("%djinn_load demo --session rome")
+
+
+def test_what_changes_is_shown_in_a_notebook_only(bare: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console drops updates of a display, and would say "running" for ever."""
+    monkeypatch.setenv("DJINN_STATIC", "0")
+    assert not bare.state.screen.is_static
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    assert bare.state.screen.is_static
+    monkeypatch.setitem(sys.modules, "google.colab", sys)
+    assert not bare.state.screen.is_static
+
+
+METRIC = "--metric \"logit(' Rome') - logit(' Paris')\""
+
+
+def test_a_grid_in_a_file_or_a_variable_is_computed_again(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.shell.user_ns["clean"] = [1, 2, 3]
+    notebook.cell(f"%djinn_sweep resid_post --from clean {METRIC} --seed 3 -o grid")
+    grid = notebook.shell.user_ns["grid"]
+    asked = last(notebook, Sweep)
+    file = grid.save(tmp_path / "a.grid.djinn")
+    assert "The same bits: 40 values of Grid of" in notebook.cell(f"%djinn_reproduce {file} -o found")
+    again = last(notebook, Sweep)
+    assert (again.site, again.seed, again.clean) == (asked.site, 3, (1, 2, 3))
+    assert notebook.shell.user_ns["found"].same
+    reply = with_values(grid.replies[0], np.where(grid.values == -3, -2.5, grid.values))
+    notebook.shell.user_ns["other"] = Grid([reply])
+    said = notebook.cell("%djinn_reproduce other")
+    assert "Other bits: 1 of 40 values differ, by up to 0.5, most at layer 0, position 0." in said
+
+
+def test_what_is_no_whole_grid_is_one_line(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.cell(f"%djinn_sweep resid_post --edit zero {METRIC} -o grid")
+    assert "neither a variable nor a file or folder 'nothing'" in notebook.fails("%djinn_reproduce nothing")
+    notebook.cell("three = 3")
+    assert "3 is none of these" in notebook.fails("%djinn_reproduce three")
+    grid = notebook.shell.user_ns["grid"]
+    notebook.shell.user_ns["old"] = Grid([msgspec.structs.replace(grid.replies[0], made=None)])
+    assert "This grid is not whole" in notebook.fails("%djinn_reproduce old")

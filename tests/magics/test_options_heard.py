@@ -24,8 +24,8 @@ from tests import saes, transcoders
 from tests.magics.conftest import Notebook
 from tests.magics.double import EngineDouble, client_double
 from tests.magics.option_forms import FORMS, STATES, variables, with_option
-from tests.magics.test_adapting import folder_in
-from tests.magics.test_any_value import magics
+from tests.magics.test_adding import folder_in
+from tests.magics.test_bad_input import magics
 from tests.widgets import samples
 
 ASKED_ANYWAY = (requests.Note, requests.ListSessions)  # where a name is looked up, and around each cell
@@ -45,7 +45,7 @@ ELSEWHERE = {
     ("resume", "measure"): "tests/magics/test_batches.py: the run of the double ends without logits",
     ("run", "measure"): "tests/magics/test_batches.py: the run of the double ends without logits",
     ("edit", "torch"): "tests/magics/test_magics.py: of the cell form",
-    ("reproduce", "collection"): "tests/client/test_reproducing_training.py: of a trained module",
+    ("reproduce", "collection"): "tests/client/test_reproducing_collections.py: of a trained module",
     ("vram", "seconds"): "tests/magics/test_vram.py: of a chart that runs; outputs are static here",
 }
 

@@ -1,4 +1,4 @@
-"""Every form of use of a magic whose module is not imported yet ends as if it had always been there."""
+"""Names of magics before their modules are imported."""
 
 from __future__ import annotations
 

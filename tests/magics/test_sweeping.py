@@ -1,18 +1,25 @@
-"""`%djinn_sweep` sweeps the present line and draws the grid."""
+"""Magics of sweeps, attributions and paths: a line or many, drawn, kept and spread."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UnknownSession
-from djinn_jupyter.methods.sweep.request import Mean, Noise, Sweep, SweepProgressed
+from djinn_jupyter.methods.datasets.api import collecting
+from djinn_jupyter.methods.paths import api as paths
+from djinn_jupyter.methods.paths.api import path
+from djinn_jupyter.methods.sweep.api import sweeping
+from djinn_jupyter.methods.sweep.request import Estimate, Mean, Noise, Sweep, SweepProgressed
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Progress
 from tests.magics.conftest import Notebook, last
+from tests.magics.double import EngineDouble
 
 METRIC = "--metric \"logit(' Rome') - logit(' Paris')\""
 
@@ -171,3 +178,105 @@ def test_a_sweep_goes_on_with_a_grid_in_a_variable(notebook: Notebook) -> None:
     assert "so_far" not in notebook.fails(f"{line} --continue METRIC")
     notebook.cell("three = 3")
     assert notebook.fails(f"{line} --continue three") == "--continue is a Grid, not 3."
+
+
+def test_an_attribution_is_a_sweep_with_an_estimate(notebook: Notebook) -> None:
+    notebook.shell.user_ns["clean"] = [1, 2, 3]
+    notebook.cell(f"%djinn_attribute z.*[*] --from clean {METRIC} --steps 8 -o scores")
+    asked = last(notebook, Sweep)
+    assert (asked.site, asked.over, asked.clean) == ("z.*[*]", ("layer", "head"), (1, 2, 3))
+    assert (asked.corrupted, asked.estimate) == ("work/paris.ipynb", Estimate(steps=8))
+    assert "scores" in notebook.shell.user_ns
+
+
+def test_the_strongest_cells_are_swept_exactly_and_both_are_drawn(notebook: Notebook) -> None:
+    notebook.shell.user_ns["clean"] = [1, 2, 3]
+    said = notebook.cell(f"%djinn_attribute z.*[*] --from clean {METRIC} --correct cancellation --top 2 -o scores")
+    asked = last(notebook, Sweep)
+    scores = notebook.shell.user_ns["scores"]
+    assert (asked.estimate, asked.mode, asked.clean, len(asked.chosen)) == (None, "exact", (1, 2, 3), 2)
+    sweeps = [one for one in notebook.engine.channel.requests if isinstance(one, Sweep)]
+    assert [one.estimate for one in sweeps] == [Estimate(corrections=("cancellation",)), None]
+    assert "estimates and exact changes" in said
+    assert (~np.isnan(scores.confirmed)).sum() == 2
+    assert "From 1 to" in notebook.fails(f"%djinn_attribute z.*[*] --from clean {METRIC} --top 0")
+
+
+def test_options_are_those_of_a_sweep(notebook: Notebook) -> None:
+    notebook.cell(f"%djinn_attribute mlp_out --edit zero --positions -1 --window 2 {METRIC}")
+    asked = last(notebook, Sweep)
+    assert (asked.over, asked.positions, asked.windows) == (("layer", "position"), (-1,), (("layer", 2),))
+    assert (type(asked.edit).__name__, asked.estimate) == ("Zero", Estimate())
+    assert "needs a metric" in notebook.fails("%djinn_attribute z")
+    assert "from 1 to 1,000 steps" in notebook.fails(f"%djinn_attribute z --over layer,head {METRIC} --steps 0")
+
+
+LOGITS = "--metric \"logit(' Paris') - logit(' Rome')\""
+
+
+def test_a_path_is_one_request_into_the_present_line(notebook: Notebook) -> None:
+    notebook.shell.user_ns["other"] = [1, 2, 3]
+    notebook.cell(f"%djinn_path z -> q.5[0], k.5[0, 1] --from other {LOGITS} --seed 3 -o grid")
+    asked = last(notebook, Sweep)
+    assert (asked.site, asked.over, asked.receivers) == ("z", ("layer", "head"), ("q.5[0]", "k.5[0, 1]"))
+    assert (asked.clean, asked.corrupted, asked.into) == ("work/paris.ipynb", (1, 2, 3), "clean")
+    assert (asked.mode, asked.seed) == ("fast", 3)
+    assert "grid" in notebook.shell.user_ns
+
+
+def test_an_edit_axes_and_exactness_are_passed_on(notebook: Notebook) -> None:
+    notebook.cell(f"%djinn_path mlp_out->logits --edit zero --over layer,position --exact {LOGITS}")
+    asked = last(notebook, Sweep)
+    assert (asked.site, asked.over, asked.receivers, asked.mode) == (
+        "mlp_out",
+        ("layer", "position"),
+        ("logits",),
+        "exact",
+    )
+    assert type(asked.edit).__name__ == "Zero"
+
+
+def test_many_pairs_are_read_from_a_variable(notebook: Notebook) -> None:
+    notebook.shell.user_ns["pairs"] = [([1, 2], [1, 3]), ([4, 5], [4, 6])]
+    notebook.cell(f"%djinn_path z -> q.5[0] --prompts pairs {LOGITS} -o grid")
+    asked = last(notebook, Sweep)
+    assert (asked.clean, asked.corrupted, asked.into) == ((4, 5), (4, 6), "clean")
+    assert notebook.shell.user_ns["grid"].over == ("pair", "layer", "head")
+    assert "leave --from out" in notebook.fails(f"%djinn_path z -> q.5[0] --prompts pairs --from pairs {LOGITS}")
+
+
+def test_an_adapter_is_passed_on(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(paths, "path", lambda *line, **given: asked.append(given) or path(*line, **given))
+    notebook.shell.user_ns["pairs"] = [("The capital of France is", "The capital of Italy is")]
+    notebook.fails(f"%djinn_path z -> q.5[0] --prompts pairs --adapter nobody {LOGITS}")
+    assert asked[0]["adapter"] == "nobody"
+
+
+@pytest.fixture
+def beside(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> RemoteEngine:
+    """Another engine, which `--beside 2` means."""
+    engine = RemoteEngine(EngineDouble().channel)
+    found = {"2": engine}
+    monkeypatch.setattr(notebook.state.client, "beside", lambda here, where, progress: found[where], raising=False)
+    return engine
+
+
+def test_pairs_of_a_sweep_or_of_paths_and_shards_of_a_collection(
+    notebook: Notebook, beside: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    for module in (sweeping, collecting):
+        spread = module.spread
+        monkeypatch.setattr(
+            module, "spread", lambda engines, pieces, plain=spread: given.append(engines) or plain(engines, pieces)
+        )
+    notebook.cell("pairs = [([1, 2], [1, 3])] * 4\nprompts = [[1, 2]] * 4")
+    notebook.cell("%djinn_sweep resid_post --prompts pairs --metric logit(3) --beside 2 -o grid")
+    assert notebook.shell.user_ns["grid"].values.shape[0] == 4
+    notebook.cell("%djinn_path z -> logits --prompts pairs --metric logit(3) --beside 2 -o paths")
+    assert notebook.shell.user_ns["paths"].values.shape[0] == 4
+    notebook.cell(f"%djinn_collect resid_post.4 --prompts prompts --to {tmp_path} --shard-prompts 1 --beside 2 -o acts")
+    assert len(notebook.shell.user_ns["acts"]) == 4
+    engines = (notebook.state.engine, beside)
+    assert given == [engines, engines, [one.channel for one in engines]]

@@ -1,4 +1,4 @@
-"""Rules and edits are switched by their numbers, and the tree of stops is drawn."""
+"""Magics that switch rules and edits, share sessions and close them; what is another notebook's needs force."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from djinn_jupyter.wire import edits, requests
 from tests.magics.conftest import Notebook, last
+from tests.widgets import samples
 
 
 def test_a_rule_is_turned_off_and_on_by_its_number(notebook: Notebook) -> None:
@@ -88,3 +89,103 @@ def test_the_tree_is_drawn_with_the_session_in_use(notebook: Notebook) -> None:
     ]
     assert notebook.html().count("data:image/svg+xml") == 1
     assert len(notebook.shell.user_ns["branches"]) == 3
+
+
+PARIS, ROME = "work/paris.ipynb", "work/rome.ipynb"
+ANOTHERS = "Session 'rome' belongs to the notebook work/rome.ipynb; to"
+OSLO = "Session 'oslo' is open in the notebook work/oslo.ipynb; to"
+FORCE = "all the same, add --force (in Python force=True), or work on a fork of it (%djinn_fork)."
+
+
+@pytest.fixture
+def beside(notebook: Notebook) -> Notebook:
+    """Add another notebook's session that no client holds, as after the end of its engine, and one that is open."""
+    notebook.engine.sessions[ROME] = samples.session(ROME, holder=None, notebook=ROME)
+    notebook.engine.sessions["oslo"] = samples.session("oslo", holder="kernel-2", notebook="work/oslo.ipynb")
+    notebook.engine.stops["oslo"] = None
+    notebook.engine.stops[ROME] = None
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is\n%djinn_checkpoint noon")
+    return notebook
+
+
+def test_another_notebooks_session_is_closed_with_force_only(beside: Notebook) -> None:
+    assert beside.fails("%djinn_close rome") == f"{ANOTHERS} close it {FORCE}"
+    assert beside.fails("%djinn_close oslo") == f"{OSLO} close it {FORCE}"
+    assert {ROME, "oslo"} < set(beside.engine.sessions)
+    beside.cell("%djinn_use rome")
+    assert beside.fails("%djinn_close") == f"{ANOTHERS} close it {FORCE}"
+    assert beside.cell("%djinn_close rome --force").startswith("rome closed")
+    assert beside.cell("%djinn_close oslo --force").startswith("oslo closed")
+    assert set(beside.engine.sessions) == {PARIS}
+
+
+def test_a_joined_session_is_closed_with_force_only(beside: Notebook) -> None:
+    beside.cell("%djinn_use oslo --join")
+    assert beside.fails("%djinn_close") == f"{OSLO} close it {FORCE}"
+    assert "oslo" in beside.engine.sessions
+    assert beside.cell("%djinn_close --force").startswith("oslo closed")
+
+
+@pytest.mark.parametrize(
+    ("line", "deed"),
+    [
+        ("%djinn_fork work/rome.ipynb --fresh", "close it"),
+        ("%djinn_restore noon --as work/rome.ipynb --replace", "restore over it"),
+        ("%djinn_restore noon --session rome", "restore over it"),
+        ("%djinn_load demo --session work/rome.ipynb --fresh", "forget what it holds"),
+    ],
+)
+def test_what_would_take_its_place_needs_force_too(beside: Notebook, line: str, deed: str) -> None:
+    before = beside.engine.sessions[ROME]
+    assert beside.fails(line) == f"{ANOTHERS} {deed} {FORCE}"
+    assert beside.engine.sessions[ROME].tokens == before.tokens
+    beside.cell(f"{line} --force")
+
+
+def test_what_another_kernel_has_open_is_restored_over_with_force(beside: Notebook) -> None:
+    assert beside.fails("%djinn_restore noon --as oslo --replace") == f"{OSLO} restore over it {FORCE}"
+    assert "oslo restored from noon" in beside.cell("%djinn_restore noon --as oslo --replace --force")
+
+
+def test_what_is_refused_can_be_done_on_a_fork(beside: Notebook) -> None:
+    """The sentence advises it, so another notebook's session is forked without being entered."""
+    assert beside.cell("%djinn_fork mine --session oslo").startswith("mine forked from oslo")
+    assert beside.engine.sessions["oslo"].holder == "kernel-2"
+    opened = [one.session for one in beside.engine.channel.requests if isinstance(one, requests.Open)]
+    assert "oslo" not in opened
+
+
+def test_force_of_a_fork_belongs_to_fresh(beside: Notebook) -> None:
+    assert "belongs to --fresh" in beside.fails("%djinn_fork oslo --force")
+
+
+def test_a_word_that_fits_two_sessions_names_both_and_an_exact_name_wins(beside: Notebook) -> None:
+    beside.engine.sessions["other/rome.ipynb"] = samples.session("other/rome.ipynb", holder=None)
+    del beside.engine.sessions["oslo"]
+    said = "'rome' may be other/rome or work/rome; write it with its folder."
+    assert beside.fails("%djinn_close rome --force") == said
+    shown = beside.cell("%djinn_sessions")
+    assert "other/rome " in shown
+    assert "work/rome " in shown
+    assert "work/paris.ipynb" not in shown
+    beside.engine.sessions["rome"] = samples.session("rome", holder=None)
+    assert beside.cell("%djinn_close rome").startswith("rome closed")
+    assert set(beside.engine.sessions) == {PARIS, ROME, "other/rome.ipynb"}
+
+
+def test_a_fresh_fork_ends_nothing_where_its_name_is_another_ones_label(beside: Notebook) -> None:
+    beside.engine.sessions["rome"] = samples.session("rome", holder="kernel-1")
+    said = "'rome' is also what work/rome.ipynb is shown by; choose another name for the fork."
+    assert beside.fails("%djinn_fork rome --fresh") == said
+    assert not any(isinstance(one, requests.Close) for one in beside.engine.channel.requests)
+
+
+def test_several_sessions_are_closed_by_names_and_patterns(stopped: Notebook) -> None:
+    for name in ("rome", "rome 2", "oslo", "bern", "riga"):
+        stopped.cell(f"%djinn_fork '{name}'")
+    assert stopped.cell("%djinn_close oslo bern") == "oslo, bern closed, 2 pages freed; paris is in use\n"
+    assert stopped.cell("%djinn_close rome* riga") == "rome, rome 2, riga closed, 3 pages freed; paris is in use\n"
+    assert stopped.fails("%djinn_close rome*") == "No session matches 'rome*'."
+    stopped.cell("%djinn_fork riga")
+    stopped.fails("%djinn_close riga nowhere")
+    assert [one.name for one in stopped.state.engine.sessions() if "riga" in one.name] == []

@@ -32,7 +32,6 @@ async def afar() -> AsyncIterator[tuple[Served, Relay, Connection]]:
 
 
 def entry_of(house: Served) -> Entry:
-    assert house.service.listens is not None
     return entry_at(read_address(house.service.listens), "ada")
 
 
@@ -58,5 +57,5 @@ def taken_by(house: Served) -> list[ask.Request]:
             taken.append(request)
         receive(peer, request, answer, person, known_as)
 
-    house.clients.receive = note  # type: ignore[method-assign]
+    house.clients.receive = note
     return taken

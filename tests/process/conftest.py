@@ -1,16 +1,12 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import await_end
-from djinn_jupyter.link.registry import running_engines
-from djinn_jupyter.remote import addresses as own
+from tests.engines import admit, end_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,10 +19,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))  # journals and checkpoints
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     yield folder
-    for entry in running_engines():
-        os.kill(entry.pid, signal.SIGTERM)
-        await_end(entry)
-    loading._channels.close()
+    end_all()
 
 
 @pytest.fixture
@@ -35,6 +28,16 @@ def fake_site(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     site = Path(__file__).parent / "fake_site"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
     return runtime
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny random Llama."""
+    from tests.families import build
+
+    folder = tmp_path_factory.mktemp("llama")
+    build("llama").save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture
@@ -51,7 +54,4 @@ def slow_model(tmp_path: Path) -> Path:
 @pytest.fixture
 def keys(runtime: Path) -> None:
     """Ada is drawn and admitted, in the folder of this user, who is on both sides."""
-    own.draw_own("ada")
-    folder = own.key_folder()
-    folder.allow(folder.own("ada").public, "ada")
-    folder.trust("127.0.0.1", own.of_engines_here().public)
+    admit("ada")

@@ -89,7 +89,6 @@ class Diary:
             assert session.state == "idle", (session, last)
             assert session.tokens == len(last.prompt_tokens) + len(last.tokens)
             return
-        assert last is not None
         assert (session.state, session.stopped_at, session.step) == ("paused", str(last.site), last.step)
         assert session.tokens == len(last.tokens)
         edits = len(engine.session(self.name).stop.edits)

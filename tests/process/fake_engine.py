@@ -264,7 +264,7 @@ class FakeEngine:
             session=session.name,
             stop=session.standing,
             site="resid_post.4",
-            reason=reason,  # type: ignore[arg-type]
+            reason=reason,
             breakpoint=None,
             also=(),
             matched=None,

@@ -26,16 +26,13 @@ class Kernel:
 
     def heard(self) -> str:
         """Return the next line it tells; fail with its error output when it has ended instead."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            assert self.process.stderr is not None
             raise AssertionError(f"The kernel has ended: {self.process.stderr.read()}")
         return line.rstrip("\n")
 
     def go_on(self) -> None:
         """Answer its `input()`."""
-        assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
@@ -43,7 +40,6 @@ class Kernel:
         """Wait until it has ended, and close its files."""
         self.process.wait(60)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert stream is not None
             stream.close()
 
     def kill(self) -> None:

@@ -28,7 +28,6 @@ class LiveCrowd:
     """`stage` brings sessions into their states; `expected` are the bystander's steps when it is alone."""
 
     def __init__(self, engine: RemoteEngine) -> None:
-        assert engine.entry is not None
         self.entry = engine.entry
         self._context: zmq.Context[Any] = zmq.Context()
         self.stage, self.bystander = self._peer("tester"), self._peer(BYSTANDER)
@@ -112,7 +111,6 @@ class LiveCrowd:
         statistics = self.stage.ask(ask.ReadStatistics()).statistics
         assert (statistics.faults, statistics.last_fault) == (0, None)
         assert running_engines() == (self.entry,)
-        assert self.entry.log is not None
         assert "the engine does not know" not in Path(self.entry.log).read_text()
 
     def ask(self, case: Case, state: State) -> Any:

@@ -15,18 +15,11 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import RemoteEngine, await_end
-from djinn_jupyter.link.registry import running_engines
+from tests.engines import end_all
 
 PROMPT = [1, 5, 6, 7, 8]
 Start = Callable[[str], RemoteEngine]
 Machine = Callable[..., RemoteEngine]
-
-
-def save_model(folder: Path) -> Path:
-    from tests.families import build
-
-    build("llama").save_pretrained(folder)
-    return folder
 
 
 @contextmanager
@@ -41,20 +34,16 @@ def machines_apart(model: Path, home: Path, monkeypatch: pytest.MonkeyPatch, **c
 
     def start(machine: str, **options: Any) -> RemoteEngine:
         on(machine)
-        return dj.load(model, dtype="float32", device="cpu", threads=1, **common, **options)  # type: ignore[arg-type]
+        return dj.load(model, dtype="float32", device="cpu", threads=1, **common, **options)
 
     yield start
     for machine in tuple(machines):
         on(machine)
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
-    loading._channels.close()
+        end_all()
 
 
 def killed(engine: RemoteEngine) -> None:
     """End the engine's process by SIGKILL, and forget this process's lines to engines."""
-    assert engine.entry is not None
     os.kill(engine.entry.pid, signal.SIGKILL)
     await_end(engine.entry)
     loading._channels.close()

@@ -35,16 +35,14 @@ class Nursery:
     def start(self, count: int, *arguments: str, forcing: float | None = None) -> list[str]:
         """Start engines at the same time; return the notices in which they said that they answer. They sleep `forcing`
         seconds instead of waiting for the disk."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(shlex.join([str(count), str(forcing), *arguments]) + "\n")
         self._process.stdin.flush()
         return [self._process.stdout.readline() for _ in range(count)]
 
     def end(self) -> None:
-        self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.stdin.close()
         self._process.wait(120)
-        self._process.stdout.close()  # type: ignore[union-attr]
+        self._process.stdout.close()
         if self._errors is not None:
             self._errors.close()
 

@@ -104,7 +104,6 @@ def cluster(home: Path, *, apart: bool = False) -> Iterator[Machines]:
 
 def at(engine: RemoteEngine) -> str:
     """Return the address of an engine's machine."""
-    assert engine.entry is not None
     return engine.entry.commands.removeprefix("tcp://").partition(":")[0]
 
 

@@ -10,8 +10,13 @@ import contextlib
 import math
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
+
+import djinn_jupyter as dj
+from djinn_jupyter.api.engine import RemoteEngine
 
 PIECE = 1 << 14
 SPARED = 20  # pieces: the first handshake, which is tried three times and no more
@@ -87,6 +92,36 @@ class RoughLine:
         if not target.is_closing():
             self.passed += 1
             target.write(piece)
+
+
+@dataclass
+class Afar:
+    """An engine at the end of a line, to which one thread talks, as a cell does."""
+
+    line: RoughLine
+    engine: RemoteEngine
+    notebook: ThreadPoolExecutor
+
+    def cell(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self.notebook, work)
+
+    async def cut_for_a_second(self) -> None:
+        self.line.cut()
+        await asyncio.sleep(1.0)
+        await self.line.mend()
+
+
+@contextlib.asynccontextmanager
+async def afar(
+    engine: RemoteEngine, key: str | None = None, *, lost_share: float = 0.0, **line: float
+) -> AsyncIterator[Afar]:
+    """Reach an engine that listens by a key, over a line of its own."""
+    host, _, port = engine.entry.listens.removeprefix("tcp://").rpartition(":")
+    async with RoughLine(engine=(host, int(port)), lost_share=lost_share, **line).standing() as standing:
+        with ThreadPoolExecutor(1) as notebook:
+            here = Afar(standing, engine, notebook)
+            here.engine = await here.cell(lambda: dj.connect(f"tcp://127.0.0.1:{standing.port}", key=key))
+            yield here
 
 
 def _say(word: str) -> None:

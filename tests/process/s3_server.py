@@ -45,8 +45,7 @@ class Server:
         """Return the objects of the bucket."""
         import fsspec
 
-        found: list[str] = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False).find("lab")
-        return found
+        return fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False).find("lab")
 
     def stop(self) -> None:
         if self.url:

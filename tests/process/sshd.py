@@ -50,7 +50,6 @@ class Sshd:
         config.write_text(self._settings())
         server = shutil.which("sshd") or "/usr/sbin/sshd"
         self._process = subprocess.Popen([server, "-D", "-e", "-f", str(config)], stderr=subprocess.PIPE)
-        assert self._process.stderr is not None
         said = []
         while not (line := self._process.stderr.readline()).startswith(b"Server listening"):
             said.append(line)

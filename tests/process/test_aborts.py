@@ -114,7 +114,6 @@ PLAYS = [floods_and_goes, floods_under_its_own_pings, takes_the_ids_that_are_dra
 
 def _played(play: Callable[[zmq.Context[Any], str], None], times: int) -> None:
     with engine_with() as (process, entry), zmq.Context() as context:
-        assert entry.listens is not None
         neighbour = dj.load("fake").session("paris")
         for _ in range(times):
             play(context, entry.listens)
@@ -202,3 +201,9 @@ def test_five_thousand_strangers_at_once_end_no_engine_and_keep_no_local_client_
 @pytest.mark.timeout(3600)
 def test_twenty_bursts_of_strangers_end_no_engine_and_keep_no_local_client_out() -> None:
     _bursts(20)
+
+
+def test_a_process_takes_as_many_descriptors_as_it_may() -> None:
+    ask = "import resource; from djinn_jupyter.engine.system.process import allow_all; "
+    ask += "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 300)); print(allow_all())"
+    assert subprocess.check_output([sys.executable, "-c", ask], cwd=ROOT, text=True).strip() == "300"

@@ -4,10 +4,7 @@ and computes the same bits; whatever ends the sending leaves nothing behind, and
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +15,17 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import djinn_jupyter as dj
-from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import OverQuota, UnknownSession
 from djinn_jupyter.link import io_thread
-from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.large_messages import SoFar
 from djinn_jupyter.wire.people import QuotaFolder, read_quota
 from tests import adapters, saes
+from tests.engines import admit, own_registry
 from tests.process.afar import until
-from tests.process.rough_line import RoughLine
+from tests.process.rough_line import Afar, afar
 
 pytestmark = pytest.mark.processes
 PROMPT = "The capital of France is"
@@ -96,53 +92,17 @@ def kind(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Kind:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
     """An engine of the demo model that listens, to which ada's key is admitted."""
-    place = tmp_path_factory.mktemp("box")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(place / "runtime"))
-        patch.setenv("JUPYTER_DATA_DIR", str(place / "data"))
-        patch.delenv("JPY_SESSION_NAME", raising=False)
-        own.draw_own("ada")
-        folder = own.key_folder()
-        folder.allow(folder.own("ada").public, "ada")
-        folder.trust("127.0.0.1", own.of_engines_here().public)
+    with own_registry(tmp_path_factory.mktemp("box")):
+        admit("ada")
         yield dj.load("demo", listen="tcp://127.0.0.1:*")
-        loading._channels.close()
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
-
-
-@dataclass
-class Afar:
-    """An engine at the end of a line, to which one thread talks, as a cell does."""
-
-    line: RoughLine
-    engine: RemoteEngine
-    notebook: ThreadPoolExecutor
-
-    def cell(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().run_in_executor(self.notebook, work)
 
 
 @asynccontextmanager
-async def afar(engine: RemoteEngine) -> AsyncIterator[Afar]:
-    assert engine.entry is not None
-    assert engine.entry.listens is not None
-    host, _, port = engine.entry.listens.removeprefix("tcp://").rpartition(":")
-    line = RoughLine(engine=(host, int(port)), delay_seconds=0.025, lost_share=0.0, bytes_per_second=BYTES_PER_SECOND)
-    async with line.standing():
-        with ThreadPoolExecutor(1) as notebook:
-            connecting = asyncio.get_running_loop().run_in_executor(
-                notebook, dj.connect, f"tcp://127.0.0.1:{line.port}"
-            )
-            here = Afar(line, await connecting, notebook)
-            yield here
-            await here.cell(lambda: _leave(here.engine))
-
-
-def _leave(engine: RemoteEngine) -> None:
-    _remove(engine)
-    engine.channel.close()
+async def reached(engine: RemoteEngine) -> AsyncIterator[Afar]:
+    async with afar(engine, delay_seconds=0.025, bytes_per_second=BYTES_PER_SECOND) as here:
+        yield here
+        await here.cell(lambda: _remove(here.engine))
+        await here.cell(here.engine.channel.close)
 
 
 def _remove(engine: RemoteEngine) -> None:
@@ -154,7 +114,7 @@ def _remove(engine: RemoteEngine) -> None:
 
 async def under_way(here: Afar) -> None:
     """Return once a part of the folder is at the engine, and a part is not."""
-    uploads = here.engine.channel._connection.uploads  # type: ignore[attr-defined]
+    uploads = here.engine.channel._connection.uploads
     await until(lambda: uploads.progress is not None and 0 < uploads.progress.done < uploads.progress.total)
 
 
@@ -172,7 +132,7 @@ async def test_a_line_that_is_cut_in_its_midst_adds_it_once_and_it_computes_the_
     near = await asyncio.to_thread(kind.add, engine, kind.folder)
     expected = await asyncio.to_thread(kind.bits, engine)
     await asyncio.to_thread(_remove, engine)
-    async with afar(engine) as here:
+    async with reached(engine) as here:
         adding = here.cell(lambda: kind.add(here.engine, kind.folder))
         await under_way(here)
         here.line.cut()
@@ -203,7 +163,7 @@ async def test_an_interrupt_in_its_midst_takes_it_back(
             kind.add(here.engine, kind.folder)
         here.engine.channel.show_receiving(lambda progress, *, over: None)
 
-    async with afar(engine) as here:
+    async with reached(engine) as here:
         await here.cell(cell)
         assert 0 < seen[-1].done < seen[-1].total
         await nothing_is_left(here, kind)
@@ -212,7 +172,7 @@ async def test_an_interrupt_in_its_midst_takes_it_back(
 async def test_the_session_that_it_is_sent_for_is_closed_by_another_notebook_in_its_midst(
     engine: RemoteEngine, kind: Kind
 ) -> None:
-    async with afar(engine) as here, afar(engine) as other:
+    async with reached(engine) as here, reached(engine) as other:
         adding = here.cell(lambda: kind.add(here.engine, kind.folder))
         await under_way(here)
         (opened,) = await other.cell(other.engine.sessions)
@@ -231,7 +191,7 @@ async def test_more_than_a_quota_of_memory_is_refused_with_nothing_left(
     quotas.tell("ada", read_quota(quota))
     what = quota.partition("=")[0]
     try:
-        async with afar(engine) as here:
+        async with reached(engine) as here:
             with pytest.raises(OverQuota, match=f"ada's quota of {what} memory is 1.00 MiB"):
                 await here.cell(lambda: kind.add(here.engine, kind.folder))
             quotas.forget("ada")

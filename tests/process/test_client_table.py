@@ -296,7 +296,7 @@ def test_a_run_is_answered_once_by_the_engine(house: House) -> None:
     house.hello(b"1", "kernel-1")
     house.ask(b"1", Open(session="paris"))
     finished = house.ask(b"1", Run(session="paris", tokens=(1,), max_new_tokens=3))
-    assert finished.tokens == (1, 2, 3)  # type: ignore[union-attr]
+    assert finished.tokens == (1, 2, 3)
 
 
 def test_of_a_person_with_many_clients_the_longest_silent_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,6 @@ def test_of_a_person_with_many_clients_the_longest_silent_is_forgotten(monkeypat
         assert isinstance(greet(peer), Welcome)
     assert isinstance(greet(b"3", "bert"), Welcome)
     refused = greet(b"4")
-    assert isinstance(refused, Failed)
     assert "anna has 2 notebooks and panels at this engine" in refused.message
     house.now = AFAR_SILENCE_SECONDS + 1
     assert isinstance(greet(b"2"), Welcome)

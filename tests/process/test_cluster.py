@@ -78,7 +78,6 @@ def test_a_notebook_goes_on_bit_for_bit_on_another_machine_when_the_engine_s_die
     assert session.stop.hidden.tobytes() == hidden
     there = dj.load("demo", device="cpu", at="cluster")
     assert at(there) != died
-    assert there.entry is not None
     assert isinstance(placed.channel, SocketChannel)
     assert placed.channel.entry.place == there.entry.place  # by which it is named from now on
     session.accept_recomputed()
@@ -123,7 +122,6 @@ def test_an_engine_that_nobody_uses_is_let_go(machines: Machines, capsys: pytest
 def test_the_key_of_an_engine_is_forgotten_when_it_has_ended_and_not_before(machines: Machines) -> None:
     assert main(["cluster", "load", "demo", "--device", "cpu"]) == 0
     engine = dj.load("demo", device="cpu", at="cluster")
-    assert engine.entry is not None
     place, trusted = engine.entry.place, key_folder().folder("trusted")
     ended = trusted / "127.0.0.9:5556"
     shutil.copy(trusted / place, ended)
@@ -227,10 +225,9 @@ def test_a_session_moves_to_a_machine_by_its_name(
     with pytest.raises(UsageError, match="is in that engine already"):
         session.move(dj.beside(placed, before))
     there = dj.beside(placed, other)
-    assert there.entry is not None
     assert {*MACHINES} < {*there.entry.machines}
     assert (at(there), there.entry.identity.copy) == (other, 2)
-    assert dj.beside(placed, "2").entry.commands == there.entry.commands  # type: ignore[union-attr]
+    assert dj.beside(placed, "2").entry.commands == there.entry.commands
     moved = session.move(there)
     assert placed.sessions() == ()
     assert moved.stop.hidden.tobytes() == hidden

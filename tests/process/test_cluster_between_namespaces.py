@@ -83,7 +83,6 @@ class Machines:
         """Return what a command said at the head."""
         ran = self.inside(HEAD, sys.executable, "-m", "djinn_jupyter.cli.main", *words, wait=True)
         assert ran.returncode == 0, ran.communicate()
-        assert ran.stdout is not None
         return ran.stdout.read()
 
     def inside(self, place: str, *words: str, wait: bool = False) -> subprocess.Popen[str]:
@@ -169,12 +168,10 @@ class Notebook:
         return self.told(count)
 
     def ask(self, count: int) -> None:
-        assert self._program.stdin is not None
         self._program.stdin.write("go\n" * count)
         self._program.stdin.flush()
 
     def told(self, count: int) -> list[str]:
-        assert self._program.stdout is not None
         return [self._program.stdout.readline().split()[1] for _ in range(count)]
 
     def end(self) -> None:

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +17,16 @@ import torch
 
 import djinn_jupyter as dj
 from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError, KeyRefused
 from djinn_jupyter.link import io_thread
 from djinn_jupyter.link.channel import SocketChannel
-from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.large_messages import SoFar
+from tests.engines import admit, own_registry
 from tests.families import build
 from tests.process.afar import until
-from tests.process.rough_line import RoughLine
+from tests.process.rough_line import Afar, afar
 from tests.process.sshd import sshd
 from tests.process.test_killed_afar import Machine
 
@@ -65,57 +63,23 @@ class Box:
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     """An engine of the demo model that listens, to which two keys are admitted."""
     place, own_users = tmp_path_factory.mktemp("box"), tmp_path_factory.mktemp("own") / "acts"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(place / "runtime"))
-        patch.setenv("JUPYTER_DATA_DIR", str(place / "data"))
-        patch.delenv("JPY_SESSION_NAME", raising=False)
-        for person in PERSONS:
-            own.draw_own(person)
-            admit(person)
-        own.key_folder().trust("127.0.0.1", own.of_engines_here().public)
+    with own_registry(place):
+        admit(*PERSONS)
         engine = dj.load("demo", listen="tcp://127.0.0.1:*", threads=1)
         yield Box(place, engine, collected(engine, own_users))
-        loading._channels.close()
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
 
 
-def admit(person: str) -> None:
-    folder = own.key_folder()
-    folder.allow(folder.own(person).public, person)
-
-
-@dataclass
-class Afar:
-    """An engine at the end of a line, to which one thread talks, as a cell does."""
-
-    line: RoughLine
-    engine: RemoteEngine
-    notebook: ThreadPoolExecutor
-
-    def cell(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().run_in_executor(self.notebook, work)
-
-    async def on_its_way(self, count: int = 1) -> None:
-        """Return once a part of a shard has arrived, and a part has not."""
-        arrivals = self.engine.channel._connection.arrivals  # type: ignore[attr-defined]
-        await until(lambda: arrivals.progress is not None and 0 < arrivals.progress.done < arrivals.progress.total)
+async def on_its_way(here: Afar) -> None:
+    """Return once a part of a shard has arrived, and a part has not."""
+    arrivals = here.engine.channel._connection.arrivals
+    await until(lambda: arrivals.progress is not None and 0 < arrivals.progress.done < arrivals.progress.total)
 
 
 @asynccontextmanager
-async def afar(box: Box, person: str = "ada", *, rate: float = BYTES_PER_SECOND) -> AsyncIterator[Afar]:
-    assert box.engine.entry is not None
-    assert box.engine.entry.listens is not None
-    host, _, port = box.engine.entry.listens.removeprefix("tcp://").rpartition(":")
-    line = RoughLine(engine=(host, int(port)), delay_seconds=0.01, lost_share=0.0, bytes_per_second=rate)
-    async with line.standing():
-        with ThreadPoolExecutor(1) as notebook:
-            address = f"tcp://127.0.0.1:{line.port}"
-            engine = await asyncio.get_running_loop().run_in_executor(notebook, lambda: dj.connect(address, key=person))
-            here = Afar(line, engine, notebook)
-            yield here
-            await here.cell(engine.channel.close)
+async def reached(box: Box, person: str = "ada", *, rate: float = BYTES_PER_SECOND) -> AsyncIterator[Afar]:
+    async with afar(box.engine, person, delay_seconds=0.01, bytes_per_second=rate) as here:
+        yield here
+        await here.cell(here.engine.channel.close)
 
 
 def layers_run(box: Box) -> int:
@@ -124,9 +88,9 @@ def layers_run(box: Box) -> int:
 
 async def test_two_persons_have_local_files_with_the_bits_of_the_engines_own_user(box: Box, tmp_path: Path) -> None:
     """At once, over lines of their own; nothing lies on the engine's machine meanwhile or afterwards."""
-    async with afar(box, "ada", rate=1e8) as ada, afar(box, "bert", rate=1e8) as bert:
+    async with reached(box, "ada", rate=1e8) as ada, reached(box, "bert", rate=1e8) as bert:
         under_way = [
-            here.cell(lambda here=here, name=name: collected(here.engine, tmp_path / name))  # type: ignore[misc]
+            here.cell(lambda here=here, name=name: collected(here.engine, tmp_path / name))
             for here, name in ((ada, "ada"), (bert, "bert"))
         ]
         for acts in await asyncio.gather(*under_way):
@@ -144,9 +108,9 @@ async def test_a_line_that_is_cut_in_the_midst_of_a_shard_hands_over_the_same_an
     before = layers_run(box)
     collected(box.engine, tmp_path / "near")
     once = layers_run(box) - before
-    async with afar(box) as here:
+    async with reached(box) as here:
         collecting = here.cell(lambda: collected(here.engine, tmp_path / "acts"))
-        await here.on_its_way()
+        await on_its_way(here)
         here.line.cut()
         await until(lambda: here.engine.channel.down_since is not None)
         assert not collecting.done()
@@ -174,7 +138,7 @@ async def test_an_interrupt_in_the_midst_of_a_shard_keeps_whole_ones_and_the_sam
             collected(here.engine, tmp_path / "acts")
         here.engine.channel.show_receiving(lambda progress, *, over: None)
 
-    async with afar(box) as here:
+    async with reached(box) as here:
         await here.cell(cell)
         assert 0 < seen[-1].done < seen[-1].total
         first = contents(tmp_path / "acts")
@@ -191,10 +155,10 @@ async def test_a_key_that_is_revoked_in_the_midst_ends_it_in_a_sentence_and_its_
     box: Box, tmp_path: Path
 ) -> None:
     try:
-        async with afar(box) as here:
+        async with reached(box) as here:
             collecting = here.cell(lambda: collected(here.engine, tmp_path / "acts"))
             await until(lambda: (tmp_path / "acts" / "shard-00000.safetensors").exists())
-            await here.on_its_way()
+            await on_its_way(here)
             own.key_folder().revoke("ada")
             with pytest.raises(
                 KeyRefused, match=r"does not admit this key any more.* Whole shards are kept in"
@@ -206,8 +170,8 @@ async def test_a_key_that_is_revoked_in_the_midst_ends_it_in_a_sentence_and_its_
         assert kept
         assert kept.items() <= contents(box.acts.folder).items()
     finally:
-        admit("ada")
-    async with afar(box, rate=1e8) as again:
+        own.key_folder().allow(own.key_folder().own("ada").public, "ada")
+    async with reached(box, rate=1e8) as again:
         await again.cell(lambda: collected(again.engine, tmp_path / "acts"))
     assert contents(tmp_path / "acts") == contents(box.acts.folder)
 
@@ -217,7 +181,7 @@ async def test_a_person_finds_no_folder_of_the_engines_machine_by_the_name_that_
 ) -> None:
     """A client that sends the path, as its own user's does, is refused; nothing is written there."""
     there = tmp_path / "there"
-    async with afar(box, rate=1e8) as here:
+    async with reached(box, rate=1e8) as here:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SocketChannel, "is_afar", False)
             with pytest.raises(DjinnError, match="A folder on the engine's machine is for its user alone"):

@@ -67,7 +67,7 @@ class Sender:
 def test_a_message_read_late_leaves_the_next_connections_descriptor_to_that_one(connections: Connections) -> None:
     connections._peers[20] = None
     for peer in (b"gone", b"here"):
-        connections.note(Sender(peer, 20), 0)  # type: ignore[arg-type]
+        connections.note(Sender(peer, 20), 0)
     assert (connections._peers, connections._descriptors) == ({20: b"here"}, {b"here": 20})
 
 

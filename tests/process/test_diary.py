@@ -10,25 +10,9 @@ import pytest
 from djinn_jupyter.api.stops import Finished
 from djinn_jupyter.wire.nouns import SessionDescription
 from tests.process.diary import Diary
+from tests.widgets.samples import session
 
-FOUND = SessionDescription(
-    name="drawn",
-    owner="me",
-    holder=None,
-    state="idle",
-    tokens=13,
-    committed=0,
-    stopped_at=None,
-    step=None,
-    breakpoints=(),
-    rules=(),
-    watches=(),
-    stops_kept=0,
-    stop=None,
-    pages=0,
-    device_bytes=0,
-    idle_seconds=0.0,
-)
+FOUND = session("drawn", tokens=13)
 
 
 class Engine:
@@ -55,9 +39,9 @@ def test_a_prompt_whose_run_was_not_answered_is_no_loss_and_may_not_be_lost_late
     finished: Any = Finished.__new__(Finished)
     finished.prompt_tokens, finished.tokens = (1,) * 12, (2,) * 40
     diary, engine = Diary("drawn", last=finished, under_way=("move", "")), Engine(FOUND)
-    diary.check(engine)  # type: ignore[arg-type]
-    diary.begin_anew(engine)  # type: ignore[arg-type]
+    diary.check(engine)
+    diary.begin_anew(engine)
     diary.under_way = ("close", "drawn 182")
-    diary.check(engine)  # type: ignore[arg-type]
+    diary.check(engine)
     with pytest.raises(AssertionError):
-        diary.check(Engine(msgspec.structs.replace(FOUND, tokens=0)))  # type: ignore[arg-type]
+        diary.check(Engine(msgspec.structs.replace(FOUND, tokens=0)))

@@ -1,6 +1,6 @@
 """Every door that listens, tried with every other door's protocol: none lets anything in, none ends, and each serves
 its own client afterwards. The doors are real ones in this process; the adapter's port has tests of its own too
-(dap/test_port.py), and the sidebar's gateway (server/test_auth.py)."""
+(dap/test_bad_input.py), and the sidebar's gateway (server/test_auth.py)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,6 @@ def adapter() -> Iterator[tuple[int, Callable[[], object]]]:
 def engine() -> Iterator[tuple[int, Callable[[], object]]]:
     admitted()
     with served(tcp=True) as serving:
-        assert serving.service.listens is not None
 
         async def ping() -> None:
             connection = await opened(serving, "anna")

@@ -139,7 +139,6 @@ async def box(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
     words += ["--page-positions", "16"]  # as the small profile of experiments has it
     engine = subprocess.Popen(words, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
     try:
-        assert engine.stdout is not None
         while "listens on" not in (line := engine.stdout.readline()):
             assert line, "the engine has ended"
         yield environment

@@ -19,9 +19,7 @@ from djinn_evaluation.machine import computed_on
 from djinn_jupyter.api.engine import await_end
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import EngineUnavailable
-from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.link.transport import Connection
-from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -30,6 +28,7 @@ from djinn_jupyter.wire.logs import asked_by
 from djinn_jupyter.wire.registry import Entry, Ready, decode_notice
 from tests.engine.added.adding import request
 from tests.engine.desk import tokens
+from tests.engines import admit, end_all, own_registry
 from tests.families import build
 from tests.ports import free_port
 from tests.process.nursery import Nursery
@@ -67,23 +66,16 @@ class Machine:
         await_end(self.here)
 
     def end(self) -> None:
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
+        end_all()
         self._nursery.end()
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("machine")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "run"))
-        patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
+    with own_registry(folder):
         build("llama").save_pretrained(folder / "model")
-        own.draw_own("ada")
-        keys = own.key_folder()
-        keys.allow(keys.own("ada").public, "ada")
-        keys.trust("127.0.0.1", own.of_engines_here().public)
+        admit("ada")
         there = Machine(folder / "model")
         there.start()
         yield there
@@ -244,7 +236,6 @@ def _of(change: Any, session: str) -> Any:
 
 async def _sessions(connection: Connection) -> dict[str, Any]:
     listed = await connection.ask(ask.ListSessions())
-    assert isinstance(listed, told.Sessions)
     return {one.name: one for one in listed.sessions}
 
 

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from djinn_evaluation.machine import computed_on
-from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import RemoteEngine, await_end
 from djinn_jupyter.api.loading import attach
 from djinn_jupyter.api.session import RemoteSession
@@ -25,12 +24,12 @@ from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.engine.process.build import open_engine
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import EngineUnavailable
-from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.registry import Ready, decode_notice
 from tests.engine.desk import Desk, tokens
 from tests.engine.persistence.crashes import last_image
+from tests.engines import end_all
 from tests.families import build
 from tests.process.diary import NEVER, Diary
 from tests.process.nursery import Nursery
@@ -94,18 +93,13 @@ class House:
         return [attach(notice.entry) for notice in notices if isinstance(notice, Ready)]
 
     def end(self) -> None:
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
-        loading._channels.close()
+        end_all()
         self._nursery.end()
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[House]:
+def house(runtime: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[House]:
     """The house of a Llama where no other family is asked for."""
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     build(getattr(request, "param", "llama")).save_pretrained(tmp_path / "model")
     house = House(tmp_path / "model")
     yield house
@@ -221,7 +215,6 @@ def kills(house: House, count: int, seed: int) -> Counter[str]:
 
 
 def kill(engine: RemoteEngine) -> None:
-    assert engine.entry is not None
     os.kill(engine.entry.pid, signal.SIGKILL)
 
 
@@ -249,7 +242,6 @@ def test_engines_killed_and_started_at_once_share_no_session_and_forget_when_tol
     found = []
     for engine in house.engines(2):
         found.append({one.name for one in engine.sessions()})
-        assert engine.entry is not None
         os.kill(engine.entry.pid, signal.SIGKILL)
         await_end(engine.entry)
     assert set.union(*found) == {"one", "two"}
@@ -281,7 +273,6 @@ def test_a_killed_engine_leaves_what_was_on_disk_to_the_next(house: House, site:
         if name != "stayed":
             session.swap_out("disk")
     until(lambda: sum(bool(last_image(path).get("places")) for path in tmp_path.rglob("*.session")) == 2)
-    assert engine.entry is not None
     os.kill(engine.entry.pid, signal.SIGKILL)
     await_end(engine.entry)
     engine = house.engine()
@@ -326,7 +317,6 @@ def test_an_engine_that_ends_in_order_recomputes_nothing_when_it_is_loaded_again
         assert [(one.exactness, one.residency) for one in engine.sessions()] == [("exact", "disk")]
         session = engine.session("ended")
         assert torch.equal(torch.from_numpy(session.logits().copy()), logits)
-        assert engine.entry is not None
         os.kill(engine.entry.pid, signal.SIGTERM)
         await_end(engine.entry)
 

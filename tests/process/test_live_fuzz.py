@@ -4,12 +4,9 @@ takes, and its pings are answered."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +15,12 @@ import zmq
 
 import djinn_jupyter as dj
 from djinn_evaluation.machine import computed_on
-from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.wire import requests as ask
 from tests.engine.cases import KINDS, QUALITIES, Case
-from tests.families import build
 from tests.process.peers import Peer
 from tests.wire import values
 
@@ -43,7 +38,6 @@ class Attacker(Peer):
 
     def __init__(self, engine: RemoteEngine, context: zmq.Context[Any], seed: int) -> None:
         entry = engine.entry
-        assert entry is not None
         by = entry if entry.listens is None else entry_at(read_address(entry.listens), "ada")
         super().__init__(by, context, holder=f"eve {seed}", user="eve")
         self._random = random.Random(seed)
@@ -107,26 +101,20 @@ class Neighbour:
             done = self._session.run(PROMPT, max_new_tokens=1, ignore_eos=True)
         else:
             done = self._session.run([], max_new_tokens=1, extend=True, ignore_eos=True)
-        bits = done.logits.tobytes()  # type: ignore[union-attr]
+        bits = done.logits.tobytes()
         self.waits.append(time.monotonic() - begun)
         self._at = (self._at + 1) % STEPS
         return bits
 
 
 @pytest.fixture(params=["ipc", "tcp"])
-def engine(request: pytest.FixtureRequest, runtime: Path, keys: None, tmp_path: Path) -> Iterator[RemoteEngine]:
-    build("llama").save_pretrained(tmp_path / "model")
+def engine(request: pytest.FixtureRequest, keys: None, llama: Path) -> RemoteEngine:
     listen = "tcp://127.0.0.1:*" if request.param == "tcp" else None
-    yield dj.load(tmp_path / "model", dtype="float32", device=computed_on(), threads=1, listen=listen)
-    for entry in running_engines():
-        os.kill(entry.pid, signal.SIGTERM)
-        await_end(entry)
-    loading._channels.close()
+    return dj.load(llama, dtype="float32", device=computed_on(), threads=1, listen=listen)
 
 
 def _under_fire(engine: RemoteEngine, messages: int) -> None:
     entry = engine.entry
-    assert entry is not None
     neighbour = Neighbour(engine)
     context: zmq.Context[Any] = zmq.Context()
     beside = Peer(entry, context, holder="beside", user="ben")
@@ -147,7 +135,6 @@ def _under_fire(engine: RemoteEngine, messages: int) -> None:
     assert (statistics.faults, statistics.last_fault) == (0, None)
     assert sum(attacker.answered for attacker in attackers) > messages // 3
     assert max(neighbour.waits) < max(LEAST_SECONDS, ALLOWED * neighbour.usual)
-    assert entry.log is not None
     unknown = [line for line in Path(entry.log).read_text().splitlines() if "the engine does not know" in line]
     assert unknown == []
 

@@ -1,10 +1,14 @@
-"""Engine processes are started, adopted, killed and ended. Processes and sockets are real, the engine is the fake."""
+"""Engine processes are started, adopted, watched, broken, killed and ended. Processes and sockets are real, the
+engine is the fake."""
 
 from __future__ import annotations
 
 import os
 import signal
 import stat
+import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -25,6 +29,7 @@ from djinn_jupyter.errors import (
     UsageError,
     VersionMismatch,
 )
+from djinn_jupyter.link import starting
 from djinn_jupyter.link.registry import registry_folder, running_engines
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, encode_entry
 from tests.process.kernels import Kernel
@@ -54,7 +59,6 @@ def test_load_starts_an_engine_and_loading_again_attaches() -> None:
 
 def test_the_engine_is_nobodys_child_in_a_session_of_its_own() -> None:
     entry = dj.load("fake").entry
-    assert entry is not None
     assert os.getsid(entry.pid) not in (os.getsid(0), entry.pid)
     process = psutil.Process(entry.pid)
     assert process.ppid() != os.getpid()
@@ -72,7 +76,6 @@ def test_the_entry_is_for_its_owner_only() -> None:
 def test_stopping_removes_every_trace() -> None:
     engine = dj.load("fake")
     entry = engine.entry
-    assert entry is not None
     assert engine.stop() == ()
     assert dj.engines() == ()
     assert list(registry_folder().glob(f"*{ENTRY_SUFFIX}")) == []
@@ -84,18 +87,15 @@ def test_stopping_removes_every_trace() -> None:
 
 def test_sigterm_ends_it_in_order() -> None:
     entry = dj.load("fake").entry
-    assert entry is not None
     os.kill(entry.pid, signal.SIGTERM)
     await_end(entry)
     assert list(registry_folder().glob(f"*{ENTRY_SUFFIX}")) == []
-    assert entry.log is not None
     assert "Ended." in Path(entry.log).read_text()
 
 
 @pytest.mark.alone
 def test_a_killed_engine_is_noticed_at_once_and_the_next_load_starts_anew() -> None:
     engine = dj.load("fake")
-    assert engine.entry is not None
     session = engine.session("paris")
     pid, killed = engine.entry.pid, []
 
@@ -110,7 +110,6 @@ def test_a_killed_engine_is_noticed_at_once_and_the_next_load_starts_anew() -> N
     with pytest.raises(EngineUnavailable, match="has ended"):
         session.describe()
     new = dj.load("fake")
-    assert new.entry is not None
     assert new.entry.pid != engine.entry.pid
     assert new.session("paris").run([1], max_new_tokens=1).tokens == (1,)
     folder = Path(engine.entry.commands.removeprefix("ipc://")).parent
@@ -220,30 +219,6 @@ def test_a_kernel_that_ends_lets_go_and_one_that_restarts_takes_up() -> None:
     assert engine.session("paris", join=True).stop.site == "resid_post.4"
 
 
-def test_an_interrupt_in_a_kernel_pauses_its_run_and_leaves_the_engine_alone() -> None:
-    kernel = Kernel(
-        """
-        session = dj.load("fake").session("paris")
-        first = [True]
-        def heard(event):
-            if first:
-                first.clear()
-                tell("running")
-        try:
-            session.run([1], max_new_tokens=10_000_000, on_token=heard)
-        except KeyboardInterrupt as interrupted:
-            tell(interrupted)
-        tell(session.stop.reason)
-        """
-    )
-    assert kernel.heard() == "running"
-    kernel.process.send_signal(signal.SIGINT)
-    assert kernel.heard().startswith("Session 'paris' is intact. Paused at resid_post.4 (interrupt)")
-    assert kernel.heard() == "interrupt"
-    kernel.end()
-    assert dj.load("fake").sessions()[0].name == "paris"
-
-
 @pytest.mark.alone
 def test_it_ends_by_itself_when_nobody_needs_it() -> None:
     code = f"engine = dj.load('fake', idle_seconds={IDLE_SECONDS})\ntell(engine.entry.pid)\n"
@@ -298,8 +273,6 @@ def test_an_engine_whose_entry_was_deleted_or_overwritten_is_found_again() -> No
 
 def test_over_tcp_with_keys(capsys: pytest.CaptureFixture[str]) -> None:
     engine = dj.load("fake", listen="tcp://127.0.0.1:*")
-    assert engine.entry is not None
-    assert engine.entry.listens is not None
     assert engine.entry.listens.startswith("tcp://127.0.0.1:")
     heard: list[object] = []
     engine.session("paris").run([1], max_new_tokens=3, on_token=heard.append)
@@ -350,3 +323,94 @@ def test_a_forked_process_is_told_to_load_again() -> None:
     )
     assert [kernel.heard() for _ in range(3)] == ["EngineUnavailable", "0", "0"]
     kernel.end()
+
+
+UNDER_DEBUGPY = """
+import sys
+import debugpy
+debugpy.listen(("127.0.0.1", 0))
+from _pydev_bundle import pydev_monkey
+tell(any("pydevd" in word for word in pydev_monkey.patch_args([sys.executable, "-m", "this"])))
+engine = dj.load('fake')
+tell(engine.session('paris').run([1], max_new_tokens=2).tokens)
+"""
+
+
+def test_under_debugpy_which_rewrites_command_lines_of_python() -> None:
+    """debugpy, as JupyterLab's bug icon starts it in a kernel, and proof that it is in force."""
+    kernel = Kernel(UNDER_DEBUGPY)
+    assert kernel.heard() == "True"
+    assert kernel.heard() == "(1, 2)"
+    (entry,) = dj.engines()
+    assert not [word for word in psutil.Process(entry.pid).cmdline() if "pydevd" in word]
+    kernel.end()
+
+
+ODD = {
+    "COVERAGE_PROCESS_START": "/nowhere/coveragerc",
+    "PYTHONSTARTUP": "/nowhere/startup.py",
+    "PYTHONINSPECT": "1",
+    "PYTHONWARNINGS": "error",
+    "PYTHONOPTIMIZE": "2",
+    "PYTHONPROFILEIMPORTTIME": "1",
+    "PYTHONVERBOSE": "1",
+    "PYTHONDEVMODE": "1",
+    "PYTHONTRACEMALLOC": "5",
+    "PYTHONHOME": "/nowhere",
+    "PYTHONEXECUTABLE": "/nowhere/python",
+}
+
+
+def test_with_all_that_changes_how_python_runs_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ODD.items():
+        monkeypatch.setenv(name, value)
+    engine = dj.load("fake")
+    found = psutil.Process(engine.entry.pid).environ()
+    assert not found.keys() & ODD.keys()
+    assert found["PYTHONPATH"] == os.environ["PYTHONPATH"]
+    assert engine.session("paris").run([1], max_new_tokens=2).tokens == (1, 2)
+
+
+@pytest.mark.parametrize("flags", [["-I"], ["-E"], ["-s"]], ids=" ".join)
+def test_a_kernel_that_ignores_its_environment_has_engines_that_do(flags: list[str]) -> None:
+    """A package that lies beside the code and that PYTHONPATH may not name is found."""
+    code = f"""
+        import sys
+        sys.path.insert(0, {starting.package_root()!r})
+        from djinn_jupyter.link import starting as interpreter
+        import subprocess
+        command = interpreter.command("import djinn_jupyter; print(sys.flags[:], djinn_jupyter.__file__)")
+        asked = subprocess.run(command, env=interpreter.environment(), capture_output=True, text=True, cwd="/")
+        print(asked.stdout, asked.stderr)
+        """
+    found = subprocess.run([sys.executable, *flags, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert str(Path(starting.package_root()) / "djinn_jupyter" / "__init__.py") in found.stdout, found.stderr
+
+
+def test_a_home_that_is_this_pythons_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHOME", sys.base_prefix)
+    assert starting.environment()["PYTHONHOME"] == sys.base_prefix
+
+
+def test_what_belongs_to_the_kernel_alone_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JPY_PARENT_PID", "JPY_SESSION_NAME", "MPLBACKEND", "DEBUGPY_RUNNING", "PYDEVD_USE_FRAME_EVAL"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("CONDA_PREFIX", "/opt/conda")
+    assert not {name for name in starting.environment() if name.startswith(("JPY_", "MPL", "DEBUGPY", "PYDEVD"))}
+    assert starting.environment()["CONDA_PREFIX"] == "/opt/conda"
+
+
+def test_a_folder_is_the_same_from_another_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "HF_HOME", "HF_HUB_CACHE", "XDG_DATA_HOME", "TMPDIR"):
+        monkeypatch.setenv(name, "here")
+        assert starting.environment()[name] == str(tmp_path / "here")
+    for name, value in (("JUPYTER_DATA_DIR", ""), ("HF_HOME", "~/.cache"), ("HF_TOKEN", "here")):
+        monkeypatch.setenv(name, value)
+        assert starting.environment()[name] == value
+
+
+def test_without_a_python_to_name_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(dj.DjinnError, match=r"sys.executable is empty.*djinn start MODEL"):
+        dj.load("fake")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import Future
 
@@ -14,13 +12,12 @@ from transformers import ByT5Tokenizer
 
 import djinn_jupyter as dj
 from djinn_evaluation.machine import computed_on
-from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import EngineError, PromptTooLong
-from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
+from tests.engines import own_registry
 from tests.families import build
 
 CONTEXT = 50_000
@@ -34,18 +31,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
     ByT5Tokenizer().save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
-        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+    with own_registry(tmp_path_factory.mktemp("own")):
         yield dj.load(folder, dtype="float32", device=computed_on(), threads=1)
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
-        loading._channels.close()
 
 
 def _children(engine: RemoteEngine) -> list[psutil.Process]:
-    assert engine.entry is not None
     return psutil.Process(engine.entry.pid).children()
 
 

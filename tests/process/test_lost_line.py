@@ -1,4 +1,4 @@
-"""A line over TCP that is lost: the client comes back by itself, hears what it missed, and nothing is done twice."""
+"""Lines that are down and come back, to the same engine or to the next one of its model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import functools
 import os
 from typing import Any, get_args
 
+import msgspec
 import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
@@ -343,3 +344,49 @@ async def test_over_a_private_folder_a_lost_connection_stays_lost() -> None:
         assert len(house.service._lines.clients) == 0
     assert "closed the connection" in await connection.ended()
     await connection.close()
+
+
+async def test_the_next_engine_of_the_model_is_gone_on_with_and_hears_what_is_listened_to() -> None:
+    async with afar() as (_, relay, connection):
+        heard: list[told.Event] = []
+        await connection.listen("paris", heard.append)
+        with served(tcp=True) as anew:
+            relay.cut()
+            await until(lambda: connection.down_since is not None)
+            opened = asyncio.ensure_future(connection.ask(ask.Open(session="paris")))
+            taken = taken_by(anew)
+            relay.lead_to(entry_of(anew))
+            await relay.mend()
+            assert isinstance(await opened, told.Opened)
+            assert taken == [ask.Listen(session="paris"), ask.Open(session="paris")]  # its events are heard
+            assert list(anew.engine.sessions) == ["ada@paris"]
+            await connection.ask(ask.Run(session="paris", tokens=(1,), max_new_tokens=2))
+            assert isinstance(heard[0], told.EventsMissed)
+            assert [type(event) for event in heard].count(told.TokenSampled) == 2
+            relay.cut()
+            await relay.mend()
+            await connection.ask(ask.ListSessions())
+            assert taken[3:] == [ask.ListSessions()], "it is known there now, and asks for nothing again"
+
+
+async def test_what_no_session_keeps_is_not_done_again_by_the_next_engine() -> None:
+    async with afar() as (_, relay, connection):
+        with served(tcp=True) as anew:
+            relay.swallows_requests = True
+            dropped = asyncio.ensure_future(connection.ask(ask.DropCheckpoint(name="kept")))
+            await until(lambda: bool(relay.swallowed))
+            relay.cut()
+            relay.lead_to(entry_of(anew))
+            await relay.mend()
+            with pytest.raises(EngineUnavailable, match="it is not known whether it was done"):
+                await dropped
+
+
+async def test_an_engine_of_another_model_is_another() -> None:
+    async with afar() as (_, relay, connection):
+        with served(tcp=True) as anew:
+            anew.engine.description = msgspec.structs.replace(anew.engine.description, name="gpt2")
+            relay.cut()
+            relay.lead_to(entry_of(anew))
+            await relay.mend()
+            assert await connection.ended() == f"{connection.entry.named} serves gpt2 now; load the model again."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.cli.main import main
 from djinn_jupyter.errors import EngineBroken, EngineUnavailable
-from djinn_jupyter.link.registry import log_of, registry_folder, running_engines
+from djinn_jupyter.link.registry import log_of, registry_folder
 from djinn_jupyter.wire.logs import asked_by
 from tests.waiting import until
 
@@ -27,17 +25,11 @@ PROMPT = [1, 5, 6, 7, 8]
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def model(runtime: Path, tmp_path: Path) -> Path:
     from tests.families import build
 
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     build("llama", layers=3).save_pretrained(tmp_path / "model")
-    yield tmp_path / "model"
-    for entry in running_engines():
-        os.kill(entry.pid, signal.SIGTERM)
-        await_end(entry)
-    loading._channels.close()
+    return tmp_path / "model"
 
 
 def load(model: Path, **options: Any) -> RemoteEngine:
@@ -45,7 +37,6 @@ def load(model: Path, **options: Any) -> RemoteEngine:
 
 
 def ranks_of(engine: RemoteEngine) -> list[psutil.Process]:
-    assert engine.entry is not None
     children = psutil.Process(engine.entry.pid).children()
     return [child for child in children if "djinn_jupyter.parallel.rank" in child.cmdline()]
 
@@ -78,12 +69,12 @@ def test_the_lines_of_a_rank_are_those_of_the_engine_with_the_request(model: Pat
             engine.session(name).run(PROMPT, max_new_tokens=2)
 
     def told() -> list[dict[str, Any]]:
-        written = log_of(engine.entry).read_text().splitlines()  # type: ignore[arg-type]
+        written = log_of(engine.entry).read_text().splitlines()
         lines = [json.loads(line) for line in written if line.startswith("{")]
         return [line for line in lines if line["event"] == "pass.layer"]
 
     until(lambda: len(told()) >= 2 * (3 * 2 * 2), "the last layer is told")
-    by = {pid: [line for line in told() if line["pid"] == pid] for pid in (engine.entry.pid, rank.pid)}  # type: ignore[union-attr]
+    by = {pid: [line for line in told() if line["pid"] == pid] for pid in (engine.entry.pid, rank.pid)}
     of_the_engine, of_the_rank = (
         [(line["asked_by"], line["trace_id"], line["span_id"], line["verb"], line["layer"]) for line in lines]
         for lines in by.values()
@@ -100,6 +91,5 @@ def test_the_ranks_are_listed_and_end_with_an_engine_that_is_killed(
     assert main(["list"]) == 0
     assert "cpu x 2" in capsys.readouterr().out
     (rank,) = ranks_of(engine)
-    assert engine.entry is not None
     os.kill(engine.entry.pid, signal.SIGKILL)
     rank.wait(60)

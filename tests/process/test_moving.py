@@ -39,7 +39,7 @@ def has(engine: RemoteEngine) -> bool:
 def test_a_session_moves_to_another_process_and_goes_on_bit_for_bit(runtime: Path) -> None:
     one = dj.load("demo", threads=1)
     other = dj.beside(one, "2")
-    assert str(other.entry.identity) == "demo (copy 2)"  # type: ignore[union-attr]
+    assert str(other.entry.identity) == "demo (copy 2)"
     session = stopped(one)
     unmoved = stopped(one, "unmoved")
     hidden = bits(session.stop.hidden)
@@ -60,8 +60,6 @@ def test_a_session_of_one_s_own_engine_is_a_person_s_at_the_other_and_comes_back
     """Here anna is the engine's own user, there she is known by her key."""
     admitted()
     one, there = dj.load("demo", threads=1), dj.load("demo", copy=2, threads=1, listen="tcp://127.0.0.1:*")
-    assert there.entry is not None
-    assert there.entry.listens is not None
     at_the_lab = dj.connect(there.entry.listens, key="anna")
     moved = stopped(one).move(at_the_lab)
     hidden = bits(moved.stop.hidden)

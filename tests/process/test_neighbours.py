@@ -73,7 +73,6 @@ def test_a_ping_is_answered_while_another_asks_for_much(engine: RemoteEngine, wh
 
 
 def _require_neighbour(engine: RemoteEngine, asked: list[Any], folder: Path) -> None:
-    assert engine.entry is not None
     with zmq.Context() as context, echo() as bare:
         neighbour = Peer(engine.entry, context, "neighbour", "ada")
         with _another_asks(engine.entry.commands, asked, folder):
@@ -93,7 +92,6 @@ def _another_asks(endpoint: str, asked: list[Any], folder: Path) -> Iterator[Non
     file.write_bytes(msgspec.msgpack.encode([codec.encode(NUMBER, one) for one in (*first, *asked)]))
     command = [sys.executable, "-m", "tests.process.asking", endpoint, str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "asking\n"
         yield
         assert other.poll() is None

@@ -1,4 +1,4 @@
-"""Persons at a service's door: who is admitted, by the key of the connection, and until when."""
+"""Persons are known by the keys of their messages: who is admitted, who is revoked, and who listens without one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -13,23 +14,31 @@ import pytest
 import zmq
 from zmq.utils import z85
 
+from djinn_jupyter.engine.process import service
 from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UnknownSession, UsageError
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote import addresses as own
-from djinn_jupyter.remote.engine.persons import AdmittedKeys, require_free
+from djinn_jupyter.remote import handshake
+from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.engine.persons import AdmittedKeys, require_free, with_presence
 from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.units import spell_moment
-from djinn_jupyter.wire import codec, protocol
+from djinn_jupyter.wire import codec, kinds, protocol
+from djinn_jupyter.wire.codec import PART_BYTES
 from djinn_jupyter.wire.keys import KeyFolder
+from djinn_jupyter.wire.nouns import PersonMemory
 from djinn_jupyter.wire.own import host_name
+from djinn_jupyter.wire.people import People, PersonDescription
 from djinn_jupyter.wire.registry import encode_entry
-from djinn_jupyter.wire.replies import Event, Failed, Opened, Pong, Reply, SessionClosed, Sessions, Welcome
-from djinn_jupyter.wire.requests import ListSessions, Open, Ping, Request, Run
+from djinn_jupyter.wire.replies import Event, Failed, Opened, Pong, Reply, SessionClosed, Welcome
+from djinn_jupyter.wire.requests import Goodbye, Hello, ListSessions, Open, Ping, Request, Run, SessionRequest
 from tests.process.admitted import admitted, entry_of, opened
+from tests.process.relay import Breaking, Recording
 from tests.process.served import Served, served
 from tests.waiting import SECONDS
 from tests.waiting import until as waited
+from tests.wire import values
 
 ROUTING_ID = b"the same"
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -61,7 +70,6 @@ async def test_a_person_is_known_by_the_key_whatever_hello_says(house: Served) -
     assert sorted(house.engine.sessions) == ["anna@main", "bert@main"]
     local = await Connection.open(house.entry, holder="kernel-1", user="root")
     listed = await local.ask(ListSessions())
-    assert isinstance(listed, Sessions)
     assert [one.name for one in listed.sessions] == ["anna@main", "bert@main"]
     for one in (anna, bert, local):
         await one.close()
@@ -78,7 +86,7 @@ async def test_each_hears_the_events_of_their_own_sessions_alone(house: Served) 
         await one.ask(Open(session="main"))
         await one.ask(Run(session="main", tokens=(1,), max_new_tokens=2))
     for name in ("anna", "bert"):
-        await until(lambda name=name: len(heard[name]) >= 2)  # type: ignore[misc]
+        await until(lambda name=name: len(heard[name]) >= 2)
         assert {event.session for event in heard[name]} == {"main"}
     assert len(heard["anna"]) == len(heard["bert"])
     for one in (anna, bert):
@@ -175,7 +183,7 @@ async def test_one_whose_time_has_passed_is_refused_in_the_middle_of_a_run(house
     await anna.ask(Open(session="main"))
     running = asyncio.ensure_future(anna.ask(Run(session="main", tokens=(1,), max_new_tokens=10_000_000)))
     await until(lambda: bool(heard))
-    house.service._admitted._admitted._folder.now = lambda: end  # type: ignore[union-attr]
+    house.service._admitted._admitted._folder.now = lambda: end
     ended = f"This key was admitted until {spell_moment(end)}: ask the engine's user"
     with pytest.raises(KeyRefused, match=ended):
         await running
@@ -205,7 +213,6 @@ def test_a_routing_id_that_another_had_is_no_way_to_their_replies(house: Served)
         (refused,) = under_one_routing_id(context, house, "bert", opens)
         back, again = under_one_routing_id(context, house, "anna", (3, greets), opens)
     assert (type(welcomed), type(back)) == (Welcome, Welcome)
-    assert isinstance(refused, Failed)
     assert "say Hello first" in refused.message
     assert isinstance(opened, Opened)
     assert again == opened
@@ -308,3 +315,172 @@ async def test_a_person_comes_by_an_address_of_version_six(keys: KeyFolder) -> N
         anna = await opened(house, "anna")
         assert isinstance(await anna.ask(Ping()), Pong)
         await anna.close()
+
+
+@pytest.mark.parametrize("kind", kinds.known().requests, ids=lambda kind: kind.__name__)
+async def test_the_key_is_looked_at_for_every_kind_of_request(house: Served, keys: KeyFolder, kind: type) -> None:
+    """Anna and bert are greeted and listen; anna is revoked. Whatever she sends then is refused before the engine sees
+    it, ends her connection's part, and is no matter to bert."""
+    anna, bert = await opened(house, "anna"), await opened(house, "bert")
+    heard: list[Event] = []
+    await anna.listen("", heard.append)
+    await anna.ask(Open(session="main"))
+    await bert.ask(Open(session="main"))
+    keys.revoke("anna")
+    seen = house.service.statistics().requests
+    for fields in values.requests(kind, "ordinary")[:3]:
+        request = kind(**{**fields, **({"session": "main"} if issubclass(kind, SessionRequest) else {})})
+        with pytest.raises(KeyRefused, match="does not admit this key any more"):
+            await anna.ask(request)
+    assert house.service.statistics().requests == seen
+    del heard[:]
+    await bert.ask(Run(session="main", tokens=(1,), max_new_tokens=1))
+    local = await Connection.open(house.entry, holder="kernel-9", user="root")
+    await local.ask(Run(session="anna@main", tokens=(1,), max_new_tokens=1))
+    assert isinstance(await bert.ask(Ping()), Pong)
+    assert heard == []
+    for one in (bert, local, anna):
+        await one.close()
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+def test_a_request_is_of_the_key_that_it_came_by_however_long_it_is_read(
+    house: Served, keys: KeyFolder, revoked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anna's Hello is read in parts, between which the service forgets who has not said Hello; what she sent behind it
+    waits. A revoked one is refused by the first of them, and forgotten."""
+    monkeypatch.setattr(service, "SWEEP_SECONDS", 0.0)
+    hello = protocol.hello(holder="kernel-1", user="root")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as anna:
+        anna.setsockopt(zmq.LINGER, 0)
+        handshake.set_keys(anna, entry_of(house, "anna"))
+        anna.connect(entry_of(house, "anna").commands)
+        anna.send_multipart(codec.encode(1, hello))
+        assert isinstance(reply_to(anna, 1), Welcome)
+        anna.send_multipart(codec.encode(2, Goodbye()))
+        reply_to(anna, 2)
+        if revoked:
+            keys.revoke("anna")
+            anna.send_multipart(long_to_read(3, hello))
+            anna.send_multipart(codec.encode(4, hello))
+            anna.send_multipart(codec.encode(5, Open(session="main")))
+            assert [getattr(reply_to(anna, number), "code", "") for number in (3, 4, 5)] == ["KeyRefused"] * 3
+        else:
+            anna.send_multipart(long_to_read(3, hello))
+            assert isinstance(reply_to(anna, 3), Welcome)
+            assert [client.holder.person for client in house.clients._clients.values()] == ["anna"]
+    assert list(house.engine.sessions) == []
+
+
+def reply_to(client: zmq.Socket[bytes], number: int) -> Reply:
+    assert client.poll(1000 * SECONDS)
+    envelope = codec.decode_reply(client.recv_multipart())
+    assert envelope.id == number
+    return envelope.body
+
+
+def long_to_read(number: int, hello: Hello) -> list[bytes]:
+    """Return a Hello that is decoded in parts, by a field that no version has."""
+    envelope = msgspec.msgpack.decode(codec.encode(number, hello)[0])
+    envelope["body"]["unknown"] = "x" * 2 * PART_BYTES
+    return [msgspec.msgpack.encode(envelope)]
+
+
+async def test_what_was_recorded_on_a_line_is_worth_nothing_when_it_is_sent_again(house: Served) -> None:
+    """All that a client of anna has sent, byte for byte on a new connection: the engine's part of the keys is another,
+    and it closes the connection before any message counts."""
+    async with Recording(entry_of(house, "anna")) as line:
+        anna = await Connection.open(line.entry, holder="kernel-1", user="root")
+        await anna.ask(Open(session="main"))
+        await anna.ask(Run(session="main", tokens=(1,), max_new_tokens=1))
+        await anna.close()
+    (sent, *_) = sorted(line.recorded, key=len, reverse=True)
+    assert len(sent) > 1000
+    before = house.service.statistics().requests
+    address = read_address(entry_of(house, "anna").commands)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(sent)
+    async with asyncio.timeout(SECONDS):
+        with suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+    writer.close()
+    assert house.service.statistics().requests == before
+
+
+async def test_a_listener_that_says_nothing_is_no_engine(house: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_MILLISECONDS", 100)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        entry = entry_at(read_address(f"tcp://127.0.0.1:{silent.getsockname()[1]}"), "anna")
+        monkeypatch.setattr(handshake, "LOOK_SECONDS", 0.1)
+        with pytest.raises(EngineUnavailable, match=r"What listens at 127.0.0.1:\d+ is no engine of Djinn"):
+            async with asyncio.timeout(20):  # zmq's own patience is 30 s
+                await Connection.open(entry, holder="kernel-1", user="root")
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+async def test_a_server_of_another_kind_is_no_engine(said: bytes, keys: KeyFolder) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        entry = entry_at(read_address(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"), "anna")
+        with pytest.raises(EngineUnavailable, match="is no engine of Djinn that others reach: mind the port"):
+            await Connection.open(entry, holder="kernel-1", user="root")
+
+
+async def test_a_socket_of_zmq_without_keys_is_no_engine_that_others_reach(keys: KeyFolder) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        entry = entry_at(read_address(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"), "anna")
+        with pytest.raises(EngineUnavailable, match="is no engine of Djinn that others reach: mind the port"):
+            await Connection.open(entry, holder="kernel-1", user="root")
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_line_that_breaks_off_a_handshake_is_tried_again(
+    house: Served, monkeypatch: pytest.MonkeyPatch, behind: bool
+) -> None:
+    """The first attempt, and the look behind it, or the second attempt."""
+    monkeypatch.setattr(handshake, "LOOK_SECONDS", 1.0)
+    async with Breaking(entry_of(house, "anna"), 2, behind=behind) as line:
+        connection = await Connection.open(line.entry, holder="kernel-1", user="root")
+        assert isinstance(await connection.ask(Open(session="main")), Opened)
+        assert line.broken == 0
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("behind", "error", "said"),
+    [
+        (False, EngineUnavailable, "The line to .* broke off before either side knew the other, 3 times"),
+        (True, KeyRefused, "has not the key that is trusted for it, or the line broke off each of 3 handshakes"),
+    ],
+)
+async def test_one_that_breaks_off_all_of_them_is_said(
+    house: Served, monkeypatch: pytest.MonkeyPatch, behind: bool, error: type[DjinnError], said: str
+) -> None:
+    """Behind the greeting a wrong key does that too."""
+    monkeypatch.setattr(handshake, "LOOK_SECONDS", 1.0)
+    async with Breaking(entry_of(house, "anna"), 1000, behind=behind) as line:
+        with pytest.raises(error, match=said):
+            await Connection.open(line.entry, holder="kernel-1", user="root")
+
+
+def memory(person: str | None, size: int = 0) -> PersonMemory:
+    return PersonMemory(person=person, device_bytes=size, host_bytes=0, disk_bytes=0)
+
+
+def test_all_who_are_admitted_or_were_heard_are_listed_in_order() -> None:
+    heard = {None: 100.0, "bert": 130.0}  # whose key was revoked since
+    holding = PersonDescription(memory=memory("anna", 7), sessions=2, running=1)
+    told = with_presence(People(people=(holding,)), ("carl", "anna"), heard, 140.0, ["bert", "anna", "bert"])
+    assert [(one.person, one.sessions, one.notebooks, one.seen_seconds) for one in told.people] == [
+        (None, 0, 0, 40.0),
+        ("anna", 2, 1, None),
+        ("bert", 0, 2, 10.0),
+        ("carl", 0, 0, None),
+    ]
+    assert told.people[1].memory.device_bytes == 7

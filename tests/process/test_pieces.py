@@ -1,32 +1,40 @@
-"""A large reply over a line: it comes in pieces, bit for bit; it goes on where it was when the line is lost; an
-interrupt leaves connection and session as they are."""
+"""Replies and requests that are larger than a message go over a line in pieces."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from djinn_jupyter.errors import DjinnError, EngineError
+from djinn_jupyter.api.batches import run_until_stop
+from djinn_jupyter.errors import DjinnError, EngineError, KeyRefused, OverQuota, UnknownSession
 from djinn_jupyter.link import io_thread
 from djinn_jupyter.link.channel import SocketChannel, ask_for
 from djinn_jupyter.link.io_thread import IoThread
+from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.engine import large_messages
 from djinn_jupyter.remote.large_messages import GIVEN_UP, LEAST_BYTES, Arrival, LineRate, PackedRate, SoFar
+from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES, InPieces, PieceRead
-from tests.process.afar import afar, entry_of, opened, taken_by, until
+from djinn_jupyter.wire.edits import Set
+from djinn_jupyter.wire.people import Quota
+from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES, Assemble, InPieces, PieceRead, PieceTaken, PutPiece
+from tests.process.afar import MESSAGE_BYTES, afar, entry_of, opened, taken_by, until
+from tests.process.fake_engine import FakeSession
+from tests.process.large_request import NUMBERS, edit, pieces_of_frames
 from tests.process.rough_line import RoughLine
 from tests.process.served import Served, served
 
 pytestmark = pytest.mark.usefixtures("keys")
-NUMBERS = 2**19  # of 4 bytes
 
 
 def activations(count: int = NUMBERS) -> Array:
@@ -43,7 +51,7 @@ def holds(house: Served, values: Array) -> None:
         reply = handle(queued)
         return told.Logits(stop=reply.stop, logits=values) if isinstance(reply, told.Logits) else reply
 
-    house.engine._handle = answered  # type: ignore[method-assign]
+    house.engine._handle = answered
 
 
 async def test_a_large_reply_comes_in_pieces_bit_for_bit_and_a_small_one_whole() -> None:
@@ -161,7 +169,7 @@ async def test_an_interrupt_ends_the_waiting_and_what_is_on_its_way(monkeypatch:
 
             described = await asyncio.to_thread(cell)
             assert isinstance(described, told.Described)
-            assert pieces[-1] == ask.DropPieces(of=pieces[0].of)  # type: ignore[union-attr]
+            assert pieces[-1] == ask.DropPieces(of=pieces[0].of)
             asked = sum(one.count for one in pieces if isinstance(one, ask.ReadPiece))
             assert asked < values.nbytes / 4
             assert shown[0][0].total > values.nbytes
@@ -218,7 +226,7 @@ def _pieces_of(house: Served) -> list[ask.Request]:
         taken.append(request)
         answer(client, request, answered)
 
-    in_pieces.answer = note  # type: ignore[method-assign]
+    in_pieces.answer = note
     return taken
 
 
@@ -246,7 +254,7 @@ def test_pieces_may_arrive_in_any_order() -> None:
     content = random.Random(1).randbytes(3 * WHOLE_BYTES)
     line, ended, draw = Line(content), list[Any](), random.Random(2)
     sizes = (1000, 0, len(content) - 1000)
-    Arrival(7, InPieces(sizes=sizes), post=line.post, rate=LineRate(), ended=ended.append).begin()  # type: ignore[arg-type]
+    Arrival(7, InPieces(sizes=sizes), post=line.post, rate=LineRate(), ended=ended.append).begin()
     while line.waiting:
         line.answer(draw.randrange(len(line.waiting)))
     ((head, nothing, rest),) = ended
@@ -280,3 +288,296 @@ def test_what_packing_makes_arrive_later_is_sent_as_it_is() -> None:
     assert not packed.packs_next(200e6)
     packed.note(1_000_000, 1_000_000, 0.0125)  # what packing does not make smaller
     assert not packed.packs_next(1e6)
+
+
+async def test_a_large_request_goes_in_pieces_bit_for_bit_and_a_small_one_whole() -> None:
+    async with afar() as (house, _, connection):
+        taken, pieces = taken_by(house), _pieces_of_requests(house)
+        await connection.ask(ask.Open(session="paris"))
+        assert pieces == []
+        large = edit()
+        assert isinstance(await connection.ask(large), told.Edited)
+        assert taken[1:] == [large]
+        assert len(pieces) > 1
+        assert max(piece.count for piece in pieces) <= MOST_BYTES
+        assert sum(piece.count for piece in pieces) == sum(pieces[0].sizes)
+        assert len(house.service._in_pieces) == 0
+        assert connection.wire_bytes.arrays_sent < _array(large).nbytes  # what is packed is fewer
+        assert not connection.uploads._there
+
+
+async def test_over_a_private_folder_it_goes_whole() -> None:
+    with served() as house:
+        taken, pieces = taken_by(house), _pieces_of_requests(house)
+        connection = await opened(house.entry)
+        await connection.ask(ask.Open(session="paris"))
+        large = edit(numbers=NUMBERS // 4)
+        await connection.ask(large)
+        assert (taken[1:], pieces) == ([large], [])
+        await connection.close()
+
+
+async def test_what_is_asked_for_meanwhile_does_not_wait_for_it() -> None:
+    async with afar() as (house, _, connection):
+        taken = taken_by(house)
+        await connection.ask(ask.Open(session="paris"))
+        editing = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
+        await until(lambda: _done(connection) > 0)
+        await connection.ask(ask.Describe(session="paris"))
+        assert not editing.done()
+        await editing
+        assert [type(request).__name__ for request in taken] == ["Open", "Describe", "ApplyEdit"]
+
+
+async def test_a_line_that_is_lost_in_its_midst_goes_on_where_it_was_and_it_is_done_once() -> None:
+    async with afar() as (house, relay, connection):
+        taken, pieces = taken_by(house), _pieces_of_requests(house)
+        await connection.ask(ask.Open(session="paris"))
+        large = edit(numbers=8 * NUMBERS)
+        editing = asyncio.ensure_future(connection.ask(large))
+        await until(lambda: _done(connection) > 2**20)
+        relay.cut()
+        await until(lambda: connection.down_since is not None)
+        assert 0 < _done(connection) < _array(large).nbytes
+        await relay.mend()
+        assert isinstance(await editing, told.Edited)
+        assert taken[1:] == [large]
+        twice = sum(piece.count for piece in pieces) - sum(pieces[0].sizes)
+        assert twice <= 8 * MOST_BYTES  # those that were on the way
+
+
+async def test_a_line_that_is_lost_behind_its_last_piece_does_it_once() -> None:
+    async with afar() as (house, relay, connection):
+        taken = taken_by(house)
+        await connection.ask(ask.Open(session="paris"))
+        assemble = house.service._assemble
+
+        def lost(client: bytes, number: int, person: str | None) -> None:
+            relay.swallows_replies = True
+            assemble(client, number, person)
+
+        house.service._assemble = lost
+        large = edit()
+        editing = asyncio.ensure_future(connection.ask(large))
+        await until(lambda: relay.swallowed > 0 and len(taken) == 2)
+        relay.cut()
+        await until(lambda: connection.down_since is not None)
+        await relay.mend()
+        assert isinstance(await editing, told.Edited)
+        assert taken[1:] == [large]
+
+
+async def test_the_next_engine_is_sent_all_of_it() -> None:
+    async with afar() as (_, relay, connection):
+        await connection.ask(ask.Open(session="paris"))
+        large = edit(numbers=8 * NUMBERS)
+        editing = asyncio.ensure_future(connection.ask(large))
+        await until(lambda: _done(connection) > 2**20)
+        with served(tcp=True, message_bytes=MESSAGE_BYTES) as anew:
+            anew.engine.sessions["ada@paris"] = FakeSession(name="ada@paris", owner="ada", holder="kernel-1")
+            taken = taken_by(anew)
+            relay.cut()
+            relay.lead_to(entry_of(anew))
+            await relay.mend()
+            assert isinstance(await editing, told.Edited)
+            assert taken == [large]
+            await until(lambda: len(anew.service._in_pieces) == 0)
+
+
+async def test_a_request_that_is_taken_back_is_not_done_and_the_line_is_free_at_once() -> None:
+    async with afar() as (house, _, connection):
+        taken = taken_by(house)
+        await connection.ask(ask.Open(session="paris"))
+        editing = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
+        await until(lambda: _done(connection) > 0)
+        connection.give_up(_number_of_large(connection))
+        with pytest.raises(EngineError, match="taken back on its way, and nothing of it was done"):
+            await editing
+        assert isinstance(await connection.ask(ask.Describe(session="paris")), told.Described)
+        await until(lambda: len(house.service._in_pieces) == 0)
+        assert [type(request).__name__ for request in taken] == ["Open", "Describe"]
+        assert isinstance(await connection.ask(edit()), told.Edited)
+
+
+async def test_somebody_else_closes_the_session_in_the_midst() -> None:
+    async with afar() as (house, _, connection):
+        await connection.ask(ask.Open(session="paris"))
+        other = await opened(entry_of(house), "kernel-2")
+        editing = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
+        await until(lambda: _done(connection) > 0)
+        await other.ask(ask.Close(session="paris"))
+        with pytest.raises(UnknownSession):
+            await editing
+        assert len(house.service._in_pieces) == 0
+        assert isinstance(await connection.ask(ask.Open(session="paris")), told.Opened)
+        await other.close()
+
+
+async def test_who_is_revoked_in_the_midst_is_told_so_and_leaves_nothing_behind() -> None:
+    async with afar() as (house, _, connection):
+        taken = taken_by(house)
+        await connection.ask(ask.Open(session="paris"))
+        editing = asyncio.ensure_future(connection.ask(edit(numbers=16 * NUMBERS)))
+        await until(lambda: _done(connection) > 0)
+        own.key_folder().revoke("ada")
+        with pytest.raises(KeyRefused, match="does not admit"):
+            await editing
+        await until(lambda: len(house.service._in_pieces) == 0)
+        assert [type(request).__name__ for request in taken] == ["Open"]
+
+
+async def test_a_request_on_its_way_goes_with_its_client() -> None:
+    async with afar() as (house, _, connection):
+        await connection.ask(ask.Open(session="paris"))
+        editing = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
+        await until(lambda: _done(connection) > 0)
+        await connection.close()
+        with pytest.raises(DjinnError):
+            await editing
+        await until(lambda: len(house.service._in_pieces) == 0)
+
+
+async def test_no_other_client_adds_to_it_or_has_it_done() -> None:
+    async with afar() as (house, _, connection):
+        taken = taken_by(house)
+        await connection.ask(ask.Open(session="paris"))
+        other = await opened(entry_of(house), "kernel-2")
+        large = edit(numbers=8 * NUMBERS)
+        editing = asyncio.ensure_future(connection.ask(large))
+        await until(lambda: _done(connection) > 0)
+        number = _number_of_large(connection)
+        with pytest.raises(EngineError, match="nothing of it was done"):
+            await other.ask(PutPiece(of=number, start=2**16, count=4, content=Array.of_bytes(b"evil")))
+        with pytest.raises(EngineError, match="nothing of it was done"):
+            await other.ask(Assemble())
+        await other.ask(ask.DropPieces(of=number))
+        await editing
+        assert taken[1:] == [large]
+        await other.close()
+
+
+async def test_a_person_has_no_more_on_the_way_than_their_quota_of_host_memory() -> None:
+    async with afar() as (house, _, connection):
+        house.service._in_pieces._budget_of = lambda person: Quota(host=2**20)
+        await connection.ask(ask.Open(session="paris"))
+        with pytest.raises(OverQuota, match=r"ada's quota of host memory is 1.00 MiB: this request has 4.00 MiB"):
+            await connection.ask(edit())
+        assert isinstance(await connection.ask(edit(numbers=NUMBERS // 4)), told.Edited)
+        assert len(house.service._in_pieces) == 0
+
+
+async def test_beside_one_of_any_size_a_person_has_no_more_on_the_way_than_is_kept_for_a_person(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(large_messages, "MOST_UNREAD", 2**20)
+    async with afar() as (_, _, connection):
+        await connection.ask(ask.Open(session="paris"))
+        first = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
+        await until(lambda: _done(connection) > 0)
+        with pytest.raises(EngineError, match="requests of yours are on their way"):
+            await connection.ask(edit())
+        assert isinstance(await first, told.Edited)
+
+
+async def test_what_is_put_together_is_read_as_a_request_is() -> None:
+    """Not one of another number, nor bytes that are none, nor one that no client sends in pieces."""
+    async with afar() as (_, _, connection):
+        number = connection._number
+        for frames_of in (
+            lambda number: codec.encode(number + 1, edit()),
+            lambda number: [b"nonsense"],
+            lambda number: codec.encode(number, ask.DropPieces(of=1)),
+        ):
+            number += 100
+            for piece in pieces_of_frames(number, frames_of(number)):
+                assert isinstance(await connection.ask(piece), PieceTaken)
+            connection._number = number - 1
+            with pytest.raises(DjinnError, match=r"no request of this number|Not a message of this protocol"):
+                await connection.ask(Assemble())
+        await connection.ask(ask.Ping())
+
+
+async def test_an_interrupt_takes_a_long_prompt_back_and_pauses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a line of 1 MB/s, in the thread of a cell; it is told how far the request is."""
+    monkeypatch.setattr(io_thread, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(io_thread, "LOOK_SECONDS", 0.05)
+    shown: list[SoFar] = []
+
+    def interrupt(progress: SoFar, *, over: bool) -> None:
+        shown.append(progress)
+        if progress.done and not over:
+            raise KeyboardInterrupt
+
+    def cell(channel: SocketChannel) -> told.Reply:
+        run = ask.Run(session="paris", tokens=tuple(range(70_000, 570_000)), max_new_tokens=1)
+        ask_for(channel, ask.Open(session="paris"))
+        channel.show_receiving(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_until_stop(channel, "paris", run, None)
+        with pytest.raises(KeyboardInterrupt):
+            run_until_stop(channel, "paris", run, lambda token: None)
+        return ask_for(channel, ask.Describe(session="paris"))
+
+    with served(tcp=True) as house:
+        taken = taken_by(house)
+        async with _slow_channel(house, 1e6) as channel:
+            described = await asyncio.to_thread(cell, channel)
+        assert isinstance(described, told.Described)
+        assert not any(isinstance(request, ask.Run | ask.Pause) for request in taken)
+        assert shown[0].way == "sent"
+        assert str(shown[0]).startswith("sending ")
+        assert shown[0].total > 2**20
+
+
+class _slow_channel:
+    """A channel over a line that carries so many bytes a second."""
+
+    def __init__(self, house: Served, bytes_per_second: float) -> None:
+        address = read_address(entry_of(house).commands)
+        self._thread = IoThread()
+        self._line = RoughLine(
+            engine=(address.host, address.port), delay_seconds=0.01, lost_share=0.0, bytes_per_second=bytes_per_second
+        )
+
+    async def __aenter__(self) -> SocketChannel:
+        await self._line.mend()
+        entry = entry_at(read_address(f"127.0.0.1:{self._line.port}"), "ada")
+        opening = functools.partial(SocketChannel, self._thread, entry, holder="kernel-1", user="ada", notebook=None)
+        self._channel = await asyncio.to_thread(opening)
+        return self._channel
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._channel.close)
+        self._line.cut()
+        self._thread.stop()
+
+
+def _pieces_of_requests(house: Served) -> list[PutPiece]:
+    """Return the list of all pieces of requests that the service takes from here on."""
+    taken: list[PutPiece] = []
+    in_pieces = house.service._in_pieces
+    put = in_pieces.put
+
+    def note(client: bytes, piece: PutPiece, answer: Callable[[told.Reply], None], key: bytes, person: Any) -> None:
+        taken.append(piece)
+        put(client, piece, answer, key, person)
+
+    in_pieces.put = note
+    return taken
+
+
+def _done(connection: Connection) -> int:
+    """Return the bytes of the oldest large request that the engine has; of one that has not begun, or is whole,
+    none."""
+    progress = connection.uploads.progress
+    return progress.done if progress is not None else 0
+
+
+def _number_of_large(connection: Connection) -> int:
+    (number,) = connection.uploads._under_way
+    return number
+
+
+def _array(request: ask.ApplyEdit) -> Array:
+    assert isinstance(request.edit, Set)
+    return request.edit.value

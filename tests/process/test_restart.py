@@ -25,22 +25,9 @@ def break_it(engine: RemoteEngine) -> str:
     return str(told.value)
 
 
-def test_a_broken_engine_says_so_and_serves_again_under_the_same_number() -> None:
-    engine = dj.load("fake")
-    assert "The accounting does not agree." in break_it(engine)
-    again = dj.load("fake")
-    assert again.entry is not None
-    assert engine.entry is not None
-    assert (again.entry.pid, again.entry.log) == (engine.entry.pid, engine.entry.log)
-    assert again.entry.commands != engine.entry.commands
-    assert again.session("paris").run([1], max_new_tokens=2).tokens == (1, 2)
-    assert dj.engines() == (again.entry,)
-
-
 def test_who_loads_while_it_begins_anew_waits_for_it() -> None:
     """Two kernels load in the moment in which no engine can be found."""
     engine = dj.load("fake")
-    assert engine.entry is not None
     code = "input(); tell(dj.load('fake').entry.pid)"
     kernels = [Kernel(code), Kernel(code)]
     break_it(engine)
@@ -52,16 +39,18 @@ def test_who_loads_while_it_begins_anew_waits_for_it() -> None:
 
 
 def test_it_begins_anew_so_often_and_then_ends() -> None:
-    first = dj.load("fake").entry
-    assert first is not None
-    for _ in range(registration.MOST):
-        break_it(dj.load("fake"))
+    """Under the same number, with the same log."""
+    first = dj.load("fake")
+    told = [break_it(dj.load("fake")) for _ in range(registration.MOST)]
+    assert "The accounting does not agree." in told[0]
     last = dj.load("fake")
-    assert last.entry is not None
-    assert last.entry.pid == first.pid
+    assert (last.entry.pid, last.entry.log) == (first.entry.pid, first.entry.log)
+    assert last.entry.commands != first.entry.commands
+    assert dj.engines() == (last.entry,)
+    assert last.session("rome").run([1], max_new_tokens=2).tokens == (1, 2)
     break_it(last)
     await_end(last.entry)
-    assert dj.load("fake").entry.pid != first.pid  # type: ignore[union-attr]
+    assert dj.load("fake").entry.pid != first.entry.pid  # type: ignore[union-attr]
     (log,) = registry_folder().glob("*.log")
     assert "The accounting does not agree." in log.read_text()
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.wire import codec, protocol
-from djinn_jupyter.wire.replies import Failed, Opened, Pong, Welcome
+from djinn_jupyter.wire.replies import Opened, Pong, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Open, Ping, Request, Shutdown
 from tests.process.served import Served, served
 from tests.wire import strategies
@@ -120,7 +120,6 @@ def test_of_too_many_frames_only_those_are_kept_that_it_takes_to_refuse_them(
     monkeypatch.setattr(codec, "decode_request", lambda frames: kept.append(len(frames)) or decode(frames))
     attacker.send([*codec.encode(77, Ping()), *[b""] * (3 * codec.MAX_FRAMES)])
     refused = attacker.reply_to(77)
-    assert isinstance(refused, Failed)
     assert refused.code == "MessageTooLarge"
     assert f"more than {codec.MAX_FRAMES} frames" in refused.message
     assert attacker.ask(Ping()) == honest.ask(Ping()) == Pong()
@@ -138,7 +137,7 @@ def test_what_claims_more_than_it_carries_is_refused(honest: Raw, attacker: Raw)
         {"dtype": "uint8", "shape": [1], "frame": 2**40},
         {"dtype": "uint8", "shape": ["1"], "frame": 0},
     ):
-        body["edit"]["value"] = header  # type: ignore[index]
+        body["edit"]["value"] = header
         attacker.send([msgspec.msgpack.encode({"id": 1, "body": body}), b"x"])
         assert honest.ask(Ping()) == Pong()
 

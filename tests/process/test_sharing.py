@@ -76,9 +76,9 @@ class Side:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen([sys.executable, *words], env=self.environment, text=True, **pipes)  # type: ignore[call-overload]
+        process = subprocess.Popen([sys.executable, *words], env=self.environment, text=True, **pipes)
         self.started.append(process)
-        return process  # type: ignore[no-any-return]
+        return process
 
     def says(self, *words: str) -> str:
         return self.start(*words).communicate(timeout=SECONDS)[0]
@@ -112,7 +112,6 @@ def test_every_command_of_the_page_does_what_it_says(sides: dict[str, Side], tmp
     admitted = box.djinn(KEY.sub(public, allow))
     engines = KEY.findall(admitted)[0]
     served = box.start("-m", "djinn_jupyter.cli.main", *serve.replace("0.0.0.0:5556", "127.0.0.1:*").split())
-    assert served.stdout is not None
     lines = []
     while not (found := LISTENS.search(line := served.stdout.readline())):
         assert line, lines

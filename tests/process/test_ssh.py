@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,20 +16,18 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
+import djinn_jupyter.cli.main as cli
+from djinn_evaluation.commands.experiment import UNDECIDED
+from djinn_evaluation.timing import checkpoint_cost
 from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.errors import (
-    EngineUnavailable,
-    KeyRefused,
-    ModelNotFound,
-    UsageError,
-    VersionMismatch,
-)
+from djinn_jupyter.errors import EngineUnavailable, KeyRefused, ModelNotFound, UsageError, VersionMismatch
 from djinn_jupyter.link.registry import is_alive, read_entry
 from djinn_jupyter.remote import road
 from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.remote.ssh import read_place
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, Entry
+from tests.evaluation.test_afar import COST
 from tests.process.sshd import Sshd, sshd
 
 ROOT = Path(__file__).parents[2]
@@ -208,3 +207,24 @@ def test_a_place_is_a_login_and_a_path() -> None:
     place = read_place("ssh://anna@gpu-box:22/opt/venv/bin/djinn")
     assert (place.login, place.host, place.path) == ("ssh://anna@gpu-box:22", "gpu-box", "/opt/venv/bin/djinn")
     assert read_place("ssh://gpu-box/").path is None
+
+
+@pytest.mark.slow
+def test_an_experiment_measures_an_engine_through_ssh(
+    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"PYTHONPATH": str(ROOT), **far_folders(tmp_path / "box" / "home")}
+    with sshd(tmp_path / "box", environment) as box:
+        monkeypatch.setenv("PATH", str(box.bin), prepend=os.pathsep)
+        engine = dj.load("demo", at=AT, page_positions=16, threads=1, device="cpu")
+        chosen = [word for setting in COST for word in ("--set", setting)]
+        there = ["--server", AT, "--output-dir", str(tmp_path / "found")]
+        assert cli.main(["experiment", "checkpoint-cost", "--profile", "small", *there, *chosen]) == UNDECIDED
+        found = json.loads((tmp_path / "found" / checkpoint_cost.FILE).read_text())
+        assert found["neighbour_tokens_per_s"]["alone"] > 0
+        assert "the link of its machine is not seen from here" in found["reasons"]["link"]
+        assert found["reached_over_a_line"]["round_trip_ms"] > 0
+        assert engine.sessions() == ()
+        loading._channels.close()
+        for entry in far_entries(box):
+            os.kill(entry.pid, signal.SIGTERM)

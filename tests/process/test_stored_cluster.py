@@ -121,6 +121,5 @@ def test_a_session_moves_to_a_machine_with_all_its_bits(placed: RemoteEngine, ma
     assert moved.resume().logits.tobytes() == plain.logits.tobytes()
     moved.checkpoint("noon")
     assert placed.restore("noon", "paris").describe().exactness == "exact"
-    assert there.entry is not None
     moved.close()
     assert main(["cluster", "stop", str(there.entry.identity)]) == 0

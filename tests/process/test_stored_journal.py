@@ -18,7 +18,7 @@ from djinn_jupyter.api.engine import RemoteEngine, await_end
 from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.errors import ClaimLost, DjinnError, EngineUnavailable, StorageFailed, UsageError
 from djinn_jupyter.link.registry import is_alive
-from tests.process.machines_apart import PROMPT, Start, machines_apart, save_model
+from tests.process.machines_apart import PROMPT, Start, machines_apart
 from tests.process.s3_server import SECRET, Server, needs_s3, server
 from tests.waiting import until
 
@@ -27,19 +27,13 @@ PLACE = "s3://lab/djinn"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), needs_s3]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
-def start(model: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    with machines_apart(model, tmp_path, monkeypatch, shared_journal=PLACE) as start:
+def start(llama: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    with machines_apart(llama, tmp_path, monkeypatch, shared_journal=PLACE) as start:
         yield start
 
 
 def kill(engine: RemoteEngine) -> None:
-    assert engine.entry is not None
     os.kill(engine.entry.pid, signal.SIGKILL)
     await_end(engine.entry)
 
@@ -53,7 +47,6 @@ def test_a_session_goes_on_bit_for_bit_after_its_machine_is_lost(start: Start, s
     session = first.session("paris")
     session.breakpoint("resid_post.4", when="step == 2")
     stop = session.run(PROMPT, max_new_tokens=6)
-    assert isinstance(stop, Paused)
     hidden, logits = stop.hidden.tobytes(), plain.logits.tobytes()
     kill(first)
 
@@ -74,7 +67,6 @@ def test_a_session_goes_on_bit_for_bit_after_its_machine_is_lost(start: Start, s
 
 def test_of_two_engines_that_live_the_newer_has_the_sessions(start: Start) -> None:
     older = start("a")
-    assert older.entry is not None
     session = older.session("paris")
     logits = session.run(PROMPT, max_new_tokens=6).logits.tobytes()
     session.breakpoint("resid_post.4", when="step == 2")
@@ -95,9 +87,7 @@ def test_an_engine_that_ends_in_order_is_followed_at_once_and_keeps_its_bits(sta
     session = first.session("paris")
     session.breakpoint("resid_post.4", when="step == 2")
     stop = session.run(PROMPT, max_new_tokens=6)
-    assert isinstance(stop, Paused)
     hidden = stop.hidden.tobytes()
-    assert first.entry is not None
     os.kill(first.entry.pid, signal.SIGTERM)
     await_end(first.entry)
     again = start("a").session("paris")
@@ -137,7 +127,6 @@ class Answered(threading.Thread):
 
 def test_a_store_that_is_away_is_told_and_an_engine_past_its_lease_stops(start: Start, server: Server) -> None:
     engine = start("a")
-    assert engine.entry is not None
     session = engine.session("paris")
     first = session.run(PROMPT, max_new_tokens=2)
     assert first.reply.not_kept is None
@@ -159,10 +148,10 @@ def test_a_store_that_is_away_is_told_and_an_engine_past_its_lease_stops(start: 
 
 
 def test_an_engine_does_not_start_where_there_is_no_place_for_its_journal(
-    model: Path, server: Server, runtime: Path
+    llama: Path, server: Server, runtime: Path
 ) -> None:
     with pytest.raises(UsageError, match=r"There is no place for a journal at s3://nobody/djinn .*: make its bucket"):
-        dj.load(model, shared_journal="s3://nobody/djinn")
+        dj.load(llama, shared_journal="s3://nobody/djinn")
     server.stop()
     with pytest.raises(StorageFailed, match=r"^s3://lab/djinn could not be written to \(Could not connect"):
-        dj.load(model, shared_journal=PLACE)
+        dj.load(llama, shared_journal=PLACE)

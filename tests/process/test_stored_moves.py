@@ -13,7 +13,7 @@ from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.wire import requests as ask
-from tests.process.machines_apart import PROMPT, Machine, killed, machines_apart, save_model
+from tests.process.machines_apart import PROMPT, Machine, killed, machines_apart
 from tests.process.s3_server import Server, needs_s3, server
 
 __all__ = ["server"]
@@ -29,14 +29,9 @@ WAYS = {
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), needs_s3]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
-def start(model: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    with machines_apart(model, tmp_path, monkeypatch) as start:
+def start(llama: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    with machines_apart(llama, tmp_path, monkeypatch) as start:
         yield start
 
 

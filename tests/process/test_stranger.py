@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import djinn_jupyter as dj
-from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import await_end
-from djinn_jupyter.link.registry import running_engines
+from tests.engines import own_registry
 from tests.threads import one_thread
 
 pytestmark = pytest.mark.processes
@@ -103,14 +100,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A registry of one's own, whose engines end with this module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
-        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+    with own_registry(tmp_path_factory.mktemp("own")):
         yield
-        for entry in running_engines():
-            os.kill(entry.pid, signal.SIGTERM)
-            await_end(entry)
-        loading._channels.close()
 
 
 def said(path: str, *words: object) -> str:

@@ -14,7 +14,6 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.sender import MISSED, NOT_SENT, PeerQueues, Sender
 from djinn_jupyter.engine.process.service import NOT_TAKEN
 from djinn_jupyter.engine.process.transport import MESSAGE_BYTES, bytes_of
-from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.remote.engine import large_messages as unread_module
 from djinn_jupyter.remote.engine.large_messages import FULL_SECONDS, LUMP_BYTES, RepliesInPieces, Unread
@@ -25,6 +24,7 @@ from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
+from tests.engines import admit
 from tests.process.fake_engine import FakeEngine, FakeSession
 from tests.process.served import Served, served
 from tests.waiting import until
@@ -38,11 +38,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
 def house(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> Iterator[Served]:
     """An engine whose logits have a MiB, and that lets a person leave four unread."""
     monkeypatch.setattr(unread_module, "MOST_UNREAD", 4 * MIB)
-    folder = own.key_folder()
-    for name in ("anna", "bert"):
-        own.draw_own(name)
-        folder.allow(folder.own(name).public, name)
-    folder.trust("127.0.0.1", own.of_engines_here().public)
+    admit("anna", "bert")
     with served(tcp=True) as house:
         receive = house.clients.receive
 
@@ -54,7 +50,7 @@ def house(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> Iterator[Served]:
             else:
                 receive(peer, request, answer, person, known_as)
 
-        house.clients.receive = answer_large  # type: ignore[method-assign]
+        house.clients.receive = answer_large
         yield house
 
 
@@ -68,7 +64,6 @@ class Reader:
     """A client over TCP that reads when it is told to."""
 
     def __init__(self, context: zmq.Context[Any], house: Served, key: str) -> None:
-        assert house.service.listens is not None
         entry = entry_at(read_address(house.service.listens), key)
         self._socket = context.socket(zmq.DEALER)
         for option, value in ((zmq.LINGER, 0), (zmq.RCVHWM, 1), (zmq.RCVTIMEO, 120_000), (zmq.RCVBUF, 2**16)):
@@ -184,7 +179,7 @@ class Router:
 def test_events_for_one_who_does_not_read_are_dropped_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread_module, "MOST_UNREAD", 2 * LUMP_BYTES)
     router = Router()
-    queues = PeerQueues(router, 10, lambda peer: ADA)  # type: ignore[arg-type]
+    queues = PeerQueues(router, 10, lambda peer: ADA)
     event = codec.encode_event(1, told.SessionClosed(session="main"))
     reply: list[codec.WireFrame] = [bytes(2 * LUMP_BYTES)]
     queues.send_event(b"1", event)
@@ -200,7 +195,7 @@ def test_events_for_one_who_does_not_read_are_dropped_and_it_is_said(monkeypatch
 
 def test_what_waits_counts_until_it_is_sent_or_dropped() -> None:
     router = Router()
-    queues = PeerQueues(router, 10, lambda peer: ADA)  # type: ignore[arg-type]
+    queues = PeerQueues(router, 10, lambda peer: ADA)
     reply: list[codec.WireFrame] = [bytes(LUMP_BYTES)]
     router.takes = False
     for peer in (b"1", b"1", b"2"):
@@ -218,7 +213,7 @@ def test_beyond_the_bound_a_sentence_is_sent_and_then_the_connection_closed(monk
     monkeypatch.setattr(unread_module, "MOST_UNREAD", 2 * LUMP_BYTES)
     monkeypatch.setattr(unread_module, "SENTENCES_BYTES", LUMP_BYTES)
     router = Router()
-    queues = PeerQueues(router, 10, lambda peer: ADA)  # type: ignore[arg-type]
+    queues = PeerQueues(router, 10, lambda peer: ADA)
     cut: list[bytes] = []
     clients = ClientTable(FakeEngine(), shut_down=lambda: None)
     sender = Sender(clients, {}, AdmittedKeys(None), Lines(RepliesInPieces()), queues, cut.append)

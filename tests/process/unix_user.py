@@ -69,13 +69,11 @@ class UnixUser:
         return self.ends()
 
     def begin(self, code: str) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(code) + "\n")
         self._process.stdin.flush()
 
     def ends(self) -> str:
         """Return what the code that was begun printed."""
-        assert self._process.stdout is not None
         said: Any = json.loads(self._process.stdout.readline())
         return str(said)
 
@@ -87,6 +85,5 @@ class UnixUser:
         return self.says(f"print(may_open({path!r}), end='')") == "True"
 
     def end(self) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)

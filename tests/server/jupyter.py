@@ -29,8 +29,7 @@ class Jupyter:
 
     @property
     def extension(self) -> DjinnServer:
-        extension: DjinnServer = self.app.extension_manager.extension_points["djinn_jupyter"].app
-        return extension
+        return self.app.extension_manager.extension_points["djinn_jupyter"].app
 
     async def fetch(self, path: str, body: object = None, *, token: str | None = "", **options: Any) -> HTTPResponse:
         """Send a request, a POST where there is a body; without a token where `token` is None."""
@@ -44,8 +43,7 @@ class Jupyter:
         return await AsyncHTTPClient().fetch(request, raise_error=False)
 
     async def engines(self) -> list[Json]:
-        found: list[Json] = json.loads((await self.fetch("djinn/api/engines")).body)["engines"]
-        return found
+        return json.loads((await self.fetch("djinn/api/engines")).body)["engines"]
 
     async def ask(self, engine: str, request: str, **fields: object) -> tuple[int, Json]:
         answer = await self.fetch(f"djinn/api/engines/{engine}/ask", {"request": request, **fields})

@@ -16,12 +16,12 @@ from djinn_jupyter.link.channel import Channels
 from djinn_jupyter.link.io_thread import IoThread
 from djinn_jupyter.link.registry import registry_folder, running_engines
 from djinn_jupyter.remote import addresses
-from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.server import monitor
 from djinn_jupyter.wire.own import process_mark
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.requests import Open
+from tests.engines import admit
 from tests.process.relay import Relay
 from tests.process.served import Served, served
 from tests.server.jupyter import Jupyter, jupyter_server
@@ -30,10 +30,7 @@ from tests.server.jupyter import Jupyter, jupyter_server
 @pytest.fixture
 def afar(runtime: Path) -> Iterator[Served]:
     """An engine that admits ada over TCP, and stands in no registry of this machine."""
-    own.draw_own("ada")
-    folder = own.key_folder()
-    folder.allow(folder.own("ada").public, "ada")
-    folder.trust("127.0.0.1", own.of_engines_here().public)
+    admit("ada")
     with served(tcp=True) as serving:
         yield serving
 
@@ -46,7 +43,6 @@ async def jupyter(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 def entry_of(afar: Served) -> Entry:
-    assert afar.service.listens is not None
     return entry_at(read_address(afar.service.listens), "ada")
 
 

@@ -26,12 +26,12 @@ def routes(router: RuleRouter) -> Iterator[tuple[str, type[RequestHandler]]]:
         if isinstance(rule.target, RuleRouter):
             yield from routes(rule.target)
         elif isinstance(rule.target, type) and rule.target.__module__.startswith("djinn_jupyter"):
-            pattern = rule.matcher.regex.pattern  # type: ignore[attr-defined]
+            pattern = rule.matcher.regex.pattern
             yield re.sub(r"\(.*\)", "fake-0-1", pattern).strip("^$").lstrip("/"), rule.target
 
 
 def served_by(jupyter: Jupyter) -> list[tuple[str, type[RequestHandler]]]:
-    return list(routes(jupyter.app.web_app.default_router))  # type: ignore[arg-type]
+    return list(routes(jupyter.app.web_app.default_router))
 
 
 def answered(endpoint: type[RequestHandler]) -> list[str]:

@@ -94,7 +94,7 @@ async def test_who_was_away_finds_the_last_outcomes(engine: Served, jupyter: Jup
     moves = []
     for _ in range(OUTCOMES_KEPT + 3):
         _, accepted = await jupyter.ask(fake, "Run", session="paris", tokens=[1], max_new_tokens=1)
-        await window.until(lambda m, move=accepted["move"]: m["live"] == "outcome" and m["move"] == move)  # type: ignore[misc]
+        await window.until(lambda m, move=accepted["move"]: m["live"] == "outcome" and m["move"] == move)
         moves.append(accepted["move"])
     late = await jupyter.listen()
     assert [outcome["move"] for outcome in (await late.hear())["outcomes"]] == moves[3:]
@@ -152,7 +152,7 @@ async def test_a_window_that_does_not_read_holds_nobody_up_and_is_resynced(
     await window.close()
 
 
-def _paused(engine: Served, name: str):  # type: ignore[no-untyped-def]
+def _paused(engine: Served, name: str):
     from tests.process.fake_engine import FakeSession
 
     return engine.engine._paused(FakeSession(name=name, owner="ada", holder=None), "step")

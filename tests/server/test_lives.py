@@ -14,9 +14,9 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import await_end
 from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire.registry import Entry
+from tests.engines import end_all
 from tests.server.jupyter import Jupyter, Window, jupyter_server
 
 pytestmark = pytest.mark.alone
@@ -33,15 +33,12 @@ async def jupyter(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         yield server
     for entry in running_engines():
         os.kill(entry.pid, signal.SIGCONT)
-        os.kill(entry.pid, signal.SIGTERM)
-        await_end(entry)
-    loading._channels.close()
+    end_all()
 
 
 async def start(model: str, window: Window, **options: Any) -> Entry:
     """Start an engine and wait until the window sees that it can be spoken to."""
     entry = (await asyncio.to_thread(dj.load, model, **options)).entry
-    assert entry is not None
     await window.until_seen(lambda engines: engines.get(entry.id, {}).get("found", {}).get("state") == "ready")
     return entry
 
@@ -78,7 +75,7 @@ async def test_an_engine_that_hangs_holds_no_other_up(jupyter: Jupyter, root: Pa
         assert (status, failed["code"]) == (504, "EngineUnavailable")
     for name in ("a", "b", "c"):
         assert (await jupyter.ask(well.id, "Open", session=name))[0] == 200
-        await window.until_seen(lambda engines, name=name: name in engines[well.id]["sessions"])  # type: ignore[misc]
+        await window.until_seen(lambda engines, name=name: name in engines[well.id]["sessions"])
     os.kill(hung.pid, signal.SIGCONT)
     assert (await jupyter.ask(hung.id, "Open", session="d"))[0] == 200
     await window.until_seen(lambda engines: "d" in engines[hung.id]["sessions"])

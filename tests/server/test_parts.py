@@ -48,7 +48,7 @@ class Listener(Reader):
 
     def __init__(self, posted: list[bytes]) -> None:
         super().__init__(send=lambda message: asyncio.sleep(0), snapshot=lambda: b"")
-        self.post = posted.append  # type: ignore[method-assign]
+        self.post = posted.append
 
 
 def session(name: str = "paris", holder: str | None = None, tokens: int = 0, idle: float = 0.0) -> SessionDescription:
@@ -139,7 +139,7 @@ def _idle(since: float, seconds: float) -> LiveEngine:
     ],
 )
 def test_what_a_cell_is_told_to_load_means_the_engine(identity: Identity) -> None:
-    args = read(LoadingMagics.djinn_load.parser, load_words(identity))  # type: ignore[attr-defined]
+    args = read(LoadingMagics.djinn_load.parser, load_words(identity))
     assert identity == part_of(Identity, chosen(GivenOptions, args), model=args.model)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import queue
-import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +15,7 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_evaluation.machine import computed_on
-from djinn_jupyter.api import loading
-from djinn_jupyter.api.engine import await_end
-from djinn_jupyter.link.registry import running_engines
+from tests.engines import end_all
 from tests.server.jupyter import Json, Jupyter, jupyter_server
 
 pytestmark = pytest.mark.processes
@@ -48,10 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def engines_end(runtime: Path) -> Iterator[None]:
     yield
-    for entry in running_engines():
-        os.kill(entry.pid, signal.SIGTERM)
-        await_end(entry)
-    loading._channels.close()
+    end_all()
 
 
 @pytest.fixture
@@ -125,7 +118,7 @@ async def test_a_session_is_paused_over_rest_while_its_kernel_is_busy(jupyter: J
     await window.until_seen(lambda engines: engines[engine]["sessions"][name]["described"]["state"] == "paused")
     await window.until_seen(lambda engines: engines[engine]["sessions"][name]["kernel"]["state"] == "idle")
     restarted: asyncio.Queue[str] = asyncio.Queue()
-    jupyter.extension.monitor.kernel_restarted = restarted.put_nowait  # type: ignore[method-assign]
+    jupyter.extension.monitor.kernel_restarted = restarted.put_nowait
     await jupyter.fetch(f"api/kernels/{kernel.number}/restart", "")
     assert await restarted.get() == kernel.number
     status, resumed = await jupyter.ask(engine, "Step", session=name)
@@ -142,7 +135,6 @@ def _is_busy(session: Json | None) -> bool:
 
 async def test_a_browser_sees_what_the_verbs_in_python_see(jupyter: Jupyter, model: Path) -> None:
     engine = await asyncio.to_thread(dj.load, model, dtype="float32", device=computed_on(), threads=1)
-    assert engine.entry is not None
     number = engine.entry.id
     session = await asyncio.to_thread(engine.session, "paris")
     jupyter.extension.monitor._look()
@@ -157,7 +149,7 @@ async def test_a_browser_sees_what_the_verbs_in_python_see(jupyter: Jupyter, mod
     for request in ("Resume", "Back", "Resume"):
         status, accepted = await jupyter.ask(number, request, session="paris")
         assert (status, accepted["reply"]) == (202, "Accepted")
-        last = await window.until(lambda m, move=accepted["move"]: m["live"] == "outcome" and m["move"] == move)  # type: ignore[misc]
+        last = await window.until(lambda m, move=accepted["move"]: m["live"] == "outcome" and m["move"] == move)
     _, logits = await jupyter.ask(number, "ReadLogits", session="paris")
     assert _bytes(logits["logits"]) == (await asyncio.to_thread(session.logits)).tobytes()
     session.clear()

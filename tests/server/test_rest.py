@@ -184,7 +184,7 @@ async def test_what_fails_has_a_fitting_status(engine: Served, jupyter: Jupyter)
 
 
 async def test_a_request_that_takes_too_long_says_so(engine: Served, root: Path) -> None:
-    engine.engine.accept = lambda request, holder, reply, known_as=None: None  # type: ignore[assignment,method-assign]
+    engine.engine.accept = lambda request, holder, reply, known_as=None: None
     async with jupyter_server(root, ask_seconds=0.1) as jupyter:
         for request in ("Describe", "Resume"):
             status, failed = await ask(jupyter, request, session="paris")
@@ -221,7 +221,7 @@ async def test_an_engine_is_told_for_which_notebook_a_window_asks(engine: Served
         taken.append(request)
         accept(request, holder, reply, known_as)
 
-    engine.engine.accept = seen  # type: ignore[method-assign]
+    engine.engine.accept = seen
     address = f"djinn/api/engines/{await engine_id(jupyter)}/ask?notebook=work/rome.ipynb"
     await jupyter.fetch(address, {"request": "Close", "session": "paris"})
     (closed,) = [request for request in taken if isinstance(request, Close)]

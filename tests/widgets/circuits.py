@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from djinn_jupyter.methods.circuits.api.circuits import Circuit, CircuitCurve, Interval
 from djinn_jupyter.methods.circuits.request import CircuitRecipe, CircuitsRun, RunCircuits
-from tests.magics.swept import PROVENANCE
+from tests.magics.methods import PROVENANCE
 from tests.widgets import edged
 
 DRAWN = Interval(confidence=0.95, resamples=1000, seed=0)
@@ -33,7 +33,7 @@ def circuit(count: int = 9, shares: tuple[float, ...] = SHARES) -> Circuit:
     scores = [score for *_, score in chosen]
     stop = edged.STOP if len(shares) == 1 else None
     told = {"how": "the largest scores", "stop": stop, "engine": "demo-1"}
-    return Circuit(replies, scores=scores, of=len(found), **asdict(DRAWN), **told)  # type: ignore[arg-type]
+    return Circuit(replies, scores=scores, of=len(found), **asdict(DRAWN), **told)
 
 
 def curve() -> CircuitCurve:

@@ -41,4 +41,4 @@ def _is_before(writer: str, reader: str) -> bool:
 
 
 def found(**fields: object) -> Edges:
-    return Edges([edges_attributed(**fields)], engine="demo-1")  # type: ignore[arg-type]
+    return Edges([edges_attributed(**fields)], engine="demo-1")

@@ -29,4 +29,4 @@ def graph_made(*, stop: StopIdentity | None = STOP, metric: str = "logit(' x') -
 
 
 def found(**fields: object) -> AttributionGraph:
-    return AttributionGraph(graph_made(**fields), engine="demo-1")  # type: ignore[arg-type]
+    return AttributionGraph(graph_made(**fields), engine="demo-1")

@@ -1,13 +1,19 @@
-"""All cards: well-formed, without scripts, legible without a kernel, the same on every run."""
+"""Cards are small, static and well formed; what influences a stop stands on them."""
 
 from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 
+from djinn_jupyter.api.influences import influence_lines
+from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.readings import Change, Influences, Override
+from tests.widgets import samples
+from tests.widgets.cards import CARDS_OF_INFLUENCES as SHOWN
 from tests.widgets.cards import all_cards
 
 CARDS = all_cards()
@@ -56,7 +62,6 @@ def test_markup_is_well_formed_and_static(card: View) -> None:
 
 def test_styles_touch_nothing_outside_the_card(card: View) -> None:
     sheet = re.search(r"<style>(.*?)</style>", card.html, re.DOTALL)
-    assert sheet is not None
     rules = re.sub(r"@container \(max-width:\d+px\)\{", "", sheet[1])
     selectors = [s for group in re.findall(r"([^{}]+)\{", rules) for s in group.strip("} ").split(",")]
     assert all(selector.strip().startswith(".djinn") for selector in selectors)
@@ -64,7 +69,6 @@ def test_styles_touch_nothing_outside_the_card(card: View) -> None:
 
 def test_a_card_carries_the_rules_of_its_own_classes_only(card: View) -> None:
     sheet = re.search(r"<style>(.*?)</style>", card.html, re.DOTALL)
-    assert sheet is not None
     markup = card.html.replace(sheet[0], "")
     assert len(sheet[0]) < 5_100, "all rules together are 6,500"
     named = set(re.findall(r"\.(dj-[a-z]+)", sheet[1]))
@@ -122,3 +126,54 @@ def test_tokens_are_text_never_markup() -> None:
     assert "<b>" not in CARDS["stop"].html
     assert "&lt;b&gt;" in CARDS["stop"].html
     assert "<b>" not in CARDS["breakpoints"].html
+
+
+LINES = [
+    "in force: rule 1: add [256] x 4 at resid_post.2 (relative size 0.312)",
+    "in force: rule 2: scale 2 at resid_post.6 (not met yet: it lies ahead of the stop)",
+    "put in place: zero at z.1[3], position 4 (relative size 1.00)",
+    "before this pass: positions 0-3: rule 1: add [256] x 4 at resid_post.2",
+]
+
+
+def test_all_influences_are_told_once() -> None:
+    assert influence_lines(samples.influences()) == LINES
+
+
+def test_stop_and_effect_tell_them_in_text_and_markup() -> None:
+    for card in SHOWN:
+        for line in LINES:
+            assert line in card.plain
+            assert line.partition(": ")[2].partition(" (")[0] in card.html
+
+
+def test_the_adapter_that_a_stop_is_computed_with_is_told_first() -> None:
+    told = msgspec.structs.replace(samples.influences(), adapter="sql")
+    assert influence_lines(told) == ["computed with: the adapter sql", *LINES]
+    card = views.stop_view(samples.paused(influences=told))
+    assert "computed with: the adapter sql" in card.plain
+    assert "the adapter sql" in card.html
+
+
+def test_edits_of_the_stop_have_their_sizes() -> None:
+    what = "zero at z.5[6], position 4"
+    told = Influences(overrides=(Override(site="z.5", changes=(Change(what=what, relative_size=1.0),)),))
+    assert influence_lines(told, (what,)) == [f"edited: {what} (relative size 1.00)"]
+
+
+def test_a_rule_that_has_ended_and_a_value_without_a_note_are_told() -> None:
+    ended = Change(what="scale 2 at resid_post.2", rule=3, relative_size=1.0)
+    told = Influences(overrides=(Override(site="z.1", changes=()), Override(site="resid_post.2", changes=(ended,))))
+    assert influence_lines(told) == [
+        "put in place: z.1: a value put in place; what made it was not noted",
+        "put in place: rule 3, since ended: scale 2 at resid_post.2 (relative size 1.00)",
+    ]
+
+
+def test_a_stop_that_is_past_says_so_and_nothing_else_changes() -> None:
+    view = views.stop_view(samples.paused())
+    assert view.since is not None
+    past = view.since("moved on since")
+    assert "moved on since" in past.html
+    assert "dj-dot dj-paused" not in past.html
+    assert past.plain == f"{view.plain}\n(moved on since)"

@@ -1,10 +1,11 @@
-"""The graph of edges: nothing meets anything in it, and the view says what it was read from."""
+"""Graphs are laid out so that nothing meets: edges, circuits, attribution graphs and the tree of sessions."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
+from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -12,9 +13,13 @@ import pytest
 
 from djinn_jupyter.api.arrays import from_numpy
 from djinn_jupyter.methods.circuits.api.edges import Edges
-from djinn_jupyter.methods.circuits.card.circuit import MIME, MOST, edges_view
+from djinn_jupyter.methods.circuits.card import edge_layout
+from djinn_jupyter.methods.circuits.card.circuit import MIME, MOST, circuit_view, curve_view, edges_view
 from djinn_jupyter.methods.circuits.card.edge_layout import BETWEEN, GAP, HEIGHT, NODE, EdgeLayout, laid_out
-from tests.widgets import edged
+from djinn_jupyter.methods.graphs.card import attribution_graph_view
+from djinn_jupyter.widgets import tree, views
+from djinn_jupyter.widgets.charts import series_chart
+from tests.widgets import circuits, edged, graphed, trees
 
 POINTS = 24
 
@@ -22,7 +27,6 @@ POINTS = 24
 def sampled(path: str) -> list[tuple[float, float]]:
     """Return points of a way: its curves and its straight parts."""
     start = re.match(r"M([\d.-]+),([\d.-]+)", path)
-    assert start is not None
     at, points = (float(start[1]), float(start[2])), []
     for kind, rest in re.findall(r"([CV])([^CV]*)", path):
         if kind == "V":
@@ -166,3 +170,111 @@ def test_pairs_are_averaged_and_each_may_have_its_own_metric() -> None:
     assert found.metric == "a and each pair's own"
     assert found.stop is None
     assert "EAP, 2 pairs" in edges_view(found).html
+
+
+def test_the_graph_has_the_kept_edges_and_the_facts_the_faithfulness_with_its_interval() -> None:
+    circuit = circuits.circuit(shares=(0.6, 0.7, 0.6, 0.7, 0.65))
+    view = circuit_view(circuit)
+    graph = view.drawn[1]
+    assert [(one["writer"], one["reader"]) for one in graph["edges"]] == circuit.edges
+    assert (graph["kind"], graph["how"], graph["session"]) == ("circuit", "the largest scores, 5 pairs", None)
+    assert graph["model"] == circuit.made[0].by.model
+    assert circuit.interval is not None
+    low, high = circuit.interval
+    assert f"faithfulness: 65.0%, {low:.1%} to {high:.1%} (95% by 1,000 resamples of 5 pairs)" in view.plain
+    assert f"edges: 9 of {circuit.of} kept; all others carry the corrupted line" in view.plain
+    assert "circuit: 0.950" in view.plain
+    assert view.html.count("<tr>") == 1 + 9 + 5
+
+
+def test_of_one_pair_there_is_no_interval_and_a_click_stops_its_session() -> None:
+    view = circuit_view(circuits.circuit(shares=(0.5,)), top=4)
+    assert "faithfulness: 50.0%; no interval: it is drawn from 5 pairs or more" in view.plain
+    assert "9 of 46 kept; the 4 largest are shown" in view.plain
+    graph = view._repr_mimebundle_()[MIME]
+    assert (graph["engine"], graph["session"], len(graph["edges"])) == ("demo-1", "work/paris.ipynb", 4)
+
+
+def test_a_circuit_without_edges_draws_none() -> None:
+    view = circuit_view(circuits.circuit(0))
+    assert view.drawn is None
+    assert "0 of 46 kept" in view.plain
+
+
+def test_a_curve_has_a_row_for_each_size_and_the_areas() -> None:
+    curve = circuits.curve()
+    view = curve_view(curve)
+    rows = [line.split() for line in view.plain.splitlines()[2:5]]
+    assert [row[:3] for row in rows] == [["10.0%", "5", "20.0%"], ["20.0%", "9", "65.0%"], ["100.0%", "46", "100.0%"]]
+    assert f"CPR: {curve.cpr:.3f}" in view.plain
+    assert f"CMD: {curve.cmd:.3f}" in view.plain
+    assert view.html.count("<img") == 1
+    assert "10.0% 20.0%" in view.html
+
+
+def test_a_faithfulness_that_rounds_to_none_has_no_sign() -> None:
+    view = circuit_view(circuits.circuit(shares=(-1e-6,)))
+    assert "faithfulness: 0.0%; no interval: it is drawn from 5 pairs or more" in view.plain
+
+
+def test_the_sizes_of_mib_have_labels_that_do_not_meet() -> None:
+    sizes = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+    chart = unquote(series_chart(sizes, [[-0.0001, *sizes[1:]]], name="share", alt="", spelled="{:.0%}".format))
+    labels = re.findall(r'<text x="(\d+)" y="196"[^>]*>([\d.]+)<', chart)
+    places = [int(x) for x, _ in labels]
+    assert [label for _, label in labels][-3:] == ["0.2", "0.5", "1"]
+    assert len(labels) < len(sizes)
+    assert all(b - a >= 7 * len("0.00") for a, b in itertools.pairwise(places))
+    assert "-0%" not in chart
+
+
+def test_a_node_stops_at_its_feature_at_its_position() -> None:
+    shown = attribution_graph_view(graphed.found())
+    assert shown.drawn is not None
+    mime, drawing = shown.drawn
+    assert mime == MIME
+    assert json.loads(json.dumps(drawing, allow_nan=False)) == drawing
+    nodes = {one["label"]: one for one in drawing["nodes"]}
+    assert (nodes["L0 #3 @1"]["site"], nodes["L0 #3 @1"]["when"]) == ("tc.0[3]", "position == 1")
+    assert (nodes[" extrao…"]["site"], nodes[" extrao…"]["when"]) == ("resid_pre.0", "position == 1")
+    assert (nodes["metric"]["site"], nodes["metric"]["when"]) == ("resid_post.1", "position == 1")
+    assert "L1 #12345 @1" in nodes
+    edges = {(one["writer"], one["reader"]): one for one in drawing["edges"]}
+    between = edges["tc.0[3] @1", "tc.1[12345] @1"]
+    assert (between["site"], between["when"], between["score"]) == ("tc.1[12345]", "position == 1", -1.0)
+
+
+def test_rows_are_layers_from_the_embeddings_to_the_outputs() -> None:
+    _, drawing = attribution_graph_view(graphed.found()).drawn or ("", {})
+    heights = {one["label"]: one["y"] for one in drawing["nodes"]}
+    assert heights[" extrao…"] < heights["L0 #3 @1"] < heights["L1 #12345 @1"] < heights["metric"]
+
+
+def test_names_have_room_in_boxes_that_do_not_meet() -> None:
+    _, drawing = attribution_graph_view(graphed.found()).drawn or ("", {})
+    wide, high = drawing["box"]
+    assert wide >= 6 * max(len(one["label"]) for one in drawing["nodes"])
+    assert wide > edge_layout.NODE
+    for one, other in itertools.combinations(drawing["nodes"], 2):
+        assert abs(one["x"] - other["x"]) >= wide or abs(one["y"] - other["y"]) >= high
+    assert all(wide / 2 <= one["x"] <= drawing["width"] - wide / 2 for one in drawing["nodes"])
+
+
+def test_it_says_scores_and_sums() -> None:
+    found = graphed.found()
+    shown = attribution_graph_view(found, top=2)
+    assert "features: 2 of 2 active" in shown.plain
+    assert "the 2 edges of most influence are shown" in shown.plain
+    assert "sums: bias and effects are what a node has, within 0" in shown.plain
+    assert "replacement" in shown.plain
+    assert 0 < found.replacement < 1
+    assert 0 < found.completeness < 1
+
+
+def test_the_line_of_a_fork_that_has_no_stop_in_common_crosses_no_name() -> None:
+    """It begins where the lines do."""
+    names = re.findall(
+        r'<text x="(\d+)" y="\d+" text-anchor="middle"[^>]*>([^<]+)<', unquote(views.tree_view(trees.branches()).html)
+    )
+    assert len(names) == 4
+    assert all(int(x) - 2.6 * len(name) > tree.LEFT for x, name in names)  # half of it: a letter is 5.2 pixels wide

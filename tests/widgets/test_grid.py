@@ -1,4 +1,4 @@
-"""A grid's card has the cells as a picture, the figures as a table, and how exact they are."""
+"""Grids of cells: sweeps, heads, and what is selected of a site."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import re
 
 import msgspec
 import numpy as np
+import pytest
 
+from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
+from djinn_jupyter.methods.heads.card import HEADS, LAYERS, patterns_view, scores_view
 from djinn_jupyter.methods.sweep.api.grid import Grid, unfinished
 from djinn_jupyter.methods.sweep.card import COLUMNS, PLAIN_COLUMNS, grid_view
 from djinn_jupyter.methods.sweep.request import Sweep
+from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
+from tests.magics.methods import heads_read
+from tests.widgets import cards, samples
 from tests.widgets.swept import swept, with_values
 
 
@@ -103,7 +109,7 @@ def test_the_figure_under_the_pointer_has_every_metric() -> None:
     assert np.array_equal(figure.data[1].z, np.full((8, 5), 2.0))  # from -3
     [menu] = figure.layout.updatemenus
     assert [button.label for button in menu.buttons] == [f"change of {metric}" for metric in grid.metrics]
-    assert grid_view(grid.of(0), hover=True).hover().layout.updatemenus == ()  # type: ignore[misc]
+    assert grid_view(grid.of(0), hover=True).hover().layout.updatemenus == ()
 
 
 def test_the_largest_changes_are_told_where_their_cells_are_not_drawn() -> None:
@@ -120,3 +126,69 @@ def test_the_largest_changes_are_told_where_their_cells_are_not_drawn() -> None:
     assert lines[at + 4].startswith("corrupted")
     assert "largest changes" in view.html
     assert "largest changes" not in grid_view(Grid([swept()])).html
+
+
+def test_scores_have_a_cell_for_each_head_and_name_the_highest() -> None:
+    view = scores_view(HeadScores(heads_read(patterns=False), "over 2 prompts"))
+    assert view.html.count("title=") == 3 * 6
+    assert 'title="1.2: none"' in view.html
+    assert view.html.count('style="text-align:center;padding:0">2</th>') == 3
+    assert "layers down, heads across" in view.html
+    assert "Scores of 2 layers x 3 heads: over 2 prompts" in view.plain
+    assert "induction        to what followed these (2 positions)" in view.plain
+    assert "1.2 (1.0), 1.1 (0.94)" in view.plain
+
+
+def test_patterns_have_a_picture_for_each_head() -> None:
+    view = patterns_view(HeadPatterns(heads_read(patterns=True), "on this line"), "notes.ipynb")
+    assert view.html.count("<img") == 6
+    assert 'alt="layer 1, head 2"' in view.html
+    assert "session notes" in view.html
+    assert "Patterns of 2 layers x 3 heads over 4 tokens" in view.plain
+
+
+def test_more_than_can_be_drawn_is_cut_and_said() -> None:
+    read = heads_read(patterns=True, layers=LAYERS + 2, heads=HEADS + 1)
+    patterns = patterns_view(HeadPatterns(read, "on this line"))
+    assert patterns.html.count("<img") == LAYERS * HEADS
+    for view in (patterns, scores_view(HeadScores(read, "over 2 prompts"))):
+        for told in (view.plain, view.html):
+            assert f"the first {HEADS} of {HEADS + 1} heads" in told
+            assert f"the first {LAYERS // 2} and the last {LAYERS // 2} of {LAYERS + 2} layers" in told
+
+
+@pytest.mark.parametrize(
+    ("site", "axes", "inner", "said"), [("z.2[6]", "T H D", (1, 32), "6.3"), ("sae.4[436]", "T D", (1,), "436")]
+)
+def test_a_selected_head_or_feature_is_named_by_its_own_number(
+    site: str, axes: str, inner: tuple[int, ...], said: str
+) -> None:
+    values = np.zeros((5, *inner), np.float32)
+    values[4].flat[min(3, values[4].size - 1)] = -9
+    text = views.snapshot_view(cards.look(site, values, axes)).plain
+    assert f"largest at the last position: {said}: -9.00" in text
+
+
+def test_a_stop_at_one_feature_shows_its_values_by_position() -> None:
+    values = (0.0, -3.5, 0.0, 0.0, 109.3)
+    stop = samples.paused("sae.4[436]", shape=(5, 1), norms=tuple(map(abs, values)), values=values)
+    view = views.stop_view(stop)
+    head, *rows = view.plain.splitlines()[-6:]
+    assert head.split() == ["position", "token", "value"]
+    assert [row.split()[-1] for row in rows] == ["0", "-3.50", "0", "0", "109"]
+    assert ">-3.50<" in view.html
+    assert ">norm<" not in view.html
+
+
+def test_a_watch_of_one_feature_lists_its_values_with_their_sign() -> None:
+    seen = [np.array([[0.5], [-2.0]], np.float32), np.array([[-1.5]], np.float32)]
+    view = views.watch_view(samples.watch(site="sae.4[436]"), seen, [(0, 1), (2,)])
+    assert view.plain.splitlines()[1].split() == ["pass", "position", "value"]
+    assert view.plain.splitlines()[-1].split() == ["1", "2", "-1.50"]
+
+
+def test_the_lens_of_a_feature_that_is_off_is_a_dash() -> None:
+    on, off = samples.lens_rows((0, 1))
+    view = views.lens_view("sae.4[436]", [on, msgspec.structs.replace(off, top=())])
+    assert view.plain.splitlines()[-1].split()[-1] == "-"
+    assert "<td>-</td>" in view.html

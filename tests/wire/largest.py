@@ -22,7 +22,7 @@ def lists_of(kind: type) -> tuple[str, ...]:
 def requests(kind: type, path: str, most: int | None = None, **beside: Any) -> Iterator[Any]:
     """Yield requests with this list at its limit, or with `most` entries, and these fields `beside` it where the kind
     has them. A list of numbers is yielded twice: with one number again and again, and with all numbers up from 0."""
-    known = {name: value for name, value in beside.items() if name in kind.__struct_fields__}  # type: ignore[attr-defined]
+    known = {name: value for name, value in beside.items() if name in kind.__struct_fields__}
     for found, make in _of_struct(kind, most):
         if found == path:
             for fields in make():

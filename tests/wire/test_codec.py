@@ -1,7 +1,10 @@
+"""Messages come back as they went, whole or in parts, and what is none is refused."""
+
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from djinn_jupyter.engine.store import image
 from djinn_jupyter.errors import (
@@ -19,15 +23,22 @@ from djinn_jupyter.errors import (
     UsageError,
     WireError,
 )
+from djinn_jupyter.methods.circuits.request import RunCircuits
+from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.wire import codec, kinds
+from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.base import BOUNDED_BY, FEW, MOST_TOKENS, respelled
+from djinn_jupyter.wire.codec import RUN, decode_in_parts, is_large
 from djinn_jupyter.wire.edits import Set
+from djinn_jupyter.wire.modules import MOST_ADAPTED, AdaptedModule
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.pieces import WHOLE_BYTES
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run, SessionRequest
 from djinn_jupyter.wire.texts import LONGEST_MESSAGE
-from tests.wire import strategies
+from tests.engine.cases import KINDS
+from tests.wire import largest, strategies, values
 
 EACH = settings(max_examples=15, deadline=None)
 
@@ -297,7 +308,6 @@ def test_an_event_that_no_message_can_carry_says_so(kind: type) -> None:
 
 def test_a_failure_is_cut_to_what_can_be_read() -> None:
     told = codec.decode_reply(codec.encode_reply(1, Failed(code="UsageError", message="x" * 10**6))).body
-    assert isinstance(told, Failed)
     assert len(told.message) <= LONGEST_MESSAGE
 
 
@@ -315,3 +325,130 @@ def test_a_text_of_a_class_of_its_own_is_a_text() -> None:
         request = Run(session=text, text=text, stop=(text,))
         read = codec.decode_request(codec.encode_checked(1, request)).body
         assert read == Run(session="ada", text="ada", stop=("ada",))
+
+
+LARGE = [(kind, path) for kind in KINDS for path in largest.lists_of(kind)]
+PAIRS = tuple((number % 300, number % 70_000) for number in range(200_000))
+
+
+def in_parts(frames: list[Any], **bounds: int) -> tuple[Any, int]:
+    """Return the envelope, and the number of parts in which it was read."""
+    parts, count = decode_in_parts(frames, bounds), 1
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+@pytest.mark.parametrize(("kind", "path"), LARGE, ids=lambda one: one if isinstance(one, str) else one.__name__)
+def test_a_large_request_is_the_same_in_parts(kind: type, path: str) -> None:
+    for request in largest.requests(kind, path, session="a"):
+        frames = codec.encode(7, request)
+        assert in_parts(frames)[0] == codec.decode_request(frames)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_request_with_any_values_is_the_same_in_parts_or_none_in_both(kind: type) -> None:
+    whose = {"session": "a"} if issubclass(kind, ask.SessionRequest) else {}
+    for quality in ("ordinary", "extreme", "wrong"):
+        for fields in values.requests(kind, quality):
+            try:
+                body = {"request": kind.__name__, **fields, **whose}
+                frames: list[Any] = [msgspec.msgpack.encode({"id": 7, "body": body})]
+            except (TypeError, ValueError, OverflowError):
+                continue
+            try:
+                whole = codec.decode_request(frames)
+            except (MalformedMessage, UsageError) as error:
+                with pytest.raises(type(error)):
+                    in_parts(frames)
+            else:
+                assert repr(in_parts(frames)[0]) == repr(whole)  # a NaN is not equal to itself
+
+
+def test_a_large_request_with_arrays_in_a_list_is_the_same_in_parts() -> None:
+    half = Array(dtype="float32", shape=(1, 2), data=bytes(8))
+    modules = tuple(
+        AdaptedModule(path=f"model.layers.{number}.self_attn.q_proj", factor=1.0, down=half, up=half)
+        for number in range(MOST_ADAPTED)
+    )
+    request = ask.AddAdapter(session="a", name="b", modules=modules, folder="c", digest="0" * 32)
+    frames = codec.encode(7, request)
+    assert is_large(frames)
+    assert in_parts(frames)[0] == codec.decode_request(frames)
+
+
+def test_a_list_of_pairs_is_read_in_many_parts() -> None:
+    circuits = (PAIRS, PAIRS[:3], PAIRS)
+    request = RunCircuits(session="a", corrupted=(1,), clean="b", metric="logit(1)", circuits=circuits)
+    frames = codec.encode(7, request)
+    envelope, parts = in_parts(frames)
+    assert is_large(frames)
+    assert envelope.body == request
+    assert parts >= 2 * len(PAIRS) // RUN
+
+
+@pytest.mark.parametrize("bad", [b"\xc1", b"\xa1x", b"\xcb" + bytes(8), b"\xff"])
+def test_an_entry_that_is_none_is_refused_wherever_it_stands(bad: bytes) -> None:
+    entries = [*[b"\x01"] * 300_000, bad, *[b"\x02"] * 5]
+    tokens = b"\xdd" + len(entries).to_bytes(4, "big") + b"".join(entries)
+    body = {"request": "Detokenize", "tokens": msgspec.Raw(tokens)}
+    with pytest.raises(MalformedMessage):
+        in_parts([msgspec.msgpack.encode({"id": 7, "body": body})])
+
+
+def test_a_list_is_refused_by_its_length_alone() -> None:
+    frames = codec.encode(7, ask.Inspect(session="a", positions=(0,) * MOST_TOKENS))
+    with pytest.raises(UsageError, match="positions has 1,048,576 entries and the model 64 positions"):
+        in_parts(frames, positions=64)
+    longer = {"request": "Detokenize", "tokens": (0,) * (MOST_TOKENS + 1)}
+    with pytest.raises(MalformedMessage):
+        in_parts([msgspec.msgpack.encode({"id": 7, "body": longer})])
+    with pytest.raises(MessageTooLarge):
+        in_parts([bytes(codec.MAX_ENVELOPE_BYTES + 1)])
+
+
+NOUNS = {"positions", "tokens", "edges", "cells", "matrix"}
+PLAIN_KINDS = (inspect.IntType, inspect.FloatType, inspect.BoolType, inspect.NoneType, inspect.LiteralType)
+
+
+@pytest.mark.parametrize("kind", kinds.known().requests, ids=lambda kind: kind.__name__)
+def test_every_list_and_text_of_a_request_has_a_bound(kind: type) -> None:
+    assert list(_unbounded(inspect.type_info(kind), kind.__name__)) == []
+
+
+def _unbounded(shape: Any, path: str, noun: str | None = None) -> Iterator[str]:
+    match shape:
+        case inspect.Metadata(type=marked, extra=extra):
+            noun = (extra or {}).get(BOUNDED_BY)
+            if noun not in NOUNS:
+                yield f"{path}: {noun}"
+            yield from _unbounded(marked, path, noun)
+        case inspect.VarTupleType(item_type=item, max_length=most):
+            if most is None or (most > FEW and noun is None):
+                yield f"{path}: {most}"
+            yield from _unbounded(item, f"{path}[]")
+        case inspect.StrType(max_length=most, pattern=pattern):
+            if most is None and pattern is None:
+                yield f"{path}: a text"
+        case inspect.StructType(fields=fields):
+            for field in fields:
+                yield from _unbounded(field.type, f"{path}.{field.name}")
+        case inspect.UnionType(types=parts) | inspect.TupleType(item_types=parts):
+            for part in parts:
+                yield from _unbounded(part, path)
+        case inspect.CustomType(cls=cls) if cls is Array:
+            return
+        case _ if not isinstance(shape, PLAIN_KINDS):
+            yield f"{path}: {shape}"
+
+
+def test_a_line_of_tokens_is_not_walked_for_names() -> None:
+    line = tuple(range(1000))
+    spelled = respelled(Score(session="s", prompts=(line, "b")), lambda name: f"ada@{name}")
+    assert (spelled.session, spelled.prompts) == ("ada@s", (line, "ada@b"))
+    assert spelled.prompts[0] is line
+    lines = (line, (1, 2), ())
+    assert respelled(Score(session="s", prompts=lines), lambda name: f"ada@{name}").prompts is lines

@@ -84,7 +84,7 @@ def _is_list(value: msgspec.Struct, name: str) -> bool:
 @pytest.mark.parametrize("what", LONG)
 def test_a_long_message_has_the_bytes_of_the_whole_and_no_part_is_long(what: str) -> None:
     message, watched = Envelope(id=7, body=LONG[what], asked_by="k"), Watched()
-    in_parts: Any = encoded(message, watched)  # type: ignore[arg-type]
+    in_parts: Any = encoded(message, watched)
     assert bytes(in_parts) == msgspec.msgpack.encode(message)
     assert max(map(_leaves, watched.at_once)) <= 2 * RUN
     assert len(watched.at_once) > 2

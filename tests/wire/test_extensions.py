@@ -16,7 +16,7 @@ from djinn_jupyter.cli import engines as cli_engines
 from djinn_jupyter.cli import main as cli
 from djinn_jupyter.link import doctor
 from tests.strangers import added_to
-from tests.wire.test_kinds import REQUEST
+from tests.wire.test_protocol import REQUEST
 
 Add = Callable[..., None]
 
@@ -51,7 +51,6 @@ def test_a_module_of_a_method_is_imported_when_it_is_asked_for(add: Add) -> None
     method = named("zeta")
     assert "djinn_zeta" not in sys.modules
     request = extensions.part(method, "request")
-    assert request is not None
     assert request.number == 3
     assert extensions.part(method, "card") is None
     assert extensions.troubles() == {}

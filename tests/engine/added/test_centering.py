@@ -37,8 +37,7 @@ def centered_residual() -> Tensor:
             writing += [last.weight, last.bias]
     for weight in writing:
         weight -= weight.mean(-1, keepdim=True)
-    states: Tensor = model(torch.tensor([PROMPT]), output_hidden_states=True).hidden_states[5][0]
-    return states
+    return model(torch.tensor([PROMPT]), output_hidden_states=True).hidden_states[5][0]
 
 
 @pytest.mark.parametrize("normed", NORMED)

@@ -97,7 +97,6 @@ def test_a_session_says_which_module_is_missing_and_goes_on_with_it(pair: Pair, 
     LOSSES[loss](folder)
     died(one, other, tmp_path)
     (module,) = other.ask(ask.ListAddedModules()).modules
-    assert module.missing is not None
     assert module.missing.startswith("The module sae.4, which this session was kept with, is not there: ")
     assert f"Add it again (%djinn_add_module sae {folder} --at resid_post.4)." in module.missing
     assert [one.site for one in other.describe().breakpoints] == ["sae.4[17]"]

@@ -44,7 +44,6 @@ def test_the_content_is_that_of_the_file(desk: Desk, tmp_path: Path, asked: dict
     written = collected(desk, folder=str(tmp_path), **asked)
     handed = collected(desk, **asked)
     assert written.path is not None
-    assert handed.content is not None
     assert bytes(handed.content.data) == Path(written.path).read_bytes()
     assert (written.content, handed.path) == (None, None)
     assert handed.bytes_stored == written.bytes_stored == handed.content.nbytes

@@ -33,8 +33,7 @@ class SummedLlama:
             self._attend(layer, number, inner.rotary_emb(x, places))
             read = layer.post_attention_layernorm(self._read(f"mlp_in.{number}"))
             self.writers[f"mlp_out.{number}"] = layer.mlp(read)
-        found: Tensor = self.model.lm_head(inner.norm(self._read("logits")))[0, -1]
-        return found
+        return self.model.lm_head(inner.norm(self._read("logits")))[0, -1]
 
     def _read(self, reader: str) -> Tensor:
         parts = []

@@ -158,7 +158,6 @@ def plain_scores(model: Any) -> Tensor:
     for hook in hooks:
         hook.remove()
     gradient = kept[1].grad
-    assert gradient is not None
     return ((kept[0] - kept[1]).detach() * gradient)[0].sum(-1)
 
 

@@ -1,7 +1,8 @@
-"""Conditions, hits and switches of breakpoints, against a plain evaluation of every position of every pass."""
+"""Conditions of breakpoints and rules, and what they read of tokens."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.passes.conditions import parse
+from djinn_jupyter.engine.passes.conditions import READINGS, of_token, parse
 from djinn_jupyter.errors import InvalidCondition
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero
@@ -175,7 +176,6 @@ class Row:
 @pytest.mark.parametrize("number", ["0", "0.5", "-0.5", "1e9"])
 def test_a_comparison_of_all_rows_finds_what_an_evaluation_of_each_does(name: str, sign: str, number: str) -> None:
     condition = parse(f"{name} {sign} {number}")
-    assert condition.comparison is not None
     assert condition.comparison.name == name
     for numbers in ([], [-1.0], [0.5], [float("nan"), -0.5, 0.0, 0.5, 2e9], [2e9, 0.0], [-3.0, -0.5]):
         holding = (row for row, found in enumerate(numbers) if condition.holds(Row(found)))
@@ -294,3 +294,31 @@ def test_an_expression_that_means_nothing_is_refused(desk: Desk) -> None:
     for text in ("weather", "(1, 2)", "1 / 0", "__import__('os')"):
         with pytest.raises(InvalidCondition):
             desk.ask(ask.Evaluate(session="a", expression=text))
+
+
+def test_readings_are_those_of_torch() -> None:
+    logits_V = torch.tensor([0.5, 3.0, -1.0, 2.0])
+    assert of_token("logit", logits_V, 3) == 2.0
+    assert of_token("prob", logits_V, 3) == of_token("p", logits_V, 3) == float(logits_V.softmax(-1)[3])
+    order = logits_V.argsort(descending=True).tolist()
+    assert [of_token("rank", logits_V, token) for token in order] == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("name", ["logit", "prob", "p", "rank"])
+def test_a_token_without_a_number_has_no_reading(name: str) -> None:
+    assert math.isnan(of_token(name, torch.tensor([0.5, math.nan, 1.0]), 1))
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_a_reading_has_the_gradient_that_it_declares_or_says_why_none(name: str) -> None:
+    reading, logits_V, step = READINGS[name], torch.tensor([0.5, 3.0, -1.0, 2.0], dtype=torch.float64), 1e-5
+    found_V = torch.zeros_like(logits_V)
+    if reading.add_slope is None:
+        assert reading.why_none
+        return
+    reading.add_slope(found_V, 2.0, logits_V, 3)
+    ahead, behind = (
+        [reading.of(logits_V + way, 3) for way in ways] for ways in (step * torch.eye(4), -step * torch.eye(4))
+    )
+    slopes = [2.0 * (one - other) / (2 * step) for one, other in zip(ahead, behind, strict=True)]
+    assert found_V.tolist() == pytest.approx(slopes, abs=1e-6)

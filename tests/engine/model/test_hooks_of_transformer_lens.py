@@ -57,7 +57,6 @@ def test_queries_keys_and_logits_are_what_their_maps_return(name: str) -> None:
         with module.register_forward_hook(lambda module, given, returned, made=made: made.append(returned.clone())):
             seen = run(tiny, *([] if point == "logits" else [point]))
         value = seen.logits if point == "logits" else seen[point]
-        assert value is not None
         alike = value.numel() == made[0].numel() and torch.equal(value.reshape(made[0].shape), made[0])
         behind = point[0] == "q" and tiny.anatomy.taps["k", int(point[2:])] == COMPRESSED  # the rotary embedding
         assert (alike and not behind) != (hook in refused), hook

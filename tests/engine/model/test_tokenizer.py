@@ -1,8 +1,12 @@
-"""Text and tokens: the tokens' texts together are the text, and no half character is ever shown as whole."""
+"""Tokenizers: decoding, and chat templates."""
 
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,8 +14,12 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from djinn_jupyter.engine.model.loading import chat_template
+from djinn_jupyter.engine.model.loading.chat_template import MOST_CHARACTERS, ChatTemplate, Prompt, Template, renderer
+from djinn_jupyter.engine.model.loading.limited_process import Limits
 from djinn_jupyter.engine.model.loading.tokenizer import BYTE_TOKENS, INCOMPLETE, TokenText, growth_fault, spelled
-from djinn_jupyter.errors import NoTokenizer, UsageError
+from djinn_jupyter.errors import EngineError, NoTokenizer, UsageError
+from tests.waiting import SECONDS
 
 CORPUS = [
     "The capital of France is Paris.",
@@ -160,3 +168,223 @@ def test_replacements_that_make_a_text_long_without_measure_are_a_fault() -> Non
     grows = byte_level()
     grows.backend_tokenizer.decoder = decoders.Sequence([decoders.Replace("a", "a" * 65)])
     assert "its decoder make 65 characters" in str(growth_fault(grows))
+
+
+PIECES = {
+    "bpe": (("hel@@", "lo", "wor@@", "ld", "a", "!"), decoders.BPEDecoder(suffix="</w>")),
+    "subwords": (("hel@@", "lo", "wor@@", "ld", "a", "!"), decoders.Sequence(
+        [decoders.Fuse(), decoders.Replace("@@", "")]
+    )),
+    "joined": (("hel@@", "lo", "wor@@", "ld", "a", "!"), decoders.Sequence(
+        [decoders.WordPiece(prefix="##", cleanup=False), decoders.Fuse(), decoders.Replace("@@ ", "")]
+    )),
+    "wordpiece": (("hel", "##lo", "wor", "##ld", "a", "!"), decoders.WordPiece(prefix="##", cleanup=False)),
+    "metaspace": (("\u2581hel", "lo", "\u2581wor", "ld", "a", "!"), decoders.Metaspace()),
+}  # fmt: skip
+
+
+BYTES = [f"<0x{byte:02X}>" for byte in (0x41, 0xE2, 0x82, 0xAC, 0xF0, 0x9F)]
+WORDS = ["a", "lo", "'s", "n't", ".", "!"]
+SPACED = ["\u2581hel", "\u2581a", "\u2581", "\u2581\u2581", *WORDS]
+REPLACE, CLEANED = (
+    decoders.Replace("\u2581", " "),
+    [decoders.Replace(f" {one}", one) for one in (".", "!", "'s", "n't")],
+)
+DRAWN = {  # the pieces of its vocabulary, of which some are drawn, and a decoder
+    "cleaned wordpiece": (["##lo", "##.", "##'", *WORDS], decoders.WordPiece(prefix="##", cleanup=True)),
+    "subwords": (["hel@@", "@@", "a@@", *WORDS], decoders.Sequence([decoders.Fuse(), decoders.Replace("@@", "")])),
+    "bpe": (["hel</w>", ".</w>", "a</w>", *WORDS], decoders.BPEDecoder(suffix="</w>")),
+    **{scheme: (SPACED, decoders.Metaspace(prepend_scheme=scheme)) for scheme in ("always", "first", "never")},
+    "stripped bytes": (
+        [*BYTES, *SPACED],
+        decoders.Sequence([REPLACE, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]),
+    ),
+    "bytes": ([*BYTES, *SPACED], decoders.Sequence([REPLACE, decoders.ByteFallback(), decoders.Fuse()])),
+    "byte level": (["\u0120hel", "\u0120", "\u00e2", "\u0124", "\u00ac", *WORDS], decoders.ByteLevel()),
+    "literal bytes": ([*BYTES, *SPACED], decoders.Metaspace()),
+    "cleaned": (["hel ", " ", " .", " 's", *WORDS], decoders.Sequence([decoders.Fuse(), *CLEANED])),
+}  # fmt: skip
+
+
+def texts_of(kind: str) -> TokenText:
+    return made_of(*PIECES[kind])
+
+
+def made_of(pieces: Sequence[str], decoder: Any) -> TokenText:
+    made = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token="a"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Whitespace(), decoder
+    return TokenText(PreTrainedTokenizerFast(tokenizer_object=made))
+
+
+@pytest.mark.parametrize("kind", PIECES)
+def test_what_is_streamed_is_what_is_returned(kind: str) -> None:
+    texts = texts_of(kind)
+    for line in product(range(6), repeat=4):
+        for begins in range(4):
+            before, text = texts.parted(line, begins)
+            stream = texts.stream(line[:begins])
+            assert "".join([stream.add(token) for token in line[begins:]] + [stream.rest()]) == text
+            assert before + text == texts.decode(line)
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@given(data=st.data())
+def test_whatever_the_decoder_cleans_up_one_text_is_streamed_returned_and_searched(
+    kind: str, data: st.DataObject
+) -> None:
+    pieces, decoder = DRAWN[kind]
+    texts = made_of(pieces, decoder)
+    last = len(pieces) + data.draw(st.sampled_from([-1, -1, 1]), label="ids that it lacks")
+    line = data.draw(st.lists(st.integers(0, last), min_size=1, max_size=7), label="line")
+    begins = data.draw(st.integers(0, len(line) - 1), label="begins")
+    before, text = texts.parted(line, begins)
+    assert before + text == texts.decode(line)
+    stream = texts.stream(line[:begins])
+    streamed = [stream.add(token) for token in line[begins:]]
+    assert stream.tail + stream.rest() == text, "where stop strings are looked for"
+    assert "".join([*streamed, stream.rest()]) == text
+    known = texts.tokenizer
+    if all(token < len(known) for token in line) and INCOMPLETE not in texts.decode(line):
+        assert texts.decode(line) == known.decode(line, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "text"),
+    [
+        ("bytes", ["<0x41>", "<0xF0>"], f"A{INCOMPLETE}"),  # a decoder of bytes makes both unreadable
+        ("stripped bytes", ["a", "<0xF0>", "\u2581hel"], f"a{INCOMPLETE} hel"),
+        ("cleaned", ["hel ", "."], "hel."),
+        ("literal bytes", ["<0x41>", "<0xF0>"], "<0x41><0xF0>"),
+    ],
+)
+def test_what_a_decoder_would_spoil_or_take_back(kind: str, line: list[str], text: str) -> None:
+    pieces, decoder = DRAWN[kind]
+    texts = made_of(pieces, decoder)
+    tokens = [pieces.index(piece) for piece in line]
+    assert texts.parted(tokens, 0) == ("", text)
+    stream = texts.stream()
+    assert "".join([*map(stream.add, tokens), stream.rest()]) == text
+
+
+def test_a_token_that_the_tokenizer_lacks_reads_as_its_number() -> None:
+    texts = texts_of("wordpiece")
+    assert texts.text_of(350) == "<350>"
+    assert texts.decode([0, 350, 4]) == "hel<350> a"
+    stream = texts.stream([0])
+    assert stream.add(350) == "<350>"
+
+
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}{{ eos_token }}<reply>"
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+MAX = "{% set s = namespace(s='xx') %}{% for i in range(60) %}{% set s.s = s.s + s.s %}{% endfor %}{{ s.s }}"
+
+
+@pytest.fixture
+def made() -> Iterator[list[ChatTemplate]]:
+    templates: list[ChatTemplate] = []
+    yield templates
+    for one in templates:
+        one.close()
+
+
+def of(template: object, made: list[ChatTemplate]) -> ChatTemplate:
+    tokenizer = byte_level()
+    tokenizer.chat_template = template  # type: ignore[assignment]
+    made.append(ChatTemplate(tokenizer))
+    return made[-1]
+
+
+def said(template: str, text: str = "The") -> str:
+    """Return the sentence with which a template fails, asked in this process."""
+    with pytest.raises(UsageError) as failed:
+        renderer(Template(template=template, special_tokens={}))(Prompt(text=text))
+    return str(failed.value)
+
+
+def test_a_chat_is_rendered_as_transformers_renders_it(made: list[ChatTemplate]) -> None:
+    named = {"default": PLAIN, "tool_use": "tools"}
+    for template in (PLAIN, named):
+        one = of(template, made)
+        for text in ("The", " a \n", "Grüße \U0001f30d", "x" * 300_000, ""):
+            turn = [{"role": "user", "content": text}]
+            tokenizer = byte_level()
+            tokenizer.chat_template = template  # type: ignore[assignment]
+            expected = tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+            assert one.render(text) == expected
+            assert "<|end|><reply>" in expected
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('Roles\nmust alternate.') }}", "refuses this prompt: Roles must alternate."),
+        ("{{ raise_exception('\x1b[31m') }}", "refuses this prompt: [31m."),
+        ("{{ raise_exception() }}", "TypeError"),
+        ("{{ user.name }}", "UndefinedError: 'user' is undefined"),
+        ("{{ 'x' | nosuch }}", "in line 1 (TemplateAssertionError: No filter named 'nosuch')"),
+        ("a\n{% for x in %}", "in line 2 (TemplateSyntaxError: Expected an expression"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% include 'etc' %}", "no loader"),
+        ("{{ messages.__class__.__mro__ }}", "unsafe"),
+        ("{% for a in range(10**9) %}{% endfor %}", "Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "RecursionError"),
+        (f"{{{{ 'x' * {MOST_CHARACTERS + 1} }}}}", "makes 16,000,001 characters"),
+        ("{{ '\\ud800' }}", "UnicodeEncodeError"),
+    ],
+)
+def test_a_template_that_fails_is_one_sentence_with_its_words(template: str, words: str) -> None:
+    sentence = said(template)
+    assert sentence.startswith("The model's chat template ")
+    assert words in sentence
+    assert sentence.isprintable()
+    assert len(sentence) < 600
+
+
+def test_where_there_is_no_template_the_sentence_says_so(made: list[ChatTemplate]) -> None:
+    with pytest.raises(NoTokenizer, match="list of token ids"):
+        ChatTemplate(None).render("The")
+    for nothing in (None, "", {}):
+        with pytest.raises(UsageError, match="no chat template"):
+            of(nothing, made).render("The")
+    with pytest.raises(UsageError, match="multiple chat templates with no default"):
+        of({"tool_use": PLAIN}, made).render("The")
+    with pytest.raises(UsageError, match="fails"):
+        of(7, made).render("The")
+    with pytest.raises(UsageError, match="fails"):
+        of("\ud800", made).render("The")
+
+
+def test_a_template_takes_no_more_memory_than_it_may(made: list[ChatTemplate], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "LIMITS", Limits(seconds=SECONDS, memory=2**27))
+    one = of("{% if messages[0].content == 'all' %}" + MAX + "{% endif %}" + PLAIN, made)
+    with pytest.raises(UsageError, match=r"had not rendered this prompt within 128 MiB of main memory; run it without"):
+        one.render("all")
+    assert one.render("The").endswith("<reply>")
+
+
+def test_a_template_takes_no_more_time_than_it_may(made: list[ChatTemplate], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "LIMITS", Limits(seconds=0.2, memory=2**29))
+    one = of("{% if messages[0].content == 'all' %}" + LOOPS + "{% endif %}" + PLAIN, made)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"had not rendered this prompt within 0\.2 s"):
+            one.render("all")
+    assert one.render("The").endswith("<reply>")
+
+
+def test_a_template_is_broken_off_by_the_end(made: list[ChatTemplate]) -> None:
+    one, ends = of("{% if messages[0].content == 'all' %}" + LOOPS + "{% endif %}" + PLAIN, made), []
+    one.render("The")
+
+    def render() -> None:
+        with pytest.raises(EngineError, match=r"ended|stopped"):  # where the end comes first
+            one.render("all")
+        ends.append(True)
+
+    thread = threading.Thread(target=render)
+    thread.start()
+    one.close()
+    thread.join(SECONDS)
+    assert ends == [True]
+    with pytest.raises(EngineError, match="stopped"):
+        one.render("The")

@@ -186,7 +186,6 @@ class TestBits:
         for one in (desk, whole):
             one.open()
             width = next(found.features for found in one.engine.description.points if found.point == point)
-            assert width is not None
             add(one, saes.saved(tmp_path / str(len(values)), saes.drawn(width)), f"{point}.{MIDDLE}")
             stopped(one, f"sae.{MIDDLE}", name="b")
             values.append(one.value(name="b"))

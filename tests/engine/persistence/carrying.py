@@ -29,8 +29,7 @@ def begun(desk: Desk, root: Path, name: str) -> tuple[str, ...]:
 
 
 def provenance(desk: Desk) -> Provenance:
-    found: Provenance = desk.ask(ask.ReadProvenance()).provenance
-    return found
+    return desk.ask(ask.ReadProvenance()).provenance
 
 
 def sent(one: Desk, other: Desk, name: str = "a", move: str = MOVE) -> Any:

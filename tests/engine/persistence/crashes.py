@@ -26,7 +26,6 @@ def journal(desk: Desk, folder: Path) -> tuple[str, ...]:
 def written(desk: Desk) -> None:
     """Return when the journal has all that happened, also changes reported to no client, and has forced it."""
     kept = desk.engine.persistence.journal
-    assert kept is not None
     while True:
         kept.attend(desk.engine.sessions)
         kept._thread.start(lambda: None).result()
@@ -77,6 +76,5 @@ def forget(desk: Desk) -> None:
     """End the journal of an engine that other tests use as well."""
     desk.close_all()
     kept = desk.engine.persistence.journal
-    assert kept is not None
     kept.close(desk.engine.sessions, forget=True)
     desk.engine.persistence.journal = None

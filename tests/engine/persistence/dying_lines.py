@@ -125,6 +125,5 @@ def gone(desk: Desk) -> None:
         session.moving.end()
     desk.close_all()
     journal = desk.engine.persistence.journal
-    assert journal is not None
     journal.abandon()
     desk.engine.persistence.journal = None

@@ -71,7 +71,6 @@ class Moments:
 
     def say(self, what: Any) -> None:
         self.said.append(what)
-        assert self.office is not None
         for cut in (False, True):
             self.wrong += self._lost(self._left(cut=cut))
 
@@ -85,7 +84,6 @@ class Moments:
         return left
 
     def _lost(self, left: Path) -> list[str]:
-        assert self.office is not None
         store = SqliteStore(left)
         images = [found.image for found in store.recover(opened(left).source)]
         store.release()

@@ -93,6 +93,5 @@ def test_what_a_journal_wrote_is_freed_when_the_session_is_closed(desk: Desk, en
     elif end == "abandon":
         persistence.abandon()
     closed_and_freed(desk)
-    assert desk.engine.tiers.disk is not None
     assert desk.engine.tiers.disk.places == 0
     persistence.close(desk.engine.sessions)

@@ -93,7 +93,6 @@ def test_a_session_at_rest_takes_no_descriptor_and_all_are_written_where_none_is
         desk.run(tokens(5), new=1, name=names[0])
         desk.run(tokens(6), new=1, name=names[-1])
         kept = desk.engine.persistence.journal
-        assert kept is not None
         kept.attend(desk.engine.sessions)
         assert kept.unkept == frozenset()
     written(desk)

@@ -48,7 +48,6 @@ def the_next(folder: Path) -> Desk:
 def nothing_forced(desk: Desk) -> Iterator[None]:
     """Let the disk confirm nothing."""
     kept, slow = desk.engine.persistence.journal, threading.Event()
-    assert kept is not None
     kept._thread.start(slow.wait)
     yield
     slow.set()

@@ -97,7 +97,6 @@ def test_a_running_session_is_found_at_a_committed_step(pair: tuple[Desk, Desk],
     replies: list[Any] = []
     one.post(ask.Run(session="a", tokens=PROMPT, max_new_tokens=24, sampling=drawn, ignore_eos=True), replies)
     kept = one.engine.persistence.journal
-    assert kept is not None
     while len(one.session().tokens) < len(PROMPT) + 12:
         one.engine.tick()
     kept.touch("a")

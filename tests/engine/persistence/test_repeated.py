@@ -167,7 +167,6 @@ def test_what_was_under_way_is_not_begun_again_and_its_asker_is_told(
     replies: list[told.Reply] = []
     one.engine.accept(request_, ME, replies.append, number_of(7))
     kept = one.engine.persistence.journal
-    assert kept is not None
     before = len(one.session().tokens)
     while len(one.session().tokens) < before + 3 and not replies:
         one.engine.tick()
@@ -236,7 +235,6 @@ def test_what_is_let_go_was_done_and_is_said_so(monkeypatch: pytest.MonkeyPatch)
     for number, reply in enumerate((b"one", b"two", b"three", b"a very long one"), start=1):
         known.conclude(number_of(number), reply)
     gone = known.find(number_of(2, again=True))
-    assert gone is not None
     assert (gone.done, gone.reply) == (True, None)
     assert [(one.number, one.reply) for one in known] == [(3, None), (4, None)]
     assert known.find(number_of(5, again=True)) is None

@@ -24,7 +24,6 @@ TICK, IMAGE = 0.001, 0.002  # seconds of the clock below
 def running(desk: Desk, patch: pytest.MonkeyPatch, clock: list[float]) -> Journal:
     """Have the journal of four sessions that run, by the clock."""
     journal = desk.engine.persistence.journal
-    assert journal is not None
     for name in NAMES:
         desk.open(name)
     patch.setattr(journals, "time", SimpleNamespace(monotonic=lambda: clock[0]))

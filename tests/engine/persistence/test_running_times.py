@@ -11,7 +11,7 @@ from djinn_jupyter.engine.session.jobs import DAY_SECONDS, STEP_SECONDS, Running
 from djinn_jupyter.remote.engine.running_times import TIMES, WRITTEN_SECONDS, RunningTimesFile
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.people import Quota
-from djinn_jupyter.wire.replies import Failed, Finished
+from djinn_jupyter.wire.replies import Finished
 from tests.engine.desk import build_desk, tokens
 from tests.engine.persistence.crashes import crashed, journal
 from tests.engine.requests.house import House
@@ -96,7 +96,6 @@ def test_the_quota_of_a_day_holds_at_the_next_engine(tmp_path: Path) -> None:
     house.ask("anna", ask.Open(session="a"))
     assert isinstance(house.ask("anna", ask.Run(session="a", tokens=prompt, max_new_tokens=2)), Finished)
     times = first.engine.persistence._times
-    assert times is not None
     times._written_at -= WRITTEN_SECONDS
     house.ask("anna", ask.Open(session="a"))
     used = first.engine.running_time.seconds("anna")
@@ -109,7 +108,6 @@ def test_the_quota_of_a_day_holds_at_the_next_engine(tmp_path: Path) -> None:
     house = House(second)
     house.ask("anna", ask.Open(session="a"))
     refused = house.ask("anna", ask.Run(session="a", tokens=prompt, max_new_tokens=2))
-    assert isinstance(refused, Failed)
     assert refused.code == "OverQuota"
     for desk in (first, second):
         desk.close_all()

@@ -31,10 +31,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def own_folder(desk: Desk) -> LeasedFolder:
-    assert desk.engine.persistence.journal is not None
-    folder = desk.engine.persistence.journal.store
-    assert isinstance(folder, LeasedFolder)
-    return folder
+    return desk.engine.persistence.journal.store
 
 
 def test_the_disk_has_what_a_reply_reports_when_it_goes_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

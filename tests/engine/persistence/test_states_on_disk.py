@@ -222,7 +222,6 @@ def test_what_lines_have_kept_is_named_once_for_all_images(
     one.run(tokens(16), new=100)
     one.swap_out("a", "disk")
     kept = one.engine.persistence.journal
-    assert kept is not None
     assert kept.pages is not None
     assert len(one.session().generation.states) > 5
     named: list[str] = []
@@ -242,7 +241,6 @@ def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
     views = [whole.t()[1:], whole[2:, ::2], whole[3, 5]]
     before, tier = StorageTable({CPU: Budget(1 << 30)}), DiskTier(file, 1 << 30)
     storage = before.of(whole)
-    assert storage is not None
     (place,) = tier.allocate([storage.nbytes])
     checksum = tier.write(place, storage.span())
     storage.keep("disk", Stored(keeper=tier, place=place, version=0, checksum=checksum))

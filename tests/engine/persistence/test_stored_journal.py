@@ -64,16 +64,11 @@ def start(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def own(desk: Desk) -> StoredFolder:
-    assert desk.engine.persistence.journal is not None
-    folder = desk.engine.persistence.journal.store
-    assert isinstance(folder, StoredFolder)
-    return folder
+    return desk.engine.persistence.journal.store
 
 
 def line(desk: Desk) -> Line:
-    store = own(desk)._stored._store
-    assert isinstance(store, Line)
-    return store
+    return own(desk)._stored._store
 
 
 def stored(objects: Objects, at: str) -> dict[str, bytes]:
@@ -178,7 +173,6 @@ def test_an_engine_that_ends_in_order_leaves_no_claim_and_nothing_here(
     desk.open()
     desk.run(tokens(5), new=1)
     journal = desk.engine.persistence.journal
-    assert journal is not None
     journal.close(desk.engine.sessions, forget=False)
     desk.engine.persistence.journal = None
     head = HeadObject(Line(objects)).read()

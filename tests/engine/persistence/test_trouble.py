@@ -45,7 +45,6 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 def said(desk: Desk) -> str | None:
     """Return the journal's trouble as the user sees it, once the writing thread is through."""
     kept = desk.engine.persistence.journal
-    assert kept is not None
     kept._thread.start(lambda: None).result()
     desk.engine.tick()
     return desk.engine.reading.statistics.journal_trouble
@@ -98,7 +97,6 @@ def test_a_disk_that_refuses_is_told_of_and_forgotten_when_it_takes_again(
             made = desk.run(PROMPT[:2], 1, name, extend=name == "a")
             assert len(made.tokens) == 1
             told = said(desk)
-            assert told is not None
             assert told.startswith(f"The journal does not have the latest of session {name!r}: {os.strerror(number)}. ")
             assert told.count("\n") == 0
         written(desk)
@@ -133,7 +131,6 @@ def test_no_memory_for_an_image_ends_neither_the_engine_nor_the_session(
         broken.setattr(desk.engine.persistence.journal.source, "values", values)
         desk.resume()
         told = said(desk)
-        assert told is not None
         assert why in told
         assert "\n" not in told
     written(desk)
@@ -149,11 +146,9 @@ def test_many_sessions_are_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPa
     for name in "abcde":
         desk.open(name)
     told = said(desk)
-    assert told is not None
     assert "sessions 'a', 'b', 'c' and 2 more: No space left on device." in told
     desk.close(*"abcd")
     told = said(desk)
-    assert told is not None
     assert "session 'e':" in told
     desk.close("e")
     assert said(desk) is None

@@ -77,9 +77,7 @@ def value_of(desk: Desk, name: str) -> Tensor:
 
 
 def compare(desk: Desk, **given: Any) -> Compared:
-    found = desk.ask(ask.Compare(session="a", other="b", **given))
-    assert isinstance(found, Compared)
-    return found
+    return desk.ask(ask.Compare(session="a", other="b", **given))
 
 
 @pytest.mark.parametrize("site", ["resid_post.4", "z.3", "mlp_post.2", "z.3[2,1]", "mlp_post.2[6]"])
@@ -90,7 +88,6 @@ def test_stops_are_compared_at_the_positions_that_both_have(desk: Desk, site: st
     found = compare(desk, last=5)
     assert found.site == site
     assert found.shapes == ((lengths[0], *a.shape[1:]), (lengths[1], *b.shape[1:]))
-    assert found.apart is not None
     largest = found.apart.largest
     assert largest is not None
     selector = parse_site(site).selector
@@ -106,14 +103,12 @@ def test_a_fork_is_equal_until_it_is_edited_and_then_differs_where_it_was(desk: 
     desk.run(tokens(40))
     desk.ask(ask.Fork(session="a", name="b"))
     same = compare(desk).apart
-    assert same is not None
     assert (same.differing, same.largest) == (0, None)
     assert set(same.distances) == {0.0}
     desk.edit(name="b")
     edited = compare(desk)
     a, b = (value_of(desk, name) for name in "ab")
     assert edited.stops[1].edition > edited.stops[0].edition
-    assert edited.apart is not None
     require_same(edited.apart, plainly.apart(numbers(a), numbers(b)))
     assert edited.apart.differing
 

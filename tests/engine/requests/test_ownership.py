@@ -18,7 +18,7 @@ from tests.engine.cases import OF_A_SESSION, Case
 from tests.engine.crowd import Crowd
 from tests.engine.desk import ME, Desk, desk_of
 from tests.engine.persistence.carrying import MOVE
-from tests.magics.swept import PROVENANCE
+from tests.magics.methods import PROVENANCE
 from tests.wire import values
 
 PARIS, ROME = "shared/trips/paris.ipynb", "shared/trips/rome.ipynb"

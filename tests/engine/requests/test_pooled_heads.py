@@ -47,7 +47,6 @@ def asked(**given: Any) -> ask.ReadPooled:
 def test_each_head_is_pooled_alone(queries: int, keys: int, cells: int, dtype: torch.dtype) -> None:
     value = pattern(queries, 6, keys, dtype)
     read = pooled_for(asked(heads=cells, most_heads=4), part_of(value)).heads
-    assert read is not None
     assert read.heads == (0, 1, 2, 3)
     side = int((cells // 4) ** 0.5)
     expected = torch.stack([torch.from_numpy(plainly(value[:, head], side, side)) for head in range(4)])
@@ -60,7 +59,6 @@ def test_each_head_is_pooled_alone(queries: int, keys: int, cells: int, dtype: t
 def test_cells_that_are_not_to_be_rounded_are_numbers_of_the_value() -> None:
     value = pattern(40, 2, 40)
     read = pooled_for(asked(heads=200, rounded=False), part_of(value))
-    assert read.heads is not None
     expected = np.stack([plainly(value[:, head], 10, 10) for head in range(2)])
     assert torch.equal(to_tensor(read.heads.cells), torch.from_numpy(expected).float())
     assert to_tensor(read.cells).dtype == value.dtype
@@ -82,7 +80,6 @@ def test_the_strongest_entries_are_those_of_the_whole_value_and_of_equal_ones_th
 
 def test_selected_heads_keep_their_numbers_and_a_value_without_heads_has_none() -> None:
     some = pooled_for(asked(heads=100), part_of(pattern(5, 2, 5), "pattern.3[4,6]")).heads
-    assert some is not None
     assert some.heads == (4, 6)
     plain = PartOfPass(
         stop=STOP, site=parse_site("embed"), axes="T D", value=torch.ones(3, 4), positions=(0, 1, 2), exactness="exact"
@@ -132,6 +129,4 @@ def inspected(value: Array) -> Inspected:
 
 def _arrays(drawn: Pooled) -> int:
     """Return the bytes of all arrays of a reply."""
-    assert drawn.heads is not None
-    assert drawn.strongest is not None
     return sum(one.nbytes for one in (drawn.cells, drawn.heads.cells, drawn.strongest.places, drawn.strongest.values))

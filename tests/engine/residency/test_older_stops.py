@@ -78,7 +78,6 @@ def test_the_limit_holds_for_kept_stops_and_the_session_stays(roomy: Any) -> Non
     assert (described.residency, described.stops_kept) == ("resident", desk.layers - 1)
     assert described.host_bytes > 0
     budget = desk.engine.reading.statistics.budget
-    assert budget is not None
     assert {one.kind: one.bytes_held for one in budget.holdings}["stops and states"] > 0
     desk.close_all()
     assert nothing_left(desk)
@@ -270,7 +269,6 @@ def test_stops_whose_place_on_the_disk_comes_free_while_their_session_runs_go_th
 def test_a_stop_that_the_disk_does_not_take_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = made(stops_kept=2)
     disk = desk.engine.tiers.disk
-    assert disk is not None
     monkeypatch.setattr(disk._file, "write", lambda chunk, offset: 0)
     stopped_everywhere(desk)
     let_copies_end(desk)

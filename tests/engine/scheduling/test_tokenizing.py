@@ -68,11 +68,6 @@ def _with_context(description: Any, context: int | None) -> Any:
     return msgspec.structs.replace(description, context_length=context, vocab_size=10**6)
 
 
-def _held(desk: Desk) -> HeldTokenizer:
-    assert isinstance(desk.engine.tokenizer, HeldTokenizer)
-    return desk.engine.tokenizer
-
-
 def _run(name: str = "a", text: str = LONG) -> ask.Run:
     return ask.Run(session=name, text=text, max_new_tokens=1, ignore_eos=True)
 
@@ -88,19 +83,19 @@ def test_the_thread_that_polls_and_the_one_that_computes_read_no_long_text(desk:
     replies: list[Any] = []
     desk.post(_run(), replies)
     desk.post(ask.Tokenize(text=LONG), replies)
-    assert _held(desk).begun.wait(SECONDS)
+    assert desk.engine.tokenizer.begun.wait(SECONDS)
     assert desk.run((1, 2, 3), 2, name="b").tokens
     assert not replies
-    _held(desk).go_on.set()
+    desk.engine.tokenizer.go_on.set()
     _tick_until(desk, replies, 2)
     assert {type(reply) for reply in replies} == {told.Finished, told.Tokenized}
-    assert all(name.startswith("djinn-") for name in _held(desk).threads)
+    assert all(name.startswith("djinn-") for name in desk.engine.tokenizer.threads)
 
 
 def test_a_short_text_does_not_wait_for_a_long_one(desk: Desk) -> None:
     replies: list[Any] = []
     desk.post(ask.Tokenize(text=LONG * 30), replies)
-    assert _held(desk).begun.wait(SECONDS)
+    assert desk.engine.tokenizer.begun.wait(SECONDS)
     assert isinstance(desk.ask(ask.Tokenize(text="The capital")), told.Tokenized)
     assert not replies
 
@@ -112,7 +107,7 @@ def test_what_a_session_is_asked_meanwhile_is_answered_after_its_prompt(desk: De
         desk.post(request, replies)
     desk.engine.tick()
     assert not replies
-    _held(desk).go_on.set()
+    desk.engine.tokenizer.go_on.set()
     _tick_until(desk, replies, 3)
     assert [type(reply) for reply in replies] == [told.BreakpointSet, told.History, told.Paused]
 
@@ -121,10 +116,10 @@ def test_a_session_closed_meanwhile_has_its_prompt_answered_once(desk: Desk) -> 
     desk.open()
     replies: list[Any] = []
     desk.post(_run(), replies)
-    assert _held(desk).begun.wait(SECONDS)
+    assert desk.engine.tokenizer.begun.wait(SECONDS)
     desk.close("a")
     assert [(type(reply), reply.code) for reply in replies] == [(told.Failed, "UnknownSession")]
-    _held(desk).go_on.set()
+    desk.engine.tokenizer.go_on.set()
     while desk.engine.tokenizing.busy or desk.engine.tick():
         desk.engine.mailbox.wait(0.01)
     assert len(replies) == 1
@@ -173,7 +168,7 @@ def test_a_text_that_cannot_fit_is_refused_by_its_length_unread(desk: Desk) -> N
             desk.ask(request)
     with pytest.raises(UsageError, match="in parts"):
         desk.ask(ask.Detokenize(tokens=tuple(range(10_001))))
-    assert _held(desk).threads == []
+    assert desk.engine.tokenizer.threads == []
 
 
 @pytest.mark.parametrize("made", [byte_level, metaspace])

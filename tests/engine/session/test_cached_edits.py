@@ -55,7 +55,6 @@ def by_hand(model: Any, prompt: tuple[int, ...], edit: ByHand, new: int = NEW, m
         logits = made.logits[0, -1]
         drawn.append(int(logits.argmax()))
         step = torch.tensor([drawn[-1:]], device=model.device)
-    assert logits is not None
     return Outcome(tuple(drawn[new:]), logits.float().cpu())
 
 

@@ -36,7 +36,6 @@ def test_a_tensor_that_many_stops_hold_is_looked_up_once(llama: Desk, monkeypatc
 
     monkeypatch.setattr(StorageTable, "of", counted)
     session.residence.storages_known = None
-    assert session.storage_table is not None
     found = storages_of(session, session.storage_table)
     assert set(held) <= set(looked_up)
     assert max(looked_up.values()) <= OWN_AND_PAST

@@ -166,7 +166,6 @@ class HistoryMachine(RuleBasedStateMachine):
         self._arrived(side, self.desk.step(count, by=by, name=side.name))
 
     def _leave(self, side: Side) -> None:
-        assert side.stop is not None
         if side.pending is not None:
             side.twin = side.twin.edited(side.stop.step, side.stop.layer, side.pending)
         side.pending = None

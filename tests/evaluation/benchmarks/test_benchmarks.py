@@ -48,8 +48,7 @@ class NearWorker:
 
     def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
         answered: dict[str, Any] = getattr(self._asked, verb)(**json.loads(json.dumps(arguments)))
-        found: dict[str, Any] = json.loads(json.dumps(answered))
-        return found
+        return json.loads(json.dumps(answered))
 
     def seconds(self, verb: str, **arguments: Any) -> float:
         return float(self.ask(verb, **arguments)["seconds"])

@@ -1,7 +1,8 @@
-"""The steps of `make gpu`, in the smallest profile on the device of the run."""
+"""Steps on a GPU: their turns, their files, and their report."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ import psutil
 import pynvml
 import pytest
 
+from djinn_evaluation import machine
+from djinn_evaluation.benchmarks import harness
 from djinn_evaluation.benchmarks.gpu import __main__ as command
 from djinn_evaluation.benchmarks.gpu import course, exactness, mended, pressure, ring
 from djinn_evaluation.benchmarks.gpu import steps as kept
@@ -33,7 +36,7 @@ from djinn_evaluation.benchmarks.gpu.steps import (
     planned,
     step_of,
 )
-from djinn_evaluation.benchmarks.harness import Figure, Setting
+from djinn_evaluation.benchmarks.harness import Figure, Result, Setting
 from djinn_evaluation.commands.experiment import steps_of
 from djinn_evaluation.nvml import Card
 from tests.waiting import until
@@ -382,3 +385,41 @@ def test_a_fact_that_nvml_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch)
         "driver": "580.1",
         **dict.fromkeys(("sm_clock_mhz", "memory_clock_mhz", "pcie_generation", "pcie_width", "power_limit_watts")),
     }
+
+
+def figure(**changes: Any) -> dict[str, Any]:
+    spread = {"median": 0.9, "low": 0.9, "high": 0.9, "count": 1}
+    bar = {"sense": "at least", "value": 0.97}
+    return {"name": "f", "unit": "x", "value": spread, "bar": bar, "met": False, "not_run": None, **changes}
+
+
+def test_the_report_says_of_each_bar_met_missed_or_why_not_measured(tmp_path: Path) -> None:
+    figures = [figure(), figure(met=True), figure(value=None, met=None, not_run="no tool"), figure(bar=None, met=None)]
+    machine = {"device": "cuda:0", "cpu": "a cpu", "versions": {"torch": "2.13"}}
+    written: dict[str, Any] = {"machine": machine, "settings": {"card": {"driver": "580"}}, "figures": figures}
+    (tmp_path / "generation.json").write_text(json.dumps(written))
+    told = report(tmp_path, {})
+    assert "| generation | f: at least 0.97 x | missed by 0.07 x: 0.9 |" in told
+    assert "| generation | f: at least 0.97 x | met: 0.9 |" in told
+    assert "| generation | f: at least 0.97 x | not measured: no tool |" in told
+    assert f"1 met, 1 missed, {1 + len(STEPS) - 1} not measured, 0 so far." in told
+    assert "usual size" not in told
+    written["settings"]["size"] = 1e-4
+    (tmp_path / "generation.json").write_text(json.dumps(written))
+    assert "At 0.0001 of the usual size and in few rounds" in report(tmp_path, {})
+    written["partial"] = "3 of 5 rounds"
+    (tmp_path / "generation.json").write_text(json.dumps(written))
+    told = report(tmp_path, {"generation": "it took longer than 480 s"})
+    assert "| generation | f: at least 0.97 x | so far met: 0.9 |" in told
+    assert "| generation | the rest, after 3 of 5 rounds | not measured: it took longer than 480 s |" in told
+    assert step_of("generation") in course.missing(tmp_path, {})
+
+
+def test_the_file_of_a_cut_turn_says_that_it_is_partial_and_a_whole_one_takes_its_place(tmp_path: Path) -> None:
+    found = Result(benchmark="fork", settings={}, figures=())
+    here = machine.describe(threads=1, device="cpu")
+    path = harness.write(found, here, tmp_path, partial="half")
+    assert (json.loads(path.read_text())["partial"], harness.whole(path)) == ("half", False)
+    harness.write(found, here, tmp_path)
+    assert harness.whole(path)
+    assert sorted(tmp_path.iterdir()) == [path]

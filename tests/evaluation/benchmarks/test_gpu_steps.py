@@ -105,12 +105,10 @@ def test_the_bar_of_graphs_is_the_smaller_one(speed: float, of_the_bar: float) -
     rates = {graphs.PLAIN: [50.0], graphs.SPEED: [speed], graphs.WITHOUT: [60.0]}
     rates = {**rates, graphs.WITH: [150.0], graphs.ARMED_WITH: [125.0]}
     bar, without, armed, of_vllm = graphs._figures("a shape", {**rates, graphs.VLLM: [120.0]}, None)
-    assert bar.value is not None
     assert bar.value.median == pytest.approx(of_the_bar)
     assert bar.met is True
     assert without.value is not None
     assert armed.met is False
-    assert of_vllm.value is not None
     assert of_vllm.value.median == pytest.approx(1.25)
     *_, of_vllm = graphs._figures("a shape", rates, "vLLM is not installed here")
     assert (of_vllm.value, of_vllm.not_run) == (None, "vLLM is not installed here")
@@ -265,7 +263,6 @@ def test_keys_for_tiny_weights_are_those_of_the_profiles_file(tiny: Setting) -> 
     usual = read("pressure_gpu.yaml", Whitebox)
     assert (file.validation, file.model.name) == (usual.validation, usual.model.name)
     sessions_of = file.experiment.memory_pressure_test
-    assert sessions_of is not None
     assert sessions_of.num_sessions == 50
     pages = 50 * file.experiment.inference.input_length * shapes.per_position(config)
     limit = (file.hardware.vram_limit_gb or 0) * 2**30 - shapes.weight_bytes(config)
@@ -371,7 +368,6 @@ def test_a_gpus_profile_fits_the_shape_that_is_run_with_it() -> None:
         require_whitebox(shape, file)
         shape.require_layers({"layers": max(file.experiment.breakpoints.layers)})
     wanted = file.experiment.memory_pressure_test
-    assert wanted is not None
     length = file.experiment.inference.input_length + file.experiment.inference.continuation_tokens
     demand = shapes.weight_bytes(config) + wanted.num_sessions * length * shapes.per_position(config)
     assert demand > (file.hardware.vram_limit_gb or 0) * 2**30

@@ -152,7 +152,7 @@ def test_generation_fails_when_the_tokens_differ(monkeypatch: pytest.MonkeyPatch
 
 def test_resume_fails_when_the_last_logits_differ() -> None:
     with pytest.raises(Disagreement, match="last logits"):
-        stops._against(Session(), Answering(digest="theirs"), "from_layer", 1, 2, Checks())  # type: ignore[arg-type]
+        stops._against(Session(), Answering(digest="theirs"), "from_layer", 1, 2, Checks())
 
 
 def test_a_sweep_fails_when_a_patch_differs_in_bits_or_a_tool_computes_something_else() -> None:
@@ -228,7 +228,7 @@ def test_a_worker_that_fails_says_why() -> None:
 
 def benchmark_that(run: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> int:
     module = ModuleType("djinn_evaluation.benchmarks.invented")
-    module.run_invented = run  # type: ignore[attr-defined]
+    module.run_invented = run
     monkeypatch.setitem(sys.modules, "djinn_evaluation.benchmarks.invented", module)
     monkeypatch.setitem(harness.MODULE_OF, "invented", "invented")
     monkeypatch.setattr(harness, "HERE", folder)

@@ -73,15 +73,12 @@ def test_an_error_in_one_notebook_ends_the_benchmark(crowd_of: Crowding) -> None
 def test_the_engines_foretold_are_the_fewest_and_what_they_wait_for_is_named(cost: float) -> None:
     costs = {people.THREAD: cost, people.LINE: cost / 100}
     on_one, figure = people._foretold(10_000, costs)
-    assert figure.value is not None
     engines, alone = round(figure.value.median), sum(costs.values())
     assert people.foretell(10_000, engines, costs).response_seconds <= 2 * alone
     assert people.foretell(10_000, engines - 1, costs).response_seconds > 2 * alone
     assert on_one.name.endswith(f"which wait for {people.THREAD}")
-    assert on_one.value is not None
     assert on_one.value.median == pytest.approx(10_000 * cost - people.THINKING, rel=0.02)  # its thread never rests
     busy = on_one.sides[f"busy part of {people.THREAD}"]
-    assert busy is not None
     assert busy.median == pytest.approx(1, rel=1e-6)
 
 
@@ -124,7 +121,5 @@ def test_what_shared_passes_relieve_the_thread_of_is_told_for_a_turn(monkeypatch
     engine: Any = SimpleNamespace()
     setting = Setting(quick=True, threads=1, home=Path("none"))
     thread, speed = people._relief(engine, [], ALONE, setting, Checks())
-    assert thread.value is not None
-    assert speed.value is not None
     assert (thread.value.median, thread.value.count) == (0.25, 3)
     assert speed.value.median == pytest.approx(4 / 3)

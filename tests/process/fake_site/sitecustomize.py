@@ -13,7 +13,7 @@ import types
 from pathlib import Path
 
 
-def _open_engine(config, publish, progress):  # type: ignore[no-untyped-def]
+def _open_engine(config, publish, progress):
     from djinn_jupyter.errors import ModelNotFound
     from tests.process.fake_engine import FakeEngine
 

@@ -1,15 +1,22 @@
-"""Pages are free or held, never both; a verb that raises has changed nothing; memory comes and goes in segments."""
+"""Slabs and page tables of caches, layers of one's own and states."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import pytest
 import torch
+from transformers import CONFIG_MAPPING, cache_utils
 
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.own_layers import own_fields, why_not
+from djinn_jupyter.engine.memory.kv.pages import PageTable
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull
-from tests.engine.memory.kv.small import CPU, GEOMETRY, slab
+from tests.engine.memory.kv.runs import pair, tokens
+from tests.engine.memory.kv.small import CPU, GEOMETRY, CopiesNothing, CopiesTheTailOnly, read, slab, write
 
 
 def accounts(subject: Slab) -> object:
@@ -166,3 +173,250 @@ def test_check_finds_a_page_in_two_places_and_a_lost_one():
     del one._pages[page]
     with pytest.raises(InvariantError, match="held by no page"):
         one.check()
+
+
+def test_allocate_covers_every_position_before_the_end():
+    table = PageTable(slab())
+    for end, pages in ((0, 0), (1, 1), (2, 1), (3, 2), (3, 2), (8, 4)):
+        table.allocate(end)
+        assert len(table) == pages
+    assert [(p.page, p.row, p.start, p.count) for p in table.pieces(1, 6)] == [
+        (table.pages[0], 1, 1, 1),
+        (table.pages[1], 0, 2, 2),
+        (table.pages[2], 0, 4, 2),
+    ]
+
+
+def test_positions_without_a_page_cannot_be_read():
+    table = PageTable(slab())
+    table.allocate(4)
+    with pytest.raises(InvariantError, match="there are pages for"):
+        list(table.pieces(3, 5))
+    assert len(table) == 2
+
+
+def test_reserve_copies_the_shared_pages_that_overlap_and_no_others():
+    table = PageTable(slab())
+    write(table, 0, 8, 1)
+    twin = table.share()
+    before = twin.pages
+    twin.reserve(3, 5)
+    assert [a == b for a, b in zip(before, twin.pages, strict=True)] == [True, False, False, True]
+    assert [table.slab.references(page) for page in table.pages] == [2, 1, 1, 2]
+    assert [read(twin, position) for position in range(8)] == [1.0] * 8
+
+
+def test_a_reserve_that_finds_no_page_changes_nothing():
+    subject = slab(pages=6)
+    table = PageTable(subject)
+    write(table, 0, 6, 1)
+    twin = table.share()
+    before = (table.pages, twin.pages, subject.statistics())
+    with pytest.raises(SlabFull):
+        twin.reserve(0, 8)
+    assert (table.pages, twin.pages, subject.statistics()) == before
+    subject.check()
+
+
+def test_truncate_gives_back_what_lies_wholly_beyond():
+    table = PageTable(slab())
+    write(table, 0, 8, 1)
+    table.truncate(5)
+    assert table.end == 6
+    assert [read(table, position) for position in range(6)] == [1.0] * 6
+    table.truncate(0)
+    assert (table.first, table.end) == (0, 0)
+
+
+def test_release_before_gives_back_what_lies_wholly_before():
+    table = PageTable(slab())
+    write(table, 0, 8, 1)
+    table.release_before(5)
+    assert (table.first, table.end, len(table)) == (4, 8, 2)
+    with pytest.raises(InvariantError):
+        list(table.pieces(3, 6))
+    write(table, 7, 11, 2)
+    assert [read(table, position) for position in range(4, 11)] == [1, 1, 1, 2, 2, 2, 2]
+    table.truncate(0)
+    assert (table.first, table.end, table.slab.pages_in_use) == (0, 0, 0)
+
+
+def test_accept_refuses_another_number_of_pages_than_wanted():
+    table = PageTable(slab())
+    pages = table.slab.allocate(2)
+    with pytest.raises(InvariantError, match="1 were wanted"):
+        table.accept(0, 2, pages)
+    assert len(table) == 0
+
+
+def written_after_a_fork(kind: type[PageTable]) -> list[float]:
+    """Return the values that a parent reads at 1..5 after its fork has written over positions 1..5."""
+    parent = kind(slab())
+    write(parent, 0, 6, 1)
+    child = parent.share()
+    write(child, 1, 6, 2)
+    return [read(parent, position) for position in range(1, 6)]
+
+
+def test_a_fork_that_writes_leaves_its_parent_alone():
+    assert written_after_a_fork(PageTable) == [1.0] * 5
+
+
+@pytest.mark.parametrize("kind", [CopiesNothing, CopiesTheTailOnly])
+def test_without_copying_every_page_the_same_scenario_fails(kind):
+    assert written_after_a_fork(kind) != [1.0] * 5
+
+
+class Counting(cache_utils.DynamicSlidingWindowLayer):
+    """Keeps running sums, one in a mapping."""
+
+    def __init__(self) -> None:
+        super().__init__(sliding_window=3)
+        self.sums: dict[str, torch.Tensor | None] = {"keys": None}
+        self.count = 0
+
+
+class Moving(Counting):
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        return super().update(key_states, value_states)
+
+
+class Reordering(Counting):
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        keys, values = super().update(key_states, value_states)
+        return keys.flip(2), values
+
+
+class Wider(Counting):
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cumulative_length + query_length, 0
+
+
+class Holding(Counting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = object()
+
+
+class Indexed(cache_utils.DynamicIndexedLayer): ...
+
+
+def test_what_a_class_adds_is_its_state() -> None:
+    assert own_fields(Counting()) == ("sums", "count")
+    assert why_not(Counting()) is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (Moving(), "Moving returns other rows than a DynamicSlidingWindowLayer does"),
+        (Reordering(), "Reordering returns other rows than a DynamicSlidingWindowLayer does"),
+        (Wider(), "Wider returns other rows than a DynamicSlidingWindowLayer does"),
+        (Holding(), "Holding keeps other things than tensors and numbers"),
+        (Indexed(), "it extends neither of transformers' layers of keys and values"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_a_layer_that_pages_cannot_stand_in_for_is_refused(layer: Any, reason: str) -> None:
+    found = why_not(layer)
+    assert found is not None
+    assert reason in found
+
+
+@pytest.mark.skipif("unlimited_ocr" not in CONFIG_MAPPING, reason="this transformers has no such layer")
+def test_a_layer_of_the_library_that_returns_other_rows_is_refused() -> None:
+    module = import_module("transformers.models.unlimited_ocr.modeling_unlimited_ocr")
+    found = why_not(module.UnlimitedOcrDynamicReferenceSlidingWindowLayer(4))
+    assert found is not None
+    assert "returns other rows than a DynamicSlidingWindowLayer does" in found
+
+
+@pytest.mark.parametrize("family", ["deepseek_v4:sliding", "minimax_m3_vl_text:sparse"])
+def test_a_fork_and_its_parent_go_their_own_ways(family: str) -> None:
+    """Rows and what is beside them, beyond window and blocks; a layer of pages is not the library's from then on."""
+    parent = pair(family)
+    parent.step(tokens(21))
+    child = parent.fork()
+    for turn in range(9):
+        parent.step(tokens(1, seed=10 + turn))
+        child.step(tokens(1, seed=20 + turn))
+    child.cache.drop_working()
+    child.step(tokens(7, seed=3))
+    child.cache.free()
+    parent.steps(tokens(3, seed=6))
+    made_by_the_library = cache_utils.DYNAMIC_LAYER_TYPE_MAPPING.values()
+    assert all(kind.__module__.startswith("transformers.") for kind in made_by_the_library)
+
+
+FAMILIES = ["mamba2", "mamba", "jamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "granitemoehybrid"]
+FAMILIES += ["deepseek_v4:sliding", "minimax_m3_vl_text:sparse"]
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def states_of(cache) -> list[torch.Tensor]:
+    return [tensor for state in cache.capture_all().values() for tensor in state.tensors()]
+
+
+@every_family
+def test_a_state_is_put_back_any_number_of_times(family):
+    both = pair(family, attention="eager")
+    both.step(tokens(20))
+    states = both.cache.capture_all()
+    frozen = [tensor.clone() for tensor in states_of(both.cache)]
+    reference = [both.plain.fork() for _ in range(3)]
+    for turn, plain in enumerate(reference):
+        both.plain = plain
+        both.steps(tokens(4, seed=turn))
+        assert any(not torch.equal(a, b) for a, b in zip(states_of(both.cache), frozen, strict=True))
+        both.cache.rewind(20)
+        both.cache.restore_all(states)
+        assert all(torch.equal(a, b) for a, b in zip(states_of(both.cache), frozen, strict=True))
+    kept = [tensor for state in states.values() for tensor in state.tensors()]
+    assert all(torch.equal(a, b) for a, b in zip(kept, frozen, strict=True))
+
+
+@every_family
+def test_the_state_before_the_first_use_is_one_too(family):
+    both = pair(family, attention="eager")
+    untouched = both.cache.capture_all()
+    assert untouched
+    assert all(state.nbytes == 0 for state in untouched.values())
+    first = both.paged.step(tokens(20))
+    both.cache.rewind(0)
+    both.cache.restore_all(untouched)
+    assert torch.equal(both.paged.step(tokens(20)), first)
+    both.plain.step(tokens(20))
+    both.steps(tokens(3, seed=2))
+
+
+@every_family
+def test_a_freed_cache_is_as_good_as_new(family):
+    both = pair(family, attention="eager")
+    both.step(tokens(20))
+    both.cache.free()
+    assert both.cache.statistics().device_bytes == 0
+    fresh = pair(family, attention="eager")
+    both.plain = fresh.plain
+    both.step(tokens(20))
+    both.steps(tokens(3, seed=2))
+
+
+def test_attention_layers_have_no_state():
+    both = pair("jamba")
+    kinds = [layer.kind for layer in both.cache.geometry.layers]
+    both.step(tokens(5))
+    for index, kind in enumerate(kinds):
+        assert (both.cache.capture(index) is None) == (kind == "full")
+    state = both.cache.capture(kinds.index("recurrent"))
+    with pytest.raises(InvariantError):
+        both.cache.restore(kinds.index("full"), state)
+    with pytest.raises(InvariantError):
+        both.cache.restore(kinds.index("recurrent"), None)
+
+
+def test_states_are_counted():
+    both = pair("mamba2")
+    assert both.cache.statistics().recurrent_bytes == 0
+    both.step(tokens(5))
+    assert both.cache.statistics().recurrent_bytes == both.cache.geometry.recurrent_state_bytes > 0

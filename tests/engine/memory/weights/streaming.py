@@ -69,9 +69,7 @@ def streamed_desk(
 
 
 def streamed(desk: Desk) -> StreamedWeights:
-    weights = desk.engine.weights
-    assert isinstance(weights, StreamedWeights)
-    return weights
+    return desk.engine.weights
 
 
 def moved_by(desk: Desk, act: Callable[[], Any]) -> int:

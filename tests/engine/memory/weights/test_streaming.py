@@ -221,7 +221,6 @@ def test_the_books_say_what_was_moved_and_waited_for(llama: Desk) -> None:
     llama.open()
     llama.run(PROMPT, 8)
     told = llama.engine.reading.statistics.weights
-    assert told is not None
     assert (told.residency, told.ring_slots) == ("streamed", 2)
     assert told.copy_gigabytes_per_second is not None
     assert told.copy_gigabytes_per_second > 0
