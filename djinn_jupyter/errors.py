@@ -146,8 +146,7 @@ HOOKS: Final = "read it in plain transformers, with forward hooks that are set b
 class ModelRefused(ModelError):
     @classmethod
     def inexact(cls, name: str, reason: str, instead: str = HOOKS.capitalize()) -> Self:
-        """Return the refusal of a model that cannot be stopped and resumed exactly: the reason, and what to do
-        instead."""
+        """Return the refusal of a model that cannot be stopped and resumed exactly: the reason and the remedy."""
         return cls(f"{name} cannot be served exactly: {reason}. {instead}")
 
 
@@ -225,7 +224,6 @@ BY_CODE: dict[str, type[DjinnError]] = _tree(DjinnError)
 
 
 def from_code(code: str, message: str) -> DjinnError:
-    """Return the error that a `Failed` reply stands for. An unknown code becomes the base class, with the code in its
-    text."""
+    """Return the error that a `Failed` reply stands for. An unknown code becomes the base class, with that code."""
     kind = BY_CODE.get(code)
     return kind(message) if kind is not None else DjinnError(f"{code}: {message}")

@@ -1,8 +1,8 @@
-"""The methods that plug into the core: ours, which are listed here, and those of other installed distributions, by
-their entry points. A module of a method is imported when it is first asked for.
+"""The methods that plug into the core: ours, listed here, and those of other installed distributions, found by their
+entry points. A module of a method is imported at its first use.
 
-A stranger's method that cannot be imported, or that clashes with another, is left out, and `troubles` says why; nothing
-else suffers from it. Where it clashes with ours, ours stays; of two strangers that clash, neither is used.
+A stranger's method that cannot be imported, or that clashes with another, is left out, and `troubles` says why. In a
+clash with one of ours, ours stays; of two strangers' methods that clash, neither is used.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Final, Literal
 from djinn_jupyter._version import __version__
 
 OURS: Final = ("heads", "sweep", "paths", "attribution", "direct", "circuits", "graphs", "datasets")
-HERE: Final = "djinn_jupyter.methods"  # the package of ours
+HERE: Final = "djinn_jupyter.methods"  # our package
 DISTRIBUTION: Final = f"djinn-jupyter {__version__}"
 METHODS: Final = "djinn_jupyter.methods"  # entry points, a method's name and its package
 MAGICS: Final = "djinn_jupyter.magics"  # entry points, a magic's name and its module
 NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]*\Z"  # of a method
-MOST_CHARACTERS: Final = 64  # of it
+MOST_CHARACTERS: Final = 64  # of that module
 MOST_SAID: Final = 300  # characters of an error in a sentence
 Part = Literal["request", "engine", "engine.handlers", "api", "magic", "card"]
 
@@ -33,7 +33,7 @@ Part = Literal["request", "engine", "engine.handlers", "api", "magic", "card"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """A package with modules `request`, `engine`, `api`, `magic` and `card`, any of which may be absent. `distribution`
-    is what it was installed with, and its version."""
+    is the name and version of the distribution that installed it."""
 
     name: str
     package: str
@@ -44,7 +44,7 @@ class Method:
         return self.distribution == DISTRIBUTION
 
     def has(self, module: str) -> bool:
-        """Return whether a module of this name is the method's package, or lies in it."""
+        """Return whether a module of this name is the method's package, or inside it."""
         return f"{module}.".startswith(f"{self.package}.")
 
     def __str__(self) -> str:
@@ -52,24 +52,24 @@ class Method:
 
 
 def methods() -> tuple[Method, ...]:
-    """Return the methods that can be used: ours in the order of the list, then strangers' by name."""
+    """Return the usable methods: ours in the order of the list, then strangers' by name."""
     return tuple(method for method in installed() if method not in _left_out())
 
 
 def troubles() -> Mapping[Method, str]:
-    """Return the methods that are left out, each with a sentence that says why and what to do."""
+    """Return the methods that are left out, each with the reason and the remedy in a sentence."""
     installed()
     return MappingProxyType(_left_out())
 
 
 def leave_out(method: Method, why: str) -> None:
-    """Use a stranger's method no more. `why` goes on from `The method ... is left out, because`."""
+    """Leave out a stranger's method. `why` continues the sentence `The method ... is left out, because`."""
     _left_out().setdefault(method, f"The method {method} is left out, because {why}, and begin the process anew.")
 
 
 @cache
 def installed() -> tuple[Method, ...]:
-    """Return all methods, also those that are left out."""
+    """Return all methods, including those that are left out."""
     strangers = tuple(_method_of(point) for point in _points(METHODS))
     for method in strangers:
         if re.match(NAME, method.name) is None or len(method.name) > MOST_CHARACTERS:
@@ -86,12 +86,12 @@ def installed() -> tuple[Method, ...]:
 
 @cache
 def part(method: Method, name: Part) -> ModuleType | None:
-    """Import a module of a method. Return None where the package has no such module, or where that fails, for which
-    a stranger's method is left out."""
+    """Import a module of a method. Return None where the package has no such module, or where the import fails; a
+    stranger's method is then left out."""
     try:
         spec = find_spec(f"{method.package}.{name}")
         return None if spec is None else import_module(spec.name)
-    except BaseException as error:  # a stranger's module may raise what it likes
+    except BaseException as error:  # a stranger's module may raise anything
         if method.is_ours or isinstance(error, KeyboardInterrupt):
             raise
         leave_out(method, f"its {name!r} cannot be imported ({in_short(error)}): mend or uninstall it")
@@ -121,7 +121,7 @@ def refuse_clashes(what: str, claims: Mapping[str, Collection[Method]], taken: C
 
 @cache
 def _left_out() -> dict[Method, str]:
-    """Return what is left out in this process so far."""
+    """Return the methods that are left out in this process so far."""
     return {}
 
 
@@ -131,7 +131,7 @@ def _points(group: str) -> list[EntryPoint]:
 
 @cache
 def _all_points() -> tuple[EntryPoint, ...]:
-    """Return our entry points of all distributions: to read them takes 8 ms."""
+    """Return our entry points of all distributions; reading them takes 8 ms."""
     found = entry_points()
     return (*found.select(group=METHODS), *found.select(group=MAGICS))
 
@@ -142,6 +142,6 @@ def _method_of(point: EntryPoint) -> Method:
 
 
 def in_short(error: BaseException) -> str:
-    """Return kind and first line of an error, of a long one the beginning."""
+    """Return kind and first line of an error, shortened."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0][:MOST_SAID]}" if said else type(error).__name__

@@ -1,5 +1,5 @@
-"""The files of a model as they were when it was loaded: size, time and inode of each, and of those that were not there.
-Needs no torch: the engine compares before it computes, a kernel before it attaches."""
+"""Stamps of a model's files at load: size, time and inode of each, and which were missing. Needs no torch: the engine
+compares before it computes, a kernel before it attaches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _COULD_COME: Final = (
 
 
 def stamp_of(path: str | Path) -> Stamp | None:
-    """Return the stamp of the file that a path leads to; None where it leads to none."""
+    """Return the stamp of the file behind a path; None where there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -50,8 +50,8 @@ def stamp_of(path: str | Path) -> Stamp | None:
 
 
 def stamps_in(folder: Path) -> dict[str, Stamp | None]:
-    """Return the stamps of what a load of the folder reads, and of what it would read if it were there; for a snapshot
-    in the hub's cache also those of the names that lead to it."""
+    """Return the stamps of the files that a load of the folder reads or would read if they existed; for a snapshot in
+    the hub's cache also of the names that lead to it."""
     there = [path.name for pattern in _THERE for path in folder.glob(pattern)]
     paths = [folder / name for name in sorted({*there, *_COULD_COME})]
     if folder.parent.name == "snapshots":
@@ -61,7 +61,7 @@ def stamps_in(folder: Path) -> dict[str, Stamp | None]:
 
 
 def first_change(stamps: Stamps) -> str | None:
-    """Return in words what happened to the first file that is not as it was; None where all are."""
+    """Return in words the change of the first changed file; None where all are unchanged."""
     for path, was in stamps.items():
         if (now := stamp_of(path)) != was:
             return f"{Path(path).name} {_happened(was, now)}"
@@ -90,12 +90,12 @@ UNBLOCKED: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | 
 
 
 def is_plain(path: Path) -> bool:
-    """True for a regular file itself, not for a link to one. Raises OSError."""
+    """True for a regular file, False for a link to one. Raises OSError."""
     return stat.S_ISREG(path.lstat().st_mode)
 
 
 def open_plain(path: Path, *, linked: bool = True) -> BinaryIO:
-    """Open a regular file to read, through a link where `linked`. Raises OSError; a pipe does not block."""
+    """Open a regular file for reading, through a link if `linked`. Raises OSError; a pipe does not block."""
     descriptor = os.open(path, os.O_RDONLY | UNBLOCKED | (0 if linked else os.O_NOFOLLOW))
     try:
         found = os.fstat(descriptor).st_mode
@@ -110,7 +110,7 @@ def open_plain(path: Path, *, linked: bool = True) -> BinaryIO:
 
 
 def contents_of(path: Path) -> bytes:
-    """Return the bytes of a regular file. Raises OSError, also where there is no memory for them."""
+    """Return the bytes of a regular file. Raises OSError, also for want of memory."""
     with open_plain(path) as file:
         try:
             return file.read()
@@ -118,7 +118,7 @@ def contents_of(path: Path) -> bytes:
             raise OSError(errno.ENOMEM, "it is larger than the memory that is left") from None
 
 
-# A new file beside the one whose place it takes once it is whole. Knows no format.
+# A new file beside the one that it replaces once it is complete. Knows no format.
 
 PART: Final = ".part"
 
@@ -139,7 +139,7 @@ def written_aside(path: Path, *, prefix: str = ".") -> Iterator[tuple[BinaryIO, 
 
 
 def require_writable(path: Path) -> None:
-    """Raise OSError where no file could be written at `path`, whose folder may be missing yet. Writes nothing."""
+    """Raise OSError where no file could be written at `path`, whose folder may not exist yet. Writes nothing."""
     there = next(folder for folder in path.parents if folder.exists())
     if not there.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -147,23 +147,23 @@ def require_writable(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-# Force writes to the disk so that they survive a loss of power: files, names in folders, folders. A file on the disk
-# is found again only if its name is there too, and a name only if its folder's is. Knows nothing about the files'
+# Flush writes to disk so that they survive a loss of power: files, names in folders, folders. After a power loss a file
+# is found only if its name is on the disk, and a name only if its folder's name is. Knows nothing about the files'
 # contents. Waits for the disk, so never call it on the engine's thread while that serves.
 
-_REFUSED: Final = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}  # by file systems that cannot force, or need not
+_REFUSED: Final = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}  # file systems that need no flush raise these
 _ON_MACOS: Final = sys.platform == "darwin"
 _FULL: Final = 51  # F_FULLFSYNC of macOS, whose `fsync` leaves data in the drive's cache
 
 
 def force(descriptor: int) -> None:
-    """Return once the bytes and the length of an open file are on the disk. Raises OSError."""
+    """Return when the bytes and the length of an open file are on the disk. Raises OSError."""
     if not _fully(descriptor):
         getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def force_file(path: Path) -> None:
-    """Force a file that a process that has ended wrote. Raises OSError."""
+    """Flush to disk a file that a finished process wrote. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         force(descriptor)
@@ -172,7 +172,7 @@ def force_file(path: Path) -> None:
 
 
 def force_names(folder: Path) -> None:
-    """Return once the creations, renames and removals in a folder are on the disk. Raises OSError."""
+    """Return when the creations, renames and removals in a folder are on the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not _fully(descriptor):
@@ -185,7 +185,7 @@ def force_names(folder: Path) -> None:
 
 
 def _fully(descriptor: int) -> bool:
-    """Force with macOS's F_FULLFSYNC. True if the system and the file system support it."""
+    """Flush with macOS's F_FULLFSYNC. True if the system and the file system support it."""
     if not _ON_MACOS:
         return False
     import fcntl  # missing on platforms where engines cannot run
@@ -200,15 +200,15 @@ def _fully(descriptor: int) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that only the user can read, with its missing parents, and force each name. Raises OSError."""
+    """Make a folder that only the user can read, with missing parents, and flush each name. Raises OSError."""
     missing = [one for one in (folder, *folder.parents) if not one.is_dir()]
     for one in reversed(missing):
         one.mkdir(mode=0o700, exist_ok=True)
         force_names(one.parent)
 
 
-# Digests in a shard's note: of each tensor with its form, and of the rest of the note. The engine that writes a shard
-# and the kernel that reads it compute them here. Needs no torch.
+# Digests in a shard's note: of each tensor with its shape and dtype, and of the rest of the note. The engine that
+# writes a shard and the kernel that reads it compute them here. Needs no torch.
 
 WRITTEN: Final = "written"  # the entry of the note
 NOTE: Final = "note"
@@ -221,7 +221,7 @@ def written(note: Mapping[str, Any], tensors: Mapping[str, str]) -> dict[str, An
 
 
 def of_tensor(dtype: str, shape: Iterable[int], pieces: Iterable[bytes | memoryview]) -> str:
-    """Return the digest of a tensor of a safetensors dtype, whose bytes come in pieces."""
+    """Return the digest of a tensor of a safetensors dtype, from its bytes in pieces."""
     digest = hashlib.blake2b(f"{dtype} {list(shape)} ".encode(), digest_size=_BYTES)
     for piece in pieces:
         digest.update(piece)
@@ -233,17 +233,16 @@ def of_note(note: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=_BYTES).hexdigest()
 
 
-# Files of versions before this one: those of 79ba2cba are read as what is written today, older ones are refused. No
-# other module knows a former format. What 79ba2cba wrote otherwise: shards of collections had no digests, and a
-# steering vector by the difference of means was found by a training. Its journals, checkpoints, results and modules
-# are in the formats of today.
+# Files of earlier versions: files of 79ba2cba are read like today's, older ones are refused. No other module knows a
+# former format. 79ba2cba differs from today in two ways: shards of collections had no digests, and a training found a
+# steering vector by the difference of means. Its journals, checkpoints, results and modules have today's formats.
 
 FORMER: Final = "79ba2cba"
 _OLDER_FORMAT: Final = 1  # of journals and checkpoints, in versions before it
 
 
 def digests_in(note: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry of a shard's note that has the digests. One of 79ba2cba has none of its tensors."""
+    """Return the entry with the digests in a shard's note. A note of 79ba2cba has none."""
     if WRITTEN in note:
         found: dict[str, Any] = note[WRITTEN]
         return found
@@ -251,12 +250,12 @@ def digests_in(note: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def was_trained(provenance: Mapping[str, Any]) -> bool:
-    """Return whether a training found a steering vector: today one of another method than the difference of means."""
+    """Return whether a training found a steering vector, today by any method except the difference of means."""
     return "numpy" not in provenance["versions"]
 
 
 def refusal(number: int, newest: int) -> str:
-    """Say what to do about a checkpoint or a journal's file in format `number`; the `newest` is read here."""
+    """Return the remedy for a checkpoint or a journal's file in format `number`; this version reads `newest`."""
     if number > newest:
         return f"It has format {number}, which a newer Djinn wrote: upgrade Djinn to read it."
     if number == _OLDER_FORMAT:

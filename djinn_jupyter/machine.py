@@ -1,9 +1,9 @@
-"""The part of the machine that this process may have: its processor, the device that DJINN_DEVICE names, and its share
-of main memory, which is the machine's, or less where its control groups (a container, a job of a cluster) hold it to
-less. The one place that asks; all budgets and refusals come from here.
+"""The part of the machine that this process may use: its processor, the device that DJINN_DEVICE names, and its share
+of main memory, which is the machine's, or less where its control groups (a container, a job of a cluster) limit it. All
+budgets and refusals use these figures.
 
-Linux kills a process that goes beyond its group's limit, and `/proc/meminfo` does not know of it. Both versions of
-control groups are read, from the process's own group up to the topmost that it can see; other systems have none.
+Linux kills a process that exceeds its group's limit, and `/proc/meminfo` does not show that limit. Both versions of
+control groups are read, from the process's own group up to the topmost visible one; other systems have none.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ import psutil
 
 DEVICE_VARIABLE = "DJINN_DEVICE"
 DEV = Path("/dev")
-# Device files of the GPU drivers behind PyTorch's CUDA: NVIDIA's cards (nvidiactl is there without one, too), those of
+# Device files of the GPU drivers behind PyTorch's CUDA: NVIDIA's cards (nvidiactl exists without one, too), those of
 # its boards, Windows' in WSL, AMD's.
 _GPUS: Final = ("nvidia[0-9]*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")
 
 
 def device_of_environment() -> str | None:
-    """Return the device that is computed on where none is named; None where that is the best there is. Tests,
-    benchmarks and notebooks take theirs from here too."""
+    """Return the device to use by default; None for the best there is. Tests, benchmarks and notebooks use it too."""
     return os.environ.get(DEVICE_VARIABLE) or None
 
 
 def why_no_gpu() -> str | None:
-    """Return why this process can see no GPU; None where it may see one. Neither torch nor a driver is asked, which
-    would take seconds, and memory on each card."""
+    """Return why this process can see no GPU; None where it may see one. It asks neither torch nor a driver: that would
+    take seconds, and memory on each card."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return "CUDA_VISIBLE_DEVICES hides every GPU"
     return None if any(True for one in _GPUS for _ in DEV.glob(one)) else "the system shows no GPU"
@@ -42,7 +41,7 @@ def why_no_gpu() -> str | None:
 
 @cache
 def processor() -> str:
-    """Return the processor's name where the system tells one, else its kind."""
+    """Return the processor's name where the system has one, else its kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -54,7 +53,7 @@ def processor() -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainMemory:
     """Amounts in bytes: the limit of this process, the part of it that is available now, and the memory of the machine.
-    Pages that cache files count as to be had, as in `MemAvailable`."""
+    Pages that cache files count as available, as in `MemAvailable`."""
 
     total: int
     available: int
@@ -83,7 +82,7 @@ _TWO = _Version(limit="memory.max", usage="memory.current", caches=("inactive_fi
 
 
 def main_memory(root: Path = Path("/")) -> MainMemory:
-    """Return main memory as it is now. `root` has the `proc` and `sys` that control groups are read from."""
+    """Return main memory as it is now. `root` has the `proc` and `sys` with the control groups."""
     machine = psutil.virtual_memory()
     total, available = int(machine.total), int(machine.available)
     for limit, left in _limits(root, total):
@@ -92,8 +91,8 @@ def main_memory(root: Path = Path("/")) -> MainMemory:
 
 
 def _limits(root: Path, machine: int) -> Iterator[tuple[int, int]]:
-    """Yield the limit of each group of this process that may have less than the machine, and what is left of it. The
-    others bound nothing, and the files of a group cost a third of a millisecond."""
+    """Yield the limit of each group of this process that may have less than the machine, and its free part. The other
+    groups limit nothing, and reading a group's files costs a third of a millisecond."""
     for version, folder in _groups(root):
         limit = _number(folder / version.limit)
         usage = _number(folder / version.usage) if limit is not None and limit < machine else None
@@ -102,7 +101,7 @@ def _limits(root: Path, machine: int) -> Iterator[tuple[int, int]]:
 
 
 def _groups(root: Path) -> tuple[tuple[_Version, Path], ...]:
-    """Return the process's own group and those around it, as far as they are mounted here."""
+    """Return the process's own group and the groups around it that are mounted here."""
     try:
         return _folders(root, (root / "proc/self/cgroup").read_text())
     except OSError:  # no control groups
@@ -111,8 +110,8 @@ def _groups(root: Path) -> tuple[tuple[_Version, Path], ...]:
 
 @cache
 def _folders(root: Path, told: str) -> tuple[tuple[_Version, Path], ...]:
-    """Return the folders of the groups that `/proc/self/cgroup` names; it names others once the process was moved.
-    Mounts are read once for each text: that takes longer than all the rest of a reading."""
+    """Return the folders of the groups that `/proc/self/cgroup` names; the names change when the process is moved.
+    Mounts are read once for each text, because reading them takes longer than all the rest."""
     return tuple(_mounted(root, dict(_own_groups(told)), (root / "proc/self/mountinfo").read_text()))
 
 
@@ -137,7 +136,7 @@ def _own_groups(told: str) -> Iterator[tuple[_Version, str]]:
 
 
 def _mounts(told: str) -> Iterator[tuple[_Version, str, str]]:
-    """Yield of each mounted hierarchy that may bound memory which group is its top, and where it is mounted."""
+    """Yield the mounted hierarchies that may limit memory: the top group of each, and its mount point."""
     for line in told.splitlines():
         place, _, kind = line.partition(" - ")
         top, mounted = (_unescaped(word) for word in place.split()[3:5])

@@ -1,6 +1,6 @@
-"""The files of a model that lies on this machine, looked at without loading them: whether they are a model, there and
-whole, and which names are in them. Executes nothing that it reads, and needs no torch: the kernel refuses by it before
-an engine is started, and the engine refuses files that came in another way."""
+"""Check the files of a local model without loading them: whether they are a model, complete, and which names they
+contain. Executes nothing that it reads, and needs no torch. The kernel refuses by these checks before it starts an
+engine, and the engine refuses files that arrived in another way."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MERGE: Final = "merge it with peft (merge_and_unload, then save_pretrained) and
 
 
 def path_called(name: str) -> Path:
-    """Return the path that a name of a model spells, be it there or not. Raises ModelNotFound for one that no file
-    system takes, and for a folder of a user who is not there."""
+    """Return the path that a model's name spells, which need not exist. Raises ModelNotFound for a name that no file
+    system takes, and for the folder of an unknown user."""
     try:
         path = Path(name).expanduser()
         path.is_dir()
@@ -37,7 +37,7 @@ def path_called(name: str) -> Path:
 
 def folder_called(model: str) -> Path | None:
     """Return the folder that a model's name stands for; None for a name of the hub. Raises ModelNotFound or
-    ModelRefused where a folder or file is named that is missing or is no model to serve."""
+    ModelRefused for a named folder or file that is missing or has no servable model."""
     path = path_called(model)
     if model and path.is_dir():
         _require_model(model, path)
@@ -74,7 +74,7 @@ def _base_of(folder: Path) -> str:
 
 
 def fault_of(path: Path) -> str | None:
-    """Return the fault of a file on disk and what to do about it; None where none is seen."""
+    """Return the fault of a file on disk and the remedy; None where none is seen."""
     if not path.is_file():
         what = "leads nowhere" if path.is_symlink() else "is missing"
         return f"{path.name} {what}; copy or download it again"
@@ -137,7 +137,7 @@ def _shards(index: Path) -> dict[str, str]:
 def _fault_of_json(path: Path) -> str | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # text that is no JSON, bytes that are no text
+    except ValueError:  # not JSON, or not text
         return f"{path.name} is not JSON; copy or download it again"
     return None if isinstance(found, dict) else f"{path.name} holds a {type(found).__name__} where fields are due"
 

@@ -1,5 +1,5 @@
-"""Settings described once, as the fields of a TypedDict. The flags of a command line, Python's signature and help, and
-the checks of ranges are made from the descriptions.
+"""Settings described once, as the fields of a TypedDict. Command-line flags, Python's signature and help, and range
+checks are made from the descriptions.
 
     class Given(TypedDict, total=False):
         threads: Annotated[int | None, Description("threads for computing", least=1)]
@@ -68,7 +68,7 @@ class Setting:
 
     @property
     def in_json(self) -> Any:
-        """The type of its value in a configuration, where an object of Python is named by a text."""
+        """The type of its value in a configuration, where text names a Python object."""
         return (str if object in self.kinds else self.hint) | None
 
     def plain(self, value: Any) -> Any:
@@ -87,11 +87,11 @@ class Setting:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The names on a command line, former ones first: the last is the one that messages use."""
+        """The names on a command line, former ones first: messages use the last."""
         return tuple(flag_of(name) for name in (*self.described.formerly, self.name))
 
     def argument(self, amount: Callable[[str], Any] | None) -> dict[str, Any]:
-        """Return how argparse reads it. A setting that is not given is None."""
+        """Return the keyword arguments for argparse. A setting that is not given is None."""
         made: dict[str, Any] = {"dest": self.name, "default": None, "help": self.described.help}
         if self.kinds == {bool}:
             return {**made, "action": "store_true"}
@@ -119,8 +119,8 @@ def flag_of(name: str) -> str:
 def add_flags(
     add: Callable[..., Any], described: type, *, amount: Callable[[str], Any] | None = None
 ) -> tuple[Any, ...]:
-    """Add a flag for each setting by `add`, which takes what argparse takes; return its results. Amounts of memory
-    are read by `amount`, or left as texts."""
+    """Add a flag for each setting by `add`, which takes argparse's arguments; return its results. Amounts of memory are
+    parsed by `amount`, or stay texts."""
     return tuple(add(*one.flags, **one.argument(amount)) for one in settings_of(described))
 
 
@@ -140,7 +140,7 @@ def flags_of(given: Mapping[str, Any]) -> list[str]:
 
 
 def chosen(described: type, parsed: object) -> dict[str, Any]:
-    """Return the settings that a command line gave, of all that it parsed."""
+    """Return the settings that a command line gave, from all that it parsed."""
     found = ((one.name, getattr(parsed, one.name, None)) for one in settings_of(described))
     return {name: value for name, value in found if value is not None}
 
@@ -160,7 +160,7 @@ def given_by_name(described: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_least(described: type, given: Mapping[str, Any]) -> None:
-    """Raise UsageError where a setting is below its least value, or breaks its rule; a NaN is not at least anything."""
+    """Raise UsageError where a setting is below its least value, or breaks its rule; NaN is below any least value."""
     for one in settings_of(described):
         least, value = one.described.least, given.get(one.name)
         if least is not None and value is not None and not value >= least:
@@ -169,8 +169,7 @@ def check_least(described: type, given: Mapping[str, Any]) -> None:
 
 
 def check_rules(described: type, values: object) -> None:
-    """Raise UsageError where an attribute breaks the rule of its setting, or is of a kind for which that cannot be
-    asked."""
+    """Raise UsageError where an attribute breaks the rule of its setting, or has a type that the rule cannot check."""
     for one in settings_of(described):
         _require_kept(one, getattr(values, one.name))
 
@@ -189,13 +188,13 @@ def _keeps(rule: AllowedValues, asked: Any) -> bool:
 
 
 def part_of(kind: type[AnyDataclass], given: Mapping[str, Any], **more: Any) -> AnyDataclass:
-    """Return a dataclass made of those settings that are its fields; the others have its defaults."""
+    """Return a dataclass made of the settings that are its fields; other fields have their defaults."""
     names = {field.name for field in dataclasses.fields(typing.cast(Any, kind))}
     return kind(**{name: value for name, value in given.items() if name in names}, **more)
 
 
 def takes(described: type) -> Callable[[Function], Function]:
-    """Give a function that takes the settings as `**settings` a signature and a help with each of them."""
+    """Give a function with `**settings` a signature and a help that list the settings."""
 
     def spell_out(function: Function) -> Function:
         signature = inspect.signature(function)
@@ -218,7 +217,7 @@ def takes(described: type) -> Callable[[Function], Function]:
 
 
 def refuses(described: type, reason: str) -> Callable[[Function], Function]:
-    """Have a function raise UsageError, with the reason, for each of the settings that is no argument of its own."""
+    """Make a function raise UsageError, with the reason, for each of the settings that is no argument of its own."""
 
     def refuse(function: Function) -> Function:
         own = inspect.signature(function).parameters
@@ -241,8 +240,8 @@ def _on_one_line(value: object) -> str:
 
 
 # The options of an engine, each described once. Python's signature, the command lines, the magic, an editor's
-# configuration and the checks of ranges are made from `GivenOptions` (`described.py`). Below it are the values. A new
-# option is a line in `GivenOptions` and one in `Options`. `%load_ext` reads this file: the standard library only.
+# configuration and the range checks are made from `GivenOptions`. Below it are the values. A new option is a line in
+# `GivenOptions` and one in `Options`. `%load_ext` reads this file: the standard library only.
 
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning")
@@ -357,7 +356,7 @@ AMOUNTS: Final = tuple(one.name for one in settings_of(GivenOptions) if one.is_a
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """The options that make a model: two loads that differ here mean two engines. None is left open."""
+    """The options that identify an engine: two loads that differ here use two engines. None is left open."""
 
     model: str
     revision: str | None = None
@@ -376,10 +375,10 @@ class Identity(ModelOptions):
 
     def slug(self) -> str:
         """Return a short file name: readable first, unique by hash."""
-        import msgspec  # not at import: `%load_ext` goes without
+        import msgspec  # imported late: `%load_ext` needs none of it
 
         readable = re.sub(r"[^A-Za-z0-9.]+", "-", short_name(self.model)).strip("-.")[:40]
-        later = (("copy", 1), ("tensor_parallel", 1))  # without them a journal has the name that it always had
+        later = (("copy", 1), ("tensor_parallel", 1))  # without them a journal keeps its former name
         asked = {name: value for name, value in msgspec.to_builtins(self).items() if (name, value) not in later}
         digest = sha256(msgspec.json.encode(asked)).hexdigest()[:10]
         return f"{readable or 'model'}-{digest}"
@@ -399,7 +398,7 @@ class Identity(ModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of an engine besides its model. They cannot be changed while it runs. None is left open."""
+    """The options of an engine besides its model, fixed while it runs. None is left open."""
 
     devices: str | None = None
     device_memory: int | None = None
@@ -423,7 +422,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class SettledOptions(Options):
-    """The options of an engine that runs: of those left open, the ones that have a default."""
+    """The options of a running engine: open ones have their default, if any."""
 
     idle_swap_seconds: float = 60.0
     stops_kept: int = 64
@@ -443,7 +442,7 @@ class ProcessOptions:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port`; port 0 is any that is free. UsageError where it is no such address."""
+    """Return host and port of `host:port`; port 0 is any free port. UsageError for an invalid address."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"{address!r} is no address; write a host and a port, as 127.0.0.1:9464.")
@@ -456,9 +455,9 @@ def short_name(model: str) -> str:
 
 
 # The settings of sampling, each described once: Python's signature and help, `%djinn_run`, launch.json and the checks
-# are made from `GivenSampling` (`described.py`). The value that crosses the wire is `wire.nouns.Sampling`. A new
-# setting is a line here and one in `Sampling`. Where transformers' GenerationConfig has a field of that name, the
-# engine applies it as `generate` does. `%load_ext` reads this file: the standard library only.
+# are made from `GivenSampling`. The value that crosses the wire is `wire.nouns.Sampling`. A new setting is a line here
+# and one in `Sampling`. Where transformers' GenerationConfig has a field of that name, the engine applies it like
+# `generate`. `%load_ext` reads this file: the standard library only.
 
 OF_DRAWING: Final = ("top_k", "top_p", "min_p", "samples")
 DRAWN_AS_BEGUN: Final = "a run goes on as it began, and only `run` takes settings of sampling."
@@ -519,9 +518,9 @@ class GivenSampling(TypedDict, total=False):
 
 
 def require_drawn(given: Mapping[str, object], defaults: Mapping[str, str]) -> None:
-    """Raise UsageError for settings that choose what is drawn, of a run that draws nothing: `given` are all that it is
-    given, `defaults` the model's own, which `model_defaults` applies. A seed is none of them, nor is any but `samples`
-    beside a temperature of 0: a loop over temperatures begins there."""
+    """Raise UsageError for settings that choose what is sampled in a run without sampling: `given` are the run's
+    settings, `defaults` the model's own, which `model_defaults` applies. A seed is allowed, and beside a temperature of
+    0 everything but `samples`, because a loop over temperatures begins there."""
     temperature = given.get("temperature")
     draws = temperature or (given.get("model_defaults") and defaults.get("do_sample") == "True")
     chosen = OF_DRAWING if temperature is None else ("samples",)

@@ -33,7 +33,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def power_above(value: float) -> str:
-    """Spell the power of ten that is above a positive number: all that different processors agree on of a rounding."""
+    """Spell the power of ten above a positive number: different processors agree on no more of a rounding."""
     return "0" if value == 0 else f"{10.0 ** (math.floor(math.log10(value)) + 1):g}"
 
 
@@ -65,7 +65,7 @@ def spell_bytes(count: float, digits: int = 3) -> str:
 
 
 def spell_option(count: int) -> str:
-    """Spell bytes as one gives them to an option, in one word and never too few: `1.5GiB`, `114.286MiB`."""
+    """Spell bytes as an option's value, in one word and never too few: `1.5GiB`, `114.286MiB`."""
     unit, size = _unit_of(count)
     return f"{math.ceil(count / size * 1000) / 1000:.10g}{unit}"
 
@@ -76,7 +76,7 @@ def spell_rate(bytes_per_second: float, digits: int = 3) -> str:
 
 
 def _unit_of(count: float) -> tuple[str, int]:
-    """Return the largest unit of which there is about one, and its size."""
+    """Return the largest unit with an amount of about one or more, and its size."""
     for letter, size in _UNITS.items():
         if count >= max(size * 1000 / 1024, 1024):
             return f"{letter.upper()}iB", size
@@ -90,7 +90,7 @@ _DURATION: Final = re.compile(rf"(\d{{1,9}}(?:\.\d{{1,9}})?) ?({'|'.join(_DURATI
 
 
 def read_duration(text: str) -> float:
-    """Return `90s`, `10min`, `8h` or `2d` in seconds. UsageError for what is none, or is zero."""
+    """Return `90s`, `10min`, `8h` or `2d` in seconds. UsageError for an invalid or zero duration."""
     found = _DURATION.fullmatch(text)
     seconds = float(found[1]) * _DURATIONS[found[2]] if found else 0.0
     if not seconds:
@@ -99,14 +99,14 @@ def read_duration(text: str) -> float:
 
 
 def spell_duration(seconds: float) -> str:
-    """Spell seconds in the largest unit of which there is one, as `12 s`, `45 min`, `2.5 h` or `3 d`."""
+    """Spell seconds in the largest unit of at least one, as `12 s`, `45 min`, `2.5 h` or `3 d`."""
     unit, size = next((one for one in reversed(_DURATIONS.items()) if seconds >= one[1]), ("s", 1))
     return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
 
 
 def read_moment(text: str) -> float:
-    """Return a moment of ISO 8601 in seconds since the epoch. Without a zone it is of this machine's. UsageError for
-    what is none."""
+    """Return a moment of ISO 8601 in seconds since the epoch; without a zone in this machine's time zone. UsageError
+    for an invalid moment."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

@@ -1,5 +1,5 @@
-"""The verbs of engines and sessions that methods have: here only where each is, in words, for the core imports no
-method. Their types are in verbs.pyi, which nothing but type checkers and editors read."""
+"""The verbs that methods add to engines and sessions: only their names and modules, as text, because the core imports
+no method. Their types are in verbs.pyi, which only type checkers and editors read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 class Verb:
     """A method of a class that is a function elsewhere: in a module below `djinn_jupyter.methods`, under the same name,
-    with the object as its first parameter. The module is imported when the verb is first used, and the function is
-    then the class's own."""
+    with the object as its first parameter. The module is imported at the first use, and then the function replaces this
+    object in the class."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -25,7 +25,7 @@ class Verb:
 
 
 class EngineVerbs:
-    """The verbs of an engine that methods have."""
+    """The verbs of an engine that methods add."""
 
     collect = Verb("datasets.api.collecting")
     loss = Verb("datasets.api.scoring")
@@ -33,7 +33,7 @@ class EngineVerbs:
 
 
 class SessionVerbs:
-    """The verbs of a session that methods have."""
+    """The verbs of a session that methods add."""
 
     attribute = Verb("direct.api")
     loss = Verb("datasets.api.session_verbs")

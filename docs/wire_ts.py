@@ -136,7 +136,7 @@ def _field(kind: type, field: msgspec.structs.FieldInfo, hint: Any) -> str:
 
 
 def _spell(hint: Any, *, asked: bool) -> str:
-    """`asked`: as the browser sends it, where a number is a number."""
+    """`asked`: in the browser's form, where a number is a number."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Union or isinstance(hint, types.UnionType):
         parts = [_spell(part, asked=asked) for part in arguments if part is not msgspec.UnsetType]

@@ -1,5 +1,5 @@
-"""Writes what a program can say of itself into `docs/reference/`, the wire's types for TypeScript, and the table of
-magics. A test says when one of them is not current."""
+"""Write the generated pages of `docs/reference/`, the wire's types for TypeScript, and the table of magics. A test
+fails when one is out of date."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _diagram(first: str, moves: Mapping[tuple[str, str], str]) -> str:
 
 
 def wire() -> str:
-    """Every message with its fields, as the structs declare them."""
+    """Return the page of all messages with their fields, from the structs."""
     parts = [
         "# Messages\n\n" + WRITTEN,
         _answers(),

@@ -1,1 +1,1 @@
-"""api."""
+"""The public Python API: load, engines, sessions, stops, results."""

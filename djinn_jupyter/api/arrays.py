@@ -23,7 +23,7 @@ def to_numpy(array: Array) -> np.ndarray[Any, Any]:
 
 
 def shared_numpy(array: Array) -> np.ndarray[Any, Any]:
-    """Return the values of a wire Array in its own memory, to be read."""
+    """Return the values of a wire Array without a copy, for reading."""
     import numpy as np
 
     return np.frombuffer(array.data, dtype=_numpy_dtype(array.dtype)).reshape(array.shape)
@@ -52,7 +52,7 @@ def from_numpy(values: np.ndarray[Any, Any]) -> Array:
 
 
 def largest(values: np.ndarray[Any, Any], count: int) -> list[tuple[tuple[int, ...], float]]:
-    """Return the `count` largest numbers by size with their indices, the largest first; NaN is left out."""
+    """Return the `count` numbers of largest magnitude with their indices, the largest first; NaN is left out."""
     import numpy as np
 
     numbers = np.asarray(values, dtype=np.float64).reshape(-1)
@@ -101,7 +101,7 @@ def _as_numpy(value: object) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except ValueError as error:
         raise InvalidEdit(f"These values have no shape: {error}.") from None
-    if array.dtype.kind not in "biufcV":  # V: ml_dtypes' own
+    if array.dtype.kind not in "biufcV":  # V: a dtype of ml_dtypes
         raise InvalidEdit(f"A {type(value).__name__} holds no numbers that could be sent.")
     return array
 

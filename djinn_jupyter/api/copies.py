@@ -1,5 +1,5 @@
-"""Copies of results that read from a session. In this process they read from the same session; one that was pickled is
-a value, and has no engine."""
+"""Copies of results that read from a session. In this process a copy reads from the same session; an unpickled one is a
+plain value without an engine."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class NoEngine:
         self.welcome = welcome
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # as copy and pickle look for
+        if name.startswith("__"):  # copy and pickle look these up
             raise AttributeError(name)
         raise IllegalMove(COPIED)
 
 
 class ReadsSession:
-    """A result with a `session`, from which it reads more."""
+    """A result that reads more from its `session`."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"session": _KeptSession(self.__dict__["session"])}
@@ -44,7 +44,7 @@ class ReadsSession:
 
 
 class _KeptSession:
-    """The session of a result that is being copied: itself in this process, and elsewhere one without an engine."""
+    """The session of a copied result: itself in this process, elsewhere a session without an engine."""
 
     def __init__(self, session: Any) -> None:
         self.session = session

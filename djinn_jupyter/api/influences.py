@@ -1,5 +1,5 @@
-"""Spell the influences on a stop: everything that makes its value differ from the unmodified model's (edits, rules,
-overrides, changes in earlier passes)."""
+"""Describe the influences on a stop: all differences from the unmodified model (edits, rules, overrides, changes in
+earlier passes)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def influence_lines(told: Influences, edits: Edits = (), but: Edits = ()) -> lis
 
 
 def sections(told: Influences, edits: Edits = (), but: Edits = ()) -> dict[str, list[tuple[str, str]]]:
-    """Return the influences in display order: (what, size or reason) by section name, without empty sections."""
+    """Return the influences in display order, (what, size or reason) by section name, without empty sections."""
     found = {
         ADAPTED: [] if told.adapter is None else [(f"the adapter {told.adapter}", "")],
         EDITED: list(_edited(told, edits)),
@@ -75,7 +75,7 @@ def _edited(told: Influences, edits: Edits) -> Iterator[tuple[str, str]]:
 
 
 def _off(told: Influences) -> Iterator[tuple[str, str]]:
-    """Yield the edits and rules that are turned off."""
+    """Yield the disabled edits and rules."""
     yield from ((f"edit {edit.number}: {edit.what}", "") for edit in told.edits if not edit.enabled)
     yield from ((f"rule {rule.number}: {rule.what}", "") for rule in told.rules if rule.applies == "off")
 

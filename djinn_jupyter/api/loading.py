@@ -40,7 +40,7 @@ _ALIKE: Final = (
     "moves",
     "threads",
     "trust_remote_code",
-)  # options between whose engines a session can move
+)  # a copy shares these, so that sessions can move to it
 
 
 @takes(GivenOptions)
@@ -54,13 +54,14 @@ def load(
     **options: Unpack[GivenOptions],
 ) -> RemoteEngine:
     """Start the engine of a model (`demo`, a folder, a hub name), or attach to it if it already runs. With `at`, attach
-    to the one that `djinn serve` runs on another machine, as `connect` does, or start it there through ssh; at="hub" is
-    the engine of that model at the JupyterHub of this server, at="cluster" the one in the Ray cluster of this machine.
+    to the engine that `djinn serve` runs on another machine, as `connect` does, or start it there through ssh. at="hub"
+    is the engine of that model at the JupyterHub of this server, at="cluster" the one in the Ray cluster of this
+    machine.
 
     `dtype` and `device` are strings or torch objects; amounts of memory are in bytes or as "20GiB". `progress` is
-    called with each step of the start, `each_second` with the present step and how long it has taken; without either
-    the terminal shows both. UsageError where an option is impossible on this machine, or differs from that of the
-    running engine. The options:
+    called with each step of the start, `each_second` with the present step and its duration; without either the
+    terminal shows both. UsageError where an option is impossible on this machine, or differs from the running engine's.
+    The options:
     """
     given = {name: spell_option(name, value) for name, value in given_by_name(GivenOptions, options).items()}
     check_least(GivenOptions, given)
@@ -83,12 +84,11 @@ def load(
 
 @typed
 def connect(address: str, *, key: str | None = None) -> RemoteEngine:
-    """Attach to the engine at `gpu-box`, `gpu-box:5556` or `tcp://gpu-box:5556`. It knows you by your `key`: a name or
-    a file; None means the only one. At `ssh://[user@]gpu-box[:port]` it is the only engine of yours that runs there,
-    and the keys are those of ssh. `hub` is the engine of the JupyterHub whose server this is, and needs no key;
-    `cluster` is the only engine in the Ray cluster of this machine.
-    EngineUnavailable where none answers; KeyRefused where it does not admit the key, or is not the engine that
-    `djinn key trust` has noted, or where the hub refuses."""
+    """Attach to the engine at `gpu-box`, `gpu-box:5556` or `tcp://gpu-box:5556`. Your `key` identifies you: a name or a
+    file; None means the only key. `ssh://[user@]gpu-box[:port]` is your only running engine there, and uses the keys of
+    ssh. `hub` is the engine at the JupyterHub of this server, and needs no key; `cluster` is the only engine in the Ray
+    cluster of this machine. EngineUnavailable where none answers; KeyRefused where the engine does not admit the key,
+    is not the one that `djinn key trust` recorded, or the hub refuses."""
     with waiting(f"The way to {address}") as wait:
         return _reached(address, key, StartCallbacks(line=wait.step, second=_not_said))
 
@@ -103,11 +103,11 @@ def _reached(address: str, key: str | None, told: StartCallbacks) -> RemoteEngin
 
 @typed
 def beside(engine: RemoteEngine, where: str, *, progress: Tell | None = None) -> RemoteEngine:
-    """Attach to another engine of the model of `engine`, for a session to move to: by its address, as `connect` takes
-    it, or by the number of its `copy`, which is started where `engine` runs (this machine, or the cluster) if it does
-    not run yet. Where `engine` is in a cluster, also by the name of a machine of it, on which a copy is started if none
-    runs there; an address has a port then. UsageError for another model's, where copies cannot be started from here,
-    or where no machine, or more than one, has that name.
+    """Attach to another engine of the same model, as the target of a move: by its address, as in `connect`, or by the
+    number of its `copy`. A copy that does not run yet is started where `engine` runs (this machine, or the cluster). In
+    a cluster the name of a machine also works: a copy is started there if none runs, and an address must have a port.
+    UsageError for an engine of another model, where copies cannot be started from here, or where no machine, or more
+    than one, has that name.
 
     >>> dj.beside(engine, "2")  # doctest: +SKIP
     Engine demo (LlamaForCausalLM, 8 layers, float32 on cpu)
@@ -131,13 +131,13 @@ def _names_a_machine(where: str) -> bool:
 
 
 def _of_copies(entry: Entry) -> dict[str, Any]:
-    """Return what is given to the load of an engine, and of a copy between which and it a session can move."""
+    """Return the options that an engine shares with a copy to which its sessions can move."""
     asked = dataclasses.asdict(entry.identity) | {name: getattr(entry.options, name) for name in _ALIKE}
     return {name: value for name, value in asked.items() if name != "model" and value not in (None, False)}
 
 
 def _connected(address: str, key: str | None, model: str | None) -> RemoteEngine:
-    """Return the engine at an address; at a hub the one of a model, None for the only one."""
+    """Return the engine at an address; at a hub the engine of a model, None for the only one."""
     entry = _admitted_by_hub(key, model) if address == HUB else entry_at(read_address(address), key)
     channel = _channels.to(entry)
     return RemoteEngine(channel, channel.entry)
@@ -152,7 +152,7 @@ def _admitted_by_hub(key: str | None, model: str | None) -> Entry:
 
 
 def _served_at(address: str, key: str | None, identity: Identity, given: dict[str, Any]) -> RemoteEngine:
-    """Return the engine at an address. UsageError where it serves another model, or is given options of its own."""
+    """Return the engine at an address. UsageError where it serves another model, or engine options are given."""
     own = [name for name in given if name not in TOLD]
     if own:
         raise UsageError(f"{own[0]} is an option of the engine itself: give it to `djinn serve` on its machine.")
@@ -165,7 +165,7 @@ def _served_at(address: str, key: str | None, identity: Identity, given: dict[st
 def _through_ssh(
     address: str, key: str | None, model: str | None, given: dict[str, Any], told: StartCallbacks
 ) -> RemoteEngine:
-    """Return the engine of a model on a machine that ssh reaches, started there where it does not run."""
+    """Return the engine of a model on a machine that ssh reaches, starting it there if needed."""
     if key is not None:
         raise UsageError("Through ssh the keys are ssh's own: leave the key out.")
     place = read_place(address)
@@ -177,8 +177,8 @@ def _loaded(identity: Identity, options: Options, serving: ProcessOptions, told:
 
 
 def _attached(find: Callable[[], Entry]) -> RemoteEngine:
-    """Attach to the engine that `find` finds or starts. One that has just ended is started again, once; one that is
-    alive but silent is reported, which can be told on this machine alone."""
+    """Attach to the engine that `find` finds or starts. An engine that has just ended is started again, once. One that
+    lives but does not answer is reported; only this machine can know that."""
     entry = find()
     try:
         return attach(entry)
@@ -197,7 +197,7 @@ def engines() -> Listing[Entry]:
 
 
 def attach(entry: Entry) -> RemoteEngine:
-    """Attach to a running engine over this process's channel to it, opening one if there is none."""
+    """Attach to a running engine through this process's channel to it, opening one if needed."""
     return RemoteEngine(_channels.to(entry), entry)
 
 

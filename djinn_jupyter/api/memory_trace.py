@@ -1,6 +1,6 @@
 """Memory over time, from an engine's accounting and the system, sampled by a separate thread during any work.
 
-Starts and stops nothing in the engine. Each of the two requests of a reading is answered at one moment of the engine.
+Starts and stops nothing in the engine. A reading makes two requests; each reply is consistent in itself.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Reading:
     `sessions` (name, bytes on the device), `empty` pages that are allocated but unused, bytes on `host` and `disk`, and
     the `budget` of weights and sessions together. From the system: `process` (of which `mapped` are file mappings,
     `runtime` Python and its libraries, `beyond` not accounted for), `in_use` and `total` of the device, and the part of
-    it that `others` use. `people` are the persons who share the engine with what each has, none where all sessions are
-    its own user's.
+    it that `others` use. `people` has the memory of each person who shares the engine; it is empty where all sessions
+    belong to its own user.
     """
 
     at: float
@@ -84,8 +84,7 @@ class TracedTransfer:
 
 
 def reading_of(at: float, statistics: EngineStatistics, sessions: tuple[SessionDescription, ...]) -> Reading:
-    """Return the statistics and sessions as bytes by owner. Pages shared by sessions count once, for the
-    first session by name."""
+    """Return the statistics and sessions as bytes by owner. Shared pages count once, for the first session by name."""
     weights = statistics.weights.bytes_on_device if statistics.weights is not None else statistics.weight_bytes
     ring = statistics.weights.ring if statistics.weights is not None else ()
     in_pages = sum((slab.pages - slab.pages_free) * slab.page_bytes for slab in statistics.slabs)
@@ -118,7 +117,7 @@ def _limit(statistics: EngineStatistics) -> int:
 
 
 def _beside_pages(statistics: EngineStatistics) -> int:
-    """Return the bytes of working copies, stops, states and all else that sessions hold beside pages."""
+    """Return the bytes of working copies, stops, states and all other holdings besides pages."""
     if statistics.budget is None:
         return sum(slab.working_bytes for slab in statistics.slabs)
     return sum(held.bytes_held for held in statistics.budget.holdings if held.kind != "pages")
@@ -135,11 +134,11 @@ def _by_session(sessions: tuple[SessionDescription, ...], held: int) -> tuple[tu
 
 
 class _NoLastReading(Exception):
-    """The trace is to end, and the line to the engine is down."""
+    """The trace is to end while the connection to the engine is down."""
 
 
 def _period(hertz: float) -> float:
-    """Return the seconds between two readings. Raises UsageError for a rate that is none."""
+    """Return the seconds between two readings. Raises UsageError for an invalid rate."""
     if not 0 < hertz <= MOST_HERTZ:
         raise UsageError(f"hertz is above 0 and at most {MOST_HERTZ:g} readings a second; it cannot be {hertz}.")
     return 1.0 / hertz
@@ -147,8 +146,8 @@ def _period(hertz: float) -> float:
 
 class MemoryTrace(Tabular):
     """Readings of an engine's memory and moves between its tiers, from now until `stop`, for `seconds`, or until the
-    engine ends; `error` then holds the reason. `heard` is called in the trace's own thread after each reading, each
-    half second while the line to the engine is down, and once more at the end."""
+    engine ends; `error` then holds the reason. The trace's own thread calls `heard` after each reading, each half
+    second while the connection to the engine is down, and once more at the end."""
 
     def __init__(
         self,
@@ -176,7 +175,7 @@ class MemoryTrace(Tabular):
 
     @property
     def down_since(self) -> float | None:
-        """The moment at which the line to the engine was lost, in seconds since the epoch; None while it is up."""
+        """The time at which the connection to the engine was lost, in seconds since the epoch; None while it is up."""
         return self._channel.down_since
 
     def end(self) -> None:
@@ -184,7 +183,7 @@ class MemoryTrace(Tabular):
         self._told.set()
 
     def stop(self) -> MemoryTrace:
-        """Stop the trace and wait for its last reading, where the line to the engine is up."""
+        """Stop the trace and wait for its last reading, if the connection to the engine is up."""
         self.end()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -204,8 +203,8 @@ class MemoryTrace(Tabular):
         self.end()  # a copy has the readings so far
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the readings as lists by column: `at`, the bytes of each kind, None where not measured, and of each
-        session, 0 where it held none."""
+        """Return the readings as lists by column: `at`, the bytes of each kind (None where not measured), and of each
+        session (0 where it held none)."""
         found: dict[str, list[Any]] = {name: [getattr(one, name) for one in self.readings] for name in COLUMNS}
         held = [dict(one.sessions) for one in self.readings]
         for name in sorted({session for one in held for session in one}):
@@ -233,7 +232,7 @@ class MemoryTrace(Tabular):
             self._tell()
 
     def _tell(self) -> None:
-        """Call `heard`; an error of it ends the trace, in order."""
+        """Call `heard`; an error in it ends the trace, in order."""
         try:
             self._heard(self)
         except Exception as error:  # noqa: BLE001  the caller's own code
@@ -254,7 +253,7 @@ class MemoryTrace(Tabular):
         return awaited(self._channel.ask(request), self._look)
 
     def _look(self) -> None:
-        """Tell that the line is down. Raises _NoLastReading where nothing waits for it any more."""
+        """Report that the connection is down. Raises _NoLastReading where nothing waits for it any more."""
         if self.down_since is None:
             return
         if self._told.is_set():

@@ -1,4 +1,4 @@
-"""`dj.reproduce`: a result is computed again from its recipe, here or in another engine, and compared bit for bit."""
+"""`dj.reproduce`: compute a result again from its recipe, here or in another engine, and compare it bit for bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from djinn_jupyter.modules.training.again import trained_again, trained_in
 from djinn_jupyter.modules.training.collections import GivenCollection
 from djinn_jupyter.modules.training.process import PROVENANCE, TrainedModule
 
-WITHOUT_ENDING: Final = ".grid.djinn"  # what a file of another name is read as
+WITHOUT_ENDING: Final = ".grid.djinn"  # the kind of a file with another name
 OF_OTHERS: Final = "a file of another distribution's method is read where that is installed."
 OnRepeated = Callable[[Any, int, int], None]
 
@@ -33,18 +33,17 @@ def reproduce(
     on_progress: OnRepeated | None = None,
 ) -> Reproduction:
     """Compute a result again, by its recipe alone, and compare the two bit for bit: a grid (of `dj.sweep`, `dj.path` or
-    `dj.attribute`), losses, a splice, head scores, patterns, a lens, an effect or a snapshot at a stop, what a watch
-    recorded, edges, a circuit, a curve of circuits, an attribution graph, a direct attribution, a collection or a
-    trained module; or the file or folder of one. The engine may be another one, of another day. `on_progress` is called
-    with the grid so far (None of others), and with how many of how many cells, prompts or steps are done.
+    `dj.attribute`), losses, a splice, head scores, patterns, a lens, an effect or a snapshot at a stop, the recording
+    of a watch, edges, a circuit, a curve of circuits, an attribution graph, a direct attribution, a collection or a
+    trained module; or the file or folder of one. The engine may be another one, on another day. `on_progress` is called
+    with the grid so far (None for other results), and with the finished and total number of cells, prompts or steps.
 
-    A trained module is trained again on the `collection`, or where none is given on its prompts, collected anew if they
-    are few enough to be kept with it.
+    A trained module is trained again on the `collection`, or without one on its prompts, which are collected again if
+    few enough to be kept with it.
 
-    In mode "exact" the same model on the same kind of machine gives the same bits. In "fast" the same
-    cells share each pass as then, unless a pass takes too long here or finds less memory; where they do not, bits may
-    differ by rounding, and the notes say so.
-    UsageError for a grid that was cut short; errors as of `dj.sweep`; WorkInterrupted.
+    In mode "exact" the same model on the same kind of machine gives the same bits. In "fast" the same cells share each
+    pass as before, unless a pass takes too long here or finds less memory. Otherwise bits may differ by rounding, and
+    the notes say so. UsageError for an incomplete grid; errors as in `dj.sweep`; WorkInterrupted.
 
     >>> grid = dj.sweep(
     ...     engine,
@@ -80,7 +79,7 @@ def _by_step(on_progress: OnRepeated | None) -> Callable[[int, int, float], None
 
 
 def _read(path: Path) -> Reproducible | TrainedModule:
-    """Return the result in a file, whose ending says what it is, or the collection or trained module in a folder."""
+    """Return the result in a file, whose ending gives its kind, or the collection or trained module in a folder."""
     if (path / PROVENANCE).is_file():
         return trained_in(path)
     name, there = FOLDER if path.is_dir() else path.name, kinds()
@@ -106,12 +105,12 @@ def kinds() -> dict[str, type[Reproducible]]:
 
 
 def _below(kind: type[Reproducible]) -> list[type[Reproducible]]:
-    """Return the classes below a class whose files have an ending."""
+    """Return the subclasses of a class whose files have an ending."""
     return [of for one in kind.__subclasses__() for of in ([one] if "ending" in vars(one) else []) + _below(one)]
 
 
 def measured(engine: RemoteEngine, before: Result, on_progress: OnRepeated | None) -> Reproduction:
-    """Measure again, and compare. An error says which other model the measurement is of."""
+    """Measure again, and compare. An error names the model of the measurement where this engine serves another."""
     by = origin_of(before).by
     with naming_models("measurement", by, engine.description):
         again = before.again(engine.channel)

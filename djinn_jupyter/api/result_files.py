@@ -1,10 +1,10 @@
-"""The file of a result: the safetensors format, so that other programs read its values, with the engine's replies
-beside them as JSON. Written whole or not at all; checked when read. Knows no kind of result.
+"""The file of a result: the safetensors format, which other programs can read, with the engine's replies as JSON in its
+metadata. Written atomically; checked when read. Knows no kind of result.
 
-    [length of the head, 8 bytes] [head, JSON] [values, one tensor or several] [arrays of edits]
+[length of the head, 8 bytes] [head, JSON] [values, one tensor or several] [arrays of edits]
 
-The head has the tensors by name, those of edits as `edit 0`, ... and, as `__metadata__`, two texts: `djinn`, in which
-an array is `{tensor, part}`, and `digest`, that of this text and of all bytes behind the head.
+The head has the tensors by name, arrays of edits as `edit 0`, ..., and two texts in `__metadata__`: `djinn`, in which
+an array is `{tensor, part}`, and `digest`, the digest of this text and of all bytes after the head.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NAMES: Final = {
     "float32": "F32",
     "float64": "F64",
 }
-FAULTS: Final = (  # of a text that tells no content
+FAULTS: Final = (  # for an invalid text
     *(LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, MemoryError, WireError),
 )
 DTYPES: Final = {written: name for name, written in NAMES.items()}
@@ -56,8 +56,7 @@ Head = dict[str, Any]
 
 
 class FileContent(msgspec.Struct, frozen=False, kw_only=True, forbid_unknown_fields=True):
-    """The content of a file: what its fields are in the text. `ending` is how such files end, `named` what they are
-    called in a sentence."""
+    """The content of a file: its fields, as in the text. `ending` is the files' ending, `named` their noun."""
 
     ending: ClassVar[str]
     named: ClassVar[str]
@@ -82,7 +81,7 @@ class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encoded(content: object, tensors: Tensors) -> bytes:
-    """Return the bytes of a file with these `tensors`, of which the content has the arrays; its others are edits."""
+    """Return the bytes of a file with these `tensors`. They are arrays of the content; its others are edits."""
     places = {
         id(array): {"tensor": name, "shape": array.shape, "part": part}
         for name, (_, arrays) in tensors.items()
@@ -118,7 +117,7 @@ def _with_head(text: str, tensors: Mapping[str, tuple[str, list[int], bytes]]) -
 
 
 def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
-    """Return the content in the bytes of the file `name`. Raises UsageError, which says why there is none."""
+    """Return the content in the bytes of the file `name`. Raises UsageError, with the reason, where there is none."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or not 2 <= length <= LONGEST_HEAD or data[8:9] != b"{":
         raise UsageError(f"{name} is no {kind.named}.")
@@ -148,7 +147,7 @@ def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
 
 
 def _converted(told: Any, kind: type[KeptHere], arrays: _Arrays) -> KeptHere:
-    """Return the content that a text tells. Raises ValueError and others where it tells none."""
+    """Return the content of a text. Raises ValueError and others for an invalid text."""
     try:
         kept = msgspec.convert(told, kind, dec_hook=arrays)
         kept.require_fit()
@@ -185,7 +184,7 @@ def _digest(text: str, body: bytes | memoryview) -> str:
 
 
 def read(path: str | Path, kind: type[KeptHere]) -> KeptHere:
-    """Return the content of a file. Raises UsageError where the file is none of this kind, or damaged."""
+    """Return the content of a file. Raises UsageError where the file is of another kind, or damaged."""
     source = given_path(path, "file")
     try:
         data = contents_of(source)
@@ -195,7 +194,7 @@ def read(path: str | Path, kind: type[KeptHere]) -> KeptHere:
 
 
 def named(path: str | Path, kind: type[KeptHere]) -> Path:
-    """Return the path. Raises UsageError where its ending is that of no file of this kind."""
+    """Return the path. Raises UsageError where no file of this kind has its ending."""
     target = Path(path)
     if not target.name.endswith(kind.ending):
         raise UsageError(f"A {kind.named} is kept in a file that ends in {kind.ending}; {target.name} does not.")
@@ -203,8 +202,8 @@ def named(path: str | Path, kind: type[KeptHere]) -> Path:
 
 
 def put(path: Path, data: bytes, *, replace: bool) -> None:
-    """Write a file, whole or not at all. Raises UsageError where another content is there and it is not to be replaced,
-    StorageFailed where the disk refuses."""
+    """Write a file atomically. Raises UsageError where other content exists that may not be replaced, StorageFailed
+    where the disk refuses."""
     try:
         there = contents_of(path) if path.exists() else None
         if there == data:
@@ -235,33 +234,32 @@ SHARED: Final = (
 
 
 class Reproducible:
-    """A result that `dj.reproduce` computes again, by the function `reproduced_by` (its module and its name), which is
-    given the engine, the result and `on_progress`. `ending` is that of its file's name; FOLDER of what is one."""
+    """A result that `dj.reproduce` computes again, by the function `reproduced_by` (its module and its name), which
+    gets the engine, the result and `on_progress`. `ending` is the ending of its file's name; FOLDER for a folder."""
 
     ending: ClassVar[str]
     reproduced_by: ClassVar[str]
 
     @classmethod
     def found_at(cls, path: Path) -> Self:
-        """Return the one that is in a file or a folder. UsageError where there is none."""
+        """Return the result in a file or a folder. UsageError where there is none."""
         found: Self = cls.read(path)  # type: ignore[attr-defined]
         return found
 
     @property
     def compared_values(self) -> np.ndarray[Any, Any]:
-        """All that is compared with the same computed again, as one array."""
+        """All values that are compared with the repeated computation, as one array."""
         values: np.ndarray[Any, Any] = self.values  # type: ignore[attr-defined]
         return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction(Displayed):
-    """A result as it was `before`, and the same `again`; of a collection or a trained module, of which nothing is kept
-    when it has been compared, that is None. `same` is True where they have the same bits: all `count` values, and what
-    was measured `besides`, such as the metrics of a sweep's unedited lines. `different` counts the values that have
-    others, of which the one at `place` (by axis) differs most, by `largest_difference`; NaN on one side alone counts as
-    infinite. `origin` has what differs between the models and machines: (name, then, now). `notes` are sentences on
-    what else does."""
+    """A result as it was `before`, and the same computed `again`; both None for a collection or a trained module, which
+    is not kept after the comparison. `same` is True where all `count` values and the numbers in `besides` (such as the
+    metrics of a sweep's unedited prompts) have the same bits. `different` counts the values with other bits; the one at
+    `place` (by axis) differs most, by `largest_difference`. NaN on one side alone counts as infinite. `origin` lists
+    the differences between the models and machines: (name, then, now). `notes` are sentences on other differences."""
 
     before: Any
     again: Any
@@ -275,7 +273,7 @@ class Reproduction(Displayed):
     besides: str = ""
 
     def lines(self) -> list[str]:
-        """Return what was found, a sentence a line."""
+        """Return the outcome as sentences, one a line."""
         differs = [f"{name}: {then} then, {now} now" for name, then, now in self.origin]
         return [self._verdict(), *self.notes, *differs]
 
@@ -299,7 +297,7 @@ class Reproduction(Displayed):
 
 @contextmanager
 def naming_models(result: str, by: Provenance, here: ModelDescription, *, refused: str = "repeat") -> Iterator[None]:
-    """Have an error say which other model a result is of, where the engine serves another. Raises UsageError."""
+    """Make an error name the model of the result, where the engine serves another. Raises UsageError."""
     try:
         yield
     except DjinnError as error:
@@ -320,8 +318,8 @@ def compared(
     notes: Callable[[bool], Sequence[str]],
     differs: str = "",
 ) -> Reproduction:
-    """Compare the values of two results of one shape. `differs` names what else of them has other bits; `notes` are
-    told whether all is the same."""
+    """Compare the values of two results of one shape. `differs` names other parts with different bits; `notes` is
+    called with whether all is the same."""
     other, most, at = most_different(before.compared_values, again.compared_values)
     place = {} if at is None else place_of(at)
     same = not differs and not other.any()
@@ -342,8 +340,7 @@ def compared(
 def most_different(
     before: np.ndarray[Any, Any], again: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], float, tuple[int, ...] | None]:
-    """Return which values have other bits, the largest difference among these, and the index of that; None where all
-    have the same."""
+    """Return which values have other bits, their largest difference, and its index; None where all are the same."""
     import numpy as np
 
     other = bits(before) != bits(again)
@@ -355,7 +352,7 @@ def most_different(
 
 
 def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return numbers by their bits, which are equal where those of a NaN are."""
+    """Return numbers as bits, so that equal NaNs compare equal."""
     return values.view(f"int{8 * values.itemsize}")
 
 
@@ -368,7 +365,7 @@ def _differences(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.n
 
 
 def origin_lines(then: Provenance, now: Provenance) -> tuple[tuple[str, str, str], ...]:
-    """Return what differs of all that bits follow from; a model's name is no such thing."""
+    """Return the differences in what bits follow from; a model's name is not part of it."""
     found = differences(then, now)
     if any(name in DIGESTS for name, _, _ in found):
         found.insert(0, ("model", then.model, now.model))

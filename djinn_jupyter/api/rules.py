@@ -1,4 +1,4 @@
-"""Steering rules on the client's side: the request for one, and the handle of one that is set."""
+"""Steering rules on the client's side: the request for a rule, and the handle of an active one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SteeredSession(Protocol):
 
 
 class SteeringRule(ReadsSession):
-    """A steering rule. `reply` is the rule with its counts as last received; `session.rules()` reads it anew."""
+    """A steering rule. `reply` is the rule with its counts as last received; `session.rules()` reads it again."""
 
     def __init__(self, session: SteeredSession, reply: RuleDescription) -> None:
         self.session, self.reply = session, reply
@@ -34,17 +34,17 @@ class SteeringRule(ReadsSession):
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """The rule's positions, passes and condition in words; empty where it is for all."""
+        """The rule's positions, passes and condition in words; empty for an unlimited rule."""
         return limits_of(self.reply)
 
     @property
     def enabled(self) -> bool:
-        """False where the rule is turned off."""
+        """False while the rule is off."""
         return self.reply.enabled
 
     @property
     def trouble(self) -> str | None:
-        """The reason for which a pass of this run could not have the rule."""
+        """The reason why a pass of this run could not apply the rule."""
         return self.reply.trouble
 
     def off(self) -> None:
@@ -56,7 +56,7 @@ class SteeringRule(ReadsSession):
         self.reply = self.session.enable_rule(self.number, True).reply
 
     def end(self) -> None:
-        """Take the rule away. UnknownRule where it has gone already."""
+        """Remove the rule. UnknownRule where it no longer exists."""
         self.session.unsteer(self.number)
 
     def __repr__(self) -> str:
@@ -64,10 +64,10 @@ class SteeringRule(ReadsSession):
 
 
 class SteeringRules(tuple[SteeringRule, ...], Tabular):
-    """Rules in the order in which they apply: a tuple of them, and a table."""
+    """Rules in the order in which they apply: a tuple, and a table."""
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return what is told of the rules as lists by column; no column where there is no rule."""
+        """Return the rules as lists by column; no column where there is no rule."""
         return Listing(rule.reply for rule in self).columns()
 
     def told(self) -> dict[str, list[Any]]:
@@ -86,8 +86,8 @@ def steering(
     when: str | None,
     on: PassesMeant | None,
 ) -> ask.Steer:
-    """Return the request for a rule. The value that a patch names is taken from its session now: a rule outlives the
-    stop that has it. `named` finds a token's positions by its text."""
+    """Return the request for a rule. A patch is read from its session now, because a rule outlives the source's stop.
+    `named` finds a token's positions by its text."""
     chosen, onward = spell_standing(positions, named)
     words = None
     if isinstance(edit, Patch):

@@ -1,4 +1,4 @@
-"""Results that a cell returns show themselves by their cards, which are found by name: the client knows no card."""
+"""Results that a cell returns display their cards, which are found by name: the client knows no card."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ HEAD, TAIL = 1350, 600
 
 
 class Displayed:
-    """A result that a notebook displays by its view, also where `%load_ext djinn_jupyter` did not run. Its text has at
-    most SHORT characters."""
+    """A result that a notebook displays by its view, also without `%load_ext djinn_jupyter`. Its text is short."""
 
     _view: ClassVar[str] = "table_view"
 
@@ -37,11 +36,11 @@ class Displayed:
         return bundle | {"text/plain": self._shortened(bundle["text/plain"])}
 
     def _shortened(self, text: str) -> str:
-        """Return the view's text, or what is the most of it in SHORT characters."""
+        """Return the view's text, cut to SHORT characters."""
         return shortened(text)
 
     def told(self) -> dict[str, list[Any]]:
-        """Return the table of a card that has no view of its own, as lists by column; empty where there is none."""
+        """Return the table of a card without its own view, as lists by column; empty where there is none."""
         return {}
 
     @property
@@ -51,8 +50,8 @@ class Displayed:
 
 
 def card_of(kind: type[Displayed]) -> Callable[..., Any]:
-    """Return the function that draws results of this kind: of the module `card` beside the module or package `api` that
-    names it, or of the core's views. Raises ImportError or AttributeError, or what the module raises."""
+    """Return the function that draws results of this kind: from the module `card` beside the module or package `api`
+    that names it, or from the core's views. Raises ImportError or AttributeError, or the module's own errors."""
     names_it = next(base for base in kind.__mro__ if "_view" in vars(base))
     package, api, _ = f"{names_it.__module__}.".rpartition(".api.")
     module = f"{package}.card" if api and package != "djinn_jupyter" else VIEWS
@@ -66,8 +65,7 @@ def _why_no_card(result: Displayed, error: Exception) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text of at most SHORT characters: of a longer one the beginning and the end, whole lines where these are
-    short."""
+    """Return a text of at most SHORT characters: the beginning and the end of a longer one, in whole lines if short."""
     if len(text) <= SHORT:
         return text
     head, tail = text[:HEAD], text[-TAIL:]
@@ -84,13 +82,13 @@ def _in_short(told: Callable[[Any], str]) -> Callable[[Any], str]:
     return told_in_short
 
 
-# Tables of pandas, where it is installed: no dependency of ours.
+# Tables of pandas, where it is installed; it is not a dependency of ours.
 
 CELL: Final = 40  # characters of a cell
 
 
 def frame_of(columns: Mapping[str, Sequence[Any]]) -> Any:
-    """Return lists by column as a table. Raises MissingDependency."""
+    """Return lists by column as a pandas DataFrame. Raises MissingDependency."""
     try:
         frame = import_module("pandas").DataFrame
     except ImportError:
@@ -105,14 +103,14 @@ Described = TypeVar("Described", bound=msgspec.Struct)
 
 
 class ByColumn(Protocol):
-    """A reading that is a table."""
+    """A result that is a table."""
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return it as lists by column."""
+        """Return the result as lists by column."""
 
 
 class Tabular(Displayed):
-    """A reading whose `columns` are also a table of pandas."""
+    """A result whose `columns` are also a pandas DataFrame."""
 
     def told(self) -> dict[str, list[Any]]:
         """Return the columns."""
@@ -129,7 +127,7 @@ class Tabular(Displayed):
         return "\n".join(line.rstrip() for line in lines)
 
     def to_pandas(self: ByColumn) -> Any:
-        """Return `columns()` as a table of pandas. Raises MissingDependency."""
+        """Return `columns()` as a pandas DataFrame. Raises MissingDependency."""
         return frame_of(self.columns())
 
 
@@ -139,8 +137,8 @@ def is_told_as_table(result: object) -> bool:
 
 
 class Listing(Tabular, tuple[Described, ...]):
-    """Descriptions of one kind, one a row: a tuple of them, and a table. Printed it has the `shown` fields alone.
-    `left_out` is the number of those that it does not have."""
+    """Descriptions of one kind, one a row: a tuple, and a table. Printing shows only the `shown` fields. `left_out`
+    counts omitted descriptions."""
 
     _shown: tuple[str, ...]
     left_out: int
@@ -153,7 +151,7 @@ class Listing(Tabular, tuple[Described, ...]):
         return made
 
     def told(self) -> dict[str, list[str]]:
-        """Return the shown fields as texts by column; all but those of several parts where none are named."""
+        """Return the shown fields as texts by column; by default all fields except compound ones."""
         table = {name: [attrgetter(name)(one) for one in self] for name in self._shown} or self.columns()
         parts = (tuple, dict, list, msgspec.Struct)
         return {
@@ -169,7 +167,7 @@ class Listing(Tabular, tuple[Described, ...]):
 
 
 def _spelled(value: object) -> str:
-    """Spell a field in a cell: nothing for none, and of a long text its end."""
+    """Spell a field in a cell: empty for None, and the end of a long text."""
     if value is None or isinstance(value, tuple | dict):
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""`djinn COMMAND ...`. Says one clear sentence and ends with 1 when it cannot."""
+"""`djinn COMMAND ...`. Prints one clear sentence and exits with 1 on failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = command(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has enough, as `head` has; the rest goes nowhere
+    except BrokenPipeError:  # the reader has enough, as `head` does; the rest is dropped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except DjinnError as error:

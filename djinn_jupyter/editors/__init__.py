@@ -1,1 +1,1 @@
-"""editors."""
+"""Editors: the Debug Adapter Protocol, and JupyterLab's native debugger panel."""

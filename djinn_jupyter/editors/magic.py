@@ -24,7 +24,7 @@ class DebuggingMagics(Group):
     def djinn_debugger(self, args: Namespace) -> None:
         """Show stops in JupyterLab's debugger (experimental).
 
-        Modules are its call stack, activations its variables, its buttons moves. Python debugging goes on as before."""
+        Modules are its call stack, activations its variables, its buttons moves. Python debugging works as before."""
         if args.state == "on" and self._panel is None:
             from djinn_jupyter.editors.panel import NativePanel
 

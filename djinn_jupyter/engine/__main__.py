@@ -59,7 +59,7 @@ def _amount(text: str) -> int | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    faulthandler.enable(STANDARD_ERROR, all_threads=False)  # a signal that ends the process is told in the log
+    faulthandler.enable(STANDARD_ERROR, all_threads=False)  # the log records a signal that ends the process
     launcher = LauncherPipe(options.launcher_pipe, lock=options.launcher_lock)
     with logging_to_standard_error(log_form(options)):
         return _ended(options, launcher)
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     log.info("djinn-jupyter %s, process %d, model %s", __version__, os.getpid(), options.model)
     if options.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)  # torch reads it once, on import
-    if not sys.stderr.isatty():  # a bar that is under way would stand at the head of a line of the log
+    if not sys.stderr.isatty():  # a running progress bar would be at the beginning of a line of the log
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers and the hub read it on import
     if options.parent_pipe is not None:
         end_with_parent(options.parent_pipe)

@@ -1,1 +1,1 @@
-"""Code of other tools on a Djinn engine. Each is imported when asked for, and needs its tool beside."""
+"""Code of other tools on a Djinn engine. Each is imported on demand, and needs its tool installed."""

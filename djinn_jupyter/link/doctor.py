@@ -33,7 +33,7 @@ from djinn_jupyter.wire.own import host_name, require_supported_platform
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX
 
 COPY_BYTES = 128 * 2**20
-PINNED_RATE = 22e9  # bytes per second; what PCIe 4 x16 attains, and what the original asked for
+PINNED_RATE = 22e9  # bytes per second: the speed of PCIe 4 x16, which the original asked for
 PACKAGES = ("transformers", "ipykernel", "ipywidgets", "anywidget", "plotly", "pyzmq", "msgspec", "numpy")
 WITHOUT_TORCH: tuple[extensions.Part, ...] = ("api", "magic", "card")
 _ASK_TORCH = """
@@ -95,8 +95,8 @@ def _versions() -> Iterator[Finding]:
 
 
 def _methods() -> Iterator[Finding]:
-    """Tell of the methods of strangers; their modules are imported but for the engine's, to see whether they can be."""
-    kinds.of_methods()  # those whose messages clash, or cannot be read, are left out
+    """Report the methods of strangers; all modules but the engine's are imported, to see whether they can be."""
+    kinds.of_methods()  # methods whose messages clash, or are unreadable, are left out
     for method in extensions.installed():
         for name in () if method.is_ours else WITHOUT_TORCH:
             extensions.part(method, name)
@@ -135,7 +135,7 @@ def _pinned(card: str, there: float, back: float) -> Iterator[Finding]:
 
 
 def _nvml() -> Iterator[Finding]:
-    """Tell what NVIDIA's management library says of each card; it is what an experiment measures memory by."""
+    """Report each card as NVIDIA's management library sees it; experiments measure memory with it."""
     try:
         import pynvml
     except ImportError:

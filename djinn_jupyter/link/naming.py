@@ -14,8 +14,7 @@ from djinn_jupyter.wire.texts import told_apart as told_apart
 
 
 def holder_name() -> str:
-    """Return the name of the kernel's connection file, which survives a restart; without a kernel, this process's pid
-    and mark."""
+    """Return the name of the kernel's connection file, which survives a restart; or this process's pid and mark."""
     return _kernel_name() or f"process-{os.getpid()}-{process_mark(os.getpid())}"
 
 
@@ -40,8 +39,8 @@ def notebook_path() -> str | None:
 
 
 def default_session_name() -> str:
-    """Return the path of this notebook; where none is known (nbconvert, papermill, a console) the kernel's name, and
-    in IPython without a kernel its process's. UsageError in plain Python."""
+    """Return the path of this notebook. Without one (nbconvert, papermill, a console) return the kernel's name, and in
+    IPython without a kernel the process's. UsageError in plain Python."""
     name = notebook_path() or _kernel_name() or _terminal_name()
     if name is None:
         raise UsageError("No notebook gives this session its name: name it, as in engine.session('paris').")

@@ -1,5 +1,5 @@
-"""Spell a load's arguments as engines take them, and check them against this machine's files: a typo, an adapter or a
-GGUF file is refused here, before an engine has imported torch.
+"""Convert a load's arguments to the form of engines, and check them against this machine's files: a typo, an adapter or
+a GGUF file is refused here, before an engine has imported torch.
 
 The engine checks everything else (existing GPUs, a model on the hub, a known architecture).
 """
@@ -52,21 +52,20 @@ def spell_model(model: str | Path) -> str:
 
 
 def folder_passed_over(model: object) -> str | None:
-    """Return the words about a model in a folder here that has the name of the demo, which is taken instead."""
+    """Return a note on a model in a local folder named like the demo, which is loaded instead."""
     if model != "demo" or not Path(model, "config.json").is_file():
         return None
     return "demo is the model that comes with Djinn; the one in the folder of that name here is ./demo."
 
 
 def spell_option(name: str, value: Any) -> Any:
-    """Return an option's value as engines take it. UsageError for an amount, a dtype or a device that is none."""
+    """Return an option's value in the form of engines. UsageError for an invalid amount, dtype or device."""
     spell = _SPELLED.get(name)
     return value if spell is None else spell(value)
 
 
 def spell_dtype(dtype: object) -> str | None:
-    """Return torch's name for a dtype given as text or as torch's own. UsageError for a dtype that no model is served
-    in."""
+    """Return torch's name for a dtype given as text or as torch's own. UsageError unless models are served in it."""
     if dtype is None:
         return None
     asked = str(dtype)
@@ -79,8 +78,8 @@ def spell_dtype(dtype: object) -> str | None:
 
 
 def spell_device(asked: object) -> str | None:
-    """Return a device, given as text or as torch's own, as engines name it: `cuda` becomes `cuda:0`. UsageError for an
-    unknown device."""
+    """Return a device, given as text or as torch's own, as engines name it: `cuda` becomes `cuda:0`. UsageError if
+    unknown."""
     if asked is None:
         return None
     device = str(asked)
@@ -92,7 +91,7 @@ def spell_device(asked: object) -> str | None:
 
 
 def spell_shared(asked: object) -> str:
-    """Return the place of a shared journal: a folder or a store. UsageError likewise; in other stores fsspec cannot
+    """Return the place of a shared journal: a folder or a store. UsageError for others; in other stores fsspec cannot
     replace an object on the condition that it has not changed."""
     return _spell_place(
         str(asked),
@@ -104,7 +103,7 @@ def spell_shared(asked: object) -> str:
 
 def spell_checkpoints(asked: object) -> str:
     """Return the place of checkpoints: a folder or a store. UsageError for another kind of store, and for an address
-    with credentials, which all could read in the list of processes."""
+    with credentials, which the list of processes would show to all users."""
     return _spell_place(
         str(asked),
         "Checkpoints lie in a folder, or in a store that speaks S3, at s3://BUCKET/PATH: without keys and options, "
@@ -113,7 +112,7 @@ def spell_checkpoints(asked: object) -> str:
 
 
 def spell_moves(asked: object) -> str:
-    """Return the store where sessions wait between two engines. UsageError likewise, and for a folder."""
+    """Return the store where sessions wait between two engines. UsageError for others, and for a folder."""
     if "://" not in str(asked):
         raise UsageError(
             "Sessions wait in the folder of the shared journal without an option; --moves is for engines without a "
@@ -173,8 +172,8 @@ def closest(word: str, known: Iterable[str], **meant: str) -> str:
 
 
 def value_in_words(said: str) -> str:
-    """Rephrase argparse's message about a value that is not a number, without the name of a Python type, or none of
-    several."""
+    """Rephrase argparse's message about a value that is not a number, or not one of the choices, without Python
+    types."""
     if (found := _NO_NUMBER.match(said)) is not None:
         kind = "a whole number" if found["kind"] == "int" else "a number"
         return f"{found['option']} takes {kind}, not {found['value']}."
@@ -211,7 +210,7 @@ def _check_attention(attention: str | None) -> None:
 
 
 def _check_listen(listen: str | None) -> None:
-    """Raise UsageError for what is no address, or has a port that zmq would take for another one without a word."""
+    """Raise UsageError for an invalid address, or a port that zmq would silently replace."""
     if listen is None:
         return
     found = _LISTEN.fullmatch(listen)
@@ -232,8 +231,8 @@ def _check_model(model: str) -> None:
 
 
 def _check_device(device: str | None) -> None:
-    """Raise UsageError for a device that this machine lacks: mps outside a Mac, cuda without a GPU's device file. The
-    index of a GPU is left for torch to check."""
+    """Raise UsageError for a device that this machine lacks: mps outside a Mac, cuda without a GPU's device file. torch
+    checks the index of a GPU."""
     if device == "mps" and sys.platform != "darwin":
         raise UsageError("mps is the GPU of a Mac, which this machine is not. Write cpu, cuda or cuda:1.")
     if device is not None and device.startswith("cuda") and (why := why_no_gpu()):

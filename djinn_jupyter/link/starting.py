@@ -97,13 +97,13 @@ def _flags() -> list[str]:
 
 
 # Start one engine's process and wait until it is ready: report its step each second, fail with a message, never hang.
-# Knows nothing of the registry or of other processes that may be starting the same engine.
+# Knows nothing of the registry or of other processes that start the same engine.
 
 LAST_LINES: Final = 15
 TICK_SECONDS: Final = 1.0
 BEGIN_SECONDS: Final = 60.0  # for Python to start and import msgspec, also from a slow network file system
-QUIET_SECONDS: Final = 30.0  # without a new line; then each second also says what the process does
-STUCK_SECONDS: Final = 180.0  # without a new line, without computing, reading or writing
+QUIET_SECONDS: Final = 30.0  # without a new line; after that each second also shows the activity of the process
+STUCK_SECONDS: Final = 180.0  # without a new line, and without computing, reading or writing
 END_SECONDS: Final = 3.0  # between SIGTERM and SIGKILL
 RUN_ENGINE: Final = "from djinn_jupyter.engine.__main__ import main; sys.exit(main())"
 Tell = Callable[[str], None]
@@ -130,11 +130,11 @@ def start(name: str, arguments: list[str], *, log: Log, keep_open: tuple[int, ..
 
 
 class ChildEngine:
-    """An engine that is a child of this process and ends with it, however that ends: the engine notices that this end
-    of a pipe has been closed."""
+    """An engine that is a child of this process and ends with it, however it ends: the engine notices that a pipe is
+    closed."""
 
     def __init__(self, name: str, arguments: list[str], *, log: Log, told: StartCallbacks) -> None:
-        """Start it and wait until it is ready; raises as `start` does."""
+        """Start it and wait until it is ready; raises like `start`."""
         held, self._end_of_pipe = os.pipe()
         try:
             words = [*arguments, f"--parent-pipe={held}"]
@@ -154,7 +154,7 @@ class ChildEngine:
         return self._process.wait()
 
     def end(self, seconds: float) -> None:
-        """Have it end in order; after so many seconds its process is ended."""
+        """End it in order; after so many seconds its process is killed."""
         os.close(self._end_of_pipe)
         try:
             self._process.wait(seconds)

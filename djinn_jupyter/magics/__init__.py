@@ -9,8 +9,7 @@ if TYPE_CHECKING:
 
 
 def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
-    """Register all magics, their completion and the hooks around cells. `client` stands in for
-    `djinn_jupyter` in tests."""
+    """Register all magics, their completion and the hooks around cells. `client` replaces `djinn_jupyter` in tests."""
     from djinn_jupyter.magics import questions, stand_ins
 
     stand_ins.register(shell, client)
@@ -18,7 +17,7 @@ def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Take the magics, the completion and the hooks away again; engines and sessions stay."""
+    """Remove the magics, the completion and the hooks; engines and sessions stay."""
     from djinn_jupyter.magics import questions, stand_ins
 
     stand_ins.unregister(shell)

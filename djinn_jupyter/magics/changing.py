@@ -1,4 +1,4 @@
-"""Changing: edit the stopped value, set steering rules that hold."""
+"""Changing: edit the stopped value, set steering rules and breakpoints."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ChangingMagics(Group):
         SESSION,
     )
     def djinn_steer(self, args: Namespace) -> None:
-        """A rule that holds: apply an edit at every pass until %djinn_unsteer. `resid_post.*` is every layer."""
+        """A steering rule: apply an edit at every pass until %djinn_unsteer. `resid_post.*` is every layer."""
         session = self.state.session(args.session)
         passes = _passes(args)
         number, enabled = _switched(args)
@@ -136,7 +136,7 @@ class ChangingMagics(Group):
 
 
 def _passes(args: Namespace) -> Literal["prompt", "new"] | None:
-    """Take the passes that --on names; a number there is left as the rule to turn on."""
+    """Take the passes of --on; a number there stays as the rule to turn on."""
     said, args.on = args.on, None
     if said is None or said.isdecimal():
         args.on = None if said is None else int(said)
@@ -177,7 +177,7 @@ class BreakingMagics(Group):
         literal=True,
     )
     def djinn_break(self, args: Namespace) -> None:
-        """Stop the forward pass at a site, at every pass that meets it."""
+        """Stop the forward pass at a site, in every pass that reaches it."""
         session = self.state.session(args.session)
         known = {point.number for point in session.breakpoints()}
         made = session.breakpoint(args.site, when=phrase(args.when), once=args.once)
@@ -187,7 +187,7 @@ class BreakingMagics(Group):
 
     @verb(KEEP, SESSION)
     def djinn_breaks(self, args: Namespace) -> None:
-        """List the breakpoints of the session, with their hits."""
+        """List the breakpoints of the session, with their hit counts."""
         session = self.state.session(args.session)
         points = session.breakpoints()
         self.keep_and_show(args, points, views.breakpoints_view(points, session=session.name))

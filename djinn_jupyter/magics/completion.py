@@ -1,7 +1,6 @@
 """Completion of a line that begins with a djinn magic: options, sites, sessions, checkpoints, models, edits.
 
-Asks the engine for what it already has in hand or answers within a millisecond; an engine that does not answer
-completes nothing.
+Asks the engine only for what it answers within a millisecond; an engine that does not answer completes nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Matcher:
     def _options(self, name: str) -> list[str]:
         magics = self.state.shell.magics_manager.magics
         magic: Any = magics["line"].get(name) or magics["cell"].get(name)
-        parser = getattr(magic, "parser", None)  # none of a magic that is the user's own, or cannot be imported
+        parser = getattr(magic, "parser", None)  # none for a user's own magic, or one that cannot be imported
         return [] if parser is None else sorted(option_strings(parser))
 
     def _sites(self, word: str) -> list[str]:
@@ -110,8 +109,7 @@ class Matcher:
         return [naming.label(one.name) for one in self.state.loaded.sessions()]
 
     def _engines(self) -> list[str]:
-        """Return the names by which a session can move: machines of the cluster, or copies on this machine and places
-        whose engines have a trusted key."""
+        """Return the targets of a move: machines of the cluster, or copies here and places with a trusted key."""
         entry = None if self.state.loaded is None else self.state.loaded.entry
         if entry is None:
             return []
@@ -129,7 +127,7 @@ class Matcher:
 
 
 def _folders(word: str) -> list[str]:
-    """Return the folders with a model that a word begins. One that cannot be read has none."""
+    """Return the folders with a model that start with a word. An unreadable folder has none."""
     with suppress(OSError, RuntimeError, ValueError):
         folder = Path(word or ".").expanduser()
         parent = folder if word.endswith("/") else folder.parent

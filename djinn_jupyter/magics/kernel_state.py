@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class KernelState:
-    """One per kernel, made by `%load_ext` and handed to every group of magics."""
+    """One per kernel, made by `%load_ext` and passed to every group of magics."""
 
     def __init__(self, shell: InteractiveShell, client: Any = None) -> None:
         import djinn_jupyter
@@ -68,12 +68,12 @@ class KernelState:
         return self._held[self._present]
 
     def find(self, name: str, *, join: bool = False) -> RemoteSession:
-        """Return an existing session, held here or in the engine, by its full name or the short one it is shown by."""
+        """Return an existing session, open here or in the engine, by its full name or its displayed name."""
         full = self.meant(name).name
         return self._held.get(full) or self.hold(self.engine.session(full, join=join))
 
     def meant(self, name: str) -> SessionDescription:
-        """Return the one session of that full name, or that is shown by it; it is not opened."""
+        """Return the one session with that full or displayed name, without opening it."""
         known = {one.name: one for one in self.engine.sessions()}
         shown = naming.told_apart(known)
         matching = [name] if name in known else [one for one in known if name in (shown[one], naming.label(one))]
@@ -86,14 +86,14 @@ class KernelState:
         return known[matching[0]]
 
     def reach(self, name: str | None) -> RemoteSession:
-        """Return the present session, or the one called `name`; one of another notebook is not opened."""
+        """Return the present session, or the one called `name`; a session of another notebook is not opened."""
         if name is None:
             return self.session()
         full = self.meant(name).name
         return self._held.get(full) or self.engine.reach(full)
 
     def load(self, engine: RemoteEngine, session: RemoteSession) -> None:
-        """Work with this engine from now on, and detach the sessions held of another one."""
+        """Use this engine from now on, and detach the open sessions of another one."""
         if self._engine is not None and self._engine.channel is not engine.channel:
             self.leave()
         from djinn_jupyter.remote.receiving import ReceivingBar
@@ -103,12 +103,12 @@ class KernelState:
         self.use(self.hold(session))
 
     def leave(self) -> None:
-        """Let go of the engine and of all sessions held here; both live on. An engine that is gone is left in peace."""
+        """Release the engine and all sessions open here; both live on. An ended engine gets no message."""
         for session in self._held.values():
             try:
                 session.detach()
             except DjinnError:
-                pass  # closed by another client, or the engine has ended: there is nothing to let go of
+                pass  # closed by another client, or the engine has ended: nothing to release
         self.forget()
 
     def end_chart(self) -> None:
@@ -124,7 +124,7 @@ class KernelState:
         self._engine = self._present = None
 
     def tell_unkept(self) -> None:
-        """Say in one line that what a magic did is not in the engine's journal."""
+        """Print a line if the engine's journal does not keep the work of a magic."""
         said = None if self._engine is None else self._engine.channel.unkept.read()
         if said is not None:
             self.screen.say(f"Not kept: {said}")
@@ -134,7 +134,7 @@ class KernelState:
         return session
 
     def use(self, session: RemoteSession) -> None:
-        """Make the session the present one, and tell the sidebar through the engine without waiting for the answer."""
+        """Make the session the present one, and notify the sidebar through the engine, without waiting."""
         from djinn_jupyter.wire.weights import Note
 
         self._present = session.name
@@ -148,13 +148,12 @@ class KernelState:
             self._present = None
 
     def keep(self, name: str | None, value: object) -> None:
-        """Bind a result in the user's namespace, where `-o` asked for it."""
+        """Bind a result to the variable of `-o`, if given."""
         if name is not None:
             self.shell.push({name: value})
 
     def value(self, expression: str) -> Any:
-        """Return a number, or the expression's value in the user's own namespace: this is the user's kernel and
-        code."""
+        """Return a number, or the expression's value in the user's own namespace, in the user's kernel."""
         try:
             return float(expression)
         except ValueError:
@@ -170,16 +169,16 @@ class KernelState:
 
     @property
     def torch(self) -> Any:
-        """torch, if this kernel has it already."""
+        """torch, if this kernel has already imported it."""
         torch = sys.modules.get("torch")
         if torch is None:
             raise UsageError("--torch needs torch in this kernel: run `import torch` first, or leave the option out.")
         return torch
 
 
-# Tells the engine when a cell that uses a session runs and has ended, so that the session is there in time. IPython
-# calls these functions around every cell of the user: they never raise, wait for no answer, and cost nothing while no
-# model is loaded.
+# Notify the engine when a cell that uses a session starts and ends, so that the session is there in time. IPython calls
+# these functions around every cell of the user: they never raise, wait for no answer, and cost nothing while no model
+# is loaded.
 
 _USING: Final = "run|resume|step|back|where|inspect|lens|edit|diff|fork|checkpoint"
 """The magics that need what a session has on the device. For all others it stays where it was sent."""
@@ -189,7 +188,7 @@ _NAME: Final = re.compile(r"\b[^\W\d]\w*\b")
 
 
 class CellEvents:
-    """The hooks of one kernel. `used` are the sessions that the present cell was said to use."""
+    """The hooks of one kernel. `used` are the sessions that the present cell uses, as the engine was told."""
 
     def __init__(self, state: KernelState) -> None:
         self._state = state
@@ -214,8 +213,8 @@ class CellEvents:
             return
 
     def _mentioned(self, cell: str) -> set[str]:
-        """Return the sessions that a cell uses: of each magic that of --session, else the present one, and those whose
-        objects it names."""
+        """Return the sessions that a cell uses: each magic's --session, else the present one, and those of objects it
+        names."""
         magics: list[tuple[str, str]] = _MAGIC.findall(cell)
         return {name for verb, line in magics for name in self._used_by(verb, line)} | self._objects(cell)
 

@@ -1,4 +1,4 @@
-"""One live chart of memory in a cell: it is drawn beside all other cells until it is frozen where it stands."""
+"""One live chart of memory in a cell: drawn beside all other cells until it is frozen."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from djinn_jupyter.magics.screen import Screen
     from djinn_jupyter.widgets.view import View
 
-HERTZ = 4.0  # a browser draws no more of it without falling behind
+HERTZ = 4.0  # a browser that draws more falls behind
 STILL_SECONDS = 5.0
 
 
 class LiveChart:
-    """One chart in one cell, and below it a view that a saved notebook keeps: no older than STILL_SECONDS, hidden by
-    the chart while that is drawn. It ends by `stop`, by its button, after its seconds or with the engine; the last view
-    stays."""
+    """One chart in one cell, and below it a view for the saved notebook: no older than STILL_SECONDS, hidden while the
+    chart is drawn. It ends by `stop`, by its button, after its seconds or with the engine; the last view stays."""
 
     def __init__(self, engine: RemoteEngine, screen: Screen, seconds: float | None) -> None:
         from djinn_jupyter.widgets import live_memory
@@ -42,7 +41,7 @@ class LiveChart:
         return not self._frozen.is_set()
 
     def stop(self) -> None:
-        """Freeze it; returns when the cell shows its final form."""
+        """Freeze the chart; return when the cell shows its final form."""
         self.trace.stop()
 
     def _heard(self, trace: MemoryTrace) -> None:
@@ -62,7 +61,7 @@ class LiveChart:
             self._widget.close()
 
     def _down(self, trace: MemoryTrace) -> str | None:
-        """Return what is to be said while the line to the engine is down."""
+        """Return the notice while the connection to the engine is down."""
         if trace.down_since is None:
             return None
         return f"the line to {self._place} is down since {time.strftime('%H:%M', time.localtime(trace.down_since))}"

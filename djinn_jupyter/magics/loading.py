@@ -38,7 +38,7 @@ class LoadingMagics(Group):
         KEEP,
     )
     def djinn_load(self, args: Namespace) -> None:
-        """Start the engine of a model, or attach to it where it runs already; open this notebook's session."""
+        """Start the engine of a model, or attach to it where it already runs; open this notebook's session."""
         name = args.session or naming.default_session_name()
         live = self.state.screen.live()
         with live.loading(args.model):
@@ -53,7 +53,7 @@ class LoadingMagics(Group):
                 self.state.screen.say(passed_over)
             there = engine.sessions()
             session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
-        from djinn_jupyter.widgets import views  # not before the line that a model is being loaded
+        from djinn_jupyter.widgets import views  # not before the line about the load
 
         self.state.load(engine, session)
         self.state.keep(args.keep, engine)
@@ -64,8 +64,8 @@ class LoadingMagics(Group):
             self._tell_of_a_rename(described, there)
 
     def _tell_of_a_rename(self, described: SessionDescription, there: Iterable[SessionDescription]) -> None:
-        """Name the former session where this one has just been made: a renamed notebook begins with an empty one, and
-        its work is under its former name."""
+        """Name the former session of a renamed notebook where this one has just been made: it begins empty, and its
+        work has the former name."""
         from djinn_jupyter.widgets import views
 
         shown = naming.told_apart((described.name, *(one.name for one in there)))
@@ -78,7 +78,7 @@ class LoadingMagics(Group):
 
     @verb()
     def djinn_unload(self, args: Namespace) -> None:
-        """Let go of the model and of this notebook's sessions. Engine and sessions live on."""
+        """Release the model and this notebook's sessions. Engine and sessions live on."""
         name = self.state.engine.description.name
         self.state.leave()
         self.state.screen.say(f"{name} unloaded from this notebook; its sessions stay in the engine")
@@ -88,8 +88,8 @@ class LoadingMagics(Group):
         option("--forget", action="store_true", help="its sessions do not come back"),
     )
     def djinn_stop(self, args: Namespace) -> None:
-        """End the engine. Its sessions come back when the model is loaded again, unless they are to be forgotten.
-        Refused while other notebooks have some, unless forced."""
+        """End the engine. Its sessions return when the model is loaded again, unless --forget. Refused while other
+        notebooks have some, unless forced."""
         engine = self.state.engine
         lost = engine.stop(force=args.force, forget=args.forget)
         self.state.forget()
@@ -135,7 +135,7 @@ class LoadingMagics(Group):
 
 
 def _without_notebook(sessions: Iterable[SessionDescription], *, beside: str) -> list[SessionDescription]:
-    """Return the sessions with tokens of notebooks of the same folder whose files are gone."""
+    """Return the sessions with tokens whose notebooks, in the same folder, no longer exist."""
     here = Path(beside)
     return [
         one

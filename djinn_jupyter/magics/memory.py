@@ -1,4 +1,4 @@
-"""The magic that draws memory: a chart that runs, one moment, or a trace of the user's."""
+"""The magic that draws memory: a live chart, one moment, or a trace of the user's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MemoryMagics(Group):
         KEEP,
     )
     def djinn_vram(self, args: Namespace) -> None:
-        """Memory, live: weights, sessions, what left the device, other programs. `-o NAME` keeps the readings."""
+        """Memory, live: weights, sessions, other tiers, other programs. `-o NAME` keeps the readings."""
         if args.what is not None:
             refuse_others(args, args.what, "what", "keep")
             self._stop(args)

@@ -1,5 +1,4 @@
-"""A line of a magic that ends in a question mark is run; IPython alone would take it for a question about its last
-word."""
+"""Run a magic's line that ends in a question mark; IPython alone would take it for a question about its last word."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class LineOfAMagic(HelpEnd):
 
 
 def register(shell: InteractiveShell) -> None:
-    """Have the shell read such lines as ours."""
+    """Make the shell read such lines as ours."""
     unregister(shell)
     shell.input_transformer_manager.token_transformers.append(LineOfAMagic)
 

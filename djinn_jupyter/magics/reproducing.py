@@ -1,4 +1,4 @@
-"""Reproduction: a kept result computed again, and compared bit for bit."""
+"""Reproduction: compute a kept result again, and compare it bit for bit."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class ReproducingMagics(Group):
         KEEP,
     )
     def djinn_reproduce(self, args: Namespace) -> None:
-        """Compute a result again, and say "The same bits", or what differs.
+        """Compute a result again, and print "The same bits", or the differences.
 
-        A result is what has a recipe: a grid, losses, edges, a lens at a stop, a collection, a trained module."""
+        A result with a recipe can be reproduced: a grid, losses, edges, a lens at a stop, a collection, a trained
+        module."""
         progress = Redrawn(self.state.screen, at_once=False)
         found = reproducing.reproduce(
             self.state.engine,

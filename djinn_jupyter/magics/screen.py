@@ -1,5 +1,5 @@
-"""The card of a stop on the page, which says so when its session has moved on or its value was edited, and while the
-line to the engine is down."""
+"""The card of a stop on the page, which shows when its session has moved on, its value was edited, or the connection to
+the engine is down; and the output of magics."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ TOLD = {"SessionRunning": MOVED, "SessionClosed": CLOSED}
 
 
 class StandingCard:
-    """Listens to its session, moved by any client, until there is something to say; says it once. `stop` is the stop
-    that the card was read from. It listens in the thread that receives messages."""
+    """Listens to its session, which any client may move, until there is something to show, and shows it once. `stop` is
+    the stop of the card. It listens in the thread that receives messages."""
 
     def __init__(self, channel: Channel, handle: Any, view: View, stop: StopIdentity) -> None:
         self._handle, self._view, self._stop = handle, view, stop
@@ -61,7 +61,7 @@ class StandingCard:
             self._handle.update(self._view.since(f"{LINE_DOWN} since {at}, shown as it was then"))
 
     def _words(self, event: Event) -> str | None:
-        """Return the words of an event on the stop; events from before that stop may still come."""
+        """Return the words for an event on the stop; events from before that stop may still arrive."""
         name = type(event).__name__
         if name in ("SessionPaused", "SessionEdited"):
             stop = event.stop  # type: ignore[attr-defined]
@@ -72,16 +72,16 @@ class StandingCard:
 
 
 def where(session: str | None) -> str:
-    """Return the magic that draws where a session stands: the notebook's own needs no name."""
+    """Return the magic that draws a session's stop: the notebook's own session needs no name."""
     if session is None or session == naming.notebook_path():
         return "%djinn_where"
     shown = label(session)
     return f"%djinn_where --session {in_quotes(shown) if ' ' in shown else shown}"
 
 
-# The output of magics: lines to stdout, views to display; tokens that stream into one display that is updated in
-# place. With DJINN_STATIC=1, and outside of a notebook, only final forms are shown: nothing is updated, so that nbval
-# and nbconvert see what a reader sees. A terminal rewrites one line while an engine starts.
+# The output of magics: lines to stdout, views to display; streamed tokens into one display that is updated in place.
+# With DJINN_STATIC=1, and outside a notebook, only final forms are shown and nothing is updated, so that nbval and
+# nbconvert see the same as a reader. A terminal rewrites one line while an engine starts.
 
 UPDATE_SECONDS = 0.1
 _display: Any = ipython.display
@@ -93,7 +93,7 @@ class Screen:
 
     @property
     def is_static(self) -> bool:
-        """Final forms only: asked for, or where no notebook is known. Consoles drop updates of what they show."""
+        """Only final forms: on request, or where no notebook is known. Consoles drop updates of outputs."""
         asked = os.environ.get("DJINN_STATIC", "0") not in ("", "0")
         return asked or (naming.notebook_path() is None and "google.colab" not in sys.modules)
 
@@ -101,18 +101,18 @@ class Screen:
         sys.stdout.write(text + "\n")
 
     def show(self, view: View) -> None:
-        """Show a view, and below it its figure, if it has one: in one output a page would draw the figure alone."""
+        """Show a view, and below it its figure, if any: in one output a page would draw only the figure."""
         _display(view.card())
         figure = view.figure()
         if figure is not None:
             _display(figure)
 
     def show_stop(self, view: View, stop: StopIdentity, channel: Channel) -> None:
-        """Show the card of a stop, which says so when the session is not there any more."""
+        """Show the card of a stop, which shows when the session has left it."""
         self.live().end(view, stop, channel)
 
     def show_live(self, widget: object) -> Any:
-        """Show something that changes; the handle that puts its final form in its place."""
+        """Show something that changes; return the handle that replaces it with its final form."""
         return _display(widget, display_id=True)
 
     def live(self, session: str | None = None) -> Live:
@@ -134,8 +134,8 @@ class Live:
 
     @contextmanager
     def loading(self, model: str) -> Iterator[None]:
-        """Say that a model is being loaded, before the modules that draw cards are imported, which takes long under a
-        debugger; and where that fails, that it is not."""
+        """Show that a model is being loaded, before the modules that draw cards are imported, which takes long under a
+        debugger; and if that fails, that it is not."""
         if not self._static:
             self._handle = _display({"text/plain": f"loading {model}"}, raw=True, display_id=True)
         try:
@@ -146,13 +146,13 @@ class Live:
             raise
 
     def progress(self, line: str) -> None:
-        """Show the present activity, at once, because such lines are few."""
+        """Show the present activity at once, because such lines are few."""
         if not self._static:
             self._step(line, self._said)
         self._said.append(line)
 
     def second(self, line: str) -> None:
-        """Show the present step again, with the seconds it has taken so far. A terminal rewrites its line with it."""
+        """Show the present step again, with its seconds so far. A terminal rewrites its line."""
         if not self._static:
             self._step(line, [step for step in self._said if not line.startswith(step)])
         elif self._terminal is not None:
@@ -169,7 +169,7 @@ class Live:
             self._update(views.running_view("".join(self._text), len(self._text), **said))
 
     def broken_off(self, why: str) -> None:
-        """Mark the shown run as failed, so that its card no longer says that it runs."""
+        """Mark the shown run as failed, so that its card no longer shows it as running."""
         if self._handle is not None:
             from djinn_jupyter.widgets import views
 
@@ -177,8 +177,7 @@ class Live:
             self.end(views.broken_off_view("".join(self._text), len(self._text), **said))
 
     def end(self, view: View, stop: StopIdentity | None = None, channel: Channel | None = None) -> None:
-        """Show the final form, in place of what was shown while it ran. The card of a `stop` listens on its channel for
-        the moves of its session."""
+        """Show the final form in place of the running one. A `stop`'s card hears its session's moves on its channel."""
         if self._terminal is not None:
             self._terminal.clear()
         if self._static:
@@ -189,7 +188,7 @@ class Live:
             StandingCard(channel, self._handle, view, stop)
 
     def _step(self, line: str, said: Sequence[str], *, running: bool = True) -> None:
-        """Show a step of a load below those `said` before. The first imports the modules that draw cards."""
+        """Show a step of a load below the steps `said` before. The first imports the modules that draw cards."""
         from djinn_jupyter.widgets import views
 
         self._update(views.progress_view(line, tuple(said), running=running))
@@ -201,14 +200,14 @@ class Live:
             self._handle.update(view)
 
 
-# A display that fills while something is computed. Knows nothing of the values it shows.
+# A display that fills during a computation. Knows nothing of the values it shows.
 
 DRAWN_SECONDS: Final = 0.25
 
 
 class Redrawn:
-    """One display, drawn anew at most once in DRAWN_SECONDS, and its final form in the same place. Where outputs are
-    static only the final form is shown. With `at_once` the first drawing waits for nothing."""
+    """One display, drawn again at most once in DRAWN_SECONDS, then its final form in the same place. Where outputs are
+    static only the final form is shown. With `at_once` the first drawing does not wait."""
 
     def __init__(self, screen: Screen, *, at_once: bool = True) -> None:
         self._screen = screen
@@ -226,7 +225,7 @@ class Redrawn:
             self._handle.update(view())
 
     def end(self, view: View) -> None:
-        """Show the final form, and its figure below, if it has one."""
+        """Show the final form, and its figure below, if any."""
         if self._handle is None:
             self._screen.show(view)
             return

@@ -1,8 +1,8 @@
-"""Names of magics stand in IPython's tables from `%load_ext` on; the module of one is imported when it is first looked
-up, and its magics take the places of their stand-ins.
+"""`%load_ext` puts stand-ins for all magics into IPython's tables. The first look-up of a magic imports its module, and
+the module's magics replace their stand-ins.
 
-Everything of IPython, from 7.34 to 9, looks a magic up by `magics_manager.magics[kind].get(name)`, before it reads how
-the magic wants its line: a call, `?`, completion. So each finds the magic itself, as if it had always been there.
+IPython, from 7.34 to 9, looks a magic up by `magics_manager.magics[kind].get(name)` for a call, `?` and completion,
+before it reads how the magic parses its line. So each finds the magic itself.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _IDENTIFIER: Final = "djinn_jupyter"  # of our matcher
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StandIn:
-    """Holds the place of a magic while its module is not imported. Code that walks a table, past its look-ups, reads
-    and calls the magic itself all the same."""
+    """Holds the place of a magic while its module is not imported. Code that walks a table directly still reads and
+    calls the magic itself."""
 
     table: MagicTable
     name: str
@@ -51,7 +51,7 @@ class StandIn:
 
 
 class MagicTable(dict[str, Any]):
-    """One of IPython's two tables of magics, in which looking up one of ours imports its module."""
+    """One of IPython's two tables of magics, in which looking up one of our magics imports its module."""
 
     def __init__(self, held: Mapping[str, Any], owner: StandIns) -> None:
         super().__init__(held)
@@ -70,29 +70,29 @@ class MagicTable(dict[str, Any]):
         return super().__getitem__(name) if held is None else held
 
     def is_open(self, name: str) -> bool:
-        """Return whether nothing has this name, or a stand-in."""
+        """Return whether the name is free, or has a stand-in."""
         held = super().get(name)
         return held is None or isinstance(held, StandIn)
 
     def drop(self, names: Iterable[str]) -> None:
-        """Take away those of these names that still have a stand-in: their module has no such magic."""
+        """Remove those of these names that still have a stand-in: their module has no such magic."""
         for name in names:
             if name in self and self.is_open(name):
                 del self[name]
 
     def without(self, names: Container[str]) -> dict[str, Any]:
-        """Return what the table holds besides these names, as a plain table."""
+        """Return the table without these names, as a plain table."""
         return {name: held for name, held in self.items() if name not in names}
 
 
 class StandIns:
-    """The magics of one kernel: the module of each, and the state that the first that is used makes for all. `waiting`
-    are the modules that are not imported."""
+    """The magics of one kernel: the module of each, and the state that the first used magic makes for all. `waiting`
+    are the modules not yet imported."""
 
     def __init__(self, shell: InteractiveShell, client: Any = None) -> None:
         self._shell: Any = shell
         self._client = client
-        theirs = extensions.magics(MODULES).items()  # of strangers, but for names that IPython or the user has
+        theirs = extensions.magics(MODULES).items()  # of strangers, except names that IPython or the user has
         there = {name for table in self._shell.magics_manager.magics.values() for name in table}
         self._modules = {**MODULES, **{name: module for name, module in theirs if name not in there}}
         self._waiting = set(self._modules.values())
@@ -119,7 +119,7 @@ class StandIns:
             table.update({name: StandIn(table, name) for name in names})
 
     def leave(self) -> None:
-        """Take the magics away again, and the hooks of their state."""
+        """Remove the magics, and the hooks of their state."""
         tables = self._shell.magics_manager.magics
         for kind in ("line", "cell"):
             tables[kind] = tables[kind].without(self._modules)
@@ -130,8 +130,8 @@ class StandIns:
             self.state.end_chart()
 
     def bring(self, name: str) -> None:
-        """Import the module of a magic, if that is ours or a stranger's and not imported yet, and put its magics in the
-        place of their stand-ins. Raises UsageError where a stranger's cannot be imported."""
+        """Import the module of a magic (ours or a stranger's, if not yet imported), and replace the stand-ins by its
+        magics. Raises UsageError where a stranger's cannot be imported."""
         module = self._modules.get(name, "")
         if module not in self._waiting:
             return
@@ -139,7 +139,7 @@ class StandIns:
             groups = [kind(self.state) for kind in groups_in(import_module(module))]
         except KeyboardInterrupt:
             raise UsageError("Interrupted. Nothing was asked of the engine yet.") from None
-        except BaseException as error:  # a stranger's module may raise what it likes
+        except BaseException as error:  # a stranger's module may raise anything
             if module in MODULES.values():
                 raise
             why = extensions.in_short(error)
@@ -153,7 +153,7 @@ class StandIns:
             table.drop(name for name, home in self._modules.items() if home == module)
 
     def _put(self, group: Group, module: str) -> None:
-        """Register a group, without those of its magics whose names another module, the user or IPython has."""
+        """Register a group, without magics whose names another module, the user or IPython has."""
         tables = self._shell.magics_manager.magics
         for kind, magics in group.magics.items():
             free = [name for name in magics if tables[kind].is_open(name)]
@@ -172,7 +172,7 @@ def groups_in(module: ModuleType) -> Iterator[type[Group]]:
 
 
 def _refusing(sentence: str) -> Callable[..., None]:
-    """Return a magic that says why the one of its name cannot be had, in a call and in its help."""
+    """Return a magic that gives the reason why the one of its name is missing, in a call and in its help."""
     from djinn_jupyter.magics.parsing import OneLine
 
     def refuse(*given: str) -> None:
@@ -183,7 +183,7 @@ def _refusing(sentence: str) -> Callable[..., None]:
 
 
 def register(shell: InteractiveShell, client: Any = None) -> None:
-    """Let names stand for all magics, and one matcher complete their lines; others pass through untouched."""
+    """Put stand-ins for all magics, and one matcher that completes their lines; other lines pass through unchanged."""
     unregister(shell)
     made = StandIns(shell, client)
     made.enter()
@@ -202,7 +202,7 @@ def register(shell: InteractiveShell, client: Any = None) -> None:
 
 
 def unregister(shell: InteractiveShell) -> None:
-    """Take all of it away again; engines and sessions stay."""
+    """Remove all of it; engines and sessions stay."""
     matchers = shell.Completer.custom_matchers
     matchers[:] = [one for one in matchers if getattr(one, "matcher_identifier", None) != _IDENTIFIER]
     present = of(shell)
@@ -211,6 +211,6 @@ def unregister(shell: InteractiveShell) -> None:
 
 
 def of(shell: InteractiveShell) -> StandIns | None:
-    """Return what stands in the tables of a shell; None where the extension is not loaded."""
+    """Return the magics in the tables of a shell; None where the extension is not loaded."""
     table = shell.magics_manager.magics["line"]
     return table.owner if isinstance(table, MagicTable) else None

@@ -1,7 +1,7 @@
 """The matrices of a model's layers that are split, by transformers' own plan for it, and the cut.
 
-Of a matrix split by columns a rank keeps some outputs, of one split by rows some inputs: such a matrix gives a part of
-a sum. Embedding, final norm and head stay whole on rank 0. Knows no processes.
+A rank keeps some outputs of a matrix split by columns, and some inputs of one split by rows, which gives a part of a
+sum. Embedding, final norm and head stay whole on rank 0. Knows no processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from djinn_jupyter.wire.sites import Site
 
 COLUMNS: Final = "colwise"
 ROWS: Final = "rowwise"
-WHOLE: Final = ("replicated_with_grad_allreduce", "replicate")  # in a forward pass each rank has all of it
+WHOLE: Final = ("replicated_with_grad_allreduce", "replicate")  # each rank has all of it during a forward pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class SplitPlan:
 
 def split_plan(model: Any, layers: Sequence[str], ranks: int) -> SplitPlan:
     """Return transformers' plan for the layers at these paths. Raises ModelRefused where it has none for this family,
-    splits another way than djinn can gather, or does not come out even."""
+    splits in a way that djinn cannot gather, or does not divide evenly."""
     found: dict[str, list[str]] = {COLUMNS: [], ROWS: []}
     known = {path for path, _ in model.named_modules()}
     for path, style in _planned(model, layers):
@@ -76,8 +76,8 @@ def cut(model: nn.Module, plan: SplitPlan, rank: int, ranks: int, total: Callabl
 
 
 class SummedRows:
-    """The forward of a matrix that is split by rows: the product with this rank's inputs, summed over the ranks, and
-    then the bias, as transformers adds it."""
+    """The forward of a matrix that is split by rows: the product with this rank's inputs, summed over the ranks, plus
+    the bias, in transformers' order."""
 
     def __init__(self, matrix: nn.Linear, total: Callable[[Tensor], None]) -> None:
         self._matrix, self._total = matrix, total
@@ -107,11 +107,11 @@ def _require_even(model: Any, path: str, size: int, ranks: int) -> None:
         raise refused(model, f"{path} has {size} features, which {ranks} ranks cannot share out evenly")
 
 
-# The taps within layers that meet tensors of which each rank has a part, and the axis of the parts. Found by a probe,
-# never by names: the same taps on the same prompt, before the layers are split and after. A value of equal shape is
-# whole on every rank; one that is shorter along one axis is gathered along it. What was put together has to be what
-# was there before, within rounding; a tap where it is not (columns of several matrices side by side, say) is none of
-# this model's any more, and the logits have to agree as well.
+# The taps within layers at tensors of which each rank has a part, and the axis of the parts. A probe finds them, never
+# names: the same taps on the same prompt, before the layers are split and after. A value of equal shape is whole on
+# every rank; one that is shorter along one axis is gathered along it. The gathered value must equal the earlier one,
+# within rounding. A tap where it does not (for example columns of several matrices side by side) is removed from the
+# model's taps, and the logits must agree as well.
 
 TapKey = tuple[Any, ...]
 Values = dict[TapKey, Tensor]
@@ -123,12 +123,12 @@ MASKED: Final = 1e30
 
 
 def key_of(tap: Tap) -> TapKey:
-    """Return what tells the tensor of a tap from others."""
+    """Return the key of a tap's tensor."""
     return tap.kind, tap.module, tap.stage, tap.key, tap.ordinal, tap.site.point == "attn_scores"
 
 
 class Survey:
-    """The values at all taps within layers, and the logits, for one prompt on a model that is whole."""
+    """The values at all taps within layers, and the logits, for one prompt on an unsplit model."""
 
     def __init__(self, model: PreTrainedModel, anatomy: Anatomy, cache_argument: str) -> None:
         self._model, self._anatomy, self._cache_argument = model, anatomy, cache_argument
@@ -142,15 +142,15 @@ class Survey:
         return {key: axis for key, axis in found.items() if not isinstance(axis, str)}
 
     def false(self, catching: Catching, axes: Mapping[TapKey, int | None]) -> set[TapKey]:
-        """Return the taps whose values, gathered by `catching`, are not what they were. Raises ModelRefused where the
-        logits are not."""
+        """Return the taps whose values, gathered by `catching`, differ from before. Raises ModelRefused where the
+        logits do."""
         gathered, logits = self._values(catching, axes)
         if not _near(self._logits, logits):
             raise refused(self._model, "split that way its logits are not what they were")
         return {key for key in axes if key not in gathered or not _near(self._whole[key], gathered[key])}
 
     def leave_out(self, axes: Mapping[TapKey, int | None]) -> None:
-        """Have the anatomy say why the taps that cannot be gathered are none."""
+        """Mark the taps that cannot be gathered as absent, with the reason."""
         for point, tap in self._anatomy.taps.items():
             if isinstance(tap, Tap) and _within(tap, self._anatomy) and key_of(tap) not in axes:
                 self._anatomy.taps[point] = UNGATHERED

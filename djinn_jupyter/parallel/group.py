@@ -1,7 +1,7 @@
 """The messages of the leading rank to the others, and their answers: a stream for each, in order.
 
-Before a layer comes `RunLayer`; before each collective within it `GoOn`, or `LeaveLayer` where the leader leaves the
-layer there. So a rank begins no collective that another one does not.
+`RunLayer` precedes a layer. `GoOn` precedes each collective within it, or `LeaveLayer` where the leader leaves the
+layer there. So no rank begins a collective that another one does not.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PartTaken(Frozen, tag=True):
 
 
 class TensorForm(Frozen):
-    """A tensor that the leader sends next, known to both as `number` from then on."""
+    """A tensor that the leader sends next, called `number` by both from then on."""
 
     number: int
     shape: tuple[int, ...]
@@ -60,8 +60,8 @@ class TensorForm(Frozen):
 
 
 class TapPlace(Frozen):
-    """A tap within a layer, as one rank tells another; `along` is the axis of which each rank has a part, None where
-    each has the whole."""
+    """A tap within a layer, for another rank; `along` is the axis divided among the ranks, None where each has the
+    whole."""
 
     site: str
     kind: str
@@ -85,38 +85,38 @@ class RunLayer(Frozen, tag=True):
 
 
 class WorkOn(Frozen, tag=True):
-    """The layers that come next are of this request, or of none; the log of the ranks names it."""
+    """The following layers belong to this request, or to none; the log of the ranks names it."""
 
     asked: LoggedRequest | None
 
 
 class GoOn(Frozen, tag=True):
-    """The leader comes to the next collective."""
+    """The leader reaches the next collective."""
 
 
 class LeaveLayer(Frozen, tag=True):
-    """The leader has left the layer, or an error has; nothing is kept of it."""
+    """The leader has left the layer, perhaps by an error; nothing of it is kept."""
 
 
 class MeetTap(Frozen, tag=True):
-    """The leader meets the place of this number."""
+    """The leader reaches the place of this number."""
 
     number: int
 
 
 class KeepValue(Frozen, tag=True):
-    """The value met stays."""
+    """The value there stays."""
 
 
 class ReplaceValue(Frozen, tag=True):
-    """Another value takes its place, and is sent next."""
+    """Another value replaces it, and is sent next."""
 
     form: TensorForm
 
 
 class ReadRows(Frozen, tag=True):
-    """Attention of a cache layer reads the rows [first, end), of which those from `start` on are new. `sent`: the ones
-    before come next, because the rank has not got them."""
+    """Attention of a cache layer reads the rows [first, end); those from `start` on are new. `sent`: the earlier ones
+    come next, because the rank does not have them."""
 
     first: int
     start: int
@@ -156,9 +156,9 @@ def next_answer(pipe: Connection) -> FromRank:
     return answer
 
 
-# The collectives of the ranks: gloo on the CPU, NCCL on GPUs. Knows no model. A group of its own, beside torch's
-# global one. What is only moved goes as bytes; sums are the one arithmetic. NCCL chooses its algorithm by size and
-# load unless it is pinned, and another algorithm adds in another order.
+# The collectives of the ranks: gloo on the CPU, NCCL on GPUs. Knows no model. A group of its own, beside torch's global
+# one. Moved data goes as bytes; sums are the only arithmetic. NCCL chooses its algorithm by size and load unless it is
+# pinned, and another algorithm adds in another order.
 
 LONGEST: Final = timedelta(minutes=10)  # that a rank waits for another in a collective
 MEETING: Final = timedelta(minutes=1)  # of ranks that are all about to meet
@@ -167,7 +167,7 @@ PINNED: Final = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_SOCKET_IFNAM
 
 
 class RankGroup:
-    """This rank's end of the group. Rank 0 sends, as it is torch's root by default, and the others receive."""
+    """This rank's end of the group. Rank 0 sends, as torch's default root, and the others receive."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class RankGroup:
         device: torch.device,
         loss: Callable[[Exception], Exception] = lambda error: error,
     ) -> None:
-        """`loss` makes the error of a collective that failed, as where another rank has ended."""
+        """`loss` makes the error of a failed collective, for example where another rank has ended."""
         self.rank, self.ranks, self.device, self._loss = rank, ranks, device, loss
         try:
             self._group = _open(meeting, rank, ranks, device)
@@ -217,7 +217,7 @@ class RankGroup:
         self._done(self._group.scatter, [own], [list(parts)])
 
     def take(self, form: TensorForm) -> Tensor:
-        """Take this rank's part of a tensor that rank 0 deals."""
+        """Receive this rank's part of a tensor from rank 0."""
         part = _made(form, self.device)
         self._done(self._group.scatter, [as_bytes(part)], [])
         return part
@@ -231,7 +231,7 @@ class RankGroup:
         return self.parts(whole, along)[self.rank]
 
     def close(self) -> None:
-        """Leave the group; collectives that are under way end in an error."""
+        """Leave the group; running collectives end in an error."""
         self._group.abort()
 
     def _done(self, collective: Callable[..., Any], *arguments: Any) -> None:
@@ -242,7 +242,7 @@ class RankGroup:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """Return the bytes of a tensor; those of a contiguous one are its own memory."""
+    """Return the bytes of a tensor; a contiguous one shares its memory."""
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 

@@ -1,6 +1,6 @@
-"""Keys and values of a split model. The pages of sessions hold whole rows, on rank 0, as they would without a split:
-swaps, forks, checkpoints and the journal know nothing of ranks. Every rank has its own heads of the rows that attention
-reads just now: rank 0 as views, the others as copies that grow with the pass, and are dealt anew for another session.
+"""Keys and values of a split model. The pages of sessions hold whole rows, on rank 0, as without a split: swaps, forks,
+checkpoints and the journal know nothing of ranks. Every rank has its own heads of the rows that attention reads now:
+rank 0 as views, the others as copies that grow with the pass, and are sent again for another session.
 
 Shapes: H key-value heads of the model, h of one rank, q new rows, R rows that attention reads, D features of a head.
 """
@@ -33,7 +33,7 @@ class _Dealt:
 
 
 class WholeRows:
-    """Rank 0's side: the cache is given whole rows, attention this rank's heads of what it returns."""
+    """Rank 0's side: the cache stores whole rows, and attention gets this rank's heads of them."""
 
     def __init__(self, group: RankGroup, tell: Callable[[FromLeader], None]) -> None:
         self._group, self._tell = group, tell
@@ -41,7 +41,7 @@ class WholeRows:
 
     @contextmanager
     def of(self, cache: Cache | None) -> Iterator[None]:
-        """Have the updates of a cache gather rows, inside this block."""
+        """Make the updates of a cache gather rows, inside this block."""
         if cache is None:
             yield
             return
@@ -62,7 +62,7 @@ class WholeRows:
         return updating
 
     def _deal(self, cache: Cache, layer: int, start: int, end: int, k_1HRD: Tensor, v_1HRD: Tensor) -> None:
-        """Deal the other ranks the rows before `start` unless they have them."""
+        """Send the other ranks the rows before `start` unless they have them."""
         source, first = _source(cache, layer), end - k_1HRD.shape[2]
         had = self._dealt.get(layer)
         has = had is not None and had.source() is source and had.first <= first and start <= had.end
@@ -76,9 +76,8 @@ class WholeRows:
 
 
 def _source(cache: Cache, layer: int) -> Any:
-    """Return the object whose rows change by updates alone as long as it lives: a working copy, or the library's own
-    layer. Where rows are gathered from pages each time there is none, and an object that no later call finds stands
-    for it."""
+    """Return the object whose rows change only by updates while it lives: a working copy, or the library's own layer.
+    Where rows are gathered from pages each time, there is none: return an object that no later call finds."""
     held = cache.layers[layer]
     if not isinstance(held, PagedRows):
         return held
@@ -90,7 +89,7 @@ class _Passing: ...
 
 
 class RankRows(Cache):
-    """The side of the other ranks: a cache that gives away new rows and returns this rank's heads of all rows."""
+    """The side of the other ranks: a cache that sends its new rows and returns this rank's heads of all rows."""
 
     def __init__(self, group: RankGroup, expect: Callable[[type[Any]], Any]) -> None:
         super().__init__(layers=[])
@@ -100,7 +99,7 @@ class RankRows(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return k_1hRD and v_1hRD, those of rank 0's update that are of this rank's heads."""
+        """Return k_1hRD and v_1hRD: this rank's heads of rank 0's update."""
         for rows_1hqD in (key_states, value_states):
             self._expect(GoOn)
             self._group.give(rows_1hqD)

@@ -1,4 +1,4 @@
-"""The bar of a large reply on its way."""
+"""The progress bar of a large reply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from djinn_jupyter.widgets.view import View
 
 
 def receiving_view(progress: SoFar, *, over: bool = False) -> View:
-    """Return a card of how far the reply is, with a bar; of one that is `over` a line."""
+    """Return a card with the progress of the reply as a bar; a line for one that is `over`."""
     if over:
         return View(plain=progress.ended, html=card(title=progress.ended))
     line = f"{progress}; interrupt the kernel to end it"

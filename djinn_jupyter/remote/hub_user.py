@@ -22,7 +22,7 @@ from djinn_jupyter.wire.own import host_name
 from djinn_jupyter.wire.people import SERVICE, TOKEN, Exchange, Loan, OfferedEngine, Refusal, decode
 from djinn_jupyter.wire.registry import Entry
 
-HUB: Final = "hub"  # in the place of an address
+HUB: Final = "hub"  # in place of an address
 ASK_SECONDS: Final = 20.0  # the service waits for the hub
 AGAIN_SECONDS: Final = 5.0
 
@@ -47,8 +47,7 @@ class HubService:
         return cls(address=address, token=token)
 
     def exchange(self, public: bytes) -> Loan:
-        """Have a key admitted, or admitted for longer. EngineUnavailable where the service does not answer; what it
-        says where it refuses."""
+        """Admit a key, or extend its admission. EngineUnavailable without an answer; the service's own error."""
         status, answer = self._posted(msgspec.json.encode(Exchange(public=spell_public(public))))
         if status == 200:
             return decode(answer, Loan)
@@ -59,7 +58,7 @@ class HubService:
         raise BY_CODE.get(refusal.code, EngineUnavailable)(refusal.message)
 
     def _posted(self, body: bytes) -> tuple[int, bytes]:
-        """Return the status and the body of the answer to a POST, which follows no other address with the token."""
+        """Return the status and the body of the answer to a POST, which sends the token to no other address."""
         at = urlsplit(self.address)
         kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}.get(at.scheme)
         if kind is None or at.hostname is None:
@@ -78,7 +77,7 @@ class HubService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAdmission:
-    """This user's key as it was admitted."""
+    """This user's key as admitted."""
 
     service: HubService
     public: bytes
@@ -87,13 +86,13 @@ class HubAdmission:
 
     @classmethod
     def ask(cls) -> HubAdmission:
-        """Have this user's key for hubs admitted; it is drawn where there is none. Errors as `exchange` has them."""
+        """Admit this user's key for hubs, drawing one if needed. Errors as in `exchange`."""
         service = HubService.of_this_server()
         pair, secret_file = key_folder().for_hub(host_name(), draw)
         return cls(service=service, public=pair.public, secret_file=secret_file, loan=service.exchange(pair.public))
 
     def entry(self, model: str | None) -> Entry:
-        """Return the entry of the engine of a model, or of the only one, whose key is trusted from now on."""
+        """Return the entry of the engine of a model, or of the only one, and trust its key from now on."""
         offer = self._offer(model)
         address = read_address(offer.address)
         found = FoundKeys(key_folder(), f"the hub's service at {self.service.address}")
@@ -102,7 +101,7 @@ class HubAdmission:
         return entry_at(address, str(self.secret_file))
 
     def _offer(self, model: str | None) -> OfferedEngine:
-        """Return the engine that is meant. EngineUnavailable where none runs; UsageError where it is not clear."""
+        """Return the requested engine. EngineUnavailable where none runs; UsageError where it is ambiguous."""
         offers = self.loan.engines
         if not offers:
             raise EngineUnavailable("The hub has no engine now: its administrator starts one with `djinn serve MODEL`.")
@@ -116,11 +115,11 @@ class HubAdmission:
 
 
 class Renewal:
-    """Renews an admission when half of its time has passed, in a thread of its own, until it is refused."""
+    """Renews an admission at half of its time, in a thread of its own, until it is refused."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._kept: tuple[str, bytes] | None = None  # the token and the key that are renewed
+        self._kept: tuple[str, bytes] | None = None  # the token and the key to renew
         self._ended = threading.Event()
 
     def keep(self, admission: HubAdmission) -> None:
@@ -136,7 +135,7 @@ class Renewal:
         self._thread.start()
 
     def end(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing."""
         self._ended.set()
 
 
@@ -146,7 +145,7 @@ def _renew(admission: HubAdmission, wait: Callable[[float], bool]) -> None:
     while not wait(seconds):
         try:
             seconds = admission.service.exchange(admission.public).seconds / 2
-        except (EngineUnavailable, WireError):  # the answer of a proxy, perhaps
+        except (EngineUnavailable, WireError):  # perhaps the answer of a proxy
             seconds = min(AGAIN_SECONDS, seconds)
         except (KeyRefused, UsageError):
-            return  # the next message to the engine says so
+            return  # the next message to the engine reports it

@@ -1,4 +1,4 @@
-"""One line to an engine: a socket from when it connects until the connection is lost. Knows no messages."""
+"""One connection to an engine: a socket from its connecting until it is lost. Knows no messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
 
 class SocketLine:
     """`take` gets the frames of each message. `handshake.over` is set when the connection is closed or refused. A
-    `patient` line goes on trying to connect where nothing listens."""
+    `patient` connection keeps trying where nothing listens."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], entry: Entry, take: Take, *, patient: bool) -> None:
         self.handshake = Handshake(entry, patient=patient)
@@ -36,7 +36,7 @@ class SocketLine:
         try:
             if entry.has_keys:
                 set_keys(self._socket, entry)
-            monitor = self._socket.get_monitor_socket(WATCHED)  # first: what zmq tells no one who listens is lost
+            monitor = self._socket.get_monitor_socket(WATCHED)  # first: zmq drops events without a listener
             self._socket.connect(entry.commands)
         except BaseException:
             self._socket.disable_monitor()
@@ -61,7 +61,7 @@ class SocketLine:
 def _socket(context: zmq.Context[zmq.Socket[bytes]], again: int) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.ROUTING_ID, b"djinn" + secrets.token_bytes(16))  # what the engine draws can be guessed
+    socket.setsockopt(zmq.ROUTING_ID, b"djinn" + secrets.token_bytes(16))  # the engine's drawn ids can be guessed
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, again)

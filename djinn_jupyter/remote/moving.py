@@ -1,5 +1,5 @@
-"""The verb of a session that moves it to another engine of the same model. The engines write and read the file; this
-process takes both through the steps."""
+"""The verb that moves a session to another engine of the same model. The engines write and read the file; this process
+drives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AttachedEngine(Protocol):
 
 
 class MovingSession:
-    """The way of a session's handle to another engine."""
+    """The parts of a session's handle that a move needs."""
 
     name: str
     moves: int
@@ -32,13 +32,13 @@ class MovingSession:
 
     @typed
     def move(self, to: AttachedEngine, name: str | None = None, *, force: bool = False) -> Self:
-        """Move the session to another engine of the same model, and return its handle there: with its stop, keys and
-        values, rules, watches and history, to the last bit. `name` is the one that it has there, and it is
-        yours there: of the person of your key, or of the engine's own user. The engines keep their
-        sessions in one place (the same user's on one machine, or the same `shared_journal`, or were given a store by
-        `moves`), and have equal fingerprints: FingerprintsDiffer says what differs. Where anything fails, or an engine
-        dies on the way, the session is in one of the two. IllegalMove while it runs; UsageError where a session there
-        has that name; SessionsWouldSuffer, unless `force`, where this one belongs to another notebook.
+        """Move the session to another engine of the same model, and return its handle there. Its stop, keys and values,
+        rules, watches and history move too, bit for bit. `name` is its name there, where it belongs to the person of
+        your key, or to the engine's own user. The engines share a place for sessions (the same user's on one machine,
+        the same `shared_journal`, or a store given by `moves`) and have equal fingerprints: FingerprintsDiffer has the
+        differences. If anything fails, or an engine dies meanwhile, the session is in one of the two. IllegalMove while
+        it runs; UsageError where a session there has that name; SessionsWouldSuffer, unless `force`, where this one
+        belongs to another notebook.
 
         >>> there = session.move(dj.load("demo", copy=2))  # doctest: +SKIP
         >>> there.resume().text  # doctest: +SKIP
@@ -54,17 +54,16 @@ class MovingSession:
         return self.sibling(chosen, there)
 
     def sibling(self, name: str, channel: Channel | None = None) -> Self:
-        """Return the session of that name in the engine of a channel, which is not asked for it."""
+        """Return the session of that name in the engine of a channel, without a request."""
         raise NotImplementedError
 
     def _complete_finished(self) -> None:
-        """Fetch what an earlier result may still read from the session."""
+        """Fetch the values that an earlier result may still read from the session."""
         raise NotImplementedError
 
 
 def _move(here: Channel, session: str, there: Channel, name: str, *, force: bool) -> None:
-    """Return when the session is there. On an error or an interrupt it is settled that it stays, unless it has arrived
-    and only the reply was lost."""
+    """Return when the session is there. On an error or an interrupt it stays, unless only the reply was lost."""
     to, move = ask_for(there, ask.ReadProvenance()), uuid4().hex
     store = _store_between(ask_for(here, ask.ReadProvenance()), to)
     try:
@@ -80,12 +79,12 @@ def _move(here: Channel, session: str, there: Channel, name: str, *, force: bool
         try:
             ask_for(here, ask.SettleMove(session=session, move=move))
         except EngineUnavailable:
-            pass  # it finds out when it begins anew
+            pass  # it checks when it starts again
 
 
 def _store_between(here: replies.ProvenanceRead, there: replies.ProvenanceRead) -> str | None:
-    """Return the store where the session waits: one that both engines look in. None: their folder. Where they have
-    neither in common it is the store of one, which the other refuses with what to do."""
+    """Return the store where the session waits: one that both engines use. None: their folder. Without a common one it
+    is the store of one engine, which the other refuses with the remedy."""
     common = [store for store in here.stores if store in there.stores]
     if common or (here.folder and there.folder):
         return next(iter(common), None)

@@ -1,4 +1,4 @@
-"""The bar of a large reply that arrives over a line, in the output of the cell that waits for it."""
+"""The bar of a large reply that arrives from another machine, in the output of the waiting cell."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class ReceivingBar:
-    """Drawn for each reply anew, and left as one line at its end. Where outputs are static nothing is shown: how fast a
-    line is, is no result."""
+    """Drawn once for each reply, and replaced by one line at its end. Where outputs are static nothing is shown,
+    because the speed of a connection is not a result."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen

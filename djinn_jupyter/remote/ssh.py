@@ -1,5 +1,5 @@
-"""Programs that run beside this process for as long as it wants them: ssh, and the one that asks a cluster. Both tell
-of an engine by notices (wire/registry.py)."""
+"""Programs that run beside this process while it needs them: ssh, and the one that asks a cluster. Both report an
+engine by notices (wire/registry.py)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def running(command: list[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[
 
 
 def started_beside(command: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a program. FileNotFoundError where there is none."""
+    """Start a program. FileNotFoundError for an unknown one."""
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
     )
@@ -65,13 +65,13 @@ def end(program: subprocess.Popen[bytes]) -> None:
 
 
 def said_in(errors: IO[bytes]) -> str:
-    """Return what a program has written to standard error so far."""
+    """Return a program's standard error so far."""
     errors.seek(0)
     return errors.read().decode(errors="replace")
 
 
 def entry_told(lines: Iterable[bytes], told: StartCallbacks) -> Entry | None:
-    """Return the entry that a program's output tells of; None where it ended without. The error of a failed start."""
+    """Return the entry in a program's output; None where it ended without one. Raises the error of a failed start."""
     for line in lines:
         match _notice(line):
             case Progressed(line=step):
@@ -86,28 +86,28 @@ def entry_told(lines: Iterable[bytes], told: StartCallbacks) -> Entry | None:
 
 
 def _notice(line: bytes) -> Notice | None:
-    """Return a notice; None for a line of a shell's own, which prints what its user wishes."""
+    """Return a notice; None for a line of a shell's own, which may print anything."""
     try:
         return decode_notice(line)
     except MalformedMessage:
         return None
 
 
-# Engines that are reached through ssh: their place, the words of ssh's command line, and the sentence for each way in
-# which it fails. It is `ssh` itself and no library: that has the user's agent, jumps and known hosts.
+# Engines that are reached through ssh: their place, the words of ssh's command line, and the sentence for each failure.
+# It uses `ssh` itself and no library, because `ssh` has the user's agent, jumps and known hosts.
 
 SCHEME: Final = "ssh://"
 _PLACE: Final = re.compile(r"ssh://(?:[A-Za-z0-9._-]+@)?(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")
 _OPTIONS: Final = ("BatchMode=yes", "RemoteCommand=none", "LogLevel=INFO", "ConnectTimeout=10")
-_NOT_FOUND: Final = (126, 127)  # a shell's status for a program that is not there
-_MISUSED: Final = 2  # the status of `djinn` where it does not know a word
+_NOT_FOUND: Final = (126, 127)  # a shell's status for a missing program
+_MISUSED: Final = 2  # the status of `djinn` for an unknown word
 _BROKEN: Final = 255  # ssh's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshPlace:
-    """A login on another machine, as `ssh` takes it (`ssh://anna@gpu-box:22`), and a path there: of the program `djinn`
-    where a user names one, of the engine's socket in an entry."""
+    """A login on another machine, in the form of `ssh` (`ssh://anna@gpu-box:22`), and a path there: of the program
+    `djinn` where a user names one, of the engine's socket in an entry."""
 
     login: str
     host: str
@@ -120,7 +120,7 @@ class SshPlace:
 
 
 def read_place(text: str) -> SshPlace:
-    """Return what `ssh://[user@]host[:port][/path]` spells. UsageError for what is none."""
+    """Return the place that `ssh://[user@]host[:port][/path]` spells. UsageError for another text."""
     found = _PLACE.match(text)
     path = text[found.end() :] if found else ""
     if found is None or (path and not path.startswith("/")):
@@ -129,9 +129,9 @@ def read_place(text: str) -> SshPlace:
 
 
 def entry_through_ssh(place: SshPlace, model: str | None, given: Mapping[str, Any], told: StartCallbacks) -> Entry:
-    """Return the entry of the engine of a model at a place, which is started there where it does not run; without a
-    model that of the only one that runs. Raises as a load on that machine would, and EngineUnavailable, KeyRefused or
-    VersionMismatch where it does not come to that. An interrupt ends the start."""
+    """Return the entry of the engine of a model at a place, starting it there if needed; without a model, of the only
+    running one. Raises like a load on that machine, and EngineUnavailable, KeyRefused or VersionMismatch for earlier
+    failures. An interrupt ends the start."""
     words = [*([model] if model is not None else []), *flags_of(given)]
     asked = shlex.join([place.path or "djinn", "entry", f"--speaks={__version__}:{protocol.digest()}", *words])
     with tempfile.TemporaryFile() as errors:
@@ -181,29 +181,29 @@ def failure(place: SshPlace, status: int, said: str) -> DjinnError:
 
 
 def _as_used_here(entry: Entry, place: SshPlace) -> Entry:
-    """Return the entry of an engine of that machine as one that this process uses. Its log is on that machine."""
+    """Return the entry of an engine of that machine, changed for use by this process. Its log stays there."""
     socket = entry.commands.removeprefix("ipc://")
     return msgspec.structs.replace(used_by_this_process(entry), commands=f"{place.login}{socket}", log=None)
 
 
-# The engines of a Ray cluster, from a process that is on one of its machines. A child process asks Ray (`djinn cluster
-# entry`) and ends; from then on the engine is spoken to directly, by this user's key.
+# The engines of a Ray cluster, from a process on one of its machines. A child process asks Ray (`djinn cluster entry`)
+# and ends; from then on messages go directly to the engine, by this user's key.
 
-CLUSTER: Final = "cluster"  # in the place of an address
+CLUSTER: Final = "cluster"  # in place of an address
 _MODEL: Final = "--model="
 _DJINN: Final = "from djinn_jupyter.cli.main import main; sys.exit(main())"
 
 
 def entry_in_cluster(model: str | None, key: str | None, given: Mapping[str, Any], told: StartCallbacks) -> Entry:
-    """Return the entry of the engine of a model in the cluster, where Ray places it if there is none; without a model
-    that of the only one. Raises as a load on its machine would, and EngineUnavailable where no cluster is reached. An
-    interrupt ends the waiting, and the engine comes all the same."""
+    """Return the entry of the engine of a model in the cluster, where Ray places it if needed; without a model, of the
+    only one. Raises like a load on its machine, and EngineUnavailable without a cluster. An interrupt ends the wait,
+    but not the start."""
     return _asked([*([model] if model is not None else []), *_key(key), *flags_of(given)], told)
 
 
 def entry_anew(entry: Entry) -> Entry:
-    """Return the entry of an engine of the cluster as it is now, on the machine where Ray has started it anew perhaps.
-    Waits until it is there; UsageError where it has ended."""
+    """Return the present entry of an engine of the cluster, perhaps on another machine where Ray has started it again.
+    Waits for it; UsageError where it has ended."""
     words = ["--there", *_key(entry.key), *words_of(entry.identity)]
     model = next(word for word in words if word.startswith(_MODEL))
     words.remove(model)
@@ -211,8 +211,8 @@ def entry_anew(entry: Entry) -> Entry:
 
 
 def entry_on(machine: str, entry: Entry, given: Mapping[str, Any], told: StartCallbacks) -> Entry:
-    """Return the entry of an engine on the machine of that name, which is like the one of `entry` and is placed there
-    where none runs. UsageError where no machine, or more than one, has that name."""
+    """Return the entry of an engine on the machine of that name, like the one of `entry`, placed there if none runs.
+    UsageError where no machine, or more than one, has that name."""
     return _asked([entry.identity.model, *_key(entry.key), f"--on={machine}", *flags_of(given)], told)
 
 

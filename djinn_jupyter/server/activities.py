@@ -14,8 +14,7 @@ GONE = ("dead", "restarting", "autorestarting", "terminating")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastReport:
-    """The state of a session's notebook as last reported to its engine. `kernel` is the activity of `holder`'s
-    kernel."""
+    """The state of a session's notebook as last reported to its engine. `kernel` is the activity of `holder`'s."""
 
     holder: str | None = None
     kernel: Activity | None = None
@@ -23,8 +22,8 @@ class LastReport:
 
 
 class Activities:
-    """The reported states of one engine's sessions. No note is made for a session whose kernel is unknown: it may be
-    another server's."""
+    """The reported states of one engine's sessions. None for an unknown kernel's session: it may be another
+    server's."""
 
     def __init__(self) -> None:
         self._told: dict[str, LastReport] = {}

@@ -37,8 +37,7 @@ class DjinnServer(ExtensionApp):
         )
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
-        """Start the monitor once the server's loop runs. A server too old to call this starts it at the first
-        request."""
+        """Start the monitor once the server's loop runs. An older server starts it at the first request."""
         serverapp.event_logger.add_listener(schema_id=KERNEL_ACTIONS, listener=self._kernel_acted)
         self.monitor.start()
 

@@ -113,8 +113,7 @@ class EngineLink:
             await self._connection.close()
 
     async def connection(self) -> Connection:
-        """Return the open connection, waiting while it is being opened. EngineUnavailable, with the reason, if it
-        failed."""
+        """Return the open connection, waiting while it is opened. EngineUnavailable, with the reason, if it failed."""
         await self._settled.wait()
         if self._connection is None or not self.ready:
             raise EngineUnavailable(self._reason or "The connection to the engine is closed.")

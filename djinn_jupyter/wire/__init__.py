@@ -1,4 +1,4 @@
-"""The shared tongue of client and engine: sites, nouns, requests, replies, events and their encoding.
+"""The messages between client and engine: sites, nouns, requests, replies, events and their encoding.
 
 Needs msgspec and the standard library only; knows neither torch, nor numpy, nor sockets.
 """

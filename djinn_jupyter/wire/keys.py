@@ -1,7 +1,7 @@
-"""Keys: a person is a pair of them, and so is a machine's engines. The files in which they lie, and the spelling of a
-public key.
+"""Keys: a pair identifies a person, and another one the engines of a machine. This module has their files, and the
+spelling of a public key.
 
-    own/NAME         this user's own pairs, by which other machines know them; mode 0600
+    own/NAME         this user's own pairs, which identify them to other machines; mode 0600
     server/HOST      the pair of this user's engines on a machine; mode 0600
     allowed/NAME     the public key of a person whom this user's engines admit, and until when, if it has an end
     allowed/NAME+ID  the same, admitted by a service for as long as it renews it; a person may have several of these
@@ -9,7 +9,7 @@ public key.
     trusted/HOST     the public key of the engines of another machine, as in ssh's known_hosts, and the service that
                      told it, if the user did not (wire/keys.py)
 
-Secrets are read from their file when a connection is made, and are nowhere else: in no entry, message, log or repr.
+Secrets are read from their file when a connection is made. No entry, message, log or repr has them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PUBLIC: Final = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 _NAME: Final = re.compile(PERSON)
 _ADMITTED: Final = re.compile(rf"{PERSON}(\+[0-9a-f]{{16}})?")
 _PLACE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,254}")
-_SETTLED_NANOSECONDS: Final = 1_000_000_000  # the clock of a file system may stand still for some of them
+_SETTLED_NANOSECONDS: Final = 1_000_000_000  # the clock of a file system may give several changes one time
 AGAIN_SECONDS: Final = 1.0
 PublicKey = bytes
 Draw = Callable[[], tuple[bytes, bytes]]
@@ -76,7 +76,7 @@ class Permit:
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A pair as its file has it."""
+    """A pair as stored in its file."""
 
     public: PublicKey
     secret: bytes
@@ -86,7 +86,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spell_public(key: PublicKey) -> str:
-    """Return a public key in characters that no shell obeys."""
+    """Return a public key in characters without meaning to a shell."""
     return PREFIX + base64.urlsafe_b64encode(key).decode().rstrip("=")
 
 
@@ -101,25 +101,26 @@ def read_public(spelled: str) -> PublicKey:
 
 
 def require_person_name(name: str) -> str:
-    """Return the name of a key or a person. UsageError where it is none."""
+    """Return the name of a key or a person. UsageError for an invalid name."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} names no person: write letters, digits, -, _ and dots, such as anna.")
     return name
 
 
 class KeyFolder:
-    """The folder of keys of this user. Every file appears whole, and none is written over but by the same key with
-    another end; reading makes nothing. `now` is the time in seconds since the epoch."""
+    """The folder of keys of this user. Every file is written atomically. None is overwritten, except by the same key
+    with another end. Reading creates nothing. `now` is the time in seconds since the epoch."""
 
     def __init__(self, path: Path, now: Clock = time.time) -> None:
         self._path, self.now = path, now
 
     def draw_own(self, name: str, draw: Draw) -> KeyPair:
-        """Draw a pair of one's own. UsageError where there is one of that name."""
+        """Draw an own pair. UsageError where one has that name."""
         return self._draw(self._file("own", require_person_name(name)), draw)
 
     def own(self, name: str | None = None) -> KeyPair:
-        """Return one's own pair by its name or its file; None means the only one. UsageError where none is meant."""
+        """Return an own pair by its name or its file; None means the only one. UsageError where there is no such
+        pair."""
         names = self.names("own")
         if name is None and len(names) != 1:
             what = f"name one of {', '.join(names)}, as key={names[0]!r}" if names else "draw one with `djinn key new`"
@@ -129,17 +130,17 @@ class KeyFolder:
         return self._read_pair(path, chosen)
 
     def server(self, host: str, draw: Draw) -> KeyPair:
-        """Return the pair of this user's engines on this machine, drawn when it is first asked for."""
+        """Return the pair of this user's engines on this machine, drawn at its first use."""
         return self._drawn_once(self._file("server", host), draw)
 
     def for_hub(self, host: str, draw: Draw) -> tuple[KeyPair, Path]:
-        """Return one's own pair on this machine for a hub's service, drawn when it is first asked for, and its file."""
+        """Return the own pair on this machine for a hub's service, drawn at its first use, and its file."""
         path = self._file("hub", host)
         return self._drawn_once(path, draw), path
 
     def allow(self, public: PublicKey, name: str, until: float | None = None) -> None:
-        """Admit a person, until a moment in seconds since the epoch or without an end, also where the key is admitted
-        with another one. UsageError where the name has another key, or the key another name."""
+        """Admit a person, until a moment in seconds since the epoch or without an end; a new end replaces the key's
+        earlier one. UsageError where the name has another key, or the key another name."""
         path = self._file("allowed", require_person_name(name))
         known = self._not_ended()
         self._require_free(public, name, known)
@@ -148,8 +149,8 @@ class KeyFolder:
         write_key_file(path, _admission(public, until), anew=True)
 
     def lend(self, public: PublicKey, name: str, until: float) -> None:
-        """Admit a person by one more key, until a moment in seconds since the epoch, or admit that key for longer.
-        UsageError where the name was admitted by `allow`, or the key under another name."""
+        """Admit a person by one more key, until a moment in seconds since the epoch, or extend that key's admission.
+        UsageError where `allow` admitted the name, or the key has another name."""
         path = self._lent_file(public, require_person_name(name))
         known = self._not_ended()
         self._require_free(public, name, known)
@@ -158,17 +159,17 @@ class KeyFolder:
         write_key_file(path, _admission(public, until), anew=True)
 
     def take_back(self, public: PublicKey, name: str) -> None:
-        """End what `lend` admitted."""
+        """End an admission of `lend`."""
         self._lent_file(public, name).unlink(missing_ok=True)
 
     def clear_ended(self) -> None:
-        """Remove the files of what was lent and has ended."""
+        """Remove the files of ended admissions by `lend`."""
         for public, permit in self.permits().items():
             if permit.lent and permit.ended(self.now()):
                 self.take_back(public, permit.person)
 
     def revoke(self, name: str) -> None:
-        """Admit a person no more by any key, from now on. UsageError where there is none of that name."""
+        """End a person's admission by any key, from now on. UsageError for an unknown name."""
         require_person_name(name)
         files = [self._file("allowed", one) for one in self.names("allowed") if one.partition("+")[0] == name]
         for file in files:
@@ -181,12 +182,12 @@ class KeyFolder:
         return {public: permit.person for public, permit in self._not_ended().items()}
 
     def permits(self) -> dict[PublicKey, Permit]:
-        """Return all admissions, also those that have ended. A file that cannot be read or trusted admits no one, which
-        is logged."""
+        """Return all admissions, including ended ones. A file that is unreadable or untrusted admits no one, which is
+        logged."""
         return self.read_permits()[0]
 
     def read_permits(self) -> tuple[dict[PublicKey, Permit], bool]:
-        """Return what `permits` does, and whether all files could be read."""
+        """Return the result of `permits`, and whether all files could be read."""
         found: dict[PublicKey, Permit] = {}
         try:
             names, whole = self.names("allowed"), True
@@ -204,7 +205,7 @@ class KeyFolder:
         return found, whole
 
     def trust(self, place: str, public: PublicKey) -> None:
-        """Note the key of the engines at `HOST` or `HOST:PORT`. UsageError where another is trusted there."""
+        """Record the key of the engines at `HOST` or `HOST:PORT`. UsageError where another is trusted there."""
         if not _PLACE.fullmatch(place):
             raise UsageError(f"{place!r} is no host: write gpu-box, or gpu-box:5556 where several users have engines.")
         known, found = self.trusted(place), self.found_by(place)
@@ -217,12 +218,13 @@ class KeyFolder:
             write_key_file(self._file("trusted", place), spell_public(public).encode(), anew=known is not None)
 
     def trusted(self, *places: str) -> PublicKey | None:
-        """Return the key that is trusted for the first of the places that has one; None where none has."""
+        """Return the key that is trusted for the first place that has one; None without one."""
         found = (self._read("trusted", place) for place in places)
         return next((public for public in found if public is not None), None)
 
     def found_by(self, place: str) -> str | None:
-        """Return the service that told the key that is trusted for a place; None where the user did, or none is."""
+        """Return the service that reported the trusted key of a place; None where the user trusted it, or there is
+        none."""
         try:
             return read_own(self._file("trusted", place)).decode().partition(FOUND_BY)[2] or None
         except FileNotFoundError:
@@ -237,11 +239,11 @@ class KeyFolder:
         return tuple(sorted(name for name in found if spelled.fullmatch(name) and not name.endswith(_PART)))
 
     def folder(self, kind: str) -> Path:
-        """Return the folder of one kind, which may not be there yet."""
+        """Return the folder of one kind, which may not exist yet."""
         return self._path / kind
 
     def admitted(self) -> Admitted:
-        """Return the persons admitted at each moment."""
+        """Return the persons admitted, checked again at each use."""
         return Admitted(self, self._path / "allowed")
 
     def _file(self, kind: str, name: str) -> Path:
@@ -257,7 +259,7 @@ class KeyFolder:
             try:
                 return self._draw(path, draw)
             except UsageError:
-                if not path.exists():  # else another process has drawn it just now
+                if not path.exists():  # another process has just drawn it
                     raise
         return self._read_pair(path, path.name)
 
@@ -273,7 +275,7 @@ class KeyFolder:
             raise UsageError(f"This key is admitted already, as {other}: `djinn key revoke {other}`.")
 
     def _read_permit(self, name: str) -> dict[PublicKey, Permit]:
-        """Return the admission that a file has, by its key; none where it is gone."""
+        """Return the admission in a file, by its key; none where the file is gone."""
         try:
             spelled, _, until = read_own(self._file("allowed", name)).decode().partition(_UNTIL)
         except FileNotFoundError:
@@ -299,18 +301,18 @@ class KeyFolder:
 
 
 class Admitted:
-    """The persons admitted, as the folder has them at each look: it is read again when it has changed, and every
-    AGAIN_SECONDS while a file of it cannot be read, for want of descriptors perhaps."""
+    """The admitted persons, as in the folder at each use: it is read again when it has changed, and every AGAIN_SECONDS
+    while one of its files is unreadable, perhaps for want of descriptors."""
 
     def __init__(self, folder: KeyFolder, path: Path) -> None:
         self._folder, self._path = folder, path
-        self._lock = threading.Lock()  # handshakes are answered beside messages; an older look may not come last
+        self._lock = threading.Lock()  # handshakes are answered beside messages; an older reading must not come last
         self._stamp: int | None = None
         self._again = math.inf
         self._permits: Mapping[PublicKey, Permit] = {}
 
     def name_of(self, public: PublicKey) -> str | None:
-        """Return the name of the person with that key; None for one who is not admitted, or not any more."""
+        """Return the name of the person with that key; None for a person who is not admitted, or no longer."""
         permit = self.permit(public)
         return None if permit is None or permit.ended(self._folder.now()) else permit.person
 
@@ -324,12 +326,12 @@ class Admitted:
         return any(permit.person == person for permit in self._look().values())
 
     def persons(self) -> frozenset[str]:
-        """Return the names of those who are admitted now."""
+        """Return the names of the persons admitted now."""
         now = self._folder.now()
         return frozenset(permit.person for permit in self._look().values() if not permit.ended(now))
 
     def _look(self) -> Mapping[PublicKey, Permit]:
-        """Return the admissions as the folder has them now."""
+        """Return the admissions in the folder now."""
         with self._lock:
             stamp = settled_stamp(self._path)
             if stamp is None or stamp != self._stamp or time.monotonic() > self._again:
@@ -339,7 +341,7 @@ class Admitted:
 
 
 def _named(file: str) -> Path:
-    """Return the path of a file of one's own pair. UsageError for a folder, and for a user who is not there."""
+    """Return the path of a file of an own pair. UsageError for a folder, and for an unknown user."""
     try:
         path = Path(file).expanduser()
     except RuntimeError:
@@ -350,7 +352,7 @@ def _named(file: str) -> Path:
 
 
 def settled_stamp(folder: Path) -> int | None:
-    """Return when a folder changed; None so soon after a change that another could have the same time."""
+    """Return when a folder changed; None so soon after a change that a second change could have the same time."""
     try:
         changed = folder.stat().st_mtime_ns
     except OSError:
@@ -368,7 +370,7 @@ def _admission(public: PublicKey, until: float | None) -> bytes:
 
 
 def write_key_file(path: Path, text: bytes, *, anew: bool = False) -> None:
-    """Write a file of mode 0600, whole or not at all. UsageError where there is one and it is not written anew."""
+    """Write a file of mode 0600 atomically. UsageError where there is one and it must not be replaced."""
     for folder in (path.parent.parent, path.parent):
         make_own_folder(folder, "set JUPYTER_DATA_DIR to a folder of your own")
     with _aside(path) as aside:
@@ -393,29 +395,29 @@ def _aside(path: Path) -> Iterator[Path]:
         aside.unlink(missing_ok=True)
 
 
-# The keys of engines that a service has told of, a cluster or a hub. They lie beside those that the user trusts, each
-# with the name of its service, and go when the service has that engine no more.
+# The keys of engines that a service (a cluster or a hub) has reported. They lie beside the keys that the user trusts,
+# each with the name of its service, and are removed when the service no longer has that engine.
 
-KEPT_SECONDS: Final = 60.0  # another process may have found an engine since the list of those that are there was made
+KEPT_SECONDS: Final = 60.0  # another process may have found an engine since the list of present ones was made
 
 
 class FoundKeys:
-    """Those that one service has told. What the user trusts by `djinn key trust` is left as it is."""
+    """The keys that one service has reported. Keys that the user trusts by `djinn key trust` stay unchanged."""
 
     def __init__(self, keys: KeyFolder, service: str) -> None:
         self._keys, self._service = keys, service
 
     def note(self, place: str, public: PublicKey) -> None:
-        """Trust the key of the engine at `HOST:PORT`, also where an earlier one there had another. UsageError where
-        the user trusts another key there."""
+        """Trust the key of the engine at `HOST:PORT`, also in place of an earlier engine's. UsageError where the user
+        trusts another key there."""
         if self._keys.found_by(place) is None and self._keys.trusted(place) is not None:
             return self._keys.trust(place, public)
         text = f"{spell_public(public)}{FOUND_BY}{self._service}"
         write_key_file(self._file(place), text.encode(), anew=True)
 
     def clear(self, there: Collection[str]) -> None:
-        """Forget the keys that this service has told, but for those of the last minute and of the engines that are
-        `there`: all that the service has."""
+        """Forget the keys from this service, except those of the last minute and of the engines that are `there`: all
+        engines of the service."""
         for place in self._keys.names("trusted"):
             if place not in there and self._keys.found_by(place) == self._service and self._is_old(place):
                 self._file(place).unlink(missing_ok=True)

@@ -1,6 +1,5 @@
-"""The kinds of messages: those of the core, and those of each method, in whose package they lie. They are collected at
-first use, when the methods' `request` modules are imported.
-"""
+"""The kinds of messages: the core's, and each method's, which lie in the method's package. They are collected at first
+use, when the methods' `request` modules are imported."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class Kinds:
     def __add__(self, other: Kinds) -> Kinds:
         return Kinds(
             requests=(*self.requests, *other.requests),
-            replies=_once((*self.replies, *other.replies)),  # a method may be answered as another is
+            replies=_once((*self.replies, *other.replies)),  # a method's reply may be another's
             events=(*self.events, *other.events),
         )
 
@@ -52,7 +51,7 @@ def core() -> Kinds:
 
 @cache
 def of_methods() -> Mapping[Method, Kinds]:
-    """Return what each method adds. Strangers' whose messages cannot be read, or told from others', are left out."""
+    """Return the kinds that each method adds. Strangers' methods with unreadable or ambiguous messages are left out."""
     found = {
         method: _kinds_in(f"{method.package}.request") for method in methods() if part(method, "request") is not None
     }
@@ -64,13 +63,13 @@ def of_methods() -> Mapping[Method, Kinds]:
 
 @cache
 def ours() -> Kinds:
-    """Return those of the core and of our methods, which the pages and the sidebar's types are written from."""
+    """Return the kinds of the core and of our methods, from which the pages and the sidebar's types are written."""
     return sum((kinds for method, kinds in of_methods().items() if method.is_ours), core())
 
 
 @cache
 def known() -> Kinds:
-    """Return all that are read here."""
+    """Return all kinds that are read here."""
     return sum(of_methods().values(), core())
 
 
@@ -82,7 +81,7 @@ def any_of(what: What) -> Any:
 
 @cache
 def method_of(kind: type[msgspec.Struct]) -> Method | None:
-    """Return the method that a kind belongs to, also one that is left out; None for a kind of the core."""
+    """Return the method of a kind, also one that is left out; None for a kind of the core."""
     return next((method for method in installed() if method.has(kind.__module__)), None)
 
 
@@ -98,7 +97,7 @@ def _kinds_in(package: str) -> Kinds:
 
 
 def _those_in(package: str, kinds: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the kinds within a package: of those of one name the last, whose import was not cut short."""
+    """Return the kinds within a package: among several of one name the last, whose import was complete."""
     inside = (one for one in kinds if f"{one.__module__}.".startswith(f"{package}."))
     by_name = {(one.__module__, one.__qualname__): one for one in inside}
     return tuple(sorted(by_name.values(), key=lambda one: one.__module__))
@@ -109,7 +108,7 @@ def _once(kinds: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _claims(what: What, found: Mapping[Method, Kinds]) -> dict[str, list[Method]]:
-    """Return which methods have messages of each name; one that two methods share is the first one's."""
+    """Return which methods have messages of each name; a name of two methods is the first one's."""
     claims = dict[str, dict[type, Method]]()
     for method, kinds in found.items():
         for kind in getattr(kinds, what):
@@ -123,7 +122,7 @@ def _tag(kind: type[msgspec.Struct]) -> str:
 
 
 def _is_readable(method: Method, kinds: Kinds) -> bool:
-    """Return whether the messages of a stranger can be decoded beside the core's; else the method is left out."""
+    """Return whether a stranger's messages can be decoded beside the core's; otherwise the method is left out."""
     try:
         for what in WHAT:
             msgspec.msgpack.Decoder(reduce(or_, getattr(core() + kinds, what)))

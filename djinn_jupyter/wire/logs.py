@@ -1,4 +1,4 @@
-"""The log files of an engine: at most so large, then begun anew beside a few older ones. Standard library only.
+"""The log files of an engine: bounded in size, and rotated. Standard library only.
 
 NAME.log  NAME.1.log  NAME.2.log ...     the latest, then older ones
 """
@@ -21,7 +21,7 @@ READY: Final = "Ready: "
 ENDED: Final = "Ended. "
 _FATAL: Final = "Fatal Python error: "
 _TAIL_BYTES: Final = 2**18
-_LINE: Final = 200  # characters that are told of a line
+_LINE: Final = 200  # characters of a line that are shown
 
 
 def older(path: Path, number: int) -> Path:
@@ -30,14 +30,13 @@ def older(path: Path, number: int) -> Path:
 
 
 def with_older(path: Path) -> list[Path]:
-    """Return the log and those before it that there are, the oldest first."""
+    """Return the existing logs, older ones first."""
     return [one for one in (*(older(path, n) for n in range(OLDER_KEPT, 0, -1)), path) if one.exists()]
 
 
 def reason_of_end(path: Path, pid: int | None = None) -> str | None:
-    """Return how a process that served ended where it was not in order, by its log: the signal, if it told one, and the
-    line before. None where it ended in order, or its log cannot be read. `pid`: that process, which
-    has served, else the last one."""
+    """Return how a process that served ended, if not in order, by its log: the signal, if it named one, and the line
+    before. None where it ended in order, or its log is unreadable. `pid` is that process, by default the last one."""
     life = _last_life(path, pid)
     if life is None:
         return None
@@ -52,14 +51,14 @@ def reason_of_end(path: Path, pid: int | None = None) -> str | None:
 
 
 def ended_in_order(path: Path, pid: int) -> bool:
-    """Return whether that process wrote at its end that it was asked for, or had nothing left to do."""
+    """Return whether that process wrote at its end that it was asked to end, or had nothing left to do."""
     life = _last_life(path, pid)
     return life is not None and any(ENDED in line for line in life[0])
 
 
 def _last_life(path: Path, pid: int | None) -> tuple[list[str], bool] | None:
-    """Return the lines of that process, or of the last one, and whether its first line is among them; None where the
-    log cannot be read."""
+    """Return the lines of that process, or of the last one, and whether its first line is among them; None for an
+    unreadable log."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - _TAIL_BYTES))
@@ -72,31 +71,31 @@ def _last_life(path: Path, pid: int | None) -> tuple[list[str], bool] | None:
 
 
 def told_of_end(reason: str | None, to_own_user: bool) -> str | None:
-    """Return a reason as it is told; to others without the line of the log, which may be about anyone."""
+    """Return a reason in the form for a person; others do not get the line of the log, which may be about anyone."""
     return reason if reason is None or to_own_user else reason.partition(";")[0]
 
 
 def rotate(path: Path) -> None:
-    """Make the log the latest of the older ones, of which the oldest goes. Raises OSError."""
+    """Rotate the logs: this one becomes the latest older one, and the oldest is removed. Raises OSError."""
     for number in range(OLDER_KEPT, 1, -1):
         if older(path, number - 1).exists():
             older(path, number - 1).replace(older(path, number))
     path.replace(older(path, 1))
 
 
-# The ids of a request, from the magic that asked to the layer where it stopped, in W3C's form of a trace context
+# The ids of a request, from its magic to the layer where it stopped, in the form of a W3C trace context
 # (https://www.w3.org/TR/trace-context): standard tools read the logs by them. trace what a person asked for: a magic,
 # or one call of the API span one request of it; sent again it keeps its id, so the log of the next engine has the same
 # They are drawn at random and say nothing of the work. `%load_ext` reads this file: the standard library only.
 
 TRACEPARENT: Final = r"^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\Z"
-ASKED_BY: Final = r"^[%\w .-]*\Z"  # in one line of the log: `$` would let it end in a new one
-SHOWN_CHARACTERS: Final = 8  # of an id: a hundred thousand others in a log are told apart from it
+ASKED_BY: Final = r"^[%\w .-]*\Z"  # in one line of the log: `$` would allow a line end
+SHOWN_CHARACTERS: Final = 8  # of an id: enough to distinguish it from a hundred thousand others in a log
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """`asked_by` is the magic, as it is typed; empty for a call of the API."""
+    """`asked_by` is the magic as typed; empty for a call of the API."""
 
     trace_id: str
     span_id: str
@@ -108,7 +107,7 @@ class Trace:
 
     @classmethod
     def read(cls, traceparent: str, asked_by: str) -> Trace:
-        """Return what a message says of itself; ids of its own for one that says nothing."""
+        """Return the trace in a message; new ids for a message without one."""
         if not traceparent:
             return cls.drawn(asked_by)
         _, trace_id, span_id, _ = traceparent.split("-")
@@ -120,7 +119,7 @@ class Trace:
 
     @property
     def shown(self) -> str:
-        """The part of the trace's id that a person is shown, and finds its lines by."""
+        """The part of the trace's id that a person sees, and finds its lines by."""
         return self.trace_id[:SHOWN_CHARACTERS]
 
 
@@ -129,7 +128,7 @@ _asking: ContextVar[Trace | None] = ContextVar("asking", default=None)
 
 @contextmanager
 def asked_by(name: str) -> Iterator[None]:
-    """Let the requests that are made within belong to one trace; within another it is that one's."""
+    """Give the requests made within one trace; inside another trace they belong to that one."""
     if _asking.get() is not None:
         yield
         return
@@ -141,6 +140,6 @@ def asked_by(name: str) -> Iterator[None]:
 
 
 def next_request() -> Trace:
-    """Return the ids of a new request: of the present trace, else of one of its own."""
+    """Return the ids of a new request: in the present trace, else in a new one."""
     asking = _asking.get()
     return Trace.drawn() if asking is None else replace(asking, span_id=secrets.token_hex(8))

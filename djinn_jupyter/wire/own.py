@@ -1,8 +1,8 @@
 """Folders and files that are ours alone: we own them and no other user may write to them. Standard library only.
 
 Another user who could write where engines leave their entries, logs and sockets could make us connect to a program or
-write through a link of theirs. A folder that is not ours alone is refused, with a sentence that says what to do;
-nothing is mended here, because its contents may have been put there.
+write through a link. Such a folder is refused, with a sentence on the remedy. Nothing is repaired here, because the
+other user may have put its contents there.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ELSEWHERE: Final = (
 
 
 def make_own_folder(path: Path, instead: str = _ELSEWHERE) -> Path:
-    """Return `path`, made with mode 0700 where it is missing. Raises UsageError where it cannot be made or is not ours
-    alone; `instead` says what can be done other than to mend one that is there."""
+    """Return `path`, created with mode 0700 if missing. Raises UsageError where it cannot be created or is not ours
+    alone; `instead` names an alternative to repairing an existing one."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -39,8 +39,8 @@ def make_own_folder(path: Path, instead: str = _ELSEWHERE) -> Path:
 
 
 def require_own_folder(path: Path, instead: str = _ELSEWHERE) -> None:
-    """Raise UsageError unless `path` is a folder of ours that no other user may write to, in one where no other user
-    may replace it; `instead` says what can be done other than to mend it. FileNotFoundError where it is missing."""
+    """Raise UsageError unless `path` is a folder of ours that no other user may write to, inside one where no other
+    user may replace it; `instead` names an alternative to repairing it. FileNotFoundError where it is missing."""
     found, above = path.lstat(), path.parent.stat()
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
@@ -59,8 +59,8 @@ def require_own_folder(path: Path, instead: str = _ELSEWHERE) -> None:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Return a descriptor of a regular file of ours; made with mode 0600 where `flags` say so. FileNotFoundError where
-    there is none; UsageError where it is a link, no file, another's, or may be written by others."""
+    """Return a descriptor of a regular file of ours, created with mode 0600 if `flags` allow. FileNotFoundError where
+    there is none; UsageError where it is a link, not a file, another user's, or writable by others."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def read_own(path: Path) -> bytes:
-    """Return the contents of a file of ours; raises as `open_own` does."""
+    """Return the contents of a file of ours; raises like `open_own`."""
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
         return file.read()
 
@@ -96,10 +96,10 @@ def _user(number: int) -> str:
         return f"user {number}"
 
 
-# The identity of the machine, of its boot and of a process, by marks that no step of the clock changes. Standard
-# library only. A process is known by its number and its *mark*, what the system noted when it began. The time at which
-# it began is no mark: Linux computes it from the clock of the wall, so it moves when that is set, when a laptop wakes,
-# when a machine is taken elsewhere.
+# The identity of the machine, of its boot and of a process, by marks that no clock step changes. Standard library only.
+# A process is identified by its number and its *mark*, which the system recorded at its start. The start time is no
+# mark: Linux computes it from the wall clock, so it moves when the clock is set, when a laptop wakes, and when the time
+# zone changes.
 
 _LINUX_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -118,8 +118,8 @@ def boot_id() -> str:
 
 
 def process_mark(pid: int) -> str | None:
-    """Return the mark that tells a process from all others of its number since the boot; None for none and for a
-    zombie. On Linux the ticks between boot and start, on macOS the time that was noted at the start."""
+    """Return the mark that distinguishes a process from all others with its number since the boot; None for no process
+    and for a zombie. On Linux the ticks between boot and start, on macOS the time recorded at the start."""
     return _linux_mark(pid) if _LINUX_BOOT.exists() else _noted_start(pid)
 
 

@@ -1,9 +1,9 @@
 """The protocol of this copy of the package: its version, a digest of every struct of the core that crosses the wire or
 is an entry in the registry, and one for each method.
 
-The version alone does not tell two commits apart. Where it or the core's digest differs, the other side is of another
-version of Djinn, and nothing but its name and its end is asked of it. A method that one side lacks, or has otherwise,
-is refused alone.
+The version alone does not distinguish two commits. Where it or the core's digest differs, the other side has another
+version of Djinn, and is only asked for its name and to end. A method that one side lacks, or has in another version, is
+refused alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def digest() -> str:
 
 
 def method_digests() -> dict[str, str]:
-    """Return the digests of the messages of the methods that are used here, by name."""
+    """Return the digests of the messages of the methods in use here, by name."""
     usable = extensions.methods()
     return {method.name: digest for method, digest in _of_methods().items() if method in usable}
 
@@ -47,7 +47,7 @@ def _of_methods() -> dict[extensions.Method, str]:
 
 def require_method(kind: type[msgspec.Struct], there: Mapping[str, str], other: str) -> None:
     """Raise VersionMismatch for a request of a method that is left out here, or that the other side, whose methods have
-    the digests `there`, lacks or has otherwise."""
+    the digests `there`, lacks or has in another version."""
     method = kinds.method_of(kind)
     if method is None:
         return
@@ -61,8 +61,8 @@ def require_method(kind: type[msgspec.Struct], there: Mapping[str, str], other: 
 
 
 def explained(error: DjinnError, there: Mapping[str, str]) -> DjinnError:
-    """Return why a message of the other side could not be read here: of one that may be of a method which this side
-    lacks, or has otherwise, by the names of these."""
+    """Return why a message of the other side is unreadable here: it may belong to a method that this side lacks, or has
+    in another version, by their names."""
     names = [name for name in apart(there) if name in there]
     if not names or not isinstance(error, MalformedMessage):
         return error
@@ -73,14 +73,14 @@ def explained(error: DjinnError, there: Mapping[str, str]) -> DjinnError:
 
 
 def is_shared(kind: type[msgspec.Struct], there: Mapping[str, str]) -> bool:
-    """Return whether the other side knows this kind of message as it is here."""
+    """Return whether the other side has the same definition of this kind of message."""
     method = kinds.method_of(kind)
     return method is None or method.name not in apart(there)
 
 
 def apart(there: Mapping[str, str]) -> dict[str, str]:
-    """Return what the other side does with each method that the two do not share: it "lacks" it, "has another version
-    of" it, or "alone has" it."""
+    """Return the difference for each method that the two sides do not share: the other side "lacks" it, "has another
+    version of" it, or "alone has" it."""
     here = method_digests()
     return {
         name: "lacks" if name not in there else "has another version of" if name in here else "alone has"
@@ -90,7 +90,8 @@ def apart(there: Mapping[str, str]) -> dict[str, str]:
 
 
 def digest_of(parts: Iterable[Any]) -> str:
-    """Return a digest of the structs of these types and of those they contain: names, tags, fields and their types."""
+    """Return a digest of the structs of these types and the structs inside them: names, tags, fields and their
+    types."""
     structs: dict[type, str] = {}
     for kind in parts:
         _spell(msgspec.inspect.type_info(kind), structs)
@@ -112,14 +113,14 @@ def hello(*, holder: str, user: str, notebook: str | None = None, observer: bool
 
 
 def difference(version: str, protocol: str) -> str | None:
-    """Say how another side's version differs from this one's; None where both speak the same protocol."""
+    """Describe how another side's version differs from this one's; None where both have the same protocol."""
     if version != __version__:
         return f"{version}, this is {__version__}"
     return None if protocol == digest() else f"both are called {version}, but their messages differ"
 
 
 def _spell(part: Any, structs: dict[type, str]) -> str:
-    """Spell a type, a struct by its name alone; what it is made of goes into `structs`."""
+    """Spell a type, a struct by its name alone; its contents go into `structs`."""
     match part:
         case msgspec.inspect.StructType(tag_field=field, tag=tag):
             return _name_of(part, f"{field}={tag}", structs)

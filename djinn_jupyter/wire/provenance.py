@@ -13,14 +13,14 @@ Words = Annotated[str, Meta(max_length=4096)]
 
 
 class Provenance(Frozen, frozen=True):
-    """The model and the machine that computed a result. Where two are the same but for the model's name and revision,
-    the same request gives the same bits, as far as each cell is computed alone."""
+    """The model and the machine that computed a result. Where two differ only in the model's name and revision, the
+    same request gives the same bits, for cells that are computed alone."""
 
     model: Words  # by which the engine was started
     revision: Words | None
     architecture: Words
     configuration: Words  # a digest
-    weights: Words  # a digest, as checkpoints have it
+    weights: Words  # a digest, as in checkpoints
     dtype: Words
     attention: Words  # of the engine; a session may have another
     device: Words  # its kind
@@ -32,7 +32,7 @@ class Provenance(Frozen, frozen=True):
     tensor_parallel: int = 1  # ranks among which sums are split
 
 
-# The fingerprint of an engine: the part of its provenance that the bits of its sessions follow from.
+# The fingerprint of an engine: the part of its provenance that determines the bits of its sessions.
 
 DIGESTS: Final = ("configuration", "weights")
 FINGERPRINT: Final = (
@@ -42,14 +42,14 @@ FINGERPRINT: Final = (
 
 
 def differences(one: Provenance, other: Provenance) -> list[tuple[str, str, str]]:
-    """Return what differs between two fingerprints: (name, of the one, of the other). A model's name is no part of
+    """Return the differences of two fingerprints: (name, of the one, of the other). A model's name is not part of
     them."""
     named = ((name, str(getattr(one, name)), str(getattr(other, name))) for name in FINGERPRINT)
     return [(name, first, second) for name, first, second in named if first != second]
 
 
 def require_equal(here: Provenance, there: Provenance) -> None:
-    """Raise FingerprintsDiffer, which says what differs, unless a session of an engine here goes on bit for bit in one
+    """Raise FingerprintsDiffer, with the differences, unless a session of an engine here continues bit for bit in one
     there."""
     found = differences(here, there)
     if not found:

@@ -1,7 +1,7 @@
 """The entry by which clients find an engine process, and its messages to the launcher while it starts.
 
 One JSON file per running engine, mode 0600, in the folder `djinn` of the Jupyter runtime directory. The two sides find
-the folder, and living entries, by themselves; this file has the format alone.
+the folder, and live entries, by themselves; this module has only the format.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from djinn_jupyter.settings import Identity, Options
 
 FOLDER: Final = "djinn"
 ENTRY_SUFFIX: Final = ".engine.json"
-LIFE_SUFFIX: Final = ".alive"  # beside an entry: a file that its engine holds locked for as long as it lives
+LIFE_SUFFIX: Final = ".alive"  # beside an entry: a file that its engine holds locked while it lives
 LOCK_SUFFIX: Final = ".lock"
 SOCKET_FOLDER_PREFIX: Final = "djinn-"
-CLAIM_LOST_STATUS: Final = 3  # with which an engine ends whose sessions another one has taken over
-DIGITS_AFAR: Final = 10  # of the digest of how an engine afar is reached
-_ENDLESS: Final = 1.5e308  # in an entry, for infinity, which JSON has not: it would be null, an option left open
+CLAIM_LOST_STATUS: Final = 3  # the exit status of an engine whose sessions another one has taken over
+DIGITS_AFAR: Final = 10  # of the digest of how an engine elsewhere is reached
+_ENDLESS: Final = 1.5e308  # in an entry, for infinity: JSON would make it null, an option left open
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A running engine. Unknown fields are read over, so that an entry of another version can still name its version.
+    """A running engine. Unknown fields are ignored, so that an entry of another version can still name its version.
 
-    `mark` is the process's mark and `boot` the id of the host's boot: together with `pid` they tell a living engine
-    from another process that was given its number. `identity` is what was asked for, `found` what came of it.
-    `protocol` is the digest of its messages (wire/protocol.py). `listens` is the address beyond this machine, beside
-    the private folder, on which it admits persons by their keys.
+    `mark` is the process's mark and `boot` the id of the host's boot: together with `pid` they distinguish a live
+    engine from another process with its number. `identity` is the requested model, `found` the loaded one. `protocol`
+    is the digest of its messages (wire/protocol.py). `listens` is the network address, beside the private folder, on
+    which it admits persons by their keys.
 
-    The entry of an engine on another machine is made by the process that uses it, which `pid`, `mark`, `host` and
-    `boot` name, and whose own `version` it has until the engine has told its own. `key` is the name or the file of the
-    key by which the engine knows it; no key is written here. One that is `in_cluster` may come back at another address;
-    `machines` are the names of those of its cluster, as they were when it was asked for. `files` are the stamps of the
-    model's files when it loaded them (file_stamps.py).
+    The process that uses an engine on another machine makes its entry. `pid`, `mark`, `host` and `boot` then name that
+    process, and `version` is its own until the engine has sent its version. `key` is the name or the file of the key
+    that identifies it to the engine; no key is written here. An engine `in_cluster` may return at another address;
+    `machines` are the names of the cluster's machines at the time of the request. `files` are the stamps of the model's
+    files when it loaded them (files.py).
     """
 
     version: str
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str = ""
     metrics: str | None = None  # host:port of its page for Prometheus
     listens: str | None = None
-    quota: str | None = None  # of each person with a key, as it was given
+    quota: str | None = None  # of each person with a key, as given
     key: str | None = None
     in_cluster: bool = False
     machines: tuple[str, ...] = ()
@@ -63,12 +63,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_afar(self) -> bool:
-        """True for an engine that is reached over TCP or through ssh, which may be on another machine."""
+        """True for an engine that is reached over TCP or through ssh, possibly on another machine."""
         return self.commands.startswith(("tcp://", "ssh://"))
 
     @property
     def has_keys(self) -> bool:
-        """True for an engine that is reached over TCP, where both sides know each other by keys."""
+        """True for an engine that is reached over TCP, where both sides identify each other by keys."""
         return self.commands.startswith("tcp://")
 
     @property
@@ -86,8 +86,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The engine's name in URLs and in views, different for each process; of one afar the same for all processes
-        that reach it in the same way."""
+        """The engine's name in URLs and in views, different for each process; for an engine elsewhere the same for all
+        processes that reach it in the same way."""
         if not self.is_afar:
             return self.file_stem()
         way = f"{self.commands}\n{self.key}".encode()
@@ -98,11 +98,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.identity.slug()}-{self.pid}"
 
     def socket_folder(self) -> str | None:
-        """Return the private folder of its sockets; None for an engine afar."""
+        """Return the private folder of its sockets; None for an engine elsewhere."""
         return self.commands.removeprefix("ipc://").rpartition("/")[0] if self.commands.startswith("ipc://") else None
 
     def serves(self, wanted: Identity) -> bool:
-        """True if a load of `wanted` means this engine: each field as asked then, or named now as it was found then."""
+        """True if a load of `wanted` means this engine: each field as requested then, or now named as found then."""
         told_apart = ("random_weights", "random_seed", "tensor_parallel", "copy")
         if any(getattr(wanted, name) != getattr(self.identity, name) for name in told_apart):
             return False
@@ -129,7 +129,7 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
 
 
 class StillStarting(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
-    """The present step and how long it has taken, once a second, for a user on another machine."""
+    """The present step and its duration, once a second, for a user on another machine."""
 
     line: str
 
@@ -141,7 +141,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
 
 
 class StartFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
-    """The engine will not come; `code` is the class of `djinn_jupyter.errors` to raise."""
+    """The engine did not start; `code` is the class of `djinn_jupyter.errors` to raise."""
 
     code: str
     message: str
@@ -175,7 +175,7 @@ def decode_entry(text: bytes) -> Entry:
 
 
 def _exchanged(entry: Entry, old: float, new: float) -> Entry:
-    """Return the entry with `new` for each option that is `old`."""
+    """Return the entry with each option `old` replaced by `new`."""
     given = {field.name: getattr(entry.options, field.name) for field in dataclasses.fields(Options)}
     changed: dict[str, Any] = {name: new for name, value in given.items() if value == old}
     options = dataclasses.replace(entry.options, **changed)

@@ -1,4 +1,4 @@
-"""The limits of what a request may say, and the settings with which nothing can be computed."""
+"""The declaration of requests, their limits, and settings that cannot be computed."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 def is_carried(name: str) -> bool:
-    """Return whether a request carries this name of an engine's, in which a person's own is behind the person."""
+    """Return whether a request carries this engine's name of something, which includes the person before the person's
+    own name."""
     person = person_of(name)
     own = name if person is None else name.removeprefix(f"{person}@")
     return 1 <= len(own) <= LONGEST_NAME
 
 
 def require_rest(seconds: float) -> None:
-    """Raise UsageError for a rest that cannot last so long; a NaN is no length."""
+    """Raise UsageError for an impossible length of a rest, including NaN."""
     if not 0.0 <= seconds <= LONGEST_REST:
         raise UsageError(f"A rest lasts 0 to {LONGEST_REST:.0f} seconds (a year); it cannot last {seconds}.")
 
@@ -66,34 +67,34 @@ def require_computable(sampling: Sampling) -> None:
         )
 
 
-# A request is declared once, by its class: its fields, the reply that answers it, and the terms on which it is asked
-# and is done. All tables of requests follow from these.
+# A request is declared once, by its class: its fields, its reply, and its terms. All tables of requests follow from
+# these.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The terms of a request, as its class line says them. One that is answered during a run touches neither rows nor
-    data that can be off the device, and one that is done anew changes nothing."""
+    """The terms of a request, from its class line. A request that is answered during a run touches neither rows nor
+    data that may be off the device, and one that may be repeated changes nothing."""
 
-    shared: Literal["read", "write"] | None = None  # what a person needs of another's session; None: its owner asks it
-    of_the_engine: bool = False  # it concerns the sessions of all: for the user whose engine it is alone
-    browser: Literal["asks", "moves", "opens"] | None = None  # None: not for a browser to ask
-    resent: Literal["anew", "refused"] | None = None  # where it comes again; None: its session knows if it was done
+    shared: Literal["read", "write"] | None = None  # what a person needs for another's session; None: its owner only
+    of_the_engine: bool = False  # it concerns everyone's sessions: for the engine's own user only
+    browser: Literal["asks", "moves", "opens"] | None = None  # None: not allowed from a browser
+    resent: Literal["anew", "refused"] | None = None  # when it comes again; None: its session knows if it was done
     changes: bool = True  # after it the session may differ from its image in the journal
-    unasked: Literal["view", "line"] | None = None  # a notebook, a panel or the line asks it by itself, often
-    makes: str | None = None  # the field that names the session it makes where there is none of that name
-    saves: str | None = None  # the field that names the checkpoint it writes, once, of its session
+    unasked: Literal["view", "line"] | None = None  # a notebook, a panel or the connection sends it by itself, often
+    makes: str | None = None  # the field with the session that it creates if none has that name
+    saves: str | None = None  # the field with the checkpoint that it writes, once, for its session
     fills: bool = False  # its session gets tokens by it, for which its person needs room on host and disk
     keeps_arrays: bool = False  # its arrays stay with its session
     opens: bool = False  # its session need not exist yet; for every other request it has to
-    while_running: bool = False  # it is answered also while a run of its session is under way
-    while_looking: bool = False  # it is answered also while its session is looked at or measured
-    while_away: bool = False  # it touches no session data that can be off the device
+    while_running: bool = False  # it is answered also during a run of its session
+    while_looking: bool = False  # it is answered also while its session is read or measured
+    while_away: bool = False  # it touches no session data that may be off the device
     without_rows: bool = False  # it reads no keys, values or recurrent states of the session
     at_once: bool = False  # it does not queue behind other requests of its session
-    wakes_weights: bool = False  # its session begins to run; a look wakes them only where it comes to a forward pass
-    whole_layers: bool = False  # it runs parts of layers or reads weights by itself, which split ones do not allow
-    small: bool = False  # it is taken also where there is no room: its reply is small, or it makes room
+    wakes_weights: bool = False  # its session begins to run; a reading wakes them only at a forward pass
+    whole_layers: bool = False  # it runs parts of layers or reads weights by itself, which split models do not allow
+    small: bool = False  # it is accepted also without memory: its reply is small, or it frees memory
 
     def __str__(self) -> str:
         said = ((term, getattr(self, term.name)) for term in fields(self))
@@ -133,7 +134,7 @@ class RequestMeta(msgspec.StructMeta):
 
 
 def _reply_in(bases: tuple[Any, ...]) -> Any:
-    """Return the reply that is said in the brackets of a base class; None where none is said yet."""
+    """Return the reply in the brackets of a base class; None without one."""
     said = (argument for base in bases for argument in typing.get_args(base))
     return next((reply for reply in said if not isinstance(reply, TypeVar)), None)
 
@@ -142,12 +143,12 @@ class RequestBase(Frozen, Generic[R], metaclass=RequestMeta, tag_field="request"
     """An order to the engine, answered by R."""
 
     def is_answered_by(self, reply: object) -> TypeGuard[R]:
-        """Tell whether a reply is one that its class line declares."""
+        """Return whether its class line declares a reply."""
         return isinstance(reply, type(self).answered_by)
 
     @property
     def made(self) -> str | None:
-        """Name the session that it makes where there is none of that name."""
+        """Name the session that it creates if none has that name."""
         return _at(self, type(self).terms.makes)
 
     @property
@@ -157,19 +158,19 @@ class RequestBase(Frozen, Generic[R], metaclass=RequestMeta, tag_field="request"
 
     @property
     def forgets(self) -> bool:
-        """Tell whether its session begins anew by it, so that nothing is needed of what that holds."""
+        """Return whether it resets its session, so that nothing of the session's contents is needed."""
         return False
 
     @property
     def reserved(self) -> str | None:
-        """Say why it is for the user whose engine it is alone; None where a person with a key may ask it."""
+        """Return why only the engine's own user may ask it; None where a person with a key may."""
         if type(self).terms.of_the_engine:
             return "This is for the user whose engine it is, on its machine: it concerns the sessions of all."
         return None
 
     @property
     def needs_others(self) -> str | None:
-        """Say why an engine where no others come cannot do it; None for what one person asks alone."""
+        """Return why an engine without other persons cannot do it; None for what one person asks alone."""
         return None
 
 
@@ -184,7 +185,7 @@ class SessionRequest(RequestBase[R], Generic[R]):
 
 
 class OwnerRequest(SessionRequest[R], Generic[R], kw_only=True):
-    """An order that may end a session, or what it holds: on a session of another notebook only with `force`. A server
+    """An order that may end a session, or its contents: on a session of another notebook only with `force`. A server
     names the kernel and the notebook that it asks for; other clients have named theirs in Hello."""
 
     force: bool = False
@@ -193,12 +194,12 @@ class OwnerRequest(SessionRequest[R], Generic[R], kw_only=True):
 
     @property
     def deed(self) -> str | None:
-        """Name what it would do that is its notebook's to do, or another's by force; None where it does no such."""
+        """Name its effect that is reserved to its notebook, or to another's with force; None without such an effect."""
         return None
 
 
 class StopRequest(SessionRequest[R], Generic[R], kw_only=True):
-    """An order for the stop that its asker sees. Refused where the session stands elsewhere by then, or at another
-    edition of it; None is for whatever stop there is."""
+    """An order for the stop that its caller sees. Refused where the session is at another stop, or another edition of
+    it, by then; None is for any stop."""
 
     stop: StopIdentity | None = None

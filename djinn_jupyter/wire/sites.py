@@ -1,6 +1,6 @@
 """The spelling of a place in the network: `point.layer[selector]`, aliases of other tools, module paths.
 
-Owns the grammar and the list of points. Only the engine knows the places that a given model has.
+Owns the grammar and the list of points. Only the engine knows the places of a given model.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _TRANSFORMER_LENS_MODEL: Final = {
     "ln_final.hook_out": "ln_final",
     "unembed.hook_out": "logits",
 }
-# Hooks of TransformerLens with values that no point has, or of which a change reaches less than one of the point. What
-# a module was trained to read is found all the same.
+# Hooks of TransformerLens without a matching point, or where a change reaches less than a change of the point. The
+# input of a trained module is found all the same.
 _BEFORE: Final = "is what {0} is given before its norm, {1}: write {2}, or {3} for the value behind the norm"
 _NORMALIZED: Final = "is the value before the norm's weight, by version and family also behind it: write {0}"
 _NO_POINT: Final = {
@@ -152,8 +152,8 @@ def parse_selector(text: str) -> tuple[int, ...]:
 
 def parse_site(text: str, of_hook: OfHook = lambda hook, site: site) -> Site:
     """Return the Site that `text` spells. A bare number is that layer's output; a dotted name of no point is a module
-    path. `of_hook` says which site a hook of TransformerLens, or a name of nnterp's for a layer, has in a model, given
-    that of most models."""
+    path. `of_hook` maps a hook of TransformerLens, or nnterp's name for a layer, to a site of the model, given the site
+    in most models."""
     text = text.strip()
     known = _from_other_tool(text, of_hook)
     if known is not None:
@@ -170,7 +170,7 @@ def parse_site(text: str, of_hook: OfHook = lambda hook, site: site) -> Site:
 
 
 def parse_trained(text: str, of_hook: OfHook = lambda hook, site: site) -> Site:
-    """Return the site from whose value that is made which a module was trained to read; `of_hook` is as above."""
+    """Return the site whose value makes the one that a module was trained to read; `of_hook` is as above."""
     block = _BLOCK.match(text.strip())
     point = _READ.get(block["hook"]) if block else None
     return parse_site(text, of_hook) if point is None or block is None else Site(point=point, layer=int(block["layer"]))

@@ -23,8 +23,8 @@ SHOWN_LINE = "%(asctime)s %(message)s"
 
 
 class LogFile(logging.FileHandler):
-    """Replaces an earlier log with its first line, or at `begin`. Where the disk refuses, it says so once on standard
-    error and the run goes on: results come first."""
+    """Replaces an earlier log with its first line, or at `begin`. A disk error is reported once on standard error, and
+    the run continues: results come first."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, mode="w", delay=True)
@@ -203,7 +203,7 @@ class Course:
             self.remarks.append(sentence)
 
     def leave_open(self, sentence: str) -> None:
-        """Leave the run undecided for this reason, once, where it has no failure."""
+        """Leave the run undecided for this reason, once, if it has no failure."""
         if sentence not in self.undecided:
             self.undecided.append(sentence)
 
@@ -219,7 +219,7 @@ class Course:
 
     @contextmanager
     def told_to(self, log_name: str) -> Iterator[None]:
-        """Copy the lines told within the block to a second log, `log_name`."""
+        """Copy the lines logged within the block to a second log, `log_name`."""
         own = formatted(LogFile(self.folder / log_name), LOG_LINE, "INFO")
         self.log.addHandler(own)
         try:

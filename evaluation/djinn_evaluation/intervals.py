@@ -54,7 +54,7 @@ class MedianInterval:
 
 
 def _readings_outside(count: int) -> int:
-    """Return how many readings to leave out at either end, the most that keep the confidence."""
+    """Return the largest number of readings to omit at either end that keeps the confidence."""
     kept = takewhile(lambda beyond: 1 - 2 * beyond / 2**count >= CONFIDENCE, _orders_beyond(count))
     return min(max(sum(1 for _ in kept) - 1, 0), (count - 1) // 2)
 
@@ -156,7 +156,7 @@ def _intervals(
 
 
 def _resampled(crowds: Sequence[Crowd], draw: Random) -> list[tuple[int, int]]:
-    """Draw as many repetitions as there are, and of each as many agents as it has, with replacement."""
+    """Resample repetitions, and the agents of each, with replacement."""
     repetitions = draw.choices(range(len(crowds)), k=len(crowds))
     return [
         (number, agent)

@@ -184,7 +184,7 @@ class Absence:
     bytes_left: int  # on the device after the order to leave it
 
     def copies(self) -> list[TimedCopy]:
-        """Return the copies of both ways, as the mover timed them."""
+        """Return the copies in both directions, timed by the mover."""
         ways: list[tuple[Way, int, float | None]] = [
             ("out", self.bytes_moved, self.copy_ms),
             ("in", self.bytes_back, self.back_copy_ms),

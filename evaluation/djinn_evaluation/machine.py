@@ -45,7 +45,7 @@ def present_code() -> dict[str, Any]:
 
 def same_code(one: Code | None, other: Code | None) -> bool:
     """Return whether two results were made by one code: one version, and one commit or two that differ in neither of
-    FOLDERS. Outside of a checkout the version alone decides. What names none is the same as nothing else."""
+    FOLDERS. Outside a checkout only the version decides. A result without one equals no other."""
     if one is None or other is None or _version(one) != _version(other):
         return one is other
     first, second = one.get("commit"), other.get("commit")
@@ -81,7 +81,7 @@ def _version_of(package: str) -> str | None:
 
 
 def git(*arguments: str) -> str | None:
-    """Return what git says of the checkout; None where it refuses, or is not there."""
+    """Return git's output on the checkout; None where it fails or is missing."""
     command = ["git", "-C", str(CHECKOUT), *arguments]
     try:
         found = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=True)
@@ -103,7 +103,7 @@ def _trees(commit: str) -> str | None:
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------
-# The GPUs of this machine, and the device that a run computes on. torch is asked in a process of its own: asking takes
+# The GPUs of this machine, and the device that a run computes on. torch runs in a separate process, because it takes
 # memory on each GPU.
 _ASK = """
 import json, torch
@@ -177,7 +177,7 @@ class CoreWait:
 
 @contextmanager
 def core_wait(pids: Sequence[int]) -> Iterator[CoreWait]:
-    """Measure how long these processes wait for a core during the block."""
+    """Measure these processes' wait for a core during the block."""
     found, before, begun = CoreWait(), seconds_without_core(pids), perf_counter()
     yield found
     seconds, after = perf_counter() - begun, seconds_without_core(pids)
@@ -246,7 +246,7 @@ def machine() -> list[tuple[str, str]]:
 
 
 def cores() -> int:
-    """Return how many cores this process may compute on."""
+    """Return the number of cores that this process may use."""
     if hasattr(psutil.Process, "cpu_affinity"):
         return len(psutil.Process().cpu_affinity())
     return os.cpu_count() or 0

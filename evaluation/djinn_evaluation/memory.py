@@ -127,7 +127,7 @@ def bytes_of(gigabytes: float | None) -> int | None:
 
 
 def limits_card(limit: int | None) -> bool:
-    """Return whether a limit in bytes is that of a whole card."""
+    """Return whether a limit in bytes is a whole card's."""
     return limit is not None and limit >= LEAST_CARD
 
 

@@ -16,7 +16,7 @@ PERIOD_SECONDS = 0.05  # each reading of the link covers 20 ms of its own
 
 
 class Unseen(Exception):
-    """NVML does not show this GPU or counter; the message says why."""
+    """Raised where NVML does not show this GPU or counter, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Card:
         return 1000.0 * kilobytes
 
     def facts(self) -> dict[str, str | float | None]:
-        """Return the settings that a figure of this GPU depends on: driver, clocks, link, power; None where NVML does
-        not tell."""
+        """Return the settings that a figure of this GPU depends on: driver, clocks, link, power; None where NVML has
+        none."""
         asked: dict[str, Callable[[], Any]] = {
             "driver": pynvml.nvmlSystemGetDriverVersion,
             "sm_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM),

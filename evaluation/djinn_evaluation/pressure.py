@@ -84,7 +84,7 @@ def arithmetic(
 
 
 def _bytes(count: int) -> str:
-    """Spell bytes with the digit more that a sum needs to be followed."""
+    """Spell bytes with one more digit, so that sums can be checked."""
     return spell_bytes(count, 4)
 
 

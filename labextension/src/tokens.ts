@@ -1,4 +1,4 @@
-/* What this extension offers to others: the interfaces of its parts, under tokens. */
+/* The interfaces that this extension offers to others, under tokens. */
 
 import { Token } from '@lumino/coreutils';
 import { IDisposable, IObservableDisposable } from '@lumino/disposable';
@@ -26,8 +26,8 @@ import {
 } from './wire';
 
 /**
- * Engines and sessions of Djinn, and the verbs to move them. A verb that is refused resolves all the same: its sentence
- * is in `model.refusals` under the subject of the request, until that request succeeds.
+ * Engines and sessions of Djinn, and the verbs to move them. A refused verb resolves too: its sentence is in
+ * `model.refusals` under the subject of the request, until that request succeeds.
  */
 export interface IDjinn extends IObservableDisposable {
   readonly model: IDjinn.IModel;
@@ -38,9 +38,9 @@ export interface IDjinn extends IObservableDisposable {
 
   /** Connect to the server now, without waiting for the next attempt. */
   reconnect(): void;
-  /** Tell the server, and through it the engines, which notebook is in front. */
+  /** Notify the server, and through it the engines, of the notebook in front. */
   focus(notebook: string | null): void;
-  /** Tell the server that the notebook in front was renamed. */
+  /** Notify the server that the notebook in front was renamed. */
   renamed(notebook: string): void;
 
   /** The engine's reply. Rejects with `RequestRefused`. */
@@ -48,7 +48,7 @@ export interface IDjinn extends IObservableDisposable {
     engine: string,
     request: IDjinn.RequestOf<K>
   ): Promise<Answers[K]>;
-  /** The modules of an engine's model, asked for once: they do not change. Rejects with `RequestRefused`. */
+  /** The modules of an engine's model, requested once: they do not change. Rejects with `RequestRefused`. */
   modules(engine: string): Promise<readonly ModuleDescription[]>;
   /** The modules that the user has added to the model, as they are now. Rejects with `RequestRefused`. */
   addedModules(engine: string): Promise<readonly AddedModuleDescription[]>;
@@ -58,7 +58,7 @@ export interface IDjinn extends IObservableDisposable {
   /** Over a layer, over a token (to the same site of a later pass), or to the next point inside the layer. */
   step(place: Place, by?: 'layer' | 'token' | 'point'): Promise<void>;
   back(place: Place, by?: 'stop' | 'layer' | 'token'): Promise<void>;
-  /** Go `count` stops back from `stop`, where the session was seen, to the stop `to`, and show the session. */
+  /** Go `count` stops back from `stop`, the session's displayed stop, to the stop `to`, and show the session. */
   backTo(
     place: Place,
     to: StopDescription,
@@ -74,7 +74,7 @@ export interface IDjinn extends IObservableDisposable {
   setBreakpoint(place: Place, site: string, when?: string | null): Promise<void>;
   /** Rejects with `RequestRefused`, for a form that shows the sentence itself. */
   addBreakpoint(place: Place, wanted: IDjinn.Wanted): Promise<BreakpointDescription>;
-  /** Give a breakpoint another condition; its hits are counted anew. One that is refused stays. Rejects as above. */
+  /** Give a breakpoint another condition; its hits are counted anew. A refusal changes nothing. Rejects as above. */
   changeBreakpoint(
     place: Place,
     before: BreakpointDescription,
@@ -102,7 +102,7 @@ export interface IDjinn extends IObservableDisposable {
 export namespace IDjinn {
   export type RequestOf<K extends keyof Answers> = Extract<WireRequest, { request: K }>;
 
-  /** A breakpoint as a person asks for it. */
+  /** A breakpoint as a person requests it. */
   export type Wanted = Pick<BreakpointDescription, 'site' | 'when' | 'once'>;
 
   export interface IEventMessage {
@@ -133,7 +133,7 @@ export namespace IDjinn {
     showGraph(graph: Graph): void;
     /** The notebook in front, whose session is shown. */
     notebook: string | null;
-    /** The notebook in front has another path. */
+    /** The notebook in front was renamed. */
     rename(path: string): void;
     /** The session that the notebook in front had under its former name, when it does not work with it any more. */
     readonly left: Place | null;

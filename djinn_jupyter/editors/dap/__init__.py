@@ -1,1 +1,1 @@
-"""dap."""
+"""The Debug Adapter Protocol for engines."""

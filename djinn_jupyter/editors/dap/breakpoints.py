@@ -1,4 +1,4 @@
-"""Conditions on a hit count: `3` or `== 3`, `>= 3`, `> 3`, `< 3`, `<= 3`, `% 3`."""
+"""The editor's breakpoints. A condition on a hit count is `3` or `== 3`, `>= 3`, `> 3`, `< 3`, `<= 3`, `% 3`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _refused = count(1_000_000)  # ids of refused breakpoints; set breakpoints have 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedBreakpoint:
-    """A breakpoint requested by the editor. `failure`: the line that it was to stand at has no site."""
+    """A breakpoint requested by the editor. `failure`: the line that it was set at has no site."""
 
     site: str | None
     condition: str | None
@@ -61,8 +61,7 @@ class WantedBreakpoint:
 
 @dataclass(slots=True, kw_only=True)
 class EditorBreakpoint:
-    """A breakpoint set for the editor. `ours`: the session had none there before, so it is removed with the
-    editor's."""
+    """A breakpoint set for the editor. `ours`: the session had none there, so it goes with the editor's."""
 
     number: int
     kind: BreakpointKind
@@ -119,8 +118,7 @@ class BreakpointRecord:
                     pass  # another client cleared it, or closed the session
 
     def passes_by(self, stop: Paused) -> bool:
-        """Return True where a run goes on from this stop: its breakpoint was hit, but its hit condition does not
-        hold."""
+        """Return True where a run goes on from this stop: its breakpoint's hit condition does not hold."""
         met = stop.reply.breakpoint
         if stop.reason != "breakpoint" or met is None or stop.reply.also:
             return False
@@ -148,8 +146,7 @@ AnyArray = NDArray[Any]
 
 
 def wide(values: AnyArray) -> AnyArray:
-    """Convert to a dtype that numpy computes with: bfloat16 and float16 to float32, in which all their values are
-    exact."""
+    """Convert to a dtype that numpy computes with: bfloat16 and float16 to float32, where their values are exact."""
     return values.astype(np.float32) if values.dtype.itemsize < 4 or values.dtype.kind != "f" else values
 
 

@@ -189,7 +189,7 @@ class Request:
 
 
 def read_request(message: Message) -> Request | None:
-    """Return the request that a message is, or None where it is none."""
+    """Return the request in a message, or None for an invalid one."""
     number, command = message.get("seq"), message.get("command")
     if message.get("type") != "request" or not isinstance(number, int) or not isinstance(command, str):
         return None
@@ -328,7 +328,7 @@ class Unframer:
 
 
 def _begins_header(data: bytes) -> bool:
-    """Return True for fields of the protocol's header, of which the last may be cut off."""
+    """Return True for fields of the protocol's header; the last may be cut off."""
     *whole, last = data.lower().split(b"\r\n")
     cut = last.rstrip(b"\r")
     return all(line.startswith(_FIELDS) for line in whole) and (
@@ -371,7 +371,7 @@ class CommandHandlers:
         return frozenset(self._found)
 
     def answer(self, request: Request) -> Body | None:
-        """Call the request's handler. UsageError where there is none, or where the arguments are not its."""
+        """Call the request's handler. UsageError where there is none, or for wrong arguments."""
         handler = self._found.get(request.command)
         if handler is None:
             raise UsageError(f"This adapter has no command {request.command!r}.")

@@ -1,1 +1,1 @@
-"""loop."""
+"""The engine's loop: mailbox, dispatch, turns, replies, and the handlers of the core's requests."""

@@ -1,6 +1,7 @@
-"""The device memory of columns, and what of it is kept for the next ones.
+"""Keys and values of many sequences in columns, their device memory, and prompts and next positions of many sequences
+in one pass.
 
-The system takes freed memory back, and the first touch of fresh memory takes about as long as attention over it.
+Freed memory is kept for the next columns: the first touch of fresh memory takes about as long as attention over it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 class ColumnMemory:
-    """Uninitialised memory of every layer for the rows of `places`, lines times columns."""
+    """Uninitialised memory of every layer for the rows of `places`, sequences times columns."""
 
     def __init__(self, geometry: CacheGeometry, places: int, device: torch.device) -> None:
         self.geometry, self.places, self.device = geometry, places, device
@@ -38,8 +39,8 @@ class ColumnMemory:
         self._runs = [[_flat(run, places, group.device or device) for run in group.runs] for group in geometry.groups]
 
     def runs(self, lines: int, capacity: int) -> list[list[Pair]]:
-        """Return keys [n, B, H, C, Dk] and values [n, B, H, C, Dv] of each run of each group, for no more places than
-        there are."""
+        """Return keys [n, B, H, C, Dk] and values [n, B, H, C, Dv] of each run of each group, at most as there are
+        places."""
         return [
             [_shaped(pair, run, lines, capacity) for run, pair in zip(group.runs, pairs, strict=True)]
             for group, pairs in zip(self.geometry.groups, self._runs, strict=True)
@@ -47,8 +48,8 @@ class ColumnMemory:
 
 
 class KeptMemory:
-    """Memory of columns that one part of the budget takes, and the last that it gave back: unused until it is taken
-    again, released when anything else needs it."""
+    """Memory of columns from one part of the budget, and the last that was returned: unused until it is taken again,
+    released when anything else needs it."""
 
     def __init__(self, geometry: CacheGeometry, device: torch.device, budget: Budget) -> None:
         self._geometry, self._device, self._budget = geometry, device, budget
@@ -56,8 +57,8 @@ class KeptMemory:
         budget.join(self, Part(name="columns kept", held=self._bytes, idle=self._bytes, release=self.release))
 
     def take(self, places: int) -> ColumnMemory:
-        """Take memory for at least so many places, which counts as the caller's then. Raises SlabFull, or what the
-        device raises; nothing is taken then."""
+        """Take memory for at least so many places, which then belongs to the caller. Raises SlabFull, or the device's
+        error; nothing is taken then."""
         kept, self._kept = self._kept, None
         if kept is not None:
             if places <= kept.places <= MOST_WASTE * places:
@@ -110,29 +111,29 @@ def _shaped(pair: Pair, run: LayerRun, lines: int, capacity: int) -> Pair:
     )
 
 
-# The cache that a layer sees while lines of any lengths run their next positions together: rows in columns. Every
-# line's rows end at the same column, so that all append theirs from one on; a shorter line begins behind empty
-# columns, which the model's own masks leave out. Lines without rows, before their prompts, begin in the first column.
-# Shapes: B lines, H key-value heads, C columns, D features of a head, n layers of a run.
+# The cache that a layer sees while sequences of any lengths run their next positions together: rows in columns. Every
+# sequence's rows end at the same column, so that all append theirs from one on; a shorter sequence begins after empty
+# columns, which the model's own masks leave out. Sequences without rows, before their prompts, begin in the first
+# column. Shapes: B sequences, H key-value heads, C columns, D features of a head, n layers of a run.
 
 ROOM: Final = 64  # columns for new positions, or a quarter of those there if that is more
 
 
 def capacity_for(lengths: Sequence[int], to_come: int | None = None) -> int:
-    """Return the columns of lines of these lengths, with room for new positions: for those `to_come`, where they are
-    fewer. Rows lie the nearer to each other the fewer columns there are, and attention reads them the faster."""
+    """Return the columns for sequences of these lengths, with room for new positions: for those `to_come`, where they
+    are fewer. With fewer columns rows are closer together, and attention reads them faster."""
     longest = max(lengths)
     room = max(ROOM, longest // 4)
     return longest + (room if to_come is None else max(1, min(room, to_come)))
 
 
 class Columns:
-    """The keys and values of lines, in `memory` on the devices of their layers. `end` is the column of the next ones.
-    Columns that no line has been given are not written: zeros in them, for 32 lines, take as long as a layer."""
+    """The keys and values of sequences, in `memory` on the devices of their layers. `end` is the column of the next
+    ones. Unused columns are not written: zeros in them, for 32 sequences, take as long as a layer."""
 
     def __init__(self, memory: ColumnMemory, lengths: Sequence[int], capacity: int) -> None:
         self.memory, self.end, self.capacity = memory, max(lengths), capacity
-        self.first = [self.end - length for length in lengths]  # the column of each line's first position
+        self.first = [self.end - length for length in lengths]  # the column of each sequence's first position
         self.runs = memory.runs(len(lengths), capacity)
         self.of_layer: dict[int, Pair] = {
             layer.cache_layer: (keys[slot - run.first], values[slot - run.first])
@@ -143,12 +144,12 @@ class Columns:
         }
 
     def fill(self, caches: Sequence[PagedCache]) -> None:
-        """Copy the committed rows of each line from its pages."""
+        """Copy the committed rows of each sequence from its pages."""
         for line, cache in enumerate(caches):
             self.copy(line, cache)
 
     def part(self, first: int, behind: int) -> Columns:
-        """Return the lines from `first` on that come before that number, as columns whose rows lie in these."""
+        """Return the sequences from `first` on before that number, as columns whose rows lie in these."""
         part = copy(self)
         part.first = self.first[first:behind]
         part.runs = [[(k[:, first:behind], v[:, first:behind]) for k, v in run] for run in self.runs]
@@ -164,7 +165,7 @@ class Columns:
         return self.end == self.capacity
 
     def mask(self) -> Tensor | None:
-        """Return which columns each line has, with the next one, [B, C]; None where all have all."""
+        """Return which columns each sequence has, with the next one, [B, C]; None where all have all."""
         if not any(self.first):
             return None
         device = self.memory.device  # on which the model makes masks
@@ -172,7 +173,7 @@ class Columns:
         return (columns >= torch.tensor(self.first, device=device)[:, None]).to(torch.long)
 
     def put(self, line: int, cache: PagedCache, count: int = 1) -> None:
-        """Append the line's newest `count` rows to its cache, whose pages have room for them."""
+        """Append the sequence's newest `count` rows to its cache, whose pages have room for them."""
         new = slice(self.end, self.end + count)
         cache.append([[(k[:, line, :, new], v[:, line, :, new]) for k, v in run] for run in self.runs], count)
 
@@ -182,7 +183,7 @@ class Columns:
 
     @contextmanager
     def ending(self, end: int) -> Iterator[None]:
-        """Have the next rows come at another column inside this block."""
+        """Put the next rows at another column inside this block."""
         before, self.end = self.end, end
         try:
             yield
@@ -190,8 +191,8 @@ class Columns:
             self.end = before
 
     def copy(self, line: int, cache: PagedCache) -> None:
-        """Copy the committed rows of a line from its pages. Below them are zeros: what a mask leaves out is multiplied
-        by 0, and must not be NaN."""
+        """Copy the committed rows of a sequence from its pages. Below them are zeros: masked values are multiplied by
+        0, and must not be NaN."""
         cache.drop_working()
         for group, pairs in zip(cache.groups, self.runs, strict=True):
             first = max(group.table.first, group.known_from)
@@ -212,7 +213,7 @@ class ColumnLayer(MaskedLayer):
         self.columns, self.leaves = columns, False
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Pair:
-        """Write the next rows of every line. Return the columns that attention reads, k_BHCD and v_BHCD; where it
+        """Write the next rows of every sequence. Return the columns that attention reads, k_BHCD and v_BHCD; where it
         `leaves`, leave the pass instead."""
         keys, values = self.columns.of_layer[self.index]
         end, count = self.columns.end, key_states.shape[2]
@@ -227,7 +228,7 @@ class ColumnLayer(MaskedLayer):
 
 
 class ColumnCache(Cache):
-    """The cache of lines that run their next positions together."""
+    """The cache of sequences that run their next positions together."""
 
     def __init__(self, config: PreTrainedConfig, columns: Columns) -> None:
         self.columns = columns
@@ -236,7 +237,7 @@ class ColumnCache(Cache):
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
-        """Leave the pass behind the next update inside this block."""
+        """Leave the pass after the next update inside this block."""
         for layer in self._columned:
             layer.leaves = True
         try:
@@ -246,17 +247,17 @@ class ColumnCache(Cache):
                 layer.leaves = False
 
 
-# Prompts of several lengths in one batch: which run together, and how the shorter ones are filled up. A causal model's
-# rows never see what comes after them, so prompts are filled up at their ends.
+# Prompts of several lengths in one batch: which run together, and how the shorter ones are padded. A causal model's
+# rows never see later ones, so prompts are padded at their ends.
 
-ENOUGH: Final = 512  # tokens, beyond which a larger batch saves less than filling up costs
+ENOUGH: Final = 512  # tokens, beyond which a larger batch saves less than padding costs
 NEAR: Final = 0.8
 
 
 def batches_of(lengths: Sequence[int], most: int, alike: Callable[[int], Hashable]) -> Iterator[list[int]]:
-    """Yield the numbers of prompts that run together: sorted by length, of at most `most` tokens with those that fill
-    up, and where there are ENOUGH, of lengths that are near each other. Only lengths for which `alike` is the same are
-    together. What was asked alone decides, so that work that goes on later has the same bits."""
+    """Yield the numbers of prompts that run together: sorted by length, with at most `most` tokens including padding,
+    and where there are ENOUGH, of similar lengths. Only lengths with the same `alike` are together. Only the request
+    decides, so that continued work has the same bits."""
     here: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda number: lengths[number], reverse=True):
         longest = lengths[here[0]] if here else 0
@@ -271,18 +272,18 @@ def batches_of(lengths: Sequence[int], most: int, alike: Callable[[int], Hashabl
 
 
 def filled(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the prompts filled up at their ends to one length, by a token of theirs."""
+    """Return the prompts padded at their ends to one length, with one of their tokens."""
     length = max(map(len, prompts))
     return [[*tokens, *[tokens[0]] * (length - len(tokens))] for tokens in prompts]
 
 
-# One position of many lines in one pass: embedding, masks and positions by the model's own forward, then layer by
+# One position of many sequences in one pass: embedding, masks and positions by the model's own forward, then layer by
 # layer, then the model's own epilogue.
 
 
 @torch.inference_mode()
 def next_logits(forward: Forward, columns: Columns, tokens: Sequence[int]) -> Generator[None, None, Tensor]:
-    """Return logits [B, V] after one more token of every line; its rows are then the newest. Yields after a layer."""
+    """Return logits [B, V] after one more token of every sequence; its rows are the newest. Yields after layers."""
     cache = ColumnCache(forward.model.config, columns)
     arguments = forward.step_arguments(tokens, columns.lengths, cache, columns.mask())
     anatomy, hidden_B1D = forward.anatomy, None
@@ -297,17 +298,16 @@ def next_logits(forward: Forward, columns: Columns, tokens: Sequence[int]) -> Ge
     return forward.shared_lens(hidden_B1D[:, -1])
 
 
-# The prompts of many lines in one pass: embedding, masks and positions by the model's own forward, then layer by
-# layer, then the model's own epilogue for the last token of each. In the last layer nothing but the last tokens' rows
-# is read. Where all prompts are of one length, their other rows run there only up to the cache's update, if it has
-# one.
+# The prompts of many sequences in one pass: embedding, masks and positions by the model's own forward, then layer by
+# layer, then the model's own epilogue for the last token of each. The last layer reads only the last tokens' rows.
+# Where all prompts are of one length, their other rows run there only up to the cache's update, if it has one.
 
 
 @torch.inference_mode()
 def prompt_logits(
     sections: Sections, columns: Columns, prompts: Sequence[Sequence[int]], *, spoilt: int | None = None
 ) -> Generator[None, None, Tensor]:
-    """Return logits [B, V] behind every prompt; `columns`, empty before, have their rows as the newest. Yields after a
+    """Return logits [B, V] after every prompt; `columns`, empty before, have their rows as the newest. Yields after a
     section of a layer. The prompt `spoilt` is made NaN, for a trial."""
     forward = sections.forward
     cache = ColumnCache(forward.model.config, columns)
@@ -339,7 +339,7 @@ def _keep_keys_and_values(forward: Forward, cache: ColumnCache, given: Arguments
 
 
 def _last_rows(forward: Forward, cache: ColumnCache, prompts: Sequence[Sequence[int]], hidden_BTD: Tensor) -> Tensor:
-    """Return the last rows [B, D] behind the last layer, where prompts of one length have their keys and values."""
+    """Return the last rows [B, D] after the last layer, where prompts of one length have their keys and values."""
     before = len(prompts[0]) - 1
     with cache.columns.ending(before):
         given = forward.step_arguments([tokens[-1] for tokens in prompts], [before] * len(prompts), cache, None)[-1]

@@ -26,7 +26,7 @@ from djinn_jupyter.errors import ModelRefused, UnknownSite, UsageError
 
 ALIKE: Final = {torch.float32: 1e-5, torch.float64: 1e-5}  # relative to the largest entry
 ALIKE_IN_16_BITS: Final = 2e-2  # bfloat16 keeps eight bits
-CENTERED: Final = 1e-2  # of the norm's output: what is left of equal features once their mean is subtracted
+CENTERED: Final = 1e-2  # of the norm's output: what remains of equal features once their mean is subtracted
 NOT_LINEAR = "no logit is a sum of contributions here: {why}."
 
 
@@ -50,8 +50,7 @@ def on_host(value: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor], x_D: Tensor, token: int) -> Readout:
-    """Return the Readout of `token` at the residual x_D; `lens` is the model's own epilogue. UnknownSite where it is
-    not linear."""
+    """Return the Readout of `token` at the residual x_D; `lens` is the model's epilogue. UnknownSite unless linear."""
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     if isinstance(norm, str) or norm.module is None or not isinstance(head, nn.Linear):
         raise UnknownSite(NOT_LINEAR.format(why="this model does not end in one norm and one linear head"))
@@ -60,7 +59,7 @@ def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor],
     if normed_D.shape != x_D.shape:  # as in OPT of 350 million, which ends in a projection
         raise UnknownSite(NOT_LINEAR.format(why="this model narrows the residual before its head"))
     gain_D, mean, shift_D = _norm(norm.module, x_D, normed_D)
-    scale = _scale(lens(x_D[None])[0], head(normed_D))  # of the same bits, so that no rounding is taken for a scale
+    scale = _scale(lens(x_D[None])[0], head(normed_D))  # of the same bits, so that rounding is not taken for a scale
     row_D = on_host(weight_VD[token])
     direction_D = row_D * gain_D * scale
     constant = float(row_D @ shift_D) + (0.0 if bias is None else float(bias[token]))
@@ -68,8 +67,8 @@ def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor],
 
 
 def _norm(norm: nn.Module, x_D: Tensor, y_D: Tensor) -> tuple[Tensor, bool, Tensor]:
-    """Return gain_D, whether the mean is subtracted first, and shift_D: the norm at x_D, where it gives y_D, with its
-    factor held fixed. The gain is that at another value of the same size, which has no feature near zero."""
+    """Return gain_D, whether the mean is subtracted first, and shift_D: the norm at x_D, whose output is y_D, with its
+    factor held fixed. The gain is measured at another value of the same size, which has no feature near zero."""
     wide, x = deepcopy(norm).float(), on_host(x_D)
 
     def normed(value_D: Tensor) -> Tensor:
@@ -99,18 +98,18 @@ def _scale(logits_V: Tensor, plain_V: Tensor) -> float:
 
 
 def _alike(one: Tensor, other: Tensor, computed_in: torch.dtype) -> bool:
-    """True where two values differ by no more than the rounding of the dtype that they were computed in."""
+    """True where two values differ by no more than the rounding of the dtype of their computation."""
     largest = max(float(one.abs().max()), float(other.abs().max()))
     return float((one - other).abs().max()) <= ALIKE.get(computed_in, ALIKE_IN_16_BITS) * largest
 
 
-# Products of many rows with a model's matrices, in calls that lines share: by oneDNN, where that is faster here.
+# Products of many rows with a model's matrices, in calls that sequences share: by oneDNN, where that is faster here.
 # PyTorch multiplies float32 on a CPU by MKL, which leaves half of an AMD processor's vector units unused: on one core
 # of an EPYC it makes 50e9 multiplications a second with 32 rows and 55e9 with 128, oneDNN 95e9 and 120e9. oneDNN adds
-# in another order, so the last bits of a row are others than those of a line alone. Rows among others have that
-# anyway; a line alone is never computed so, and what is computed again alone compares the two. The operator is the one
-# that PyTorch's compiler calls for a linear layer (torch/_inductor, mkldnn_ir.py). It has no gradient, and is not used
-# where one may be asked for.
+# in another order, so the last bits of a row differ from those of a sequence alone. In a batch they differ anyway; a
+# sequence alone is never computed so, and a recheck compares the two. The operator is the one that PyTorch's compiler
+# calls for a linear layer (torch/_inductor, mkldnn_ir.py). It has no gradient, and is not used where one may be asked
+# for.
 
 LEAST_ROWS: Final = 4  # of fewer a product is read from memory, as fast by either
 LEAST_WORK: Final = 2e6  # multiplications; below, oneDNN's call takes longer than its product
@@ -122,14 +121,14 @@ _PLAIN: Final = (Tensor, nn.Parameter)
 
 
 class ManyRows:
-    """Products of the rows of many lines with one model's matrices."""
+    """Products of the rows of many sequences with one model's matrices."""
 
     def __init__(self, model: nn.Module) -> None:
         matrices = [one for one in model.parameters() if one.ndim == 2 and one.dtype is torch.float32]
         self._largest = max((one.numel() for one in matrices if one.device.type == "cpu"), default=0)
 
     def multiplied(self, rows: int) -> AbstractContextManager[object]:
-        """Return a context in which calls with so many rows multiply as is fastest. It must not be entered twice."""
+        """Return a context in which calls with so many rows multiply in the fastest way. Not reentrant."""
         worth = rows >= LEAST_ROWS and rows * self._largest >= LEAST_WORK and not torch.is_grad_enabled()
         return _OneDnn() if worth and is_faster(torch.get_num_threads()) else nullcontext()
 
@@ -152,8 +151,7 @@ class _OneDnn(TorchFunctionMode):
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-    """Return the product of the rows of `input` with a matrix [out, in]; None where it is not worth a call, or none of
-    plain float32."""
+    """Return the product of the rows of `input` with a matrix [out, in]; None unless worthwhile and plain float32."""
     if weight.ndim != 2 or type(weight) not in _PLAIN or not _is_float32_on_cpu(input, weight):
         return None
     rows = input.numel() // max(1, input.shape[-1])
@@ -163,15 +161,15 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _is_read(bias: Tensor | None, width: int) -> bool:
-    """Return whether oneDNN adds such a bias. It looks at its first element and at `width`, and at no stride: one that
-    is expanded it reads past its end, and one of no axes it leaves out."""
+    """Return whether oneDNN adds such a bias. It reads its first element and `width`, and no stride: it reads an
+    expanded one past its end, and omits one without axes."""
     return bias is None or (bias.shape == (width,) and bias.is_contiguous() and _is_float32_on_cpu(bias))
 
 
 def _added(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, **others: Any
 ) -> Tensor | None:
-    """Return likewise a bias and the product with a matrix [in, out], as GPT-2 keeps them."""
+    """Return the sum of a bias and the product with a matrix [in, out], GPT-2's layout; None for other calls."""
     if not beta == alpha == 1 or others or mat1.ndim != 2 or mat2.ndim != 2:
         return None
     return _linear(mat1, mat2.t(), input)
@@ -190,8 +188,8 @@ def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @cache
 def is_faster(threads: int) -> bool:
-    """Return whether oneDNN is there, multiplies right, and is FASTER on this machine with so many threads; measured
-    when it is first asked, in some ten milliseconds."""
+    """Return whether oneDNN is available, multiplies correctly, and is FASTER on this machine with so many threads;
+    measured at the first call, in some ten milliseconds."""
     count, width = TRIED
     generator = torch.Generator().manual_seed(0)
     rows, weight = (torch.randn(n, width, generator=generator) for n in (count, width))
@@ -215,13 +213,13 @@ def _least_seconds(work: Callable[[], Any]) -> float:
 
 
 # The model's other way to compute attention, for the passes of the sessions that chose it. transformers looks the name
-# of the attention up in the configurations at every pass. So one model serves both: the names are replaced for the
-# time of a pass, which one computing thread makes safe, and are the former ones between any two. The points are found
-# anew under it, for maps that a fused function does not expose are tensors there. Knows no session.
+# of the attention up in the configurations at every pass. So one model serves both: the names are replaced for the time
+# of a pass, which one computing thread makes safe, and are the former ones between any two. The points are found again
+# under it, because maps that a fused function does not expose are tensors there. Knows no session.
 
 
 class AttentionSwitch:
-    """The configurations of a model that name its attention, and the name that each has under `wanted`."""
+    """The configurations of a model that name its attention, and the name under `wanted` for each."""
 
     def __init__(self, model: PreTrainedModel, wanted: str) -> None:
         self.model, self.wanted = model, wanted
@@ -241,7 +239,7 @@ class AttentionSwitch:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Have the model compute attention the wanted way inside this block."""
+        """Make the model compute the wanted attention inside this block."""
         try:
             for config, _, wanted in self._named:
                 config._attn_implementation_internal = wanted
@@ -260,7 +258,7 @@ class AttentionSwitch:
 
 @torch.inference_mode()
 def anatomy_under(switch: AttentionSwitch, gates: Gates, held: Sequence[int], before: Anatomy) -> Anatomy:
-    """Return the anatomy under the other attention. Raises UsageError where stops there would not be what they are."""
+    """Return the anatomy under the other attention. Raises UsageError where stops there would not be exact."""
     with switch.on(), gates.lifted():
         try:
             found = discover(switch.model, held)

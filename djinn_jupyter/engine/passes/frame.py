@@ -1,5 +1,6 @@
-"""The output of a layer's attention, which a stop behind it in that layer keeps: a pass that goes on from there does
-not compute it again. The keys and values that it wrote are in the cache, as those of the layers below are."""
+"""The state of a stopped forward pass, and the output of a layer's attention in it: a pass that continues from a later
+stop in that layer does not compute attention again. Its keys and values are in the cache, like those of the layers
+below."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ Attended = Tensor | tuple[Tensor | None, ...]
 
 
 def attention_of(anatomy: Anatomy, layer: int) -> nn.Module | None:
-    """Return the part of a layer that computes its attention: the one that has the keys within. None where the layer
-    has none, or computes them itself."""
+    """Return the part of a layer that computes its attention: the one that contains the keys. None where the layer has
+    none, or computes them itself."""
     keys = anatomy.taps.get(("k", layer))
     if not isinstance(keys, Tap) or keys.module is None:
         return None
@@ -32,8 +33,8 @@ def attention_of(anatomy: Anatomy, layer: int) -> nn.Module | None:
 
 @contextmanager
 def noted(anatomy: Anatomy, layers: Iterable[int], note: Callable[[int, Attended], None]) -> Iterator[None]:
-    """Call `note` with what the attention of each of these layers has returned, inside this block: in models whose
-    layers hand on the hidden state alone."""
+    """Call `note` with the output of each of these layers' attention, inside this block: in models whose layers pass on
+    only the hidden state."""
     alone = not anatomy.mappings and not anatomy.handed
     with ExitStack() as stack:
         for layer in layers if alone else ():
@@ -54,8 +55,8 @@ def _noting(layer: int, note: Callable[[int, Attended], None]) -> Callable[..., 
 
 
 def _is_passed_on(part: Any) -> bool:
-    """True for weights [1, heads, positions, keys], and what else a layer does not compute with: DBRX's attention
-    returns the MLP's input beside the residual."""
+    """True for weights [1, heads, positions, keys], and for other values that a layer does not compute with: DBRX's
+    attention returns the MLP's input beside the residual."""
     return part is None or isinstance(part, Cache) or (isinstance(part, Tensor) and part.ndim == 4)
 
 
@@ -74,8 +75,8 @@ States = Mapping[int, LayerState]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """An override: a value that an edit or a rule put in place of the computed one. The model gets `raw` at `tap`;
-    `changes` are the edits and rules that made it, in order."""
+    """An override: a value of an edit or a rule in place of the computed one. The model gets `raw` at `tap`; `changes`
+    are the edits and rules that made it, in order."""
 
     tap: Tap
     raw: Tensor
@@ -128,12 +129,11 @@ class Frame:
 
     @property
     def inside(self) -> bool:
-        """True where it stands within a layer, the prologue or the epilogue, not between two layers."""
+        """True where it is within a layer, the prologue or the epilogue, not between two layers."""
         return self.tap is not None and self.tap.kind != "boundary"
 
     def at_start(self) -> Frame:
-        """Return the same pass before anything ran. Keeps the overrides, so that a rerun takes the same
-        path."""
+        """Return the same pass before anything ran. The overrides stay, so that a rerun takes the same path."""
         return replace(
             self, boundary=0, hidden=None, tap=None, raw=None, shared={}, states=self.start_states, attended=None
         )
@@ -150,17 +150,17 @@ class Frame:
 
 
 # The module at whose output a pass stopped, and the attention before a stop in its layer: where the pass is entered
-# there again, their outputs are those of the frame, so that they are not computed twice. Attention runs again where a
-# pass stopped within it, or at its own output.
+# there again, their outputs come from the frame, so that they are not computed twice. Attention runs again where a pass
+# stopped within it, or at its own output.
 
 
 @contextmanager
 def passed_over(
     frame: Frame, anatomy: Anatomy, halting: Iterable[int], note: Callable[[int, Attended], None]
 ) -> Iterator[None]:
-    """Have the module of the frame's stop, and the attention before it, return what the frame has of them, once, inside
-    this block. `note` is told what attention returns in the layers `halting`. Of a model without states besides keys
-    and values."""
+    """Make the module of the frame's stop, and the attention before it, return their outputs in the frame, once, inside
+    this block. `note` gets attention's output in the layers `halting`. For a model without states besides keys and
+    values."""
     tap, raw, attended = frame.tap, frame.raw, frame.attended
     with ExitStack() as stack:
         if attended is not None:
@@ -175,7 +175,7 @@ def passed_over(
 
 @contextmanager
 def _handing_back(module: nn.Module, output: Callable[[], Any]) -> Iterator[None]:
-    """Have a module return an output, once, without computing it, inside this block."""
+    """Make a module return an output, once, without computing it, inside this block."""
     own = vars(module)
     before: Callable[..., Any] = module.forward
     shadowed = "forward" in own
@@ -198,8 +198,7 @@ def _handing_back(module: nn.Module, output: Callable[[], Any]) -> Iterator[None
 
 
 def _is_all_it_makes(tap: Tap, anatomy: Anatomy) -> bool:
-    """True where the tap's value is all that its module makes of a pass: nothing of the cache, and one tensor, which is
-    put back as it is."""
+    """True where the tap's value is the module's whole output: nothing of the cache, and one unchanged tensor."""
     whole = tap.kind == "module_output" and tap.key is None and tap.within is None and tap.editable
     if not whole or tap.in_place or not 0 <= tap.stage < len(anatomy.layers):
         return False

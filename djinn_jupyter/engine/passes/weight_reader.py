@@ -1,6 +1,6 @@
-"""Reads the matrices of a model by name. Each is checked when it is first read: it must make what its module makes.
+"""Reads the matrices of a model by name. Each is checked at its first read: it must make its module's output.
 
-Shapes: M [features given, features returned], as `x @ M`; H heads, d features of a head, D of the residual.
+Shapes: M [input features, output features], as `x @ M`; H heads, d features of a head, D of the residual.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class WeightReader:
 
     @torch.inference_mode()
     def read(self, name: WeightName, rows: Indices, columns: Indices, *, fold_norm: bool) -> Tensor:
-        """Return a matrix, or the part of it that is chosen. Raises UnknownSite where the model has none, UsageError
-        for a part that it has not, one that is too large, or where no norm can be folded."""
+        """Return a matrix, or its chosen part. Raises UnknownSite where the model has none, UsageError for a missing or
+        too large part, or where no norm can be folded."""
         if fold_norm and name.name not in ("W_U", "W_Q", "W_K", "W_V", "W_OV", "W_in", "W_gate"):
             raise UsageError(f"A norm is folded into a matrix that reads what it returns; {name.name} is none.")
         if name.name in MODEL_WEIGHTS:
@@ -67,8 +67,8 @@ class WeightReader:
 
     @torch.inference_mode()
     def norm_before(self, names: Sequence[str], layer: int) -> tuple[Tensor, Tensor, bool]:
-        """Return what the norm before the first of these maps that has one multiplies each feature by, and adds to it,
-        float32 [D], and whether it subtracts the mean. Raises UnknownSite where there is none."""
+        """Return the gain and the shift of the norm before the first of these maps that has one, float32 [D], and
+        whether it subtracts the mean. Raises UnknownSite where there is none."""
         places = (self._forward.anatomy.matrices[layer][name] for name in names)
         norm = next((one.norm for one in places if isinstance(one, Matrix) and one.norm is not None), None)
         if norm is None:
@@ -80,8 +80,8 @@ class WeightReader:
 
     @torch.inference_mode()
     def value_biases(self, layer: int, *, norm_folded: bool) -> Tensor:
-        """Return what the map of values adds, [heads of values, d]; with `norm_folded` with what it makes of the bias
-        of the norm before it. Raises UnknownSite where no one map makes the values."""
+        """Return the bias of the map of values, [heads of values, d]; with `norm_folded` plus its product with the bias
+        of the norm before it. Raises UnknownSite where no single map makes the values."""
         place = self._place("W_V", layer)
         values = self._forward.weights.values_of(place.module)
         given_D = torch.zeros(place.width, device=next(iter(values.values())).device)
@@ -110,7 +110,7 @@ class WeightReader:
         return part if factor == 1.0 else part * factor
 
     def _factor(self, head: nn.Module, norm: nn.Module) -> float:
-        """Return the number by which the model multiplies what its head returns; 1 where it does something else."""
+        """Return the factor that the model applies to its head's output; 1 where it does something else."""
         x_1D = _random(1, self._forward.anatomy.hidden_size, next(head.parameters()))
         logits, made = self._forward.lens(x_1D)[0].double(), head(norm(x_1D[None]))[0, 0].double()
         digits = 7 if x_1D.dtype in (torch.float32, torch.float64) else 4
@@ -118,7 +118,7 @@ class WeightReader:
         return factor if _alike(made * factor, logits, x_1D.dtype) and abs(factor - 1) > 1e-3 else 1.0
 
     def _embedding(self, name: WeightName, rows: Indices, columns: Indices) -> Tensor:
-        """Return rows of [vocabulary, D]: what the embedding module itself returns for each token."""
+        """Return rows of [vocabulary, D]: the embedding module's own output for each token."""
         table: Any = embedding_weight(self._forward.model)
         tokens = _within(name, _units(name, rows, "rows"), len(table), "rows")
         column = _within(name, columns, table.shape[1], "columns")
@@ -184,7 +184,7 @@ class WeightReader:
     # --- checks --------------------------------------------------------------------------------------------------
 
     def _matrix(self, module: nn.Module, width: int, name: WeightName) -> Tensor:
-        """Return M of a linear map; once found by comparing what the module returns with each matrix that it has."""
+        """Return M of a linear map, found once by comparing the module's output with each matrix that it has."""
         values = self._forward.weights.values_of(module)
         if module not in self._known:
             self._known[module] = self._search(module, values, width, name)
@@ -205,8 +205,8 @@ class WeightReader:
         raise UnknownSite(f"There is no {name} here: {type(module).__name__} is no product with one matrix.")
 
     def _fold(self, norm: nn.Module | None, name: WeightName) -> Fold:
-        """Return what multiplies fp32 columns [..., D, n] by the gain of a norm, and subtracts the mean of each where
-        the norm subtracts one."""
+        """Return the function that multiplies fp32 columns [..., D, n] by the gain of a norm, and subtracts the mean of
+        each where the norm subtracts one."""
         if norm is None:
             raise UsageError(f"No norm stands before {name}, so none is folded into it.")
         normed = self._normed(norm)
@@ -219,7 +219,7 @@ class WeightReader:
         return folded
 
     def _normed(self, norm: nn.Module) -> Fold:
-        """Return what a norm makes of rows [n, D], fp64."""
+        """Return a norm's output for rows [n, D], fp64."""
         values = {key: value.float() for key, value in self._forward.weights.values_of(norm).items()}
 
         def normed(x_ND: Tensor) -> Tensor:
@@ -230,8 +230,7 @@ class WeightReader:
 
 
 def _gain(normed: Callable[[Tensor], Tensor], matrix: Tensor, name: WeightName) -> tuple[Tensor, bool]:
-    """Return what a norm multiplies each feature by, and whether it subtracts the mean. Raises UnknownSite where it
-    does something else."""
+    """Return a norm's gain, and whether it subtracts the mean. Raises UnknownSite where it does something else."""
     x_ND = FAR * _random(PROBES, matrix.shape[-2], matrix).float()
     signs_D = torch.where(torch.arange(x_ND.shape[1], device=x_ND.device) % 2 == 0, FAR, -FAR)[None]
     shift = normed(torch.zeros_like(signs_D))[0]
@@ -275,7 +274,7 @@ def _chosen(
 
 
 def _cropped(name: WeightName, matrices: Tensor, rows: Indices, columns: Indices, fold: Fold | None) -> Tensor:
-    """Return rows and columns of matrices [H, D, n]. Those columns alone are folded; each needs all of its rows."""
+    """Return rows and columns of matrices [H, D, n]. Only those columns are folded; each needs all of its rows."""
     heads, height, width = matrices.shape
     row, column = _within(name, rows, height, "rows"), _within(name, columns, width, "columns")
     if fold is None:
@@ -288,7 +287,7 @@ def _cropped(name: WeightName, matrices: Tensor, rows: Indices, columns: Indices
 
 
 def _units(name: WeightName, crop: Indices, what: str) -> Indices:
-    """Return the rows or columns that are chosen by the name, or beside it. Raises UsageError where both are given."""
+    """Return the rows or columns chosen by the name, or beside it. Raises UsageError where both are given."""
     if name.selector is not None and crop is not None:
         raise UsageError(f"{name} names its {what} already; leave the others out.")
     return name.selector if crop is None else crop
@@ -316,7 +315,7 @@ def _heads_of(matrix: Tensor, heads: Heads, chosen: Sequence[int], *, ends: bool
 
 
 def _within(name: WeightName, wanted: Indices, size: int, what: str) -> list[int]:
-    """Return the indices chosen of `size`; negative ones count from the end. Raises UsageError for one beyond."""
+    """Return the chosen indices of `size`; negative ones count from the end. Raises UsageError for one out of range."""
     if len(wanted or ()) > size:
         raise UsageError(f"{name.whole} has {size:,} {what}, and {len(wanted or ()):,} are asked for: name each once.")
     chosen = list(range(size)) if wanted is None else [index + size if index < 0 else index for index in wanted]

@@ -1,1 +1,1 @@
-"""The sessions on the device: their eviction, and their way back."""
+"""The choice of the sessions on the device: eviction and return."""

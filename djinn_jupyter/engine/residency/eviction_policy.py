@@ -22,8 +22,7 @@ class Candidate:
 
 
 def by_last_use(sessions: Iterable[Session]) -> list[Session]:
-    """Return the sessions, the longest unused first: where only one tier or only the end of the engine is in question,
-    nothing else counts."""
+    """Return the sessions, the longest unused first: all that counts for one tier or the engine's end."""
     return sorted(sessions, key=lambda session: session.residence.touched)
 
 
@@ -31,23 +30,23 @@ EvictionOrder = Callable[[Iterable[Candidate]], list[Candidate]]
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the sessions that may be evicted, first to last: detached, then idle and paused, then stepping; in each
-    the one that comes back last: it has said when, or is expected to rest as long again as it has, so that of those
-    who said nothing the least recently used leaves first. Never a running one, nor one that frees nothing."""
+    """Return the sessions that may be evicted, first to last: detached, then idle and paused, then stepping; within
+    each the last to return first. A session has announced its return, or is expected to rest as long again as it has,
+    so without announcements the least recently used leaves first. Never a running one, nor one that frees nothing."""
     may = [c for c in candidates if c.claim is not Claim.RUNNING and c.frees_bytes > 0]
     return sorted(may, key=lambda c: (_rank(c.claim), -c.remaining_seconds, c.session))
 
 
 def may_leave_for(due_in: float, ordered: Sequence[Candidate], need_bytes: int) -> bool:
-    """Return whether the first of `ordered` may leave now for a session that comes back in so many seconds: they free
-    `need_bytes`, no cell is at work on them, and each comes back later than it."""
+    """Return whether the first of `ordered` may leave now for a session that returns in so many seconds: they free
+    `need_bytes`, no cell is at work on them, and each returns later than it."""
     chosen = victims(ordered, need_bytes)
     enough = sum(c.frees_bytes for c in chosen) >= need_bytes
     return enough and all(c.claim is not Claim.STEPPING and c.remaining_seconds > due_in for c in chosen)
 
 
 def by_rest(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the sessions that may be evicted, the least recently used first, whatever is expected of them."""
+    """Return the sessions that may be evicted, the least recently used first, whatever their expected return."""
     may = [c for c in candidates if c.claim is not Claim.RUNNING and c.frees_bytes > 0]
     return sorted(may, key=lambda c: (-c.rested_seconds, c.session))
 
@@ -59,8 +58,8 @@ def _rank(claim: Claim) -> int:
 
 
 def victims(ordered: Sequence[Candidate], need_bytes: int) -> list[Candidate]:
-    """Return the first of `ordered` that together free `need_bytes`, without those that turn out not to be needed; the
-    last in order are spared first. All where even that is too little; none where nothing is needed."""
+    """Return the first of `ordered` that together free `need_bytes`, without unnecessary ones; the last in order are
+    spared first. All where even that is too little; none where nothing is needed."""
     chosen: list[Candidate] = []
     freed = 0
     for candidate in ordered:

@@ -1,9 +1,9 @@
-"""The budget of memory of each owner: what it may have more, and the sentence that refuses. Moves nothing.
+"""The memory budget of each owner: the bytes still allowed, and the sentence of a refusal. Moves nothing.
 
-The engine's own user has no budget. The device memory of an owner is checked whenever one of its sessions takes pages:
-what is beyond makes other sessions of the same owner leave the device, never another's. Sessions that leave go to host
-and disk. They are not refused a place there, which would keep them on the device, but the owner may make nothing more
-until there is less of it.
+The engine's own user has no budget. The device memory of an owner is checked whenever one of its sessions takes pages.
+An excess makes other sessions of the same owner leave the device, never another's. Sessions that leave go to host and
+disk. They are never refused there, which would keep them on the device, but the owner may create nothing more until the
+total is lower.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_BUDGET: Final = OwnerBudget()
 
 
 class AwaitedRoom(SlabFull):
-    """Sessions of the same person are leaving the device: the request waits for them. Never told to a client."""
+    """Sessions of the same person are leaving the device: the request waits for them. Never shown to a client."""
 
 
 def ask_for_more(person: str) -> str:
@@ -50,8 +50,8 @@ class OwnerBudgets:
         self.require_reader: Callable[[str], None] = lambda person: None
 
     def heed(self, budget_of: BudgetOf, require_reader: Callable[[str], None] | None = None) -> None:
-        """Hold every person to what `budget_of` says at each look. `require_reader` raises an error for one who leaves
-        too many replies unread for another to be computed."""
+        """Apply `budget_of` to every person at each check. `require_reader` refuses one with too many unread
+        replies."""
         self._budget_of = budget_of
         self.require_reader = require_reader or self.require_reader
 
@@ -59,8 +59,8 @@ class OwnerBudgets:
         return NO_BUDGET if person is None or self._budget_of is None else self._budget_of(person)
 
     def short(self, session: Session, need: int, *, instead: bool = False) -> int:
-        """Return the bytes of `need` that the session's person may not have on the device now: 0 where all are granted.
-        `instead`: of what the session itself holds."""
+        """Return the bytes of `need` that exceed the person's device budget now: 0 where all are granted. `instead`: in
+        place of the session's own."""
         person = person_of(session.name)
         most = self.of(person).device
         if most is None or person is None or not need:
@@ -71,8 +71,8 @@ class OwnerBudgets:
 
     def require_given(self, need: int, most: int) -> None:
         """Raise UsageError where rules and edits of all sessions would have more than `most` bytes of arrays with so
-        many more: they stay in main memory, and in the journal, until they are removed; where passes were run under a
-        rule, until the session runs another prompt."""
+        many more: they stay in main memory, and in the journal, until they are removed; for a rule with past passes,
+        until the session runs another prompt."""
         sessions = self._sessions.values()
         each = (array for one in sessions for array in (*given_arrays(one), *past_arrays(one)))
         given = {id(array): array.nbytes for array in each}
@@ -119,8 +119,8 @@ class OwnerBudgets:
             )
 
     def require_less(self, person: str, *, more_on_disk: int = 0, but: Session | None = None) -> None:
-        """Raise OverQuota where a person has more on host or disk than they may, or would with so many bytes more. The
-        session `but` counts for nothing: it gives up what it has."""
+        """Raise OverQuota where a person has more on host or disk than allowed, or would with so many bytes more. The
+        session `but` does not count: it gives up its memory."""
         for tier, more in (("host", 0), ("disk", more_on_disk)):
             most = self._most(person, "host" if tier == "host" else "disk")
             if most is None:
@@ -143,8 +143,8 @@ class OwnerBudgets:
         return held.host if tier == "host" else held.disk + self._saved(person)
 
     def _held(self, person: str, enough: Callable[[Holdings], bool], but: Session | None = None) -> Holdings:
-        """Return what a person holds. Where all that their sessions have, shared or not, is little `enough`, the
-        sessions of others are not looked at."""
+        """Return a person's bytes. If the bytes of all their sessions, shared or not, are little `enough`, the sessions
+        of others are not examined."""
         counted = [session for session in self._sessions.values() if session is not but]
         own = holdings_of((one for one in counted if person_of(one.name) == person), self._storage_table)
         return own if enough(own) else by_person(counted, self._storage_table).get(person, Holdings())

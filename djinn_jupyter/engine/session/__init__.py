@@ -1,1 +1,1 @@
-"""One line of work: its states, history and stops, its runs, and its reports."""
+"""One session: its states, history and stops, its runs, and its reports."""

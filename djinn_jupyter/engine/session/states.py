@@ -44,15 +44,13 @@ _REMEDY: Final[dict[tuple[SessionState, SessionMove], str]] = {
 
 
 def after(state: SessionState, move: SessionMove, name: str) -> SessionState:
-    """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
-    none."""
+    """Return the state that `move` leads to from `state`. IllegalMove, with the session's name, if there is none."""
     why = _REMEDY.get((state, move), f"it is {state}")
     return follow(MOVES, state, move, f"Session {in_quotes(name)} cannot {move.replace('_', ' ')}: {why}.")
 
 
 def follow(moves: Mapping[tuple[State, AnyMove], State], state: State, move: AnyMove, refusal: str) -> State:
-    """Return the state that `move` leads to from `state`. Raises IllegalMove with the refusal where the table has
-    none."""
+    """Return the state that `move` leads to from `state`. IllegalMove, with the refusal, if there is none."""
     following = moves.get((state, move))
     if following is None:
         raise IllegalMove(refusal)

@@ -48,17 +48,17 @@ StatesImage = dict[int, Kept]
 
 
 class ImagePart(Frozen):
-    """Base class of all structs here. A field that is kept as it is has the name of the thing's own, and is written
-    nowhere else: `of` takes it from the thing, `like` gives it back."""
+    """Base class of all structs here. A field that is stored unchanged has the name of the original's attribute, and is
+    named nowhere else: `of` reads it, `like` restores it."""
 
     @classmethod
     def of(cls, thing: object, **made: Any) -> Self:
-        """Return the image of `thing`: its attributes of the fields' names, but for those `made`."""
+        """Return the image of `thing`: its attributes with the fields' names, except those `made`."""
         read, in_order = _plan(cls, tuple(made))
         return cls(*in_order((*read(thing), *made.values())))
 
     def like(self, kind: type[Thing], **made: Any) -> Thing:
-        """Return a `kind` with the image's fields of the same names, but for those `made`."""
+        """Return a `kind` with the image's fields of the same names, except those `made`."""
         names = {field.name for field in fields(kind)}.intersection(self.__struct_fields__)
         return kind(**{name: getattr(self, name) for name in names.difference(made)}, **made)
 
@@ -186,7 +186,7 @@ class BreakpointImage(ImagePart, frozen=True):
 
 
 class HeldRule(ImagePart, frozen=True):
-    """A rule as it stood in past passes; the session may have removed it since. `more` are the taps after the first."""
+    """A rule in past passes; the session may have removed it since. `more` are the taps after the first."""
 
     number: int
     tap: TapImage
@@ -239,7 +239,7 @@ class WatchImage(ImagePart, frozen=True):
 
 
 class EntryImage(ImagePart, frozen=True):
-    """The place at which a stopped pass was last entered, and the overrides (`inlays`) of its computed values."""
+    """The place of a stopped pass's last entry, and the overrides (`inlays`) of its computed values."""
 
     boundary: int
     tap: TapImage | None
@@ -247,8 +247,7 @@ class EntryImage(ImagePart, frozen=True):
 
 
 class PassesImage(ImagePart, frozen=True):
-    """Positions [start, end) that were fed `each` at a time under the same rules (`rules` indexes those of the pass
-    log)."""
+    """Positions [start, end), fed `each` at a time under the same rules (`rules` is an index in the pass log)."""
 
     start: int
     end: int
@@ -259,7 +258,7 @@ class PassesImage(ImagePart, frozen=True):
 
 
 class CachedEditImage(ImagePart, frozen=True):
-    """Keys or values [n, H, D] that were put in place of committed ones when `at` positions were committed."""
+    """Keys or values [n, H, D] that replaced committed ones when `at` positions were committed."""
 
     at: int
     site: Site
@@ -323,7 +322,7 @@ class PlacesImage(ImagePart, frozen=True):
 
 
 class AnsweredImage(ImagePart, frozen=True):
-    """A request that changed the session, of a client that may send it again."""
+    """A request that changed the session, of a client that may repeat it."""
 
     client: bytes
     number: int
@@ -335,7 +334,7 @@ class SessionImage(ImagePart, frozen=True):
     """A whole session. `committed` positions are in the cache. `rows` is None where the rows have to be recomputed from
     the tokens, or `places` says where they and the states may still be. `lost`: they were missing already when this
     image was taken, so that `exactness` accounts for it. A running session is stored as idle at its last committed
-    step. `stop` and `edition` number where it stands: None where it ran."""
+    step. `stop` and `edition` number its present stop: None where it ran."""
 
     name: str
     owner: str
@@ -452,8 +451,8 @@ class TensorTable:
 
 
 def decode(body: bytes, kind: type[Struct], arrays: Mapping[int, Tensor]) -> Struct:
-    """Return what `TensorTable.encode` encoded. Raises CheckpointRefused where it is not of that kind or names an array
-    that is missing."""
+    """Return the object that `TensorTable.encode` encoded. Raises CheckpointRefused where it is not of that kind or
+    names a missing array."""
 
     def place(wanted: type, value: Any) -> Any:
         tensor = arrays.get(value) if isinstance(value, int) else None

@@ -1,4 +1,4 @@
-"""The open files of a journal: opened by need, so that a session takes no descriptor while it rests."""
+"""The open files of a journal, opened on demand, so that a session takes no descriptor while it rests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Done = TypeVar("Done")
 
 
 class OpenFiles:
-    """At most `most` stay open, beside those in use; the one that rests longest is closed first, and where the process
-    may open no more, too. A file that is opened again forces what was written before as well, and is told of errors
-    that no one was told of (Linux 4.16). Used from any thread."""
+    """At most `most` stay open, beside those in use; the longest unused one is closed first, also where the process may
+    open no more. A reopened file flushes earlier writes as well, and reports earlier unreported errors (Linux 4.16).
+    Used from any thread."""
 
     def __init__(self, most: int | None = None) -> None:
         self._most, self._lock = most or min(MOST_FILES, limit_now() // PART), threading.RLock()
@@ -46,7 +46,7 @@ class OpenFiles:
                     pass
 
     def with_room(self, work: Callable[[], Done]) -> Done:
-        """Do work that opens files, again with one of these closed as long as the process may open no more."""
+        """Run work that opens files, again after closing one of these while the process may open no more."""
         while True:
             try:
                 return work()
@@ -56,7 +56,7 @@ class OpenFiles:
                         raise
 
     def close(self, path: Path) -> None:
-        """Close a file that is used no more."""
+        """Close a file that is no longer used."""
         with self._lock:
             if (descriptor := self._open.pop(path, None)) is not None:
                 os.close(descriptor)
@@ -69,7 +69,7 @@ class OpenFiles:
         return self._open[path]
 
     def _close_one(self) -> bool:
-        """Close the file that rests longest. Return False where all are in use."""
+        """Close the longest unused file. Return False where all are in use."""
         resting = next((path for path in self._open if not self._used[path]), None)
         if resting is None:
             return False

@@ -1,5 +1,5 @@
-"""Values of a session that have no fixed shape (what layers pass to each other, recurrent states) as tagged structs,
-and back.
+"""Values of a session without a fixed shape (what layers pass to each other, recurrent states) as tagged structs, and
+back.
 
 Supports tensors, numbers, text, tuples, lists, mappings, dtypes and devices. Refuses anything else: a value that cannot
 be stored completely is not stored at all.
@@ -98,8 +98,8 @@ def nowhere(stored: KeptStored) -> Tensor:
 
 
 def give_back(kept: Kept, device: torch.device, fetch: Callable[[KeptStored], Tensor] = nowhere) -> Any:
-    """Return the value that `keep` was given; `fetch` makes the tensors stored elsewhere. Raises CheckpointRefused for
-    a dtype that torch does not have."""
+    """Return the original value of `keep`; `fetch` makes the tensors stored elsewhere. Raises CheckpointRefused for a
+    dtype that torch does not have."""
     match kept:
         case KeptStored():
             return fetch(kept)

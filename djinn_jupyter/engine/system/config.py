@@ -29,14 +29,14 @@ class EngineConfig(SettledOptions, ModelOptions):
 
     data_folder: Path | None = None
     log: LogForm = field(default_factory=LogForm)
-    no_journal: bool = True  # sessions outlive a process, which asks for it (`engine/__main__.py`)
+    no_journal: bool = True  # sessions outlive a process that asks for it (`engine/__main__.py`)
 
     @property
     def identity(self) -> Identity:
-        """The fields that tell this engine from others in the registry."""
+        """The fields that identify this engine in the registry."""
         return Identity(**{field.name: getattr(self, field.name) for field in dataclasses.fields(ModelOptions)})
 
     @property
     def limits(self) -> GivenLimits:
-        """The limits as they were given, for who asks from another machine."""
+        """The limits as given, for clients on another machine."""
         return GivenLimits(**{name: getattr(self, name) for name in GivenLimits.__struct_fields__})

@@ -1,4 +1,4 @@
-"""The form of a process's log, as it is told to the other processes of its engine."""
+"""The log of a process: its form, which the other processes of its engine share, and its way to standard error."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ class LogForm:
     rank: int | None = None
 
 
-# The request at which a thread is at work: the lines that it logs meanwhile belong to it. Knows no requests, only what
-# is told of them.
+# The present request of a thread, to which its log lines belong. Knows no requests, only their log form.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """A request as a log may tell of it: nothing of the work. `person` is the name of the key behind it, None for the
+    """A request in the form for a log, without its content. `person` is the name of the key behind it, None for the
     engine's own user; `again` is true where an earlier engine was asked first."""
 
     trace: Trace
@@ -57,7 +56,7 @@ _present: ContextVar[LoggedRequest | None] = ContextVar("logged", default=None)
 
 
 def present() -> LoggedRequest | None:
-    """Return the request at which this thread is at work."""
+    """Return the present request of this thread."""
     return _present.get()
 
 
@@ -91,7 +90,7 @@ WITHHELD: Final = "(its text is the asker's alone)"
 
 
 def told(event: str, **fields: object) -> dict[str, Any]:
-    """Return the `extra` of a line that a program reads: its event, and what is told of it."""
+    """Return the `extra` of a line that a program reads: its event and fields."""
     return {"event": event, "fields": fields}
 
 
@@ -117,7 +116,7 @@ class JsonLines(logging.Formatter):
             self._process["rank"] = rank
 
     def spell_lost(self, count: int) -> str:
-        """Return the line in place of so many that could not be written."""
+        """Return the line in place of lost ones."""
         extra = told("lines.lost", lost=count)
         return self.format(logging.makeLogRecord({"name": __name__, "msg": spell_lost(count), **_WARNING, **extra}))
 
@@ -167,21 +166,21 @@ def _error_of(record: logging.LogRecord) -> str:
     return f"Traceback (most recent call last):\n{places}{kind.__name__ if kind else 'error'}: {WITHHELD}"
 
 
-# Lines of the log for what libraries print and warn of: where each line is an object of JSON, theirs are too. Code in
-# C that writes to the descriptors by itself is not met here; `StandardError` begins a line of its own behind it.
+# Lines of the log for what libraries print, and their warnings: with lines as JSON objects, theirs are too. Direct
+# writes of C code to the descriptors are not caught; `StandardError` begins a line of its own after them.
 
-MOST_CHARACTERS: Final = 2**16  # of a line that does not end
+MOST_CHARACTERS: Final = 2**16  # of an unfinished line
 
 
 class _Begun(threading.local):
-    """The beginning of a line, which a thread has printed and not ended."""
+    """The beginning of a line that a thread has printed and not ended."""
 
     line: str = ""
 
 
 class LoggedLines(io.TextIOBase):
-    """In place of a standard stream: logs each line that is printed, whole also where several threads print. Of a bar
-    that is drawn over and over in one line the last is logged."""
+    """Replaces a standard stream: logs each printed line, whole even where several threads print. Of a bar that is
+    redrawn in one line only the last form is logged."""
 
     def __init__(self, name: str, descriptor: int) -> None:
         self._log, self._descriptor = logging.getLogger(name), descriptor
@@ -205,7 +204,7 @@ class LoggedLines(io.TextIOBase):
 
 @contextmanager
 def libraries_logged() -> Iterator[None]:
-    """Log what is printed and warned of within."""
+    """Log what is printed, and warnings, within the block."""
     out, err = LoggedLines("stdout", 1), LoggedLines("stderr", 2)
     logging.captureWarnings(True)
     try:
@@ -230,10 +229,10 @@ _OUT, _ERR = 1, 2
 
 
 class StandardError:
-    """Writes lines to standard error, and begins the file at `path` anew where that is what it is; without `rotates`
-    it goes on in the file that another process has begun. `spell_lost` makes the line that tells how many were lost. It
-    is no handler of the standard library: those are locked at the end of a process, for which one that hangs would
-    wait."""
+    """Writes lines to standard error, and rotates the file at `path` if standard error goes there; without `rotates` it
+    continues in the file that another process has begun. `spell_lost` makes the line with the number of lost ones. It
+    is not a handler of the standard library: those are locked at the end of a process, which would wait for a hanging
+    one."""
 
     def __init__(
         self,
@@ -245,7 +244,7 @@ class StandardError:
     ) -> None:
         self._path, self._most_bytes, self._rotates = path, most_bytes, rotates
         self._spell_lost = spell_lost
-        self._end = 0  # of the file, behind what was written here last
+        self._end = 0  # of the file, after the last write here
         self.lost = 0
 
     def write(self, lines: Sequence[str]) -> None:
@@ -259,7 +258,7 @@ class StandardError:
             self._look_at(self._path)
 
     def _append(self, text: bytes) -> None:
-        """Write whole lines, on a line of their own also behind half a line of code in C."""
+        """Write whole lines, on a line of their own even after a partial line of code in C."""
         end = os.fstat(_ERR).st_size
         if end != self._end and self._path is not None and _ends_in_half_a_line(self._path, end):
             text = b"\n" + text
@@ -274,7 +273,7 @@ class StandardError:
             if begun_anew:
                 _go_on_in(path)
         except (OSError, UsageError):
-            self._most_bytes += LOG_BYTES  # looked at again when there is as much more
+            self._most_bytes += LOG_BYTES  # checked again when there is as much more
 
     def _is_large(self, path: Path) -> bool:
         found = os.fstat(_ERR)
@@ -284,8 +283,8 @@ class StandardError:
 
 
 class QueuedLines(QueueHandler):
-    """Lays each line out where it is logged, and has a thread write the lines by `sink`, in that order. `close` lets it
-    write what waits."""
+    """Formats each line where it is logged, and lets a thread write the lines by `sink`, in that order. `close` lets it
+    write the waiting ones."""
 
     queue: Queue[str | None]
 
@@ -306,12 +305,12 @@ class QueuedLines(QueueHandler):
             self._urgent.set()
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Count a line that cannot be laid out, or finds no room."""
+        """Count a line that cannot be formatted, or finds no room."""
         self._sink.lost += 1
 
     @property
     def lost(self) -> int:
-        """Lines that could not be written since one last could."""
+        """The lines that could not be written since the last success."""
         return self._sink.lost
 
     def close(self) -> None:
@@ -324,7 +323,7 @@ class QueuedLines(QueueHandler):
         super().close()
 
     def _write(self) -> None:
-        at_once = 0.0  # the moment from which on a line is written at once
+        at_once = 0.0  # from then on a line is written at once
         while not (self._closed and self.queue.empty()):
             first = self.queue.get()
             if (early := at_once - time.monotonic()) > 0:
@@ -335,7 +334,7 @@ class QueuedLines(QueueHandler):
             at_once = 0.0 if len(waiting) == MOST_AT_ONCE else time.monotonic() + GATHER_SECONDS
 
     def _others(self) -> Iterator[str | None]:
-        """Yield what waits besides, at most so much that the file is looked at in time."""
+        """Yield the other waiting lines, at most so many that the file is checked in time."""
         with suppress(Empty):
             for _ in range(MOST_AT_ONCE - 1):
                 yield self.queue.get_nowait()
@@ -343,7 +342,7 @@ class QueuedLines(QueueHandler):
 
 @contextmanager
 def logging_to_standard_error(form: LogForm) -> Iterator[None]:
-    """Have this process log to standard error. Libraries log from info on."""
+    """Log from this process to standard error. Libraries log from info on."""
     of_json = form.form == "json"
     formatter = JsonLines(form.engine, form.rank) if of_json else PlainLines()
     path = None if form.path is None else Path(form.path)
@@ -366,8 +365,8 @@ def trouble() -> str | None:
 
 
 def _look_up_nothing() -> None:
-    """Have records without what our lines do not have: the place in the code, found by walking the stack, the thread
-    and the process (https://docs.python.org/3/howto/logging.html#optimization)."""
+    """Omit from records what our lines do not show: the place in the code, found by walking the stack, the thread and
+    the process (https://docs.python.org/3/howto/logging.html#optimization)."""
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
@@ -378,7 +377,7 @@ def _write(line: bytes) -> None:
 
 
 def _ends_in_half_a_line(path: Path, end: int) -> bool:
-    """Return whether the file that standard error goes to has half a line before `end`; not where it is another."""
+    """Return whether standard error's file has a partial line before `end`; False where it is another file."""
     with suppress(OSError), path.open("rb") as file:
         if end and os.path.samestat(os.fstat(file.fileno()), os.fstat(_ERR)):
             return os.pread(file.fileno(), 1, end - 1) != b"\n"
@@ -386,13 +385,13 @@ def _ends_in_half_a_line(path: Path, end: int) -> bool:
 
 
 def _is_older(path: Path) -> bool:
-    """Return whether standard error goes to a log that was begun anew since."""
+    """Return whether standard error goes to a log that was rotated since."""
     found = os.fstat(_ERR)
     return any(os.path.samestat(found, one.stat()) for one in with_older(path) if one != path)
 
 
 def _go_on_in(path: Path) -> None:
-    """Have standard output and error, also those of libraries in C, go to the file that is to be at `path`."""
+    """Redirect standard output and error, also those of libraries in C, to the file at `path`."""
     descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         for standard in (_OUT, _ERR):

@@ -1,4 +1,4 @@
-"""The limit on open files, sockets included, of this process."""
+"""Settings of this process: the limit on open files, the garbage collector, glibc's allocator."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ ENOUGH: Final = 2**20  # macOS reports infinity and accepts less
 
 
 def allow_all() -> int:
-    """Raise the soft limit as far as the process may, so that idle connections leave room for files. Return the limit
-    now in force."""
+    """Raise the soft limit to the maximum, so that idle connections leave room for files. Return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -36,16 +35,16 @@ def limit_now() -> int:
     return ENOUGH if soft == resource.RLIM_INFINITY else soft
 
 
-# Python's collector of cycles, kept from the objects of imported packages: they live as long as the process. Importing
-# torch and transformers makes millions of objects, and the collector looked through all of them seven times during a
-# start (a fifth of its CPU seconds), then for a quarter of a second whenever it made a full collection while the
-# engine served (13 ms without them; on a loaded two-core machine).
+# Python's garbage collector, with imported packages' objects excluded: they live as long as the process. Importing
+# torch and transformers makes millions of objects, and the collector traversed all of them seven times during a start
+# (a fifth of its CPU seconds), then took a quarter of a second for every full collection while the engine served (13 ms
+# without them; on a loaded two-core machine).
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Collect nothing during this block, and look at nothing later that it has left. For imports alone: cycles that are
-    garbage at its end are never freed."""
+    """Pause the collector during this block, and exclude its objects from later collections. For imports only: cycles
+    that are garbage at its end are never freed."""
     gc.disable()
     try:
         yield
@@ -54,10 +53,10 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-# The amount of freed memory that glibc keeps for the next allocation. A system without glibc is left as it is. At
-# first it maps blocks of 128 KiB and more one by one and unmaps them when they are freed, so that a pass over 256
+# The amount of freed memory that glibc keeps for the next allocation. A system without glibc is unchanged. At first
+# glibc maps blocks of 128 KiB and more one by one and unmaps them when they are freed, so that a pass over 256
 # positions had up to 10,000 page faults for its activations. It raises both bounds as larger blocks are freed, up to
-# those set here: after a while it had them in some engines, and in others not.
+# those set here: after a while some engines had them, and others not.
 
 MAPPED_BYTES: Final = 32 << 20  # blocks from here on are mapped one by one: glibc's own upper bound
 KEPT_BYTES: Final = 2 * MAPPED_BYTES  # at the heap's top; more is returned to the system: glibc's own factor
@@ -66,7 +65,7 @@ _M_MMAP_THRESHOLD: Final = -3
 
 
 def keep_freed() -> bool:
-    """Have blocks below MAPPED_BYTES reused. Return False where there is no glibc to be told."""
+    """Let glibc reuse blocks below MAPPED_BYTES. Return False without glibc."""
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
     bounds = ((_M_MMAP_THRESHOLD, MAPPED_BYTES), (_M_TRIM_THRESHOLD, KEPT_BYTES))
     return tell is not None and all(tell(which, size) == 1 for which, size in bounds)

@@ -1,5 +1,5 @@
 """The form in which a module takes or returns values: tuples, dicts and outputs around one tensor that an engine has.
-The others of its tensors stay in the engine's process, and say so where they are used."""
+Its other tensors stay in the engine's process, and raise an error when used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Trail = tuple[Any, ...]  # the keys and indices that lead to a part
 
 
 class NotServed:
-    """Stands where a part of a value is only in the engine's process. Whatever is done with it is refused."""
+    """Replaces a part of a value that exists only in the engine's process. Every use of it is refused."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -53,8 +53,8 @@ class NotServed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueForm:
-    """The form of the value at a location: `around` is all but the tensor at `trail`, whose shape the model had on the
-    lines that were tried. Without a floating tensor there is no trail."""
+    """The form of the value at a location: `around` is all but the tensor at `trail`, which had this shape on the trial
+    lines. Without a floating tensor there is no trail."""
 
     name: str
     around: Any
@@ -63,12 +63,11 @@ class ValueForm:
     dtype: torch.dtype = torch.float32
 
     def filled(self, value: Tensor) -> Any:
-        """Return what a module takes or returns, with this tensor in its place."""
+        """Return a module's arguments or result, with this tensor in its place."""
         return value if self.trail is None or not self.trail else _put(self.around, self.trail, value)
 
     def tensor_in(self, left: Any) -> Tensor:
-        """Return the tensor in what took its place. UsageError where that has another form, or where another part of it
-        was changed."""
+        """Return the tensor in the user's replacement. UsageError where its form or another part was changed."""
         _require_alike(self.name, self.around, left, self.trail or ())
         value = left
         for key in self.trail or ():
@@ -79,7 +78,7 @@ class ValueForm:
 
 
 def form_of(name: str, value: Any) -> ValueForm:
-    """Return the form of a value, whose first floating tensor is the one that an engine has."""
+    """Return the form of a value; the engine has its first floating tensor."""
     found = next(_parts(value), None)
     trail, tensor = found if found is not None else (None, None)
     around = _mapped(value, (), lambda at, one: _left(name, at, one, trail))
@@ -113,7 +112,7 @@ def _entries(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _mapped(value: Any, at: Trail, change: Callable[[Trail, Any], Any]) -> Any:
-    """Return a value of the same containers whose leaves are changed."""
+    """Return a value of the same containers with changed leaves."""
     if not isinstance(value, dict | list | tuple):
         return change(at, value)
     return _rebuilt(value, {key: _mapped(one, (*at, key), change) for key, one in _entries(value)})
@@ -164,11 +163,11 @@ def _same(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, PLAIN) and type(one) is type(other) and one == other)
 
 
-# The locations of nnsight, in the order of a pass, and the site of each: modules by the paths that both tools have.
-# Found by one forward of the model without weights, in which no number is computed.
+# The locations of nnsight, in the order of a pass, and the site of each: modules by the paths that both tools use. One
+# forward of the model without weights, in which no number is computed, finds them.
 
 OF_LAYERS: Final = {"input": "resid_pre", "output": "resid_post", "attention_probabilities": "pattern"}
-LINES, POSITIONS = 3, 11  # of the lines that are tried: where a tensor has these in front, it has a row for each
+LINES, POSITIONS = 3, 11  # of the trial lines: a tensor with this in front has a row for each
 LN_FINAL: Final = "ln_final"
 PROBABILITIES: Final = "attention_probabilities"  # of a layer: a location of nnterp's, between modules
 
@@ -176,8 +175,8 @@ PROBABILITIES: Final = "attention_probabilities"  # of a layer: a location of nn
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
     """A module's input or output, at its `number` in the order of a pass. Where others may hold the tensor too
-    (`shared`), a change in place would reach more of them here than there. The head is given the last position alone
-    in a pass that generates. With `heads_first` the model has heads before positions."""
+    (`shared`), an in-place change would reach more of them here than there. In a generating pass the head gets only the
+    last position. With `heads_first` the model has heads before positions."""
 
     name: str
     number: int
@@ -189,8 +188,8 @@ class Location:
 
 
 class Locations:
-    """All locations of a model, by name. `head` is the path of the module that returns the logits; None where the
-    model makes them of what it returns."""
+    """All locations of a model, by name. `head` is the path of the module that returns the logits; None where the model
+    computes them from its output."""
 
     def __init__(self, root: str, met: Sequence[tuple[str, Any]], description: ModelDescription) -> None:
         self.root = root
@@ -209,7 +208,7 @@ class Locations:
         return self._numbers[name]
 
     def refuse(self, site: str, why: str) -> None:
-        """Note that the engine has no such site."""
+        """Record that the engine has no such site."""
         self._refused[site] = why
 
     def why_not(self, name: str) -> str | None:
@@ -274,10 +273,10 @@ class Locations:
 
 
 def recorded(modules: Sequence[tuple[str, Any]], whole: Any) -> list[tuple[str, Any]]:
-    """Return what each module is given and returns, in the order of a forward on the meta device."""
+    """Return the arguments and results of each module, in the order of a forward on the meta device."""
     met: list[tuple[str, Any]] = []
-    shapes = ShapeEnv(assume_static_by_default=True)  # as nnsight's own `scan` has it
-    experts = whole.get_experts_implementation()  # of which one alone has shapes that no number decides
+    shapes = ShapeEnv(assume_static_by_default=True)  # as in nnsight's own `scan`
+    experts = whole.get_experts_implementation()  # only one of them has shapes that no number decides
     whole.set_experts_implementation("batched_mm")
     handles = [handle for path, module in modules for handle in _watched(path, module, met)]
     try:
@@ -329,14 +328,14 @@ def _depth_and_list(path: str) -> tuple[int, str]:
 
 
 def _head(root: str, met: Sequence[tuple[str, Any]]) -> str | None:
-    """Return the path of the module whose output is the logits, the very tensor that the model returns."""
+    """Return the path of the module whose output is the logits, the same tensor that the model returns."""
     logits = dict(met)[f"{root}.output"].logits
     outputs = [name for name, value in met if isinstance(value, Tensor) and value is logits]
     return outputs[-1].removesuffix(".output") if outputs else None
 
 
 def _final(norm: str, met: Sequence[tuple[str, Any]]) -> set[str]:
-    """Return the outputs that are the last norm's: the modules around it hand the very tensor on."""
+    """Return the outputs that equal the last norm's: the modules around it return the same tensor."""
     outputs = {name: first_tensor(value) for name, value in met if name.endswith(".output")}
     return {name for name, value in outputs.items() if value is not None and value is outputs.get(norm)}
 
@@ -360,7 +359,7 @@ OF_MODULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NamedValues:
-    """The values of the trace that runs, as bare tensors, by the names of their locations."""
+    """The values of the running trace, as bare tensors, by the names of their locations."""
 
     locations: Locations
     description: ModelDescription
@@ -383,7 +382,7 @@ class NamedValues:
 
 @dataclass(frozen=True, slots=True)
 class ByLayer:
-    """A value that every layer has: in a trace it is read, and assigned, by the layer's number."""
+    """A value that every layer has: in a trace it is read and assigned by the layer's number."""
 
     values: NamedValues
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The inputs of a forward or a generation of nnsight, as lines for an engine and settings of its sampling."""
+"""Serve nnsight's traces from passes of an engine: inputs become token sequences and sampling settings."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SEEDS: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLines:
-    """The token ids of each line, without padding, and as they were given."""
+    """The token ids of each line, without padding, and as given."""
 
     tokens: tuple[tuple[int, ...], ...]
     ids: Tensor
     padded_left: bool
 
     def together(self, values: Sequence[Values]) -> Values:
-        """Return values of lines, [positions, ...] each, in one array. Where a line is padded there is no number."""
+        """Return values of lines, [positions, ...] each, in one array, with NaN where a line is padded."""
         if len({value.shape[1:] for value in values}) != 1:
             raise UsageError("Lines of different lengths have values of different shapes here; give lines of one.")
         width = max(len(value) for value in values)
@@ -53,7 +53,7 @@ class TokenLines:
 
 
 def lines_of(args: Sequence[Any], given: Mapping[str, Any]) -> TokenLines:
-    """Return the lines of a forward. NotImplementedError for what an engine is not given."""
+    """Return the lines of a forward. NotImplementedError for inputs that an engine does not take."""
     ids = given.get("input_ids", args[0] if args else None)
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.ndim not in (1, 2):
         raise NotImplementedError("An engine is given text or token ids, [lines, positions], and nothing else.")
@@ -70,7 +70,7 @@ def lines_of(args: Sequence[Any], given: Mapping[str, Any]) -> TokenLines:
 
 
 def _require_plain(given: Mapping[str, Any], mask: Tensor, left: bool) -> None:
-    """Raise NotImplementedError where masks, positions or types are others than those of whole lines."""
+    """Raise NotImplementedError where masks, positions or types differ from those of whole lines."""
     steps = mask.long().diff(dim=-1)
     if bool((steps < 0 if left else steps > 0).any()) or not bool(mask.any(-1).all()):
         raise NotImplementedError("A line is masked at one end, as padding; an engine hides no token within it.")
@@ -92,14 +92,14 @@ def require_known(given: Mapping[str, Any], known: Sequence[str] = ()) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenGeneration:
-    """The number of new tokens, and the choice of each."""
+    """The number of new tokens, and how each is chosen."""
 
     max_new_tokens: int
     sampling: Sampling
 
 
 def generation_of(given: Mapping[str, Any], description: ModelDescription) -> GivenGeneration:
-    """Return the settings of transformers' `generate` as Djinn's. NotImplementedError for those that it lacks."""
+    """Return the settings of transformers' `generate` as Djinn's. NotImplementedError for those that Djinn lacks."""
     require_known(given, ("max_new_tokens", "do_sample", *OF_SAMPLING))
     defaults = description.generation_defaults
     count = given.get("max_new_tokens", defaults.get("max_new_tokens"))
@@ -118,9 +118,9 @@ def generation_of(given: Mapping[str, Any], description: ModelDescription) -> Gi
     return GivenGeneration(max_new_tokens=count, sampling=greedy)
 
 
-# nnsight's workers served from passes of an engine. A worker runs the user's code in this process and waits at a
-# location; the pass stops there, the worker is given the value and goes on to wait elsewhere, and so does the pass.
-# What crosses the wire are sites and numbers.
+# nnsight's workers, served from passes of an engine. A worker runs the user's code in this process and waits at a
+# location. The pass stops there and the worker gets the value; then both continue. Only sites and numbers cross the
+# wire.
 
 RESULT: Final = "result"
 STREAMER: Final = "generator.streamer.output"
@@ -136,14 +136,14 @@ class Serving:
         self._interleaver, self._locations = interleaver, locations
         self._stepped, self._lines = stepped, lines
         self._generating = False
-        self._step, self._next = 0, 0  # the pass, and the number of the location that it comes to next
-        self._here: list[tuple[str, Tensor]] = []  # what was handed out at this stop
-        self._handed_out: list[tuple[str, weakref.ref[Tensor], int]] = []  # and before, as the pass went on with it
+        self._step, self._next = 0, 0  # the pass, and the number of its next location
+        self._here: list[tuple[str, Tensor]] = []  # values given out at this stop
+        self._handed_out: list[tuple[str, weakref.ref[Tensor], int]] = []  # and before, as the pass continued with them
         outside = (RESULT, f"{locations.root}.generator.output", f"{locations.root}.{STREAMER}")
         self._outside: Final = frozenset(outside)
 
     def forward(self) -> Any:
-        """Run one pass. Return what the model returns; None where it is not asked for."""
+        """Run one pass. Return the model's result; None where not requested."""
         self._arm({FIRST})
         standing = self._stepped.run(self._lines.tokens)
         while standing is not None:
@@ -171,11 +171,11 @@ class Serving:
         new = [_column(drawn, step, pad) for step in range(self._step)]
         return torch.cat([self._lines.ids, *(column[:, None] for column in new)], dim=1)
 
-    # --- where the next stop is -------------------------------------------------------------------------------------
+    # --- the next stop ----------------------------------------------------------------------------------------------
 
     def _arm(self, at_least: Collection[str]) -> frozenset[str]:
-        """Have the lines stop at the sites of what is waited for. Return these; a worker that waits for what is not
-        served is told so where it waits."""
+        """Make the lines stop at the sites of awaited locations. Return these; a worker that waits for an unserved one
+        gets the error where it waits."""
         while True:
             wanted = self._wanted()
             refused = self._stepped.arm(len(self._lines.tokens), wanted or at_least)
@@ -190,11 +190,11 @@ class Serving:
         names |= {name for name in self._observed() if self._comes(name)}
         sites = {self._locations.named(name).site for name in names - self._outside}
         if names & self._outside - {RESULT}:
-            sites.add(FIRST)  # a token is known where the next pass begins
+            sites.add(FIRST)  # a token is known when the next pass begins
         return frozenset(sites)
 
     def _waited_for(self, mediator: Mediator) -> str | None:
-        """Return the location that a worker waits for and that is still to come."""
+        """Return the location that a worker waits for, if still to come."""
         pending: Pending | None = mediator.pending
         if pending is None or pending.provider is None or pending.iteration is None:
             return None
@@ -205,14 +205,14 @@ class Serving:
         return name if self._generating and pending.iteration > visits else None
 
     def _comes(self, name: str) -> bool:
-        """Return whether a pass still comes to a location: this one or, where it generates, the next."""
+        """Return whether a pass still reaches a location: this one or, in a generation, the next."""
         if self._generating:
             return True
         return name not in {*self._outside, *self._locations.of_logits()} and self._locations.number(name) >= self._next
 
     def _observed(self) -> list[str]:
-        """Return the locations that caches keep; those of all modules, where served. NotImplementedError for one that
-        was named and is not."""
+        """Return the locations that caches keep: those of all modules, where served. NotImplementedError for a named
+        one that is not served."""
         kept = []
         for name, caches in self._interleaver.observers.items():
             why = self._locations.why_not(name)
@@ -241,7 +241,7 @@ class Serving:
     # --- at a stop --------------------------------------------------------------------------------------------------
 
     def _serve(self, standing: Standing) -> None:
-        """Hand what is here to all who wait for it, and put what they leave in its place."""
+        """Give present values to all who wait for them, and replace them by the results."""
         here: list[Values] = []
         value = torch.empty(0)
         for location in self._locations.at(standing.site):
@@ -261,7 +261,7 @@ class Serving:
             self._stepped.edit(here, [rows[number] for number in standing.lines])
 
     def _end(self) -> Any:
-        """Hand out the logits of a pass, as it would go on from its last stop."""
+        """Give out the logits of a pass, as it would end from its last stop."""
         self._require_unchanged()
         direct = all(mediator.batch_group is None for mediator in self._interleaver.mediators)
         asked = any(self._is_awaited(name) for name in self._locations.of_logits())
@@ -280,7 +280,7 @@ class Serving:
         return whole.filled(value)
 
     def _handed(self, location: Location, value: Tensor) -> Tensor:
-        """Hand a value to the workers that wait for it. Return it as they leave it."""
+        """Give a value to the workers that wait for it. Return the changed value."""
         last = location.of_head and self._generating
         part = value[:, -1:] if last else _turned(location, value)
         before = part.clone()
@@ -304,7 +304,7 @@ class Serving:
         return torch.cat([value[:, :-1], left], dim=1) if last else _turned(location, left)
 
     def _rows(self, standing: Standing, here: list[Values]) -> list[Values]:
-        """Return the values of all lines; those of a line that has ended are no numbers."""
+        """Return the values of all lines; NaN for a finished line."""
         there = dict(zip(standing.lines, here, strict=True))
         ended = np.full_like(here[0], np.nan)
         return [there.get(number, ended) for number in range(len(self._lines.tokens))]
@@ -318,7 +318,8 @@ class Serving:
                     f"engine: change it before another value is asked for, or change a copy."
                 )
 
-    # --- how often each location was come to ------------------------------------------------------------------------
+    # --- counts of each location's visits
+    # ------------------------------------------------------------------------------
 
     def _is_awaited(self, name: str) -> bool:
         waiting = any(
@@ -333,7 +334,7 @@ class Serving:
         self._interleaver.counts[name] = self._interleaver.counts.get(name, 0) + 1
 
     def _go_past(self, number: int) -> None:
-        """Count the locations up to this one that the pass did not stop at."""
+        """Count the locations up to this one that the pass skipped."""
         for name in self._locations.order[self._next : number]:
             self._count(name)
         self._next = max(self._next, number)
@@ -349,19 +350,19 @@ class Serving:
 
 
 def _column(drawn: Mapping[int, tuple[int, ...]], step: int, pad: int) -> Tensor:
-    """Return the token that each line has drawn in a pass; the padding where it had ended."""
+    """Return the token that each line has sampled in a pass; the padding for a finished one."""
     lines = sorted(drawn)
     return torch.tensor([drawn[line][step] if step < len(drawn[line]) else pad for line in lines])
 
 
 def _tensor_of(values: Values) -> Tensor:
-    """Return a tensor that counts how often it is changed, also where the caller is in inference mode."""
+    """Return a tensor that counts its changes, also where the caller is in inference mode."""
     with torch.inference_mode(mode=False):
         return to_tensor(values)
 
 
 def _turned(location: Location, value: Tensor) -> Tensor:
-    """Return a value in the order of axes that the other side has."""
+    """Return a value in the axis order of the other side."""
     return value.transpose(1, 2) if location.heads_first else value
 
 
@@ -371,7 +372,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _throw(mediator: Mediator, error: Exception) -> None:
-    """Raise an error in a worker, at the line of the user's where it waits."""
+    """Raise an error in a worker, at the user's line where it waits."""
     mediator.worker.parent = getcurrent()
     try:
         mediator.pending = mediator.worker.throw(error)

@@ -1,5 +1,5 @@
-"""A bridge of TransformerLens whose forwards run on a Djinn engine, and the comparison by which it is told which hook
-points the engine serves: those at which both have the same values on a line."""
+"""A bridge of TransformerLens whose forwards run on a Djinn engine, and the comparison that decides which hook points
+the engine serves: those at which both have the same values on a line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from djinn_jupyter.wire.nouns import AttentionName
 
 LINE: Final = 6  # tokens of the line on which both are compared
 LOGITS: Final = "logits"
-MASKED: Final = -1e30  # what is below is the mask of a score
+MASKED: Final = -1e30  # smaller values are the mask of a score
 CLOSE: Final = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.01}  # of the largest number of a value: rounding
 
 
@@ -46,8 +46,8 @@ REFUSED: Final = {
 
 
 class EngineBridge(TransformerBridge):  # type: ignore[misc]
-    """TransformerLens's bridge where forwards run on an engine: what would run or change only the copy of the model in
-    this process is refused (`REFUSED`)."""
+    """TransformerLens's bridge with forwards on an engine. Everything that would run or change only the copy of the
+    model in this process is refused (`REFUSED`)."""
 
     @property
     def original_model(self) -> Any:
@@ -55,8 +55,8 @@ class EngineBridge(TransformerBridge):  # type: ignore[misc]
         return self.__dict__["original_model"]
 
     def get_caching_hooks(self, names_filter: Any = None, *args: Any, **settings: Any) -> Any:
-        """Return a cache and its functions, as TransformerLens does; as in `run_with_cache` a point that is not served
-        is left out, unless it was named."""
+        """Return a cache and its functions, as TransformerLens does; as in `run_with_cache` an unserved point is left
+        out, unless it was named."""
         cache, forward, backward = super().get_caching_hooks(names_filter, *args, **settings)
         if isinstance(names_filter, str | list):
             return cache, forward, backward
@@ -75,7 +75,7 @@ class EngineBridge(TransformerBridge):  # type: ignore[misc]
         return super().generate_stream(*args, use_past_kv_cache=False, **settings)
 
     def enable_compatibility_mode(self, *args: Any, no_processing: bool = False, **settings: Any) -> None:
-        """Have the names of HookedTransformer. NotImplementedError unless the weights stay as they are."""
+        """Use the names of HookedTransformer. NotImplementedError unless the weights stay unchanged."""
         if not no_processing:
             raise NotImplementedError(
                 "enable_compatibility_mode: folding and centering, which change no probability, would change the copy "
@@ -87,7 +87,7 @@ class EngineBridge(TransformerBridge):  # type: ignore[misc]
         _serve_what_is_equal(self, self._driver)
 
     def to(self, *args: Any, print_details: bool = False, **settings: Any) -> EngineBridge:
-        """Return the bridge where it has this device and dtype. NotImplementedError for others."""
+        """Return the bridge if it has this device and dtype. NotImplementedError for others."""
         device, dtype, *_ = torch._C._nn._parse_to(*args, **settings)
         if device not in (None, torch.device("cpu")) or dtype not in (None, self.cfg.dtype):
             raise NotImplementedError(f"to: {REFUSED['_apply']}")
@@ -140,8 +140,8 @@ def boot_djinn(
 
 
 def _serve_what_is_equal(bridge: TransformerBridge, driver: DjinnDriver) -> None:
-    """Have the engine serve the hook points at which the bridge's own model has the same values on a line."""
-    points, there = bridge.hook_dict, _sites_of(driver.engine)  # in compatibility mode a point's own name is another
+    """Serve the hook points at which the bridge's own model has the same values as the engine on a line."""
+    points, there = bridge.hook_dict, _sites_of(driver.engine)  # in compatibility mode a point's own name differs
     names = {point.name for point in points.values()}
     found = hook_sites(bridge.cfg.n_layers, points).items()
     known = {points[name].name: site for name, site in found if site.site in there}
@@ -186,7 +186,7 @@ def _served(driver: DjinnDriver, theirs: Mapping[str, Tensor], close: float) -> 
 
 
 def _alike(theirs: Tensor, ours: Tensor, close: float) -> bool:
-    """Return whether two values are equal but for rounding; entries that are masked are so in both."""
+    """Return whether two values are equal up to rounding; masked entries must match."""
     if theirs.shape != ours.shape:
         return False
     seen = theirs.float() > MASKED

@@ -1,1 +1,1 @@
-"""Attribution patching: what a sweep would find, estimated from gradients."""
+"""Attribution patching: the effects of a sweep, estimated by gradients."""

@@ -1,1 +1,1 @@
-"""Circuits: scores of edges, and lines in which the edges outside of a circuit carry another line's values."""
+"""Circuits: scores of edges, and runs in which the edges outside a circuit carry another prompt's values."""

@@ -1,1 +1,1 @@
-"""Parts that several methods share: lines and metrics, and work that is spread over engines."""
+"""Parts that several methods share: prompts and metrics, and work that is spread over engines."""

@@ -1,1 +1,1 @@
-"""Collections, losses and splices: what runs over many prompts."""
+"""Collections, losses and splices: methods that run over many prompts."""

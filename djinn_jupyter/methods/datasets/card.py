@@ -1,4 +1,4 @@
-"""Collections in words: their sites and prompts, and their place."""
+"""Collections in words: their sites, prompts and folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def collected_lines(acts: Activations) -> str:
 
 
 def loss_lines(losses: Losses, rules: Sequence[str]) -> str:
-    """Return the mean and the perplexity, with the rules that held."""
+    """Return the mean and the perplexity, with the rules in force."""
     return "\n".join([repr(losses), *_shared(losses), *losses.notes, *(f"under rule {rule}" for rule in rules)])
 
 

@@ -1,4 +1,4 @@
-"""Data sets: activations of many prompts, written to files; losses of prompts, also with an SAE in a point's place."""
+"""Data sets: activations of many prompts, written to files; losses of prompts, also with an SAE in place of a point."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class CollectingMagics(Group):
         SESSION,
     )
     def djinn_loss(self, args: Namespace) -> None:
-        """Measure the loss of each token and the perplexity of the present line, or of other prompts.
-        The session's steering rules hold."""
+        """Measure the loss of each token and the perplexity of the present tokens, or of other prompts, under the
+        session's steering rules."""
         session = self.state.session(args.session)
         if args.prompts is not None and args.text_from is not None:
             raise UsageError("Give the text once: as --prompts or as --text-from.")

@@ -1,1 +1,1 @@
-"""Direct attribution: what each part of the model adds to a logit."""
+"""Direct attribution: the addition of each part of the model to a logit."""

@@ -17,7 +17,7 @@ SAID = "each module's output through the model's head, with the final norm's fac
 def attribution_view(
     read: Attribution, *, session: str | None = None, hover: bool = False, top: int | None = None
 ) -> View:
-    """Show the parts by layer and module, and the `top` largest of all; by default some where neurons are told."""
+    """Show the parts by layer and module, and the `top` largest of all; by default some where neurons are included."""
     rows, ends = read.rows(), read.ends()
     strongest = [(name, logit(value, signed=True)) for name, value in read.top(_count(read, top))]
     plain = [[str(layer), *("" if v is None else logit(v, signed=True) for v in values)] for layer, values in rows]

@@ -30,7 +30,7 @@ class DirectMagics(Group):
         literal=True,
     )
     def djinn_direct(self, args: Namespace) -> None:
-        """Tell what each layer, head or neuron adds to a logit at a prompt's end. Options first, then the prompt."""
+        """Show what each layer, head or neuron adds to a logit at a prompt's end. Options first, then the prompt."""
         if not args.metric:
             raise UsageError("A direct attribution needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         line = self._line(args)

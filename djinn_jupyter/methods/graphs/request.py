@@ -19,8 +19,8 @@ MOST_LOGITS: Final = 64
 
 
 class GraphRecipe(Frozen, frozen=True):
-    """All that makes the graph again: the request, with the tokens of its line in place of a session, the digest of
-    each transcoder by its site, and the rest as of edges."""
+    """Everything needed to compute the graph again: the request, with tokens in place of a session, the digest of each
+    transcoder by its site, and the rest as for edges."""
 
     asked: MakeGraph
     modules: tuple[tuple[str, Digest], ...]
@@ -33,10 +33,10 @@ class GraphMade(ReplyBase):
     """`edges` is float32 [targets, sources]: the direct effect of each source on each target. Targets are the
     `outputs`, whose shares of the influence are `weights`, then the features at `sites`, each at one of `positions`
     with its value in `values`. Sources are the same features, then the errors of each layer by position, then the
-    embeddings by position. Of each target, float64: `reached` is what it has by the model's own pass (of a feature
-    before its activation), `bias` what it has without any source, `summed` the bias with the effects of all sources,
-    also of the features that are not among `sites`; `active` counts all that are active. `layers` are those that have
-    a transcoder, in order; `texts` those of the tokens."""
+    embeddings by position. For each target, float64: `reached` is its value in the model's own pass (for a feature
+    before its activation), `bias` its value without any source, `summed` the bias plus the effects of all sources,
+    including features not in `sites`. `active` counts all active features. `layers` are the layers with a transcoder,
+    in order; `texts` are the tokens' texts."""
 
     outputs: tuple[str, ...]
     weights: tuple[float, ...]
@@ -60,11 +60,11 @@ class GraphMade(ReplyBase):
 
 
 class MakeGraph(SessionRequest[GraphMade], shared="write", changes=False, wakes_weights=True, whole_layers=True):
-    """Make the attribution graph of a line (Ameisen et al. 2025): direct effects between the active features of the
-    added transcoders named `module`, embeddings, errors and logits, with attention patterns and the scales of norms
-    held. Its outputs are the `metric` at the last position, or where there is none the most probable tokens' logits
-    less the mean of all: as few as have this `probability` together, at most `logits`. The effects on `features`
-    features are computed, those of most influence. The session must be empty; only its memory is used."""
+    """Make the attribution graph of a token sequence (Ameisen et al. 2025): direct effects between the active features
+    of the added transcoders named `module`, embeddings, errors and logits, with attention patterns and the scales of
+    norms held. Its outputs are the `metric` at the last position, or without one the most probable tokens' logits minus
+    the mean of all: the fewest that together have this `probability`, at most `logits`. The effects on the `features`
+    features with the most influence are computed. The session must be empty; only its memory is used."""
 
     line: LineSource
     module: ModuleName

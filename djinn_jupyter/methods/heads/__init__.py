@@ -1,1 +1,1 @@
-"""Heads: scores by where each attends, and the patterns of a line."""
+"""Heads: scores by where each attends, and the patterns of a token sequence."""

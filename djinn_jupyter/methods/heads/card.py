@@ -27,7 +27,7 @@ ROWS = 1024  # of the table of figures
 
 
 def scores_view(scores: HeadScores) -> View:
-    """Return a picture of each score, layers down and heads across, and the heads that have most."""
+    """Return a picture of each score, layers down and heads across, and the highest heads."""
     best = [[NAMES[kind], _looks(scores, kind), _best(scores, kind)] for kind in KINDS]
     notes = _cut(len(scores.layers), scores.heads)
     html = card(
@@ -42,7 +42,7 @@ def scores_view(scores: HeadScores) -> View:
 
 
 def patterns_view(patterns: HeadPatterns, session: str | None = None) -> View:
-    """Return all patterns of a line: a row for each layer, a picture for each head."""
+    """Return all patterns of a token sequence: a row for each layer, a picture for each head."""
     layers = ends(len(patterns.layers), LAYERS)
     heads = min(patterns.heads, HEADS)
     side = max(SMALLEST, min(LARGEST, WIDTH // heads - 4))
@@ -72,7 +72,7 @@ def patterns_view(patterns: HeadPatterns, session: str | None = None) -> View:
 
 
 def _cut(layers: int, heads: int) -> list[str]:
-    """Say which layers and heads are drawn where that is not all of them."""
+    """Return a note on the layers and heads drawn, if not all are."""
     of_heads = [f"the first {HEADS} of {heads} heads"] if heads > HEADS else []
     return [*of_heads, *ends_note("layers", ends(layers, LAYERS), layers)]
 

@@ -1,4 +1,4 @@
-"""Heads: scores of all of them in one request, all patterns of a line in one view; matrices of the model."""
+"""Heads: scores of all of them in one request, all patterns of a sequence in one view; matrices of the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HeadsMagics(Group):
         SESSION,
     )
     def djinn_heads(self, args: Namespace) -> None:
-        """Score all heads of the model by where they look: the previous token, a duplicate, what followed it."""
+        """Score all heads of the model by where they attend: the previous token, a duplicate, the token after it."""
         drawn = given(length=args.length, samples=args.samples, seed=args.seed)
         if args.patterns:
             if args.prompts is not None or args.adapter is not None or drawn:
@@ -55,6 +55,6 @@ class HeadsMagics(Group):
         KEEP,
     )
     def djinn_weight(self, args: Namespace) -> None:
-        """Read a matrix of the model by name, as the points have it: `x @ matrix` is the next point."""
+        """Read a matrix of the model by name, oriented like the points: `x @ matrix` is the next point."""
         matrix = self.state.engine.weight(args.name, rows=args.rows, columns=args.columns, fold_norm=args.fold_norm)
         self.keep_and_show(args, matrix, f"{args.name}: {list(matrix.shape)} {matrix.dtype}")

@@ -1,1 +1,1 @@
-"""Path patching: one edit between two places, through the paths that are named."""
+"""Path patching: one edit that only named receivers see."""

@@ -1,4 +1,4 @@
-"""`dj.path`: what one place tells another, with everything between held as it was (path patching)."""
+"""`dj.path`: the effect of one place on another, with everything between held fixed (path patching)."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def path(
     beside: Sequence[RemoteEngine] = (),
     on_progress: OnProgress | None = None,
 ) -> Grid:
-    """Return the metric of the line `clean` where one path carries another value: the sender has its value in the line
-    `corrupted`, or an `edit` such as `dj.zero()`, and the receivers alone see it; the outputs of attention and MLP
-    between them are those of the clean line, and everything behind the receivers follows from what they got (path
+    """Return the metric of the prompt `clean` where one path carries another value. The sender has its value on the
+    prompt `corrupted`, or an `edit` such as `dj.zero()`, and only the receivers see it. The outputs of attention and
+    MLP between them are those of the clean prompt, and everything after the receivers follows from their input (path
     patching, Wang et al. 2022; here MLPs between are frozen too).
 
-    A path is written "z.2[1] -> q.5[0]". Behind the arrow there may be several receivers, as "q.5[0], k.5[0]": inputs
-    of heads (q, k, v), of attention or an MLP (attn_in, mlp_in), a residual, or "logits", which is what the head of
-    the model reads. What the sender leaves open is swept: "z -> q.5[0]" over all layers and heads, "z.2" over the heads
-    of layer 2, "mlp_out" over layers; `over` names other axes, such as ("layer", "position").
+    A path is written "z.2[1] -> q.5[0]". After the arrow there may be several receivers, as "q.5[0], k.5[0]": inputs of
+    heads (q, k, v), of attention or an MLP (attn_in, mlp_in), a residual, or "logits", the input of the unembedding.
+    Whatever the sender leaves open is swept: "z -> q.5[0]" over all layers and heads, "z.2" over the heads of layer 2,
+    "mlp_out" over layers; `over` names other axes, such as ("layer", "position").
 
-    Lines, metrics, pairs, modes, the adapter, engines `beside` and the grid are as in `dj.sweep`, but that the clean
-    line is edited: cells are compared with `grid.clean`. A sender behind all receivers has the metric of the clean
-    line. UsageError; UnknownSite; InvalidCondition.
+    Prompts, metrics, pairs, modes, the adapter, engines `beside` and the grid are as in `dj.sweep`, except that the
+    clean prompt is edited: cells are compared with `grid.clean`. A sender after all receivers has the metric of the
+    clean prompt. UsageError; UnknownSite; InvalidCondition.
 
     >>> grid = dj.path(
     ...     engine,

@@ -1,1 +1,1 @@
-"""Sweeps: one edit at many places of a line, and a metric of the logits of each."""
+"""Sweeps: one edit at many places of a token sequence, and a metric of the logits of each."""

@@ -1,4 +1,4 @@
-"""A sweep as a picture: a cell for each place, tinted by how far its metric is from that of the unedited line; and a
+"""A sweep as a picture: a cell for each place, tinted by the difference of its metric from the unedited prompt's; and a
 table of the figures."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Pictured:
 
     @property
     def wide(self) -> list[str]:
-        """Notes on columns that the card does not draw; plain text draws fewer, and says so itself."""
+        """Notes on columns that the card does not draw; plain text draws fewer, and has its own note."""
         return ends_note("columns", range(len(self.names)), self.width)
 
     def parts(self, *, titled: bool) -> list[Html]:
@@ -85,7 +85,7 @@ class _Pictured:
 
     @property
     def _strongest(self) -> str:
-        """The name of the table of judged cells, which says where they have no interval."""
+        """The name of the table of judged cells, with a note where they have no interval."""
         return STRONGEST if len(self.grid.replies) >= FEWEST else f"{STRONGEST}; {NO_INTERVAL}"
 
     def _confirmed(self, name: Html | str) -> Html:
@@ -124,7 +124,7 @@ def _pictured(grid: Grid) -> _Pictured:
 
 def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str, str]], str]:
     """Return the values as a matrix (the mean over pairs), the names of its rows, those of its columns with a token
-    each, and what the columns are."""
+    each, and the kind of the columns."""
     values = grid.values.mean(axis=0) if grid.paired else grid.values
     over, places = (grid.over[1:], grid.places()[1:]) if grid.paired else (grid.over, grid.places())
     split = len(over) // 2 if grid.in_pairs else len(over) - 1
@@ -149,7 +149,7 @@ def _picture(of: _Pictured, base: float) -> Html:
 
 
 def _upright(name: Html) -> Html:
-    """Return the head of a column whose name is longer than a cell is wide."""
+    """Return the head of a column whose name is wider than a cell."""
     return element("th", name, scope="col", class_="dj-key")
 
 
@@ -184,7 +184,7 @@ def _legend(grid: Grid, base: float, most: float | None) -> Html:
 
 
 def _measured(grid: Grid) -> str:
-    """Return whose metric the colours are measured from; where one line alone was given it is neither of two."""
+    """Return the prompt whose metric is the reference of the colours; a single given prompt is neither of two."""
     return "the line's without the edit" if grid.clean is None else f"the {grid.into} line's"
 
 
@@ -198,7 +198,7 @@ def _facts(grid: Grid) -> list[tuple[str, str]]:
     found = [("corrupted" if grid.clean is not None else "unedited", _each(grid.corrupted, grid))]
     if grid.clean is not None:
         found.append(("clean", _each(grid.clean, grid)))
-    if not grid.replies[0].over:  # one cell, which a picture alone would not tell
+    if not grid.replies[0].over:  # one cell, which a picture alone would not show
         found.append(("edited", _each(grid.values, grid)))
     cells = grid.values.size // len(grid.metrics)
     finished = int(np.count_nonzero(~np.isnan(grid.values))) // len(grid.metrics)
@@ -241,7 +241,7 @@ def _judged(grid: Grid) -> list[list[str]]:
 
 
 def _largest(grid: Grid) -> list[list[str]]:
-    """Return a table of the cells that change the metric most, its head first; empty of pairs, which are judged."""
+    """Return a table of the cells that change the metric most, its head first; empty for pairs, which are judged."""
     if grid.paired:
         return []
     change = np.nan_to_num(grid.values.reshape(-1) - float(np.mean(grid.unedited)))
@@ -256,8 +256,8 @@ def _largest(grid: Grid) -> list[list[str]]:
 
 
 def _confirmed(grid: Grid) -> list[list[str]]:
-    """Return a table of the cells that were confirmed, the largest estimates first, its head first; of pairs the mean
-    over them. Empty where none was."""
+    """Return a table of the confirmed cells, the largest estimates first, its head first; for pairs the mean over them.
+    Empty without any."""
     changes = grid.confirmed
     if changes is None:
         return []
@@ -275,7 +275,7 @@ def _confirmed(grid: Grid) -> list[list[str]]:
 
 
 def _agreement(grid: Grid) -> str:
-    """Return the name of the table of cells that were confirmed."""
+    """Return the name of the table of confirmed cells."""
     found, count = grid.correlation, int(np.count_nonzero(~np.isnan(grid.confirmed)))
     how = "" if found is None else f": correlation {figure(found, 2)} over {plural(count, 'change')}"
     return f"estimates and exact changes{how}"
@@ -294,6 +294,6 @@ def _hovering(grid: Grid) -> Any:
 
 
 def _change(grid: Grid) -> NDArray[np.float64]:
-    """Return by how much each cell's metric is from the unedited line's; 0 where it was not computed."""
+    """Return the difference of each cell's metric from the unedited prompt's; 0 where it was not computed."""
     changed: NDArray[np.float64] = np.nan_to_num(_matrix(grid)[0] - float(np.mean(grid.unedited)))
     return changed

@@ -1,1 +1,1 @@
-"""engine."""
+"""The engine's side of added modules and adapters."""

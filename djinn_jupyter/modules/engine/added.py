@@ -1,4 +1,4 @@
-"""The bytes of tensors that clients add to an engine, in its budget. Knows no module and no adapter."""
+"""Tensors that clients add to an engine: modules and adapters, by person, and their bytes in the budget."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from djinn_jupyter.wire.texts import shown
 
 
 class AddedTensors:
-    """A part of the budget, by this name. It is never idle: what was added stays until it is removed."""
+    """A part of the budget, by this name. It is never idle: additions stay until they are removed."""
 
     def __init__(self, budget: Budget, name: str) -> None:
         self._budget, self.bytes_held = budget, 0
         budget.join(self, Part(name=name, held=lambda: self.bytes_held, idle=lambda: 0, release=lambda: 0))
 
     def draw(self, size: int) -> None:
-        """Draw bytes for tensors that come. Raises SlabFull."""
+        """Reserve bytes for tensors to come. Raises SlabFull."""
         self._budget.take(size, by=self)
         self.bytes_held += size
 
@@ -53,12 +53,12 @@ class AddedTensors:
         self.bytes_held -= size
 
 
-# The adapters that clients have added, by the person who added each and its name, and their bytes in the budget. Who
-# may compute with one is the person who added it, in sessions of theirs; None is the engine's own user.
+# The adapters that clients have added, by person and name, and their bytes in the budget. Only the person who added an
+# adapter may use it, in their own sessions; None is the engine's own user.
 
 MOST: Final = 256  # of one person
 ADAPTER_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-NONE: Final = ("off", "none")  # what the magic has for no adapter
+NONE: Final = ("off", "none")  # the magic's word for no adapter
 
 
 class AdapterTable(AddedTensors):
@@ -80,7 +80,7 @@ class AdapterTable(AddedTensors):
         return self._adapters.get((person, name))
 
     def find(self, person: str | None, name: str) -> HeldAdapter:
-        """Return the adapter of that name. Raises UsageError where there is none."""
+        """Return the adapter of that name. Raises UsageError for an unknown one."""
         found = self.get(person, name)
         if found is None:
             named = ", ".join(one.name for one in self.of(person)) or "none"
@@ -93,13 +93,13 @@ class AdapterTable(AddedTensors):
         self._adapters[person, adapter.name] = adapter
 
     def take_out(self, person: str | None, adapter: HeldAdapter) -> None:
-        """Forget an adapter that no session computes with, and let its tensors go."""
+        """Remove an adapter that no session uses, and free its tensors."""
         del self._adapters[person, adapter.name]
         self.give_back(adapter.bytes_held)
         adapter.let_go(f"The adapter {adapter.name} was removed.")
 
     def same(self, person: str | None, identity: AdapterIdentity) -> HeldAdapter | None:
-        """Return the adapter of that name where it is of the same files. UsageError where it is another."""
+        """Return the adapter of that name where it has the same files. UsageError where it is another."""
         there = self.get(person, identity.name)
         if there is not None and there.identity.digest != identity.digest:
             raise UsageError(
@@ -119,7 +119,7 @@ def require_name(name: str) -> None:
 
 
 def described(adapter: HeldAdapter, sessions: tuple[str, ...]) -> AdapterDescription:
-    """Return what an adapter is, and which sessions compute with it."""
+    """Return an adapter's description, with the sessions that use it."""
     own, paths = adapter.identity, [part.path for part in adapter.parts or ()]
     return AdapterDescription(
         name=own.name,
@@ -133,9 +133,9 @@ def described(adapter: HeldAdapter, sessions: tuple[str, ...]) -> AdapterDescrip
     )
 
 
-# The modules that clients have added: by the person who added each, its name and its layer. Each is a point derived
-# from another: its tap is that of the point, which it reads and writes as features. Who may see one is the person who
-# added it, in sessions of theirs; None is the engine's own user.
+# The modules that clients have added, by person, name and layer. Each is a point derived from another: its tap is that
+# point's tap, which it reads and writes as features. Only the person who added a module sees it, in their own sessions;
+# None is the engine's own user.
 
 NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 AXES: Final = "T F"  # positions, features: a lens reads none of these
@@ -168,7 +168,7 @@ class AddedModule:
         return Site(point=self.identity.name, layer=self.layer)
 
     def written(self, anatomy: Anatomy) -> Tap | str:
-        """Return the tap of the point that its values are put back into, or the reason why they are not."""
+        """Return the tap of the point to which its values are written back, or the reason why they are not."""
         match self.identity.form.kind:
             case "sae":
                 point = anatomy.resolve(self.at)
@@ -180,9 +180,10 @@ class AddedModule:
         return f"a {self.identity.form.kind.replace('_', ' ')} has no decoder"
 
     def tap_in(self, anatomy: Anatomy) -> Tap:
-        """Return the tap of its site, made of the point's; of a transcoder that is put back, that through its MLP."""
+        """Return the tap of its site, derived from the point's; for a transcoder that writes back, the tap through its
+        MLP."""
         point, written = anatomy.resolve(self.at), self.written(anatomy)
-        assert isinstance(point.layout, PositionLayout)  # refused otherwise when it was added
+        assert isinstance(point.layout, PositionLayout)  # else refused when it was added
         through = self.identity.form.kind in TRANSCODERS and isinstance(written, Tap)
         heads = point.layout.heads
         if heads is not None and self.at.selector is not None:
@@ -204,7 +205,7 @@ class AddedModule:
         )
 
     def _handed_on(self, anatomy: Anatomy) -> Iterator[Tap]:
-        """Yield the taps of later layers to which an edit of the features adds its rest."""
+        """Yield the taps of later layers to which an edit of the features adds its remaining part."""
         if self.identity.form.kind != "cross_layer_transcoder":
             return
         for layer in range(self.layer + 1, len(anatomy.layers)):
@@ -213,7 +214,7 @@ class AddedModule:
             yield replace(there, site=Site(point=f"{self.site} in {to.point}", layer=layer), handed_by=self.site)
 
     def is_that(self, other: ModuleIdentity) -> bool:
-        """True where both are the same files at the same point, edited in the same way."""
+        """True where both have the same files at the same point, edited in the same way."""
         return _of_files(self.identity) == _of_files(other)
 
     def describe(self, anatomy: Anatomy) -> AddedModuleDescription:
@@ -238,7 +239,7 @@ class AddedModule:
         )
 
     def _note(self, anatomy: Anatomy) -> str | None:
-        """Return what its files say of the place where it was trained, where that is another than it reads."""
+        """Return the place where its files say it was trained, if that is another than it reads."""
         trained = self.identity.form.trained_at
         if trained is None or _place(trained, anatomy) == self.at:
             return None
@@ -263,7 +264,7 @@ class ModuleTable(AddedTensors):
         return sum(one.identity.bytes_held for one in self.of(person) if one.held.arithmetic is not None)
 
     def new(self, person: str | None, identity: ModuleIdentity) -> AddedModule:
-        """Return a module to be added. One that was removed, and that stops still refer to, is there for them again."""
+        """Return a module to be added. A removed one that stops still refer to returns to them."""
         held = self._let_go.get((person, _of_files(identity)))
         return AddedModule(HeldModule(identity=identity) if held is None else held)
 
@@ -271,14 +272,14 @@ class ModuleTable(AddedTensors):
         return self._modules.get((person, name, layer))
 
     def put(self, person: str | None, module: AddedModule) -> None:
-        """Add a module, or put it in the place of one of its site."""
+        """Add a module, or replace the one at its site."""
         key = (person, module.identity.name, module.layer)
         if key not in self._modules and len(self.of(person)) >= MOST:
             raise UsageError(f"There are {MOST} added modules already, which is the limit: remove some.")
         self._modules[key] = module
 
     def take_out(self, person: str | None, module: AddedModule) -> None:
-        """Forget a module, and let its tensors go. Taps that stops still have say that it was removed."""
+        """Remove a module, and free its tensors. Taps in existing stops report the removal."""
         del self._modules[person, module.identity.name, module.layer]
         if module.held.arithmetic is not None:
             self.give_back(module.identity.bytes_held)
@@ -288,15 +289,15 @@ class ModuleTable(AddedTensors):
 
 @dataclass(frozen=True, slots=True)
 class SeenModules:
-    """The modules that a person's sessions see, and the adapters that they may compute with."""
+    """The modules that a person's sessions see, and the adapters that they may use."""
 
     table: ModuleTable
     adapters: AdapterTable
     person: str | None = None
 
     def tap(self, site: Site, anatomy: Anatomy) -> Tap | None:
-        """Return the tap of an added module's site; None where the site is none. Raises UnknownSite for a feature that
-        it does not have."""
+        """Return the tap of an added module's site; None for any other site. Raises UnknownSite for an unknown
+        feature."""
         if site.path is not None or site.layer is None or site.point in POINTS:
             return None
         module = self.table.find(self.person, site.point, site.layer)
@@ -338,8 +339,9 @@ def point_of(name: str, at: str, anatomy: Anatomy, inputs: int) -> Tap:
 
 
 def require_centering(anatomy: Anatomy) -> None:
-    """Raise UsageError where the values of the model, less their means, are not those that TransformerLens makes by
-    `center_writing_weights`: it centers what is written, which only a LayerNorm within or behind the layers ignores."""
+    """Raise UsageError where the values of the model, minus their means, differ from those that TransformerLens
+    makes by `center_writing_weights`: it centers what is written, which only a LayerNorm within or after the layers
+    ignores."""
     if sum(one.kind == "LayerNorm" and one.layer is None for one in anatomy.modules) != 1:
         raise UsageError(
             "The module's files have center_writing_weights, which is computed here for models whose one norm outside "
@@ -348,7 +350,7 @@ def require_centering(anatomy: Anatomy) -> None:
 
 
 def written_by_transcoder(own: ModuleIdentity, anatomy: Anatomy) -> Tap | str:
-    """Return the tap of what a transcoder computes in place of an MLP, or the reason why it is not put back."""
+    """Return the tap of what a transcoder computes in place of an MLP, or the reason why it is not written back."""
     at = parse_site(own.at)
     if at.point not in READ_BY_TRANSCODERS:
         return (
@@ -369,15 +371,15 @@ def written_by_transcoder(own: ModuleIdentity, anatomy: Anatomy) -> Tap | str:
 
 
 def write_site(own: ModuleIdentity, anatomy: Anatomy, layer: int) -> Site:
-    """Return where a transcoder writes in a layer: what its MLP makes. Where a norm stands between that and the
-    residual, `hook_mlp_out` of TransformerLens is what the norm makes."""
+    """Return where a transcoder writes in a layer: at the MLP's output. With a norm between that and the residual,
+    `hook_mlp_out` of TransformerLens is the norm's output."""
     behind = (own.form.written_at or "").endswith(".hook_mlp_out")
     return site_of(f"blocks.{layer}.hook_mlp_out" if behind else f"mlp_out.{layer}", anatomy)
 
 
 def through_layer(anatomy: Anatomy, at: Site, to: Site) -> Tap:
-    """Return the tap of what a layer has at a point beside what its MLP makes later. Raises UnknownSite where these are
-    not what modules of one layer are given and make, or of unlike shapes."""
+    """Return the tap of a layer's value at a point beside its MLP's later output. Raises UnknownSite where these are
+    not the input and output of one layer's modules, or have unlike shapes."""
     point, written = anatomy.resolve(at), anatomy.resolve(to)
     kinds = (point.kind, written.kind) == ("module_input", "module_output")
     if not kinds or point.within is not written.within:
@@ -395,13 +397,13 @@ def through_layer(anatomy: Anatomy, at: Site, to: Site) -> Tap:
 
 
 def written_width(own: ModuleIdentity, anatomy: Anatomy) -> int | None:
-    """Return the width of what a transcoder has to write, None where it is not put back."""
+    """Return the width of a transcoder's output, None where it is not written back."""
     written = written_by_transcoder(own, anatomy) if own.form.kind in TRANSCODERS else ""
     return written.width if isinstance(written, Tap) else None
 
 
 def _alike(one: Tap, other: Tap) -> bool:
-    """Return whether two taps have their positions along the same axes, and nothing but features beside."""
+    """Return whether two taps have their positions along the same axes, and only features besides."""
     shapes = [
         (tap.layout.position, tap.layout.batch) if isinstance(tap.layout, PositionLayout) else None
         for tap in (one, other)
@@ -411,14 +413,14 @@ def _alike(one: Tap, other: Tap) -> bool:
 
 
 def _place(spelling: str, anatomy: Anatomy) -> Site | None:
-    """Return the site that another tool's name spells; None where it is none that is known here."""
+    """Return the site that another tool's name spells; None for a name unknown here."""
     try:
         return trained_at(spelling, anatomy)
     except UnknownSite:
         return None
 
 
-# From the matrices of an adapter's files to products beside a model's modules: paths, shapes and numbers are checked
+# From the matrices of an adapter's files to products beside a model's modules. Paths, shapes and numbers are checked
 # first.
 
 FLOATING: Final = ("float32", "float16", "bfloat16", "float64")
@@ -435,7 +437,7 @@ class Fitted:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that its two matrices take on the device."""
+        """The bytes of its two matrices on the device."""
         return sum(math.prod(one.shape) for one in (self.given.down, self.given.up)) * self.dtype.itemsize
 
     def on_device(self) -> LowRank:
@@ -452,7 +454,7 @@ class Fitted:
 
 
 def fitted(forward: Forward, modules: Sequence[AdaptedModule]) -> list[Fitted]:
-    """Return where each part of an adapter goes. Raises UsageError where this is no adapter of the model."""
+    """Return the place of each part of an adapter. Raises UsageError where the adapter does not fit the model."""
     found = list(_found(forward, modules))
     twice = next((one for one in found if sum(other.module is one.module for other in found) > 1), None)
     if twice is not None:

@@ -1,4 +1,5 @@
-"""The normalizations of a module's input, as SAELens computes them (`saes/sae.py`), and the scale that undoes each."""
+"""The arithmetic of added modules and adapters. Input normalizations are those of SAELens (`saes/sae.py`), each with
+the scale that undoes it."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ EPSILON = 1e-5
 
 
 def normalized(x_TD: Tensor, form: ModuleForm) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the input of the encoder, and the scale [T, 1] and the shift [T, 1] by which a reconstruction of it is one
-    of x."""
+    """Return the input of the encoder, and the scale [T, 1] and the shift [T, 1] that turn a reconstruction of it into
+    one of x."""
     if not form.centered:
         return _scaled(x_TD, form.normalization)
     mean_T1 = x_TD.mean(-1, keepdim=True)
@@ -41,19 +42,19 @@ def _scaled(x_TD: Tensor, kind: Normalization) -> tuple[Tensor, Tensor | None, T
     return x_TD, None, None
 
 
-# Reading units of one value: heads or features, as tensors or, of a single one, as numbers.
+# Read units of one value: heads or features, as tensors or, for a single one, as numbers.
 
 Units = tuple[int, ...]
 
 
 class OfUnits(Protocol):
-    """Reads units of the value that it was made for."""
+    """Reads the units that it was made for."""
 
     def __call__(self, units: Units) -> Tensor:
-        """Return what they have of it, [T, m, ...]."""
+        """Return the units' numbers, [T, m, ...]."""
 
     def numbers(self, unit: Units) -> list[float] | None:
-        """Return what a single one has of it, a number for each position; None where it has several."""
+        """Return the numbers of a single unit, one for each position; None where it has several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ class UnitParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FeatureRows:
-    """The rows of some features in the encoder, and what belongs to these. Of one feature that is what its row makes
-    above a `floor` and else zero, `floor` is that number."""
+    """The encoder rows of some features, with their biases and thresholds. With a `floor` a single feature is its row's
+    product above that number and zero otherwise."""
 
     encoder_Dm: Tensor
     bias_m: Tensor
@@ -83,8 +84,8 @@ class FeatureRows:
 
 
 class Products:
-    """Features that are products of a value [T, D] with rows of an encoder, made `active`. Rows are those `kept`, else
-    cut out. The numbers of one feature have no tensors of their own: making these takes longer than the product."""
+    """Features that are products of a value [T, D] with rows of an encoder, made `active`. Rows are the `kept` ones, or
+    else are sliced. A single feature's numbers are not made tensors: making one takes longer than the product."""
 
     __slots__ = ("_active", "_before_T1", "_cut_out", "_kept", "_single", "_value_TD")
 
@@ -107,7 +108,7 @@ class Products:
         if floor is None:
             return self._active(rows, self._value_TD).flatten().tolist()
         torch.addmm(rows.bias_m, self._value_TD, rows.encoder_Dm, out=before_T1)
-        if self._single:  # as in generation, at every token
+        if self._single:  # as at every token of a generation
             number = before_T1.item()
             return [0.0 if number <= floor else number]
         return [0.0 if number <= floor else number for number in before_T1.flatten().tolist()]
@@ -120,12 +121,12 @@ class Products:
 
 Chosen = slice | list[int]
 
-KEPT: Final = 4096  # features whose rows are kept cut out
-FEW: Final = 4  # where less than a quarter of the features changed, the rows of these alone are multiplied
+KEPT: Final = 4096  # features whose rows are kept ready
+FEW: Final = 4  # where less than a quarter of the features changed, only their rows are multiplied
 
 
 def rows_of(units: Units) -> Chosen:
-    """Return units as an index. Of one unit, or several in a row, it is a slice, which copies nothing: an index of
+    """Return units as an index. A single unit, or several in a row, is a slice, which copies nothing: an index of
     numbers takes as long as the row's product itself."""
     in_a_row = len(units) > 0 and units == tuple(range(units[0], units[-1] + 1))
     return slice(units[0], units[-1] + 1) if in_a_row else list(units)
@@ -133,8 +134,8 @@ def rows_of(units: Units) -> Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dictionary:
-    """An SAE or a transcoder. A feature's row of the encoder is contiguous, so that one feature costs one row. Those of
-    `gate`, of a gated one, are the logarithm of the scale and the bias of the magnitude."""
+    """An SAE or a transcoder. A feature's row of the encoder is contiguous, so that one feature costs one row. In a
+    gated SAE, `gate` has the logarithm of the scale and the bias of the magnitude."""
 
     form: ModuleForm
     encoder_FD: Tensor
@@ -153,15 +154,14 @@ class Dictionary:
         return self._active(self._cut(slice(None)), self._given(x_TD))
 
     def reading(self, x_TD: Tensor) -> OfUnits:
-        """Return what reads the features of units. The rows of these alone are computed, except of a topk; what comes
-        before the rows is computed once."""
+        """Return the reader of the features of units. Only their rows are computed, except for topk; the steps before
+        the rows are computed once."""
         if self.form.activation == "topk":
             return UnitParts(partial(_columns, self.read(x_TD)))
         return Products(self._given(x_TD), self._kept, self._rows_of, self._active)
 
     def _rows_of(self, units: Units) -> FeatureRows:
-        """Return the rows of features, and keep that of a single one: a view, which takes as long to make as its
-        product."""
+        """Return the rows of features, and keep a single one: a view, which takes as long to make as its product."""
         rows = self._cut(rows_of(units))
         if len(units) == 1:
             if len(self._kept) >= KEPT:
@@ -170,7 +170,7 @@ class Dictionary:
         return rows
 
     def _floor(self, row: FeatureRows) -> float | None:
-        """Return the number above which a feature is what its row makes; None where it is something else."""
+        """Return the number above which a feature equals its row's product; None for other activations."""
         if row.gate is not None or self.form.activation == "topk":
             return None
         return 0.0 if row.threshold_m is None else max(0.0, row.threshold_m.item())
@@ -184,7 +184,7 @@ class Dictionary:
         )
 
     def _given(self, x_TD: Tensor) -> Tensor:
-        """Return what the encoder multiplies."""
+        """Return the encoder's input."""
         normed, _, _ = normalized(x_TD.to(self.encoder_FD.dtype), self.form)
         return normed - self.decoder_bias_O if self.form.subtracts_decoder_bias else normed
 
@@ -204,8 +204,8 @@ class Dictionary:
         return torch.zeros_like(measured).scatter_(-1, places, values.relu())
 
     def decode(self, x_TD: Tensor, features_TF: Tensor) -> Tensor:
-        """Return the reconstruction [T, O] that the features make of x; of a cross-layer transcoder, the part of it
-        that its own layer has of them."""
+        """Return the reconstruction [T, O] that the features make of x; for a cross-layer transcoder, its own layer's
+        part."""
         scale, shift = self._way_back(x_TD)
         made = self._written(features_TF) + self.decoder_bias_O
         made = made if self.skip_OD is None else made + linear(x_TD.to(self.encoder_FD.dtype), self.skip_OD)
@@ -213,7 +213,7 @@ class Dictionary:
         return made if shift is None else made + shift
 
     def difference(self, x_TD: Tensor, before_TF: Tensor, after_TF: Tensor) -> Tensor:
-        """Return what the reconstruction changes by where the features change so: biases cancel."""
+        """Return the change of the reconstruction for this change of the features: biases cancel."""
         scale, _ = self._way_back(x_TD)
         changed = after_TF - before_TF
         units = changed.any(0).nonzero().flatten()
@@ -222,7 +222,7 @@ class Dictionary:
         return made if scale is None else made * scale
 
     def handed_on(self, features_TF: Tensor) -> list[Tensor]:
-        """Return what features write [T, O] into each layer after their own."""
+        """Return what features write [T, O] into each later layer."""
         return [] if self.later_LFO is None else [features_TF @ decoder_FO for decoder_FO in self.later_LFO]
 
     def _way_back(self, x_TD: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -238,12 +238,12 @@ class Dictionary:
 
 
 def of_processed(module: Dictionary, gain_D: Tensor, offset_D: Tensor) -> Dictionary:
-    """Return the module that has of x the features which this one has of (x - offset) / gain, both float32. Its
-    reconstruction is one of x; what a transcoder writes stays."""
+    """Return the module with the same features of x as this one's of (x - offset) / gain, both float32. Its
+    reconstruction is one of x; a transcoder's output is unchanged."""
     dtype, encoder_FD = module.encoder_FD.dtype, module.encoder_FD.float() / gain_D
     bias_F, gate, decoder_FO, skip_OD = module.bias_F, module.gate, module.decoder_FO, module.skip_OD
     decoder_bias_O = module.decoder_bias_O
-    if not module.form.subtracts_decoder_bias:  # else b_dec has the offset
+    if not module.form.subtracts_decoder_bias:  # else b_dec includes the offset
         shift_F = encoder_FD @ offset_D
         bias_F = bias_F - shift_F
         gate = None if gate is None else (gate[0], (gate[1] - shift_F * gate[0].exp()).to(dtype))
@@ -265,7 +265,7 @@ def of_processed(module: Dictionary, gain_D: Tensor, offset_D: Tensor) -> Dictio
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Linear:
-    """A linear probe, or a tuned lens, which adds its result to x. Nothing of it is put back."""
+    """A linear probe, or a tuned lens, which adds its result to x. Nothing is written back."""
 
     weight_FD: Tensor
     bias_F: Tensor
@@ -276,7 +276,7 @@ class Linear:
         return self._made(x_TD.to(self.weight_FD.dtype), slice(None))
 
     def reading(self, x_TD: Tensor) -> OfUnits:
-        """Return what reads the columns of units; these alone are computed."""
+        """Return the reader of the columns of units; only these are computed."""
         given = x_TD.to(self.weight_FD.dtype)
         return UnitParts(lambda units: self._made(given, rows_of(units)))
 
@@ -292,9 +292,9 @@ def _columns(features_TF: Tensor, units: Units) -> Tensor:
 Arithmetic = Dictionary | Linear
 
 
-# A low-rank product beside linear modules (LoRA, Hu et al. 2021): added to what each makes, for the time of a pass.
-# The order of operations and the dtypes are PEFT's (`tuners/lora/layer.py`), so that the sums round alike. Between
-# passes nothing of the model is changed. Shapes: I inputs, O outputs, R rank.
+# A low-rank product beside linear modules (LoRA, Hu et al. 2021): added to the output of each during a pass. The order
+# of operations and the dtypes are PEFT's (`tuners/lora/layer.py`), so that sums round alike. Between passes the model
+# is unchanged. Shapes: I inputs, O outputs, R rank.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -308,7 +308,7 @@ class LowRank:
     factor: float
 
     def beside(self, base: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Return what `base` makes of x with the product added, in the dtype of what it makes."""
+        """Return the output of `base` for x plus the product, in the dtype of that output."""
         made = base(x, *args, **kwargs)
         product = functional.linear(functional.linear(x.to(self.down_RI.dtype), self.down_RI), self.up_OR)
         return (made + product * self.factor).to(made.dtype)
@@ -316,7 +316,7 @@ class LowRank:
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class HeldAdapter:
-    """An adapter that sessions refer to. `parts` are None where it is not there, and `missing` says so."""
+    """An adapter that sessions refer to. `parts` are None where it is not there, for the reason `missing`."""
 
     identity: AdapterIdentity
     parts: Sequence[LowRank] | None = None
@@ -335,16 +335,16 @@ class HeldAdapter:
         return self.parts
 
     def arrive(self, parts: Sequence[LowRank], size: int) -> None:
-        """Be there from now on."""
+        """Make the adapter present."""
         self.parts, self.bytes_held, self.missing = parts, size, None
 
     def let_go(self, missing: str) -> None:
-        """Be missing from now on, for the reason given."""
+        """Make the adapter missing, for the reason given."""
         self.parts, self.bytes_held, self.missing = None, 0, missing
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Have the model's modules compute with it inside this block."""
+        """Make the model's modules use it inside this block."""
         parts = self.present
         before = [vars(part.module).get("forward") for part in parts]
         try:
@@ -357,7 +357,7 @@ class HeldAdapter:
 
 
 def _restore(module: nn.Module, forward: Any) -> None:
-    """Give a module back the forward that it had as its own, or its class's."""
+    """Restore a module's own forward, or its class's."""
     if forward is None:
         vars(module).pop("forward", None)
     else:

@@ -1,4 +1,4 @@
-"""From a form and the tensors of a file to the arithmetic of a module: names, shapes and numbers are checked first."""
+"""From a form and the tensors of a file to the arithmetic of a module. Names, shapes and numbers are checked first."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def widths_of(form: ModuleForm, arrays: Mapping[str, Array]) -> tuple[int, int]:
-    """Return the widths before and after the module. Raises UsageError where its tensors are not those of its form, or
-    not of the shapes that this gives them."""
+    """Return the widths before and after the module. Raises UsageError where its tensors have other names or shapes
+    than its form requires."""
     names = _names(form, arrays)
     missing = [name for name in names if name not in arrays]
     unknown = sorted(set(arrays) - set(names))
@@ -97,7 +97,7 @@ def _require_possible(form: ModuleForm, inputs: int, features: int) -> None:
 
 
 def _unused(form: ModuleForm) -> str | None:
-    """Return the name of a field that is set and that the arithmetic of such a form does not read; None for none."""
+    """Return the name of a field that is set but unused by the arithmetic of such a form; None without one."""
     plain = ModuleForm(kind=form.kind, dtype=form.dtype)
     reads = {"kind", "dtype", "trained_at"}
     if form.kind not in LINEAR:
@@ -110,7 +110,7 @@ def _unused(form: ModuleForm) -> str | None:
 
 
 def require_layers(form: ModuleForm, arrays: Mapping[str, Array], layer: int, layers: int) -> None:
-    """Raise UsageError where a cross-layer transcoder has not one decoder for each layer from its own on."""
+    """Raise UsageError unless a cross-layer transcoder has one decoder for each layer from its own on."""
     if form.kind != "cross_layer_transcoder":
         return
     shape, wanted = arrays["W_dec"].shape, layers - layer
@@ -123,7 +123,7 @@ def require_layers(form: ModuleForm, arrays: Mapping[str, Array], layer: int, la
 
 
 def require_written(form: ModuleForm, arrays: Mapping[str, Array], width: int | None) -> None:
-    """Raise UsageError where a transcoder writes vectors of another width than the point has; None: it writes none."""
+    """Raise UsageError where a transcoder writes vectors of another width than the point's; None: it writes none."""
     written = arrays["W_dec"].shape[-1] if form.kind in TRANSCODERS else width
     if width is not None and written != width:
         raise UsageError(
@@ -138,7 +138,8 @@ def bytes_of(form: ModuleForm, arrays: Mapping[str, Array]) -> int:
 
 
 def on_device(name: str, array: Array, form: ModuleForm, device: torch.device) -> Tensor:
-    """Return a tensor of the module, in its dtype. Raises UsageError where numbers of it are not finite there."""
+    """Return a tensor of the module, in its dtype. Raises UsageError where numbers of it are not finite in that
+    dtype."""
     tensor = to_tensor(array).to(device=device, dtype=DTYPES[form.dtype])
     if not bool(torch.isfinite(tensor).all()):
         raise UsageError(f"{name} has NaN or infinity in {form.dtype}, so the module computes nothing of use.")

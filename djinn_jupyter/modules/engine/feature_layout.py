@@ -1,5 +1,5 @@
-"""The layout of a point as an added module sees it: its features are read from the point's value, and what an edit of
-them changes is written into it."""
+"""The layout of a point for an added module: its features are read from the point's value, and edits of them are
+written into it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from djinn_jupyter.wire.modules import ModuleIdentity
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class HeldModule:
-    """An added module that taps refer to. `arithmetic` is None where it was removed or is not there, and `missing` says
-    so."""
+    """An added module that taps refer to. `arithmetic` is None where it was removed or is not there, for the reason
+    `missing`."""
 
     identity: ModuleIdentity
     arithmetic: Arithmetic | None = None
@@ -31,18 +31,18 @@ class HeldModule:
         return self.arithmetic
 
     def arrive(self, arithmetic: Arithmetic) -> None:
-        """Be there from now on."""
+        """Make the module present."""
         self.arithmetic, self.missing = arithmetic, None
 
     def let_go(self, missing: str) -> None:
-        """Be missing from now on, for the reason given."""
+        """Make the module missing, for the reason given."""
         self.arithmetic, self.missing = None, missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FeatureLayout:
-    """`point` is the layout of the point's own value [T, D] or [T, H, D]. With its error term a position keeps what the
-    module does not reconstruct of it, so that one whose features stay keeps its bits."""
+    """`point` is the layout of the point's own value [T, D] or [T, H, D]. With its error term a position keeps the
+    reconstruction error, so that a position with unchanged features keeps its bits."""
 
     point: PositionLayout
     module: HeldModule
@@ -52,16 +52,16 @@ class FeatureLayout:
         return self.module.present.read(self._given(raw))
 
     def reading(self, raw: Tensor) -> OfUnits:
-        """Return what reads the features of units [T, m], which alone are computed."""
+        """Return the reader of the features of units [T, m], which computes only these."""
         return self.module.present.reading(self._given(raw))
 
     def _given(self, raw: Tensor) -> Tensor:
-        """Return what the module reads, [T, D]."""
+        """Return the module's input, [T, D]."""
         return self.point.read(raw).flatten(1)
 
     @property
     def written_width(self) -> int | None:
-        """The width of what features write; None of a module that writes nothing."""
+        """The width of what features write; None for a module that writes nothing."""
         dictionary = self.module.present
         return dictionary.decoder_FO.shape[1] if isinstance(dictionary, Dictionary) else None
 
@@ -77,7 +77,7 @@ class FeatureLayout:
         return dictionary.difference(x_TD, torch.zeros_like(features), alone).to(raw.dtype)
 
     def spliced(self, raw: Tensor, features: Tensor, met: Tensor | None, site: str) -> Tensor:
-        """Return a copy of `raw` in which the features are these; `met` are those read of it, None where none were."""
+        """Return a copy of `raw` with these features; `met` are the features read from it, or None."""
         dictionary, value = self.module.present, self.point.read(raw)
         assert isinstance(dictionary, Dictionary)  # others are not editable
         x_TD = value.flatten(1)
@@ -91,9 +91,9 @@ class FeatureLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ThroughLayout(FeatureLayout):
-    """The layout of a transcoder, whose raw value has what an MLP was given before what it made: its features are read
-    from the first `inputs` columns and written into the next `outputs`, at which `point` lies too. Of a cross-layer one
-    as many columns follow for each later layer, with what is added to what the MLP there makes."""
+    """The layout of a transcoder, whose raw value has the MLP's input before its output: features are read from the
+    first `inputs` columns and written into the next `outputs`, where `point` is too. A cross-layer transcoder has as
+    many more columns for each later layer, with what is added to the output of the MLP there."""
 
     inputs: int
     outputs: int
@@ -102,7 +102,7 @@ class ThroughLayout(FeatureLayout):
         return self.point.read(raw[..., : self.inputs])
 
     def spliced(self, raw: Tensor, features: Tensor, met: Tensor | None, site: str) -> Tensor:
-        """Return a copy of `raw` in which what the MLP made is what these features make of it."""
+        """Return a copy of `raw` in which the MLP's output is what these features make of it."""
         dictionary, x_TD = self.module.present, self._given(raw)
         assert isinstance(dictionary, Dictionary)
         keeps, first = self.module.identity.error_term, self.part(raw, 0)
@@ -122,12 +122,12 @@ class ThroughLayout(FeatureLayout):
         return torch.cat([raw[..., : self.inputs], *parts], -1)
 
     def part(self, raw: Tensor, number: int) -> Tensor:
-        """Return what the MLP made (0), or what is added to the output of that many layers later, a view."""
+        """Return the MLP's output (0), or what is added to the output of that many layers later, a view."""
         start = self.inputs + number * self.outputs
         return raw[..., start : start + self.outputs]
 
     def handed(self, raw: Tensor, number: int, there: Tensor) -> Tensor:
-        """Return a copy of the raw value `there`, at the MLP that many layers later, with what `raw` has for it added;
+        """Return a copy of the raw value `there`, at the MLP that many layers later, plus the part of `raw` for it;
         where that is zero the bits stay."""
         added, made = self.part(raw, number), there[..., -self.outputs :]
         sum_there = torch.where((added != 0).any(-1, keepdim=True), made + added, made)
@@ -135,6 +135,6 @@ class ThroughLayout(FeatureLayout):
 
 
 def _added(x_TD: Tensor, difference_TD: Tensor, changed_T: Tensor) -> Tensor:
-    """Return x plus the difference at the positions that changed: a zero added elsewhere would turn -0 to 0."""
+    """Return x plus the difference at changed positions: a zero added elsewhere would turn -0 to 0."""
     sum_TD = x_TD.to(torch.promote_types(x_TD.dtype, difference_TD.dtype)) + difference_TD
     return torch.where(changed_T[:, None], sum_TD, x_TD.to(sum_TD.dtype))

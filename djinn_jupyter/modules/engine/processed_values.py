@@ -1,7 +1,8 @@
-"""The arithmetic of an added module where its files say that it reads a model whose weights were processed.
+"""The arithmetic of an added module whose files say that it reads a model with processed weights.
 
-TransformerLens folds the weight and bias of a norm into the maps behind it, and the biases of values into that of the
-output (`fold_ln`, `fold_value_biases`). A module then reads (x - offset) / gain, which the model's own weights have.
+TransformerLens folds the weight and bias of a norm into the following maps, and the biases of values into the output's
+bias (`fold_ln`, `fold_value_biases`). A module then reads (x - offset) / gain, which follow from the model's own
+weights.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def arithmetic_of(form: ModuleForm, tensors: Mapping[str, Tensor], processed: Pr
 
 def processed_at(forward: Forward, form: ModuleForm, at: Site) -> Processed | None:
     """Return gain and offset [D], float32, None where the module reads the point's own value. Wakes the weights. Raises
-    UsageError, which names the field, where what it reads does not follow from that value."""
+    UsageError, which names the field, where its input does not follow from that value."""
     bare = form.norm_folded or (form.trained_at or "").endswith(NORMALIZED)
     field = "fold_value_biases" if form.value_biases_folded else "fold_ln" if form.norm_folded else NORMALIZED[1:]
     if not bare and not form.value_biases_folded:
@@ -66,8 +67,8 @@ def _of_norm(forward: Forward, form: ModuleForm, at: Site) -> Processed:
 
 
 def _of_values(forward: Forward, form: ModuleForm, at: Site) -> Processed | None:
-    """Return the biases of values, which are those of their means too where a head's weights add up to 1; None where
-    they are zero."""
+    """Return the biases of values, which their means share where a head's weights add up to 1; None where they are
+    zero."""
     anatomy, layer = forward.anatomy, at.layer or 0
     offset_Hd = WeightReader(forward).value_biases(layer, norm_folded=form.norm_folded).float()
     if not bool(offset_Hd.any()):

@@ -1,1 +1,1 @@
-"""files."""
+"""The files of modules and adapters, read and written without torch."""

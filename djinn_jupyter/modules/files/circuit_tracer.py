@@ -1,8 +1,8 @@
 """The files of circuit-tracer as a module's form: transcoders by layer (`layer_4.safetensors`), and a cross-layer
-transcoder (`W_enc_4.safetensors`, `W_dec_4.safetensors`), each layer of which is a module.
+transcoder (`W_enc_4.safetensors`, `W_dec_4.safetensors`), with a module for each layer.
 
-Names as in circuit-tracer (`transcoder/single_layer_transcoder.py`, `cross_layer_transcoder.py`,
-`utils/hf_utils.py`). The fields of `config.yaml` are read line by line.
+Names as in circuit-tracer (`transcoder/single_layer_transcoder.py`, `cross_layer_transcoder.py`, `utils/hf_utils.py`).
+The fields of `config.yaml` are read line by line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CONFIG: Final = FieldTable(
     computed=frozenset({"activation", "feature_input_hook", "feature_output_hook", "model_kind", "model_name"}),
     harmless=frozenset({"k", "repo_id", "revision", "scan", "scan_name", "subfolder", "transcoders"}),
     refused={},
-)  # `k` is of a topk, which is refused
+)  # `k` belongs to topk, which is refused
 KINDS: Final[dict[str, ModuleKind]] = {
     "transcoder_set": "transcoder", "cross_layer_transcoder": "cross_layer_transcoder",
 }  # fmt: skip
@@ -59,13 +59,14 @@ class LayerFiles:
 
 
 def layers_in(folder: Path) -> list[int]:
-    """Return the layers of which a folder has a transcoder, in order; none where it is no folder of circuit-tracer."""
+    """Return the layers for which a folder has a transcoder, in order; none where it is not a folder of
+    circuit-tracer."""
     found = (OF_LAYER.fullmatch(one.name) for one in folder.iterdir())
     return sorted({int(one["layer"]) for one in found if one is not None})
 
 
 def layer_of(path: Path) -> int | None:
-    """Return the layer that the name of a file says."""
+    """Return the layer in the name of a file."""
     named = OF_LAYER.fullmatch(path.name)
     return None if named is None else int(named["layer"])
 
@@ -123,7 +124,7 @@ def _require_computed(said: Mapping[str, str | None], kind: ModuleKind, tensors:
 
 
 def _named(kind: ModuleKind, layer: int, path: Path, tensors: Tensors) -> Iterator[tuple[str, Array]]:
-    """Yield the tensors of a file by the names that they have in a module."""
+    """Yield the tensors of a file by their names in a module."""
     for name, array in tensors.items():
         if kind == "cross_layer_transcoder":
             plain = name.removesuffix(f"_{layer}")
@@ -142,7 +143,7 @@ def _dtype(tensors: Tensors, path: Path) -> ModuleDtype:
 
 def _said(folder: Path) -> dict[str, str | None]:
     """Return the fields of config.yaml as texts, None for one without a value; none where there is no such file. Raises
-    UsageError for a line that is not of a field, and for a field that stands there twice."""
+    UsageError for an invalid line, and for a repeated field."""
     path, said, last = folder / CONFIGURATION, dict[str, str](), None
     if not path.is_file():
         return {}

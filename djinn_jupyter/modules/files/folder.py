@@ -1,4 +1,5 @@
-"""A folder of a module: that of SAELens, of Gemma Scope 2 or circuit-tracer, or module.json with module.safetensors."""
+"""A folder of a module in the format of SAELens, Gemma Scope 2 or circuit-tracer, or module.json with
+module.safetensors."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ EXAMPLE: Final = '{"kind": "probe", "dtype": "float32"}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleFolder:
-    """The contents of a folder, or of one layer's files in it. `digest` is of the bytes of these files. They say that
-    the module was trained on `model`; `unknown` are fields of theirs that nothing here knows, without a value."""
+    """The contents of a folder, or of one layer's files in it. `digest` is the digest of these files' bytes. According
+    to them the module was trained on `model`; `unknown` are their unknown fields, without values."""
 
     path: Path
     form: ModuleForm
@@ -41,8 +42,8 @@ class ModuleFolder:
 
 
 def read_folder(folder: Path, layer: int | None = None) -> ModuleFolder:
-    """Return the module in a folder, or in circuit-tracer's file of one layer. Of a folder that has one for each of
-    several layers it is that of `layer`. Raises UsageError where there is none, or one that cannot be computed here."""
+    """Return the module in a folder, or in circuit-tracer's file of one layer. A folder with several layers returns the
+    one of `layer`. Raises UsageError where there is none, or one that cannot be computed here."""
     if folder.is_file() and folder.suffix == ".safetensors":
         return _of_layer(folder, folder.parent, circuit_tracer.layer_of(folder))
     if not folder.is_dir():

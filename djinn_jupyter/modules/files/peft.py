@@ -76,8 +76,8 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFolder:
-    """The contents of a folder. `digest` is of the bytes of its files. They say that it was trained on `model`;
-    `unknown` are fields of theirs that nothing here knows, without a value."""
+    """The contents of a folder. `digest` is the digest of its files' bytes. According to them it was trained on
+    `model`; `unknown` are their unknown fields, without values."""
 
     path: Path
     modules: tuple[AdaptedModule, ...]
@@ -162,7 +162,7 @@ def _factor(config: Config, path: str, rank: float, alpha: float, down: Array, w
 
 
 def _of_modules(config: Config, kind: str, paths: Sequence[str], where: Path) -> dict[str, int | float]:
-    """Return the rank or alpha of each module: that of the first pattern that matches its end, else that of all."""
+    """Return the rank or alpha of each module: from the first pattern that matches its end, else the common one."""
     name, patterns = ("r", "rank_pattern") if kind == "rank" else ("lora_alpha", "alpha_pattern")
     by_pattern = config.get(patterns) or {}
     if not isinstance(by_pattern, dict):
@@ -186,14 +186,14 @@ def _number(value: Any, name: str, path: str, where: Path) -> int | float:
 
 
 def _names(pattern: str, path: str) -> bool:
-    """Return whether a plain name is that of a module: its whole path after ^, or the end of it."""
+    """Return whether a plain name is a module's: its whole path after ^, or the end of it."""
     words = pattern.removeprefix("^")
     return path == words or (words == pattern and path.endswith(f".{words}"))
 
 
 def targeted(config: Config, paths: Sequence[str], where: Path) -> list[str]:
-    """Return those modules of the weights' file that PEFT adapts by this config (`check_target_module_exists`). Raises
-    UsageError where there are none, or PEFT takes no such config."""
+    """Return the modules of the weights' file that PEFT adapts by this config (`check_target_module_exists`). Raises
+    UsageError where there are none, or PEFT rejects the config."""
     left_out = _excluded(config.get("exclude_modules"), paths, where)
     chosen = [path for path in _chosen(config, paths, where) if path not in left_out]
     if not chosen:

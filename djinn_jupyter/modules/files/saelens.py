@@ -1,4 +1,4 @@
-"""The fields of SAELens's cfg.json. Names are those of SAELens 6 (`saes/`, `config.py`) and of all versions before it,
+"""The fields of SAELens's cfg.json. Names are those of SAELens 6 (`saes/`, `config.py`) and of all earlier versions,
 whose files have the whole configuration of a training."""
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ MODEL: Final = FieldTable(
 
 
 # The folders of SAELens (cfg.json, sae_weights.safetensors) as a module's form. An option that is not computed here is
-# refused by its name. Names and defaults as in SAELens 6 (`saes/sae.py`, `loading/pretrained_sae_loaders.py`), those
-# of before 6.0 included.
+# refused by its name. Names and defaults as in SAELens 6 (`saes/sae.py`, `loading/pretrained_sae_loaders.py`),
+# including those before 6.0.
 
 Tensors = dict[str, Array]
 
@@ -143,7 +143,7 @@ ADVICE: Final = {"expected_average_only_in": FOLDED}
 
 
 def form_of(cfg: Mapping[str, Any], where: str) -> ModuleForm:
-    """Return the form that a cfg.json says; `where` is its path. Raises UsageError for what is not computed here."""
+    """Return the form in a cfg.json; `where` is its path. Raises UsageError for what is not computed here."""
     architecture, k = _architecture(cfg, where)
     kind, activation = ARCHITECTURES[architecture]
     _require_computed(cfg, kind, where)
@@ -176,13 +176,13 @@ def unknown_in(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def model_in(cfg: Mapping[str, Any], where: str) -> str | None:
-    """Return the name of the model that a cfg.json says it was trained on."""
+    """Return the name of the model in a cfg.json."""
     return _place(cfg, where, "model_name")
 
 
 def tensors_of(cfg: Mapping[str, Any], tensors: Tensors, where: str) -> Tensors:
-    """Return the tensors that are computed with: a scaling_factor of ones, as in files of before SAELens 3, is none.
-    Raises UsageError where the file and its cfg.json contradict each other, or need what is not computed here."""
+    """Return the tensors used: a scaling_factor of ones, as in files before SAELens 3, is dropped. Raises UsageError
+    where the file and its cfg.json contradict each other, or need what is not computed here."""
     factor = tensors.get(SCALE)
     if factor is None and cfg.get("finetuning_scaling_factor"):
         raise UsageError(f"{where} has finetuning_scaling_factor, which is not computed here; fold it into W_dec.")
@@ -198,7 +198,7 @@ def tensors_of(cfg: Mapping[str, Any], tensors: Tensors, where: str) -> Tensors:
 def _require_widths(cfg: Mapping[str, Any], tensors: Tensors, where: str) -> None:
     shapes = [tensors[name].shape for name in ALL if name in tensors and len(tensors[name].shape) == 2]
     if len(shapes) < len(ALL):
-        return  # the form says what is missing
+        return  # the form reports what is missing
     there = {"d_in": shapes[0][0], "d_sae": shapes[0][1], "d_out": shapes[1][1]}
     for name, width in there.items():
         if cfg.get(name) is not None and cfg[name] != width:
@@ -253,7 +253,7 @@ def _require_computed(cfg: Mapping[str, Any], kind: ModuleKind, where: str) -> N
 
 
 def _loaded(cfg: Mapping[str, Any], kind: ModuleKind, trained_at: str | None, where: str) -> dict[str, bool]:
-    """Return how the values that it reads differ from the model's, by the way that TransformerLens loaded it. Raises
+    """Return how the values that it reads differ from the model's, according to how TransformerLens loaded it. Raises
     UsageError where they differ in a way not computed here."""
     given = _said((cfg, _metadata(cfg)), (KWARGS,), where)
     if not isinstance(given or {}, dict):
@@ -274,14 +274,14 @@ def _loaded(cfg: Mapping[str, Any], kind: ModuleKind, trained_at: str | None, wh
 
 
 def _computed(loaded: str, point: str | None, kind: ModuleKind) -> bool:
-    """Return whether the values at a point of a model that was loaded in a way follow from the model's."""
+    """Return whether the values at a point of a model loaded in a way follow from the model's own."""
     wrong = SAE_HEAD_POINTS if loaded == "refactor_factored_attn_matrices" else ()
     return point in KNOWN and point not in wrong and (loaded != "center_writing_weights" or kind == "sae")
 
 
 def _trained_at(cfg: Mapping[str, Any], where: str) -> str | None:
-    """Return the place that the file names, with its head where it reads one alone. SAELens writes hook_mlp_in for a
-    transcoder of Gemma Scope 2, which reads behind the norm, as its hf_hook_name says."""
+    """Return the place that the file names, with its head where it reads only one. SAELens writes hook_mlp_in for a
+    transcoder of Gemma Scope 2, which reads after the norm, as its hf_hook_name says."""
     named, of_gemma = (
         _place(cfg, where, "hook_name", "hook_point"),
         gemma_scope.site_of(_place(cfg, where, "hf_hook_name")),
@@ -348,14 +348,14 @@ def _place(cfg: Mapping[str, Any], where: str, *names: str) -> str | None:
 
 
 def _named(cfg: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return that of several names by which a file says something."""
+    """Return which of several names a file uses."""
     places = (cfg, _metadata(cfg))
     return next(name for place in places for name in names if not CONFIG.is_unset(name, place.get(name)))
 
 
 def _said(places: Iterable[Mapping[str, Any]], names: Sequence[str], where: str) -> Any:
-    """Return what a file says by one of several names, in one of several places. Raises UsageError where it says two
-    things."""
+    """Return a file's value by one of several names, in one of several places. Raises UsageError where it has two
+    different values."""
     found = [place[name] for place in places for name in names if not CONFIG.is_unset(name, place.get(name))]
     if any(one != found[0] for one in found):
         raise UsageError(f"{where} contradicts itself: it has {names[0]} {' and '.join(map(short, found))}.")

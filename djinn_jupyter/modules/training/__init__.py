@@ -1,5 +1,5 @@
 """Modules trained on collected activations, in a process of its own that ends with the training. Knows no engine.
 
-An engine would share its turns and its device's memory with a training, and a kernel would load torch; here the number
-of threads and the algorithms are fixed, so that the same call has the same bits.
+In an engine a training would take turns and device memory, and in a kernel it would load torch. In its own process the
+number of threads and the algorithms are fixed, so that the same call has the same bits.
 """

@@ -1,4 +1,4 @@
-"""The process that trains: a job as JSON on its input, lines as JSON on its output, and its end."""
+"""The process that trains: a job as JSON on its input, lines as JSON on its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-SECONDS_BETWEEN: Final = 0.2  # of two lines on progress
+SECONDS_BETWEEN: Final = 0.2  # between two lines on progress
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ class _Reporter:
         self._said, self._ended = 0.0, False
 
     def end(self, *of_signal: object) -> None:
-        """Have the training end with the step that is under way."""
+        """End the training with the present step."""
         self._ended = True
 
     def __call__(self, done: int, of: int, loss: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Collections, folders and labels as they are given to a training."""
+"""Collections, folders and labels in the form of a training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GivenCollection = Activations | str | Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """Numbers, and where these are places among classes, their names."""
+    """Numbers, and the names of their classes where they are class indices."""
 
     numbers: tuple[float, ...]
     classes: tuple[str, ...]
@@ -33,7 +33,7 @@ class Labels:
 
 def labels_given(labels: object) -> Labels:
     """Return labels as numbers: texts, whole numbers and truth values are classes, in their order. Raises UsageError
-    for a mixture, for one class, and for what is no list."""
+    for a mixture, for one class, and for any other value than a list."""
     found = _listed(labels)
     kinds = {_kind(one) for one in found}
     if len(kinds) != 1 or None in kinds:
@@ -73,7 +73,7 @@ def collection_of(given: GivenCollection) -> Activations:
     return given if isinstance(given, Activations) else Activations(given)
 
 
-# The rows of a site in a collection: one for each position of each prompt that was kept, as float32; and their labels.
+# The rows of a site in a collection: one for each kept position of each prompt, as float32; and their labels.
 
 Numbers = np.ndarray[Any, Any]
 
@@ -103,7 +103,8 @@ def rows_of(collection: Activations, site: str) -> SiteRows:
 
 
 def labels_of(prompts_N: Numbers, labels: Sequence[float]) -> Numbers:
-    """Return the label of each row, of labels for each prompt or for each row. Raises UsageError for another number."""
+    """Return the label of each row, from labels for each prompt or for each row. Raises UsageError for another number
+    of labels."""
     prompts = int(prompts_N[-1]) + 1
     given: Numbers = np.asarray(labels, dtype=np.float64)
     if len(labels) == prompts:
@@ -117,16 +118,16 @@ def labels_of(prompts_N: Numbers, labels: Sequence[float]) -> Numbers:
 
 
 def _positions(collection: Activations) -> int:
-    """Return the positions that were kept of each prompt; 1 where all were, of prompts of any length."""
+    """Return the kept positions of each prompt; 1 where all were kept, for prompts of any length."""
     return 1 if collection.positions is None else len(collection.positions)
 
 
-# The recipe of a trained module, as JSON: the job, the collection and its model, the versions, and what came out.
+# The recipe of a trained module, as JSON: the job, the collection and its model, the versions, and the outcome.
 
 INTERRUPTED: Final = "interrupted"
-PLACES: Final = ("collection", "to", "head")  # paths of this machine say nothing on another
+PLACES: Final = ("collection", "to", "head")  # paths of this machine mean nothing on another
 NAMED: Final = ("model", "positions", "dtype", "mode", "seed")
-MOST_TOKENS: Final = 4096  # the prompts of larger collections are known by their digest alone
+MOST_TOKENS: Final = 4096  # larger collections keep only a digest of their prompts
 
 
 def provenance(
@@ -137,8 +138,8 @@ def provenance(
     processor: str,
     interrupted: Mapping[str, int] | None = None,
 ) -> bytes:
-    """Return the recipe of what the `library` (its name and version) has computed on the `processor`, and how many
-    steps were done of a training that was `interrupted`."""
+    """Return the recipe of what the `library` (its name and version) has computed on the `processor`, and for an
+    `interrupted` training the number of steps done."""
     asked = {name: value for name, value in msgspec.to_builtins(job).items() if name not in PLACES}
     note = collection.shards[0].note
     said = {
@@ -155,7 +156,7 @@ def provenance(
 
 
 def _is_plain(collection: Activations) -> bool:
-    """Return whether the engine's model was collected as it is, under no rule and no adapter."""
+    """Return whether the engine's model was collected without rules and adapters."""
     each = [shard.made for shard in collection.shards]
     return not any(made.rules or made.adapter or made.attention for made in each)
 

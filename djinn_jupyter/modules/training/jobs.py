@@ -1,4 +1,4 @@
-"""The jobs of the process that trains, one kind a module, and the lines that it answers with. Data alone."""
+"""The jobs of the process that trains, one for each kind of module, and its output lines. Data only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TrainingJob(Frozen, frozen=True, tag_field="job"):
 
 
 class SaeJob(TrainingJob, frozen=True, tag="sae"):
-    """An SAE of so many `features`, of which `active` fire at a row in the mean."""
+    """An SAE with so many `features`; on average `active` of them fire at a row."""
 
     features: int
     active: int
@@ -31,14 +31,14 @@ class SaeJob(TrainingJob, frozen=True, tag="sae"):
 
 
 class TranscoderJob(SaeJob, frozen=True, tag="transcoder"):
-    """A transcoder of as many features that makes the rows of the site `written` from those of `site`."""
+    """A transcoder with as many features that makes the rows of the site `written` from those of `site`."""
 
     written: str
 
 
 class ProbeJob(TrainingJob, frozen=True, tag="probe"):
-    """A linear probe. `labels` are numbers, one a prompt or one a row: of `classes`, their places in it; where there
-    are none, what the probe tells. A share of the prompts is `held_out` of the training."""
+    """A linear probe. `labels` are numbers, one a prompt or one a row: indices into `classes`, or without classes the
+    target values. A share of the prompts is `held_out` of the training."""
 
     labels: tuple[float, ...]
     classes: tuple[str, ...]
@@ -47,7 +47,7 @@ class ProbeJob(TrainingJob, frozen=True, tag="probe"):
 
 
 class SteeringJob(TrainingJob, frozen=True, tag="steering_vector"):
-    """A direction from the rows that are not positive to those that are; one a prompt or one a row."""
+    """A direction from the rows that are not positive to those that are; one label a prompt or one a row."""
 
     positive: tuple[bool, ...]
     method: Method
@@ -55,7 +55,7 @@ class SteeringJob(TrainingJob, frozen=True, tag="steering_vector"):
 
 
 class TunedLensJob(TrainingJob, frozen=True, tag="tuned_lens"):
-    """A translation to the residual `last`, whose logits come by the arrays in the file `head`, after a norm."""
+    """A translation to the residual `last`, whose logits follow from the arrays in the file `head`, after a norm."""
 
     last: str
     head: str

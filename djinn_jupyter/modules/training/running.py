@@ -1,6 +1,6 @@
-"""Steering vectors: a direction in which the positive rows differ from the others, as long as the difference of the
-means is along it, so that a coefficient of 1 moves the one mean as far as the other lies.
-"""
+"""Steering vectors and tuned lenses, and how a job is run. A steering vector is a direction in which the positive rows
+differ from the others, as long as the difference of the means along it, so that a coefficient of 1 moves one mean as
+far as the other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ from djinn_jupyter.modules.training.sae import train_sae, train_transcoder
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SteeringDirection:
-    """The vector, and where rows are read on it: 0 at the mean of the negative rows, 1 at that of the positive."""
+    """The vector, and the scale on which rows are read: 0 at the mean of the negative rows, 1 at the mean of the
+    positive rows."""
 
     vector_D: Tensor
     weight_1D: Tensor
@@ -57,7 +58,7 @@ class SteeringDirection:
 def direction(
     x_ND: Tensor, positive_N: Tensor, method: Method, penalty: float, report: Report = never
 ) -> SteeringDirection:
-    """Return the direction that a method finds. Raises UsageError where the means lie at one place along it."""
+    """Return the direction that a method finds. Raises UsageError where the means coincide along it."""
     x_ND = x_ND.double()
     low_D, high_D = x_ND[~positive_N].mean(0), x_ND[positive_N].mean(0)
     unit_D = _along(x_ND, positive_N, high_D - low_D, method, penalty, report)
@@ -82,8 +83,8 @@ def _along(x_ND: Tensor, positive_N: Tensor, apart_D: Tensor, method: Method, pe
 
 
 # Tuned lenses (Belrose et al. 2023, 2303.08112): an affine translation of a residual, x + x A^T + b, after which the
-# model's own head says the next token as it does after the last layer. It begins as the logit lens. Shapes: N rows, B
-# of a batch, D of the residual, V tokens.
+# model's own head predicts the next token as after the last layer. It begins as the logit lens. Shapes: N rows, B of a
+# batch, D of the residual, V tokens.
 
 MEASURED_ROWS = 4096
 
@@ -112,8 +113,8 @@ class Head:
 def train_lens(
     x_ND: Tensor, last_ND: Tensor, out_N: Tensor, job: TunedLensJob, report: Report
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Return the tensors of a lens trained on the rows that are not left out, and the divergence from the model's own
-    probabilities on those that are (on the others where none is), in nats: of the logit lens, and of this one."""
+    """Return the tensors of a lens trained on the rows that are not held out, and the divergence from the model's own
+    probabilities on the held-out rows (without any, on the others), in nats: of the logit lens, and of this one."""
     draw = torch.Generator().manual_seed(job.seed)
     head, seen = Head.of(job), (~out_N).nonzero().flatten()
     scale = float(x_ND.norm(dim=1).mean()) or 1.0
@@ -155,7 +156,7 @@ Contents = tuple[dict[str, bytes], dict[str, float]]
 
 
 def run(job: AnyJob, report: Report) -> None:
-    """Train, and write the folder, of a training that the `report` ends with how far it came. Raises UsageError and
+    """Train, and write the folder, also of a training that the `report` ends early. Raises UsageError and
     StorageFailed, with nothing written."""
     report = last = Remembered(report)
     torch.set_num_threads(job.threads)
@@ -188,7 +189,7 @@ def _contents(job: SaeJob | ProbeJob | SteeringJob, rows: CollectedRows, model: 
 
 
 def _of_steering(rows: CollectedRows, job: SteeringJob, report: Report) -> Contents:
-    """Return a probe that reads how far rows are along the direction, and beside it the vector itself."""
+    """Return a probe that reads rows along the direction, and the vector itself."""
     positive_N = labels_of(rows, job.positive).bool()
     found = direction(rows.values_ND, positive_N, job.method, job.penalty, report)
     files = _declared("probe", {"weight": found.weight_1D, "bias": found.bias_1}, job.site)
@@ -231,5 +232,5 @@ def _json(declared: Mapping[str, Any]) -> bytes:
 
 
 def _file(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the file of some tensors: the same values are the same bytes."""
+    """Return the file of some tensors: the same values give the same bytes."""
     return save({name: tensor.detach().to(torch.float32).contiguous().numpy() for name, tensor in tensors.items()})

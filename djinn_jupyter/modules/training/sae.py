@@ -1,9 +1,9 @@
 """An SAE with a top-k over the batch (BatchTopK, Bussmann et al. 2024, 2412.06410), saved as a JumpReLU with the
-threshold by which as many features fire (2407.14435): one feature then costs its own row and no ranking.
+threshold at which as many features fire (2407.14435): one feature then costs its own row and no ranking.
 
-Features that have not fired for long learn from what the others leave (the auxiliary loss of 2406.04093). A transcoder
-(2406.11944) is trained likewise: it reads one point and makes another. Shapes: B rows of a batch, D features of the
-point that is read, O of that which is made (of an SAE the same), F of the module.
+Features that have not fired for long learn from the residual error of the others (the auxiliary loss of 2406.04093). A
+transcoder (2406.11944) is trained likewise: it reads one point and makes another. Shapes: B rows of a batch, D features
+of the input point, O of the output point (the same for an SAE), F of the module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from djinn_jupyter.modules.training.jobs import SaeJob, TranscoderJob
 from djinn_jupyter.modules.training.probes import Report
 
 SILENT_STEPS: Final = 100  # a feature that has not fired for so many is dead
-DEAD_SHARE: Final = 1 / 32  # of their loss in the whole
+DEAD_SHARE: Final = 1 / 32  # the weight of their loss
 WARM_UP: Final = 0.05  # the share of the steps in which the rate rises
 FALL: Final = 0.2  # in which it falls
 MEASURED_ROWS: Final = 8192
@@ -28,7 +28,7 @@ MEASURED_ROWS: Final = 8192
 
 @dataclass(slots=True, eq=False)
 class DictionaryWeights:
-    """The module in training, of rows divided by their mean length; `same` where it makes what it reads."""
+    """The module in training, for rows divided by their mean length; `same` where it reconstructs its input."""
 
     encoder_FD: Tensor
     bias_F: Tensor
@@ -40,17 +40,17 @@ class DictionaryWeights:
         return [self.encoder_FD, self.bias_F, self.decoder_FO, self.decoder_bias_O]
 
     def given(self, x_BD: Tensor) -> Tensor:
-        """Return what the encoder is given: of an SAE what its bias does not make."""
+        """Return the encoder's input: for an SAE without its decoder's bias."""
         return x_BD - self.decoder_bias_O if self.same else x_BD
 
     def before(self, x_BD: Tensor) -> Tensor:
-        """Return what the encoder makes of rows, before it is decided which features fire."""
+        """Return the encoder's output before the choice of the firing features."""
         return linear(self.given(x_BD), self.encoder_FD, self.bias_F).relu()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRows:
-    """Rows that are read, and those that are to be made of them, each divided by its scale."""
+    """Input rows and target rows, each divided by its scale."""
 
     read_ND: Tensor
     made_NO: Tensor
@@ -100,7 +100,7 @@ def _trained(
 
 @torch.no_grad()
 def _drawn(rows: TrainingRows, features: int, draw: torch.Generator, *, same: bool) -> DictionaryWeights:
-    """Return weights to begin with: directions at random; those of an SAE are read as they are written."""
+    """Return initial weights: random directions; an SAE's encoder starts as its decoder's transpose."""
     decoder_FO = _directions(features, rows.made_NO.shape[1], draw)
     encoder_FD = decoder_FO.clone() if same else _directions(features, rows.read_ND.shape[1], draw)
     return DictionaryWeights(encoder_FD, torch.zeros(features), decoder_FO, rows.made_NO.mean(0), same)
@@ -132,12 +132,12 @@ def _descend(
 
 
 def _share(done: float) -> float:
-    """Return the share of the rate when a share of the steps is done."""
+    """Return the share of the rate after a share of the steps."""
     return min(1.0, (done + 0.001) / WARM_UP, (1 - done) / FALL)
 
 
 def _loss(weights: DictionaryWeights, rows: TrainingRows, active: int, dead_F: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss of a batch, and which features fired."""
+    """Return the loss of a batch, and the features that fired."""
     before_BF = weights.before(rows.read_ND)
     features_BF = before_BF * (before_BF > _threshold(before_BF.detach(), active))
     left_BO = rows.made_NO - (features_BF @ weights.decoder_FO + weights.decoder_bias_O)
@@ -148,7 +148,7 @@ def _loss(weights: DictionaryWeights, rows: TrainingRows, active: int, dead_F: T
 
 
 def _loss_of_dead(weights: DictionaryWeights, x_BD: Tensor, left_BO: Tensor, dead_F: Tensor) -> Tensor:
-    """Return how badly the strongest dead features of each row make what the others left."""
+    """Return how badly the strongest dead features of each row make the residual error of the others."""
     rows_FD = weights.encoder_FD[dead_F]
     given_BD = x_BD - weights.decoder_bias_O.detach() if weights.same else x_BD
     before = linear(given_BD, rows_FD, weights.bias_F[dead_F])
@@ -158,14 +158,14 @@ def _loss_of_dead(weights: DictionaryWeights, x_BD: Tensor, left_BO: Tensor, dea
 
 
 def _threshold(before_BF: Tensor, active: int) -> Tensor:
-    """Return the value above which `active` features a row fire, in the mean over the rows."""
+    """Return the value above which on average `active` features a row fire."""
     count = min(active * len(before_BF), before_BF.numel() - 1)
     return before_BF.flatten().topk(count + 1, sorted=False).values.min()
 
 
 @torch.no_grad()
 def _keep_lengths(decoder_FO: Tensor, adam: torch.optim.Adam) -> None:
-    """Step, with rows of the decoder as long as they are: 1."""
+    """Step, and reset the decoder's rows to length 1."""
     assert decoder_FO.grad is not None
     decoder_FO.grad -= (decoder_FO.grad * decoder_FO).sum(1, keepdim=True) * decoder_FO
     adam.step()
@@ -173,7 +173,7 @@ def _keep_lengths(decoder_FO: Tensor, adam: torch.optim.Adam) -> None:
 
 
 def _unscaled(weights: DictionaryWeights, scales: tuple[float, float], threshold: Tensor) -> dict[str, Tensor]:
-    """Return the tensors for rows as they are, whose features are as much larger as what they make."""
+    """Return the tensors for unscaled rows, whose features scale with the output."""
     read, made = scales
     return {
         "W_enc": weights.encoder_FD.detach().T.contiguous() * (made / read),
@@ -185,8 +185,8 @@ def _unscaled(weights: DictionaryWeights, scales: tuple[float, float], threshold
 
 
 def _figures(tensors: dict[str, Tensor], rows: TrainingRows, *, same: bool) -> dict[str, float]:
-    """Return the share of the variance that the module explains, its active features a row, and the share that never
-    fire, on rows of the collection."""
+    """Return the explained share of the variance, the active features a row, and the share that never fire, on rows of
+    the collection."""
     given_BD = rows.read_ND - tensors["b_dec"] if same else rows.read_ND
     before_BF = (given_BD @ tensors["W_enc"] + tensors["b_enc"]).relu()
     features_BF = before_BF * (before_BF > tensors["threshold"])

@@ -71,7 +71,7 @@ def _load(options: argparse.Namespace) -> int:
 
 
 def _flags(identity: Identity) -> list[str]:
-    """Return the flags by which a load means the engine of this identity."""
+    """Return the flags with which a load means the engine of this identity."""
     told = ("--model=", "--random-seed=0", "--copy=1", "--tensor-parallel=1")  # by the model's name, and by default
     return [word for word in words_of(identity) if not word.startswith(told)]
 

@@ -1,4 +1,4 @@
-"""`djinn hub`: the service that a JupyterHub starts, so that its users' servers are admitted to this user's engines."""
+"""`djinn hub`: the service that a JupyterHub starts, which admits its users' servers to this user's engines."""
 
 from __future__ import annotations
 

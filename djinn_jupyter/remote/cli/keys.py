@@ -1,4 +1,4 @@
-"""`djinn key`: draw a key of one's own, admit persons to one's engines, and trust the engines of another machine."""
+"""`djinn key`: draw an own key, admit persons to own engines, and trust the engines of another machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`djinn people` and `djinn quota`: who is at the engines of this machine, what each has, and what each may have."""
+"""`djinn people` and `djinn quota`: the persons at the engines of this machine, their use, and their limits."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""Engines on the machines of a Ray cluster: placed there, found by model, let go. The only folder that imports Ray."""
+"""Engines on the machines of a Ray cluster: placed there, found by model, released. The only folder that imports
+Ray."""

@@ -26,8 +26,7 @@ def alive() -> list[Machine]:
 
 
 def named(name: str) -> Machine:
-    """Return the machine of that name. UsageError, which says the names that there are, where none or several have
-    it."""
+    """Return the machine of that name. UsageError, with the known names, where none or several have it."""
     found = [one for one in alive() if name in (one["NodeID"], one["NodeManagerHostname"], one["NodeManagerAddress"])]
     if len(found) != 1:
         known = ", ".join(f"{one['NodeManagerHostname']} ({one['NodeManagerAddress']})" for one in alive())
@@ -36,7 +35,7 @@ def named(name: str) -> Machine:
 
 
 def names() -> tuple[str, ...]:
-    """Return a name of each machine that no other one has: its host name, or its address where others share that."""
+    """Return a unique name of each machine: its host name, or its address where others share that."""
     hosts = Counter(one["NodeManagerHostname"] for one in alive())
     found = (
         one["NodeManagerHostname"] if hosts[one["NodeManagerHostname"]] == 1 else one["NodeManagerAddress"]
@@ -56,7 +55,7 @@ def closed() -> set[str]:
 
 
 def free() -> dict[str, Mapping[str, float]]:
-    """Return what each machine, by Ray's number, has that nothing uses now."""
+    """Return each machine's free resources, by Ray's number."""
     found: dict[str, Mapping[str, float]] = state.available_resources_per_node()
     return found
 
@@ -72,7 +71,7 @@ def _spelled(name: str, amount: float) -> str:
     return f"{amount:g} {name}{'s' if name in ('CPU', 'GPU') and amount != 1 else ''}"
 
 
-# Fingerprints of machines: the circumstances, besides its options, from which the bits of an engine follow.
+# Fingerprints of machines: the properties, besides its options, that determine the bits of an engine.
 
 ANSWER_SECONDS: Final = 60.0
 _COMPARED: Final = ("torch", "transformers", "djinn-jupyter")
@@ -83,7 +82,7 @@ def of_this_machine() -> dict[str, str]:
 
 
 def difference(here: Mapping[str, str], machine: Machine, other: Machine) -> str | None:
-    """Return in which an engine's machine, whose own fingerprint is `here`, and another one differ; None where their
+    """Return the difference between an engine's machine, with the fingerprint `here`, and another one; None where their
     bits are the same."""
     own, there = {**here, "GPU": _card(machine)}, {**_asked(other), "GPU": _card(other)}
     differs = [f"{name} ({own[name]} here, {there[name]} there)" for name in own if own[name] != there[name]]
@@ -104,8 +103,8 @@ def _card(machine: Machine) -> str:
     return next(found, "none").removeprefix("accelerator_type:")
 
 
-# A free place for an engine, which Ray is asked for and holds, so that nothing else takes it while the engine puts its
-# sessions away. Sums of our own over free resources would be a second scheduler, wrong where Ray's rules are others.
+# A free place for an engine, which Ray holds on request, so that nothing else takes it while the engine stores its
+# sessions. Our own sums over free resources would be a second scheduler, wrong where Ray's rules differ.
 
 HOLD_SECONDS: Final = 10.0
 _NAMED: Final = 4  # machines, in a sentence
@@ -113,7 +112,7 @@ _NAMED: Final = 4  # machines, in a sentence
 
 @contextmanager
 def held(needs: Mapping[str, float]) -> Iterator[bool]:
-    """Yield whether Ray holds a place that has so much, until the end of the block."""
+    """Yield whether Ray holds a place with so much, until the end of the block."""
     wanted = {name: much for name, much in needs.items() if much}
     if not wanted:
         yield True
@@ -126,7 +125,7 @@ def held(needs: Mapping[str, float]) -> Iterator[bool]:
 
 
 def spell_free(others: list[Machine], needs: Mapping[str, float]) -> str:
-    """Write what those machines have free of the resources that are needed: `gpu-4 has 0 CPUs, gpu-5 1 CPU`."""
+    """Spell those machines' free part of the needed resources: `gpu-4 has 0 CPUs, gpu-5 1 CPU`."""
     free_place = free()
     said = [
         f"{one['NodeManagerHostname']} ({one['NodeManagerAddress']}) has "

@@ -5,10 +5,11 @@
     ID.arrived    renamed by that one: the session is there
     ID.stayed     renamed by the one that it leaves: the session is where it was; an empty file
 
-Of two renamings of one file one succeeds, so at each moment the session is one engine's. Each has noted the move in its
-journal before (`Moving`), and one that was killed looks here when it begins anew. Where there is no file, an engine has
-noted the move and not written it yet, or both know of the decision: the session is with the one that has it. A session
-that stays before another engine has begun to take it in leaves no file: no journal but its own knows of the move.
+Of two renamings of one file one succeeds, so at each moment the session belongs to one engine. Each engine has first
+recorded the move in its journal (`Moving`), and a killed one checks here when it starts again. Without a file, an
+engine has recorded the move and not written it yet, or both know the decision: the session is with the engine that has
+it. A session that stays before another engine has begun to take it in leaves no file: no journal but its own has the
+move.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ _ARRIVING: Final = ".arriving"
 
 
 class MoveFolder:
-    """The folder that the engines between which sessions move share. The first move creates it."""
+    """The folder shared by the engines between which sessions move. The first move creates it."""
 
     def __init__(self, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
         self.folder = folder
         self._files = CheckpointFolder(folder, identity, device)
-        self._ended: set[str] = set()  # moves that were decided here, also where no file tells
+        self._ended: set[str] = set()  # moves that were decided here, also where no file shows it
 
     def write(
         self, move: str, image: SessionImage, described: CheckpointDescription, abandoned: threading.Event
     ) -> int:
-        """Write a session, whole and to the disk; return the bytes. Raises StorageFailed, UsageError for a move of that
-        name that was decided."""
+        """Write a session, complete and durable; return the bytes. Raises StorageFailed, UsageError for a decided move
+        of that name."""
         if move in self._ended or any(self._path(move, f".{decision}").exists() for decision in _DECISIONS):
             raise UsageError("The move of this name has ended already; draw another.")
         return self._files.save(move, image, described, replace=False, abandoned=abandoned)[0].bytes_stored
 
     def read(self, move: str) -> SessionImage:
-        """Return the session of a move. Raises UsageError where it is not there any more, or this engine does not see
-        that folder; CheckpointRefused."""
+        """Return the session of a move. Raises UsageError where it is no longer there, or this engine does not see that
+        folder; CheckpointRefused."""
         path = self._path(move, SUFFIX)
         if not path.is_file():
             raise UsageError(
@@ -63,8 +64,8 @@ class MoveFolder:
         return self._files.read(path).image
 
     def begin_arrival(self, move: str) -> None:
-        """Have the session wait for this engine alone, to the disk. Raises IllegalMove where the move was given up or
-        another engine takes the session in, StorageFailed."""
+        """Reserve the session for this engine, durably. Raises IllegalMove where the move was cancelled or another
+        engine takes the session in, StorageFailed."""
         try:
             self._path(move, SUFFIX).rename(self._path(move, _ARRIVING))
             force_names(self.folder)
@@ -74,8 +75,8 @@ class MoveFolder:
             raise self._not_noted(error) from error
 
     def decide(self, moving: Moving) -> bool:
-        """Decide that the session is with the engine that has this end of the move, if nothing was decided. Return
-        whether it is. Raises StorageFailed."""
+        """Decide that the session is with the engine at this end of the move, if nothing was decided. Return whether it
+        is. Raises StorageFailed."""
         try:
             with suppress(FileNotFoundError):  # it was decided
                 self._stay(moving.move) if moving.end == "leaves" else self._arrive(moving.move)
@@ -90,7 +91,7 @@ class MoveFolder:
         self._path(move, _ARRIVING).rename(self._path(move, ".arrived"))
 
     def _stay(self, move: str) -> None:
-        """Have the session stay, with a file for the engine that has noted to take it in, if one may have."""
+        """Keep the session here, with a file for the engine that has recorded to take it in, if one may have."""
         try:
             self._path(move, SUFFIX).unlink()
         except FileNotFoundError:
@@ -101,7 +102,7 @@ class MoveFolder:
         return StorageFailed(f"A move could not be noted in {self.folder}: {error.strerror or error}.")
 
     def forget(self, move: str) -> None:
-        """Remove what is left of a move, once an engine without the session has forgotten it on the disk too."""
+        """Remove the remains of a move, once an engine without the session has durably forgotten it."""
         for suffix in (SUFFIX, _ARRIVING, ".arrived", ".stayed"):
             self._path(move, suffix).unlink(missing_ok=True)
         self._ended.discard(move)

@@ -1,4 +1,4 @@
-"""The places where sessions wait between two engines: a folder that both have, or a store that both were given."""
+"""The places where sessions wait between two engines: a shared folder, or a store that both were given."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from djinn_jupyter.wire.nouns import CheckpointDescription
 
 
 class Moves(Protocol):
-    """The sessions that wait in one place, and what was decided of each move. `write` and `read` may take long, and are
-    called in a thread of their own. Methods raise StorageFailed where the place does not do what it is asked."""
+    """The sessions that wait in one place, and the decision of each move. `write` and `read` may take long, and are
+    called in a thread of their own. Methods raise StorageFailed where the place fails."""
 
     def write(
         self, move: str, image: SessionImage, described: CheckpointDescription, abandoned: threading.Event
     ) -> int:
-        """Have a session wait, whole; return its bytes. Raises UsageError for a move of that name that was decided."""
+        """Store a waiting session, complete; return its bytes. Raises UsageError for a decided move of that name."""
 
     def read(self, move: str) -> SessionImage:
-        """Return a session that waits. Raises UsageError where it does not, or not here; CheckpointRefused."""
+        """Return a waiting session. Raises UsageError where there is none, or not here; CheckpointRefused."""
 
     def begin_arrival(self, move: str) -> None:
-        """Have the session wait for this engine alone. Raises IllegalMove where the move was given up, or another
-        engine takes the session in."""
+        """Reserve the session for this engine. Raises IllegalMove where the move was cancelled, or another engine takes
+        the session in."""
 
     def decide(self, moving: Moving) -> bool:
-        """Decide that the session is with the engine that has this end of the move, if nothing was decided. Return
-        whether it is."""
+        """Decide that the session is with the engine at this end of the move, if nothing was decided. Return whether it
+        is."""
 
     def forget(self, move: str) -> None:
-        """Remove what is left of a move, once an engine without the session has forgotten it on the disk too."""
+        """Remove the remains of a move, once an engine without the session has durably forgotten it."""
 
 
 class MovePlaces:
-    """The places that one engine knows. A request may name those of `stores` alone, which the engine's own user gave
-    it; a journal also one that an earlier engine was given."""
+    """The places that one engine knows. A request may name only those of `stores`, which the engine's own user gave it;
+    a journal also one that an earlier engine was given."""
 
     def __init__(self, folder: MoveFolder | None, stores: tuple[str, ...], open_store: Callable[[str], Moves]) -> None:
         self.folder, self.stores = folder, stores
@@ -48,8 +48,8 @@ class MovePlaces:
         self._lock = threading.Lock()
 
     def at(self, store: str | None) -> Moves:
-        """Return what waits in a store, or in the folder. Raises StorageFailed or MissingDependency where this engine
-        cannot reach a store of its journal."""
+        """Return the sessions that wait in a store, or in the folder. Raises StorageFailed or MissingDependency where
+        this engine cannot reach a store of its journal."""
         if store is None:
             return self._folder()
         with self._lock:

@@ -1,4 +1,4 @@
-"""A session that is between two engines: which move it is, and which end of that this engine has."""
+"""A session between two engines: its move, and this engine's end of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from djinn_jupyter.wire.sessions import MoveId
 
 class Moving(Frozen, frozen=True):
     """`origin` is the engine that the session leaves, `store` the address where it waits meanwhile (None: the folder of
-    moves), `person` whose it is at the other engine (None: its own user's). It is kept in the journals of both engines,
-    so that after a kill each looks at what was decided."""
+    moves), `person` its owner at the other engine (None: its own user). It is kept in the journals of both engines, so
+    that after a kill each checks the decision."""
 
     move: MoveId
     end: Literal["leaves", "arrives"]
@@ -24,7 +24,8 @@ class Moving(Frozen, frozen=True):
 
 @dataclass(slots=True)
 class MoveUnderWay:
-    """`present` is None while the session is with this engine alone. Until a move is decided it answers nothing."""
+    """`present` is None while the session is only in this engine. Until a move is decided the session answers
+    nothing."""
 
     present: Moving | None = None
 

@@ -95,8 +95,8 @@ class CrowdRecord:
 def alone(
     course: Course, engine: RemoteEngine, way: Way, agents: Sequence[AgentScript], file: AgentsFile
 ) -> list[AgentRecord]:
-    """Run each agent by itself, without pauses. MemoryShortage where the device has no room for one alone: then there
-    is nothing to hold the crowd's texts against."""
+    """Run each agent by itself, without pauses. MemoryShortage where the device has no room for one alone: the crowd's
+    texts then have no reference."""
     stage = _stage(engine, way, agents, file)
     found = []
     for script in agents:

@@ -306,8 +306,8 @@ def _reply(stage: Stage, record: AgentRecord, session: RemoteSession, asked: flo
 
 
 def _took(session: RemoteSession, tokens: Sequence[int]) -> bool:
-    """True where a refused turn has left its tokens in the session, to be read: the engine had no room for their pass,
-    after it had taken them. Asked for again they would stand there twice."""
+    """True where a refused turn left its tokens in the session, not yet read: the engine accepted them, but had no room
+    for their pass. A second request would add them twice."""
     found = session.describe()
     return found.tokens - found.committed > len(tokens)
 

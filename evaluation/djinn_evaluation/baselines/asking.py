@@ -84,7 +84,7 @@ class Baseline:
             self.process.stdin.write(json.dumps({"verb": verb, **arguments}) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended; the empty answer below says so
+            pass  # it has ended, as the empty answer below shows
         line = self.process.stdout.readline()
         if not line:
             raise BaselineFailed(f"The baseline ended with status {self.process.wait()}: {self._last_words()}")
@@ -111,7 +111,7 @@ class Baseline:
 
 
 def _command(module: str) -> list[str]:
-    """Return a module and, where it is named, its class."""
+    """Return a module and its class, if named."""
     name, _, side = module.rpartition(".")
     return [name, side] if side[0].isupper() else [module]
 

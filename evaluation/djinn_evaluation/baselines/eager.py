@@ -90,7 +90,7 @@ class Eager:
 
     @torch.inference_mode()
     def stand(self, prompts: list[list[int]], layer: int) -> dict[str, Any]:
-        """Stop each prompt after a layer by a hook that raises, and hold the tensors of all."""
+        """Stop each prompt after a layer by a hook that raises, and hold all tensors."""
         self.standing = []
         layers_run = []
         for tokens in prompts:
@@ -112,7 +112,7 @@ class Eager:
     @torch.inference_mode()
     def fill(self, prompts: list[list[int]], layer: int, limit: int) -> dict[str, Any]:
         """Stop prompt after prompt until weights and what the stops hold take more than `limit` bytes, or a GPU's
-        allocator held to so many has no more; return how many stand, and why no other does. Then let all go."""
+        allocator with that limit is full; return how many are stopped, and why no more are. Then release all."""
         self.let_go()
         refusal, size = None, weights.size_of(self.model)
         with self._held_to(limit):
@@ -144,7 +144,7 @@ class Eager:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
     def another(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Run request B to its end, and give its memory back; zero tokens where it does not fit beside what is held."""
+        """Run request B to its end, and free its memory; zero tokens where it does not fit beside the held tensors."""
         try:
             made, seconds = weights.greedy(self.model, tokens, new, self.device)
         except torch.OutOfMemoryError:
@@ -306,7 +306,7 @@ class Beside(Timestamps):
 
 
 class ByHand(Eager):
-    """One model loaded by transformers, of which some layers stay on the host. Layers are counted among those."""
+    """One model loaded by transformers, with some layers on the host. Layers are counted among those."""
 
     _beside: Copying | None = None
 

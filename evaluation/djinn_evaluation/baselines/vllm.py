@@ -263,8 +263,8 @@ class Vllm:
 
 
 class RequestUnderWay:
-    """One request of the asynchronous engine, under way from its making; `tokens` are those that came so far, `times`
-    when, `cached` how many of its prompt were in the cache."""
+    """One request of the asynchronous engine, sent when constructed; `tokens` are those so far, `times` their times,
+    `cached` the number of its prompt's tokens in the cache."""
 
     def __init__(self, engine: Any, name: str, prompt: Sequence[int], new: int, **salted: str) -> None:
         self.tokens: list[int] = []
@@ -285,7 +285,7 @@ class RequestUnderWay:
         return self.tokens
 
     async def abort(self) -> None:
-        """End it where it is: vLLM aborts a request whose asker has gone."""
+        """End it early: vLLM aborts a request whose client has gone."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
@@ -415,7 +415,7 @@ def device_gigabytes() -> float | None:
 
 
 def preemptions() -> int | None:
-    """Return how often vLLM preempted a request since its start, by its own metrics; None where it has none."""
+    """Return the number of requests that vLLM has preempted, by its own metrics; None where it has none."""
     try:
         from vllm.v1.metrics.reader import get_metrics_snapshot  # type: ignore[import-not-found]
     except ImportError:

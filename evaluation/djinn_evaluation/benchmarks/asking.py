@@ -292,7 +292,7 @@ def run_beside(setting: Setting) -> Result:
 
 
 def _kinds_of_beside(engine: RemoteEngine, vocabulary: int) -> dict[str, Ask]:
-    """Return the verbs by what they do. Two sessions stand at a stop: one is looked at, the other runs again."""
+    """Return the verbs by their kind. Two sessions are stopped: one is read, the other runs again."""
     prompt = random_tokens(SHORT, vocabulary, 1)
     looked_at, running = (_stopped(engine.session(name, fresh=True), prompt) for name in ("looked at", "running"))
 

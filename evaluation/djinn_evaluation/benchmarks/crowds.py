@@ -233,7 +233,7 @@ LRU, DEFAULT, ORACLE = "least recently used", "default, ahead", "oracle, ahead"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """`known`: the pauses whose length the rule is told; `idle`: the rest after which sessions leave in any case."""
+    """`known`: the pauses whose length the rule knows; `idle`: the rest after which sessions leave in any case."""
 
     policy: Callable[[Trace], Policy]
     known: Known = "nothing"
@@ -577,7 +577,7 @@ def _of(cell: Cell, side: str, group: Group, parts: Parts) -> list[dict[str, Any
 def _rows(
     cell: Cell, group: Group, parts: Parts, costs: TurnCosts, link: float, checks: Checks
 ) -> dict[str, dict[str, Any]]:
-    """Return, by side, what was measured and what the replay predicts."""
+    """Return the measured and the predicted values by side."""
     found = {}
     for side, (_, rule) in SIDES.items():
         crowds = _of(cell, side, group, parts)

@@ -33,7 +33,7 @@ INSTALL_SECONDS: Final = 1800
 
 
 class NotRun(Exception):
-    """The other tool could not be run here; the message says why."""
+    """Raised where the other tool cannot run here, with the reason."""
 
 
 def peer_python(tool: str) -> Path:
@@ -45,7 +45,7 @@ def peer_python(tool: str) -> Path:
 
 
 def python_of(tool: str) -> Path:
-    """Return the interpreter of a tool's environment, made at first use; this one where it has the tool in its version.
+    """Return the interpreter of a tool's environment, made at first use; this one if it has that version of the tool.
     NotRun where it cannot be installed."""
     if _has(Path(sys.executable), TOOLS[tool]):
         return Path(sys.executable)

@@ -98,8 +98,8 @@ def take_turns(
 ) -> Readings:
     """Return readings of every side, one a round: A B, B A, A B, ... so that a drift of the machine affects all alike.
 
-    A side times itself and returns its reading. `warm_up` rounds come first and are not kept. `after` is given the
-    readings so far after each round that is kept, but the last.
+    A side times itself and returns its reading. `warm_up` rounds come first and are not kept. `after` gets the readings
+    so far after each kept round except the last.
     """
     readings: Readings = {name: [] for name in sides}
     for number in range(warm_up + rounds):

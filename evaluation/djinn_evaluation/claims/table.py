@@ -62,7 +62,7 @@ def least_copied(found: list[int]) -> int:
 
 
 def different(found: list[Any]) -> int:
-    """Return how many different values a run has."""
+    """Return the number of distinct values of a run."""
     return len(set(found))
 
 

@@ -79,7 +79,7 @@ def steering_cost(v: V) -> Judgement:
 
 
 def dispatch(v: V) -> Judgement:
-    """Judge what a request waits beyond its own time, which even an engine at rest takes."""
+    """Judge the wait of a request beyond its own time, which an idle engine takes too."""
     longer = [leaving - still for leaving, still in zip(v["leaving"], v["still"], strict=False)]
     return at_most(longer, ROUNDED, "the milliseconds that another request waits longer")
 
@@ -144,8 +144,7 @@ def demand(v: V) -> Judgement:
 
 
 def all_alive(v: V) -> Judgement:
-    """Judge the runs, each of all its sessions. What a run has not come to refutes nothing: one that was cut short has
-    no outputs."""
+    """Judge the runs, each of all its sessions. Missing outputs refute nothing: a run that was cut short has none."""
     runs = list(run_by_run(v))
     firsts, fits = [first_evicted(run) for run in runs], [fit_on_the_card(run) for run in runs]
     alive = [run["asked"] <= min(run["spawned"], run["alive"]) for run in runs]
@@ -160,7 +159,7 @@ def all_alive(v: V) -> Judgement:
 
 
 def fit_on_the_card(run: V) -> int:
-    """Return how many sessions have room beside the weights."""
+    """Return the number of sessions that fit beside the weights."""
     weights = run["demand"] - run["asked"] * run["session"]
     return int((run["capacity"] - weights) / run["session"])
 
@@ -174,7 +173,7 @@ def first_evicted(run: V) -> int:
 
 
 def cycled(run: V) -> bool:
-    """True where sessions left that were not told to, and each of them came back."""
+    """True where sessions left without a request, and each of them came back."""
     untold = [event for event in run["events"] if event.get("cause") != "asked"]
     out, back = ({e["session"] for e in untold if e["direction"] == way} for way in ("out", "in"))
     return bool(out) and out <= back

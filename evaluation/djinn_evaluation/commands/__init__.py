@@ -1,1 +1,1 @@
-"""`djinn experiment`, as the package registers it with the command `djinn`."""
+"""`djinn experiment`, which the package registers with the command `djinn`."""

@@ -25,7 +25,7 @@ Run = Callable[[argparse.Namespace, Any], list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFlag:
-    """A flag that sets one key of the file. `nargs` is argparse's; `spell` returns the value as the file has it."""
+    """A flag that sets one key of the file. `nargs` is argparse's; `spell` returns the value in the file's form."""
 
     flag: str
     key: str
@@ -63,7 +63,7 @@ class Offer:
     without_file: str | None = None
 
     def kind(self) -> type[Any]:
-        """Return the class of the configuration; imported where it is asked for."""
+        """Return the class of the configuration, imported when needed."""
         found: type[Any] = getattr(import_module("djinn_evaluation.configuration.sections"), self.file)
         return found
 
@@ -96,7 +96,7 @@ def _concluded(
 
 
 def _runs(name: str, module: str, *, timed: bool = False) -> Run:
-    """Return the run of an experiment's module; `timed` where the file says how many minutes it may take."""
+    """Return the run of an experiment's module; `timed` where the file limits its minutes."""
 
     def run(options: argparse.Namespace, file: Any) -> list[str]:
         experiment = import_module(f"djinn_evaluation.{module}")
@@ -383,7 +383,7 @@ def _every(options: argparse.Namespace, steps: Sequence[PlannedRun], offers: Seq
 
 
 def _claims(options: argparse.Namespace) -> int:
-    """Judge the runs in a folder, by the code of now. What `all` told of them, and its machine, stays told."""
+    """Judge the runs in a folder by the present code. What `all` recorded of them, and its machine, stays."""
     from djinn_evaluation.claims.judging import read_fields
     from djinn_evaluation.course import begin, now
     from djinn_evaluation.machine import present_code

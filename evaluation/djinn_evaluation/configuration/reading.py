@@ -34,7 +34,7 @@ Gigabytes: TypeAlias = Annotated[float, Meta(gt=0)]
 
 
 def about(description: str, **bounds: Any) -> Meta:
-    """Return what a key means, and its bounds as msgspec has them."""
+    """Return the meaning of a key, and its bounds by msgspec."""
     return Meta(description=description, **bounds)
 
 
@@ -74,7 +74,7 @@ def keys_of(section: type[Section], prefix: str = "") -> Iterator[Key]:
 
 
 def section_in(hint: Any) -> type[Section] | None:
-    """Return the section that a key holds, also where it is optional; None where it holds a value."""
+    """Return the section of a key, also an optional one; None where the key has a value."""
     for part in (hint, *get_args(hint)):
         plain = get_args(part)[0] if get_origin(part) is Annotated else part
         if isinstance(plain, type) and issubclass(plain, Section):

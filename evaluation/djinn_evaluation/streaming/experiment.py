@@ -149,7 +149,7 @@ def _limits(seen: Evidence) -> dict[str, Any]:
 
 
 def _of_limit(seen: Evidence, which: str) -> MedianInterval:
-    """Return the limit over our reading; a token by itself has the limit of a token."""
+    """Return the limit over our reading; a single token has the limit of a token."""
     limit = _limit(seen, "token" if which == "alone" else which)
     return MedianInterval.of(ratios(limit, _of(seen.readings[NAME], which)))
 

@@ -211,7 +211,7 @@ def subject(course: Course, shape: DrawnShape, hand: Baseline) -> Iterator[Subje
 
 
 def configuration_of(shape: str) -> dict[str, Any]:
-    """Return the config.json of an architecture. UsageError where it is not at hand."""
+    """Return the config.json of an architecture. UsageError where it is not available."""
     with architecture(shape, {}) as folder:
         file = Path(str(folder)) / "config.json"
         if not file.is_file():
@@ -441,7 +441,7 @@ class HandSide:
 
 @dataclass(slots=True, kw_only=True)
 class OffloadSide:
-    """Another tool's offload with the ring's bytes on the device. `reason` says why it did not run."""
+    """Another tool's offload with the ring's bytes on the device. `reason` is why it did not run."""
 
     course: Course
     subject: Subject
@@ -490,7 +490,7 @@ class OffloadSide:
 
 
 def asked(course: Course, subject: Subject, file: Streaming) -> dict[str, Any]:
-    """Return the model as baselines are asked for it."""
+    """Return the model in the form of requests to baselines."""
     return {"model": subject.source, "dtype": file.dtype, "threads": 1, **course.setup.words()}
 
 

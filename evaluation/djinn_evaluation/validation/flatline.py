@@ -253,7 +253,7 @@ class Bar:
     required: float  # for a share of the windows
     fastest: float  # of all manual copies in the same run, also those while nothing was computed
     plain: tuple[float, ...]  # windows of manual offload, with copying and computing at once
-    rounds: tuple[float, ...]  # what a share of the windows of each of its rounds reached
+    rounds: tuple[float, ...]  # the level reached by a share of the windows of each of its rounds
     together: float  # its overlap
     without_core: float | None  # the share of its time for which its threads had no core
     measured_here: bool

@@ -362,7 +362,7 @@ def _wire(bench: Bench) -> dict[str, Any]:
 
 
 def _asked(file: Whitebox, seconds: float | None = None) -> PausePlan:
-    """Return what both sides are asked to stop, and for how long; the configured time for None."""
+    """Return the request to both sides to stop, with its time; the configured time for None."""
     demo = Concurrent() if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo
     return PausePlan(
         layer=file.experiment.breakpoints.layers[0],
@@ -401,7 +401,7 @@ def _filling(file: Whitebox) -> Filling | None:
 
 
 def _stood(djinn: Mapping[str, Any] | None) -> float | None:
-    """Return how long Djinn's sessions stood, so that eager's stand as long; None where they were not measured."""
+    """Return the time of Djinn's sessions at their stops, for eager's; None where they were not measured."""
     demo = None if djinn is None else djinn["concurrent_demo"]
     return None if demo is None else demo.get("pause_duration_seconds")
 

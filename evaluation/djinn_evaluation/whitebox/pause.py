@@ -58,7 +58,7 @@ def read_breakdown(engine: RemoteEngine, layer: int, prompt: list[int], prealloc
 
 
 def sentences(breakdown: dict[str, Any], positions: int) -> list[str]:
-    """Return the breakdown as the report's first sentences."""
+    """Return the breakdown in the report's first sentences."""
     names = ("model_weights_gb", "kv_cache_per_session_gb", "activation_stack_gb")
     weights, session, hidden = (spell_bytes(breakdown[name] * GIB, 4) for name in names)
     return [
@@ -108,7 +108,7 @@ LEFT = Unmeasured(reason="sessions had left before all of them stood: concurrent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausePlan:
-    """The pause that both sides are asked for."""
+    """The pause requested of both sides."""
 
     layer: int
     prompts: tuple[list[int], ...]
@@ -252,7 +252,7 @@ def _alone(engine: RemoteEngine, wanted: PausePlan) -> Outcome:
 
 
 def _gone(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> int:
-    """Return how many of the sessions have left the device, or are about to."""
+    """Return the number of sessions that have left the device, or are about to."""
     names = {session.name for session in sessions}
     return sum(found.residency != "resident" for found in engine.sessions() if found.name in names)
 
@@ -317,7 +317,7 @@ NOT_FULL = Unmeasured(reason="it was not full: so many were asked for")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
     """The request to both sides: prompts, each to be stopped after `layer`, in `limit` bytes of weights and stops;
-    `new` tokens where a stopped one goes on."""
+    `new` tokens where a stopped one continues."""
 
     limit: int
     layer: int
@@ -367,14 +367,14 @@ def _stopped_until_full(
 
 
 def _standing(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> tuple[int, int]:
-    """Return how many of the sessions are stopped, and how many of those are on the device."""
+    """Return the number of stopped sessions, and of those on the device."""
     names = {session.name for session in sessions}
     there = [found for found in engine.sessions() if found.name in names and found.state == "paused"]
     return len(there), sum(found.residency == "resident" for found in there)
 
 
 def _is_alike(sessions: Sequence[RemoteSession], expected: Outcome) -> bool | Unmeasured:
-    """Return whether the first session goes on as it does alone, where the memory that is full has room for it."""
+    """Return whether the first session continues as it does alone, if the full memory has room for it."""
     if not sessions:
         return False
     try:

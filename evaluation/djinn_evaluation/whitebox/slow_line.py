@@ -1,5 +1,5 @@
-"""A client with a slow line, such as a phone's: the seconds and the bytes of a stop and of what is looked at there. The
-line is a relay that really waits, of so many bits a second and so much delay."""
+"""A client with a slow connection, such as a phone's: the seconds and the bytes of a stop and of reading values there.
+The connection is a relay that waits, with a bandwidth and a delay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Line:
     delay_seconds: float
 
     def seconds(self, nbytes: int) -> float:
-        """Return how long the line is busy with so many bytes."""
+        """Return the seconds that the connection needs for so many bytes."""
         return 8 * nbytes / self.bits_per_second
 
 

@@ -76,7 +76,7 @@ class TrialEntry:
     captured_shape: list[int]
     captured_bitwise_equal: bool  # the hidden state at the stop, and what a plain hook sees there
     stopped_in_decode: bool
-    kv_bytes_resident_during_pause: int  # while it stands and nothing has been ordered
+    kv_bytes_resident_during_pause: int  # while it is stopped and nothing has been requested
     kv_bytes_resident_after_swap_out: int
 
     def layers_as_they_should(self, layers: int) -> bool:

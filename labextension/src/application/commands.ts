@@ -1,4 +1,4 @@
-/* The commands: what palette, toolbars, shortcuts and panels call. Each acts on the session chosen, or on one named. */
+/* The commands of the palette, toolbars, shortcuts and panels. Each acts on the chosen session, or on a named one. */
 
 import { JupyterFrontEnd } from '@jupyterlab/application';
 import { Dialog, InputDialog, showDialog, showErrorMessage } from '@jupyterlab/apputils';
@@ -32,7 +32,7 @@ interface Move {
   readonly act: (place: Place) => Promise<void>;
 }
 
-/** Add the commands, and tell the page's style and shortcuts how the session stands. Dispose the result to undo it. */
+/** Add the commands, and give the page's style and shortcuts the session's state. Dispose the result to undo it. */
 export function addCommands(
   app: JupyterFrontEnd,
   service: IDjinn,
@@ -214,7 +214,7 @@ function sessionCommands(
   ];
 }
 
-/** The session that `args` name, else the one that is chosen. */
+/** The session that `args` name, else the chosen one. */
 function named(service: IDjinn, args: ReadonlyPartialJSONObject): Place | null {
   const { engine, session } = args;
   return typeof engine === 'string' && typeof session === 'string'
@@ -284,7 +284,7 @@ async function close(service: IDjinn, trans: Trans, place: Place): Promise<void>
   }
 }
 
-/** Ask without force; where others would suffer, ask the person, then with force. Rejects with any other refusal. */
+/** Send the request without force. Where others would suffer, ask the person, then force it. Rejects otherwise. */
 async function despiteOthers(
   trans: Trans,
   ask: (force: boolean) => Promise<void>,

@@ -1,11 +1,11 @@
-/* The document in front, if it is a notebook: its path now, also after it was renamed. */
+/* The notebook in front, if any: its present path, also after it was renamed. */
 
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { IDjinn } from '../tokens';
 
-/** The part of JupyterLab's document context that is read. */
+/** The part of JupyterLab's document context in use. */
 export interface IDocument {
   readonly path: string;
   readonly pathChanged: ISignal<unknown, string>;

@@ -1,14 +1,14 @@
 /* How the panels of the sidebar share its height. Pure. */
 
-/** What a panel would like, in pixels, and how much of what is short it is given against the others. */
+/** The height a panel wants, in pixels, and its weight when there is too little. */
 export interface Wish {
   readonly height: number;
   readonly weight: number;
 }
 
 /**
- * Heights that add up to `room`: each panel has what it wants where that is less than its share, and those that want
- * more share what is left by their weights. Height that no panel wants goes to the last that wants most.
+ * Heights that sum to `room`: a panel gets what it wants if that is less than its share, and the others share the rest
+ * by their weights. Height that no panel wants goes to the last one that wants most.
  */
 export function shareHeight(wishes: readonly Wish[], room: number): number[] {
   const given = wishes.map(() => 0);

@@ -1,10 +1,10 @@
-/* The graphs in the outputs of a notebook: after a reload of the page those of cells out of sight are not drawn, and are
-   found here. */
+/* The graphs in the outputs of a notebook. After a reload of the page, cells out of sight are not drawn; this finds
+   their graphs. */
 
 import { GRAPH_TYPE, asGraph } from '../models/graph';
 import { IDjinn } from '../tokens';
 
-/** The part of JupyterLab's notebook model that is read; a document of another kind has no cells. */
+/** The part of JupyterLab's notebook model in use; another kind of document has no cells. */
 interface INotebook {
   readonly cells?: Iterable<{ readonly outputs?: IOutputs }>;
 }
@@ -14,7 +14,7 @@ interface IOutputs {
   get(index: number): { readonly data: { readonly [type: string]: unknown } };
 }
 
-/** Have the model know the graphs that a notebook has in its outputs, the last cell's last. */
+/** Add the graphs in a notebook's outputs to the model, in the order of the cells. */
 export function findGraphs(notebook: unknown, { model }: IDjinn): void {
   for (const { outputs } of (notebook as INotebook).cells ?? []) {
     for (let index = 0; index < (outputs?.length ?? 0); index += 1) {

@@ -1,4 +1,4 @@
-/* Outputs of cells that this extension draws: graphs of edges, in place of the picture that other pages show. */
+/* Draws graphs of edges in outputs of cells, instead of the picture that other pages show. */
 
 import { IRenderMime, IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ReactWidget } from '@jupyterlab/ui-components';
@@ -13,7 +13,7 @@ import { PanelProps } from '../panels/react';
 /** Before HTML, which has 50. */
 const RANK = 40;
 
-/** Have the page draw graphs. Dispose the result to leave them to the pictures again. */
+/** Draw graphs on this page. Dispose the result to show the pictures again. */
 export function drawGraphs(registry: IRenderMimeRegistry, props: PanelProps): IDisposable {
   registry.addFactory({
     safe: true,
@@ -51,7 +51,7 @@ function textOf(text: string): Widget {
   return widget;
 }
 
-/** A card as those of the kernel: what was read above, the graph, and the facts below. */
+/** A card like the kernel's: its source above, the graph, and the facts below. */
 function cardOf(graph: Graph, props: PanelProps): React.JSX.Element {
   const { createElement: e } = React;
   const { label } = graph;

@@ -1,4 +1,4 @@
-/* Engines and their sessions in JupyterLab's list of what is running. */
+/* Engines and their sessions in JupyterLab's list of running items. */
 
 import { IRunningSessions } from '@jupyterlab/running';
 import { LabIcon, notebookIcon } from '@jupyterlab/ui-components';
@@ -38,7 +38,7 @@ export class RunningEngines implements IRunningSessions.IManager {
   readonly shutdownAllConfirmationText: string;
   readonly runningChanged: ISignal<unknown, unknown>;
 
-  /** Engines with their sessions in them, or after one another where a person wants a list. */
+  /** Engines with their sessions inside, or all in one list if the person prefers that. */
   running({ mode }: { mode: 'tree' | 'list' }): Item[] {
     const { live } = this._service.model;
     return Object.entries(live.engines).flatMap(([engine, { found }]) => {

@@ -1,4 +1,4 @@
-/* The sidebar: a toolbar of moves above, panels below one another as in JupyterLab's own debugger. */
+/* The sidebar: a toolbar of moves, and panels below it, as in JupyterLab's own debugger. */
 
 import { ITranslator } from '@jupyterlab/translation';
 import { CommandToolbarButton, ReactWidget, SidePanel } from '@jupyterlab/ui-components';
@@ -23,7 +23,7 @@ import { Stops } from '../panels/stops';
 
 export const SIDEBAR_ID = 'djinn-sidebar';
 
-/** Of what is short of height, in the order of the panels, until a person drags the borders. */
+/** The weights of the panels, in order, until a person drags the borders. */
 const WEIGHTS = [1.2, 1, 1, 1, 1.5, 1, 0.8];
 
 export class Sidebar extends SidePanel implements ISidebar {
@@ -63,14 +63,14 @@ export class Sidebar extends SidePanel implements ISidebar {
     this._share();
   }
 
-  /** Takes the focus, so that Tab goes on to the first of its buttons. */
+  /** Takes the focus, so that Tab reaches its first button. */
   protected override onActivateRequest(msg: Message): void {
     super.onActivateRequest(msg);
     this.node.tabIndex = -1;
     this.node.focus();
   }
 
-  /** The panels that are folded, by id. */
+  /** The folded panels, by id. */
   get folded(): string[] {
     const { widgets } = this.content;
     return widgets.filter(widget => widget.isHidden).map(({ id }) => id);
@@ -97,8 +97,8 @@ export class Sidebar extends SidePanel implements ISidebar {
   }
 
   /**
-   * Share the height among the open panels by what they show, as long as no person has dragged a border. The accordion
-   * itself gives a panel that was folded early no height.
+   * Share the height among the open panels by their contents, until a person drags a border. The accordion itself gives
+   * no height to a panel that was folded early.
    */
   private _share(): void {
     const content = this.content as AccordionPanel;
@@ -159,7 +159,7 @@ export class Sidebar extends SidePanel implements ISidebar {
     ];
   }
   private readonly _resized = new ResizeObserver(() => this._share());
-  /** React draws a panel's content some time after the panel is there. */
+  /** React draws a panel's content after the panel was added. */
   private readonly _drawn = new MutationObserver(changes =>
     changes
       .flatMap(({ addedNodes }) => [...addedNodes])
@@ -168,7 +168,7 @@ export class Sidebar extends SidePanel implements ISidebar {
   private _dragged = false;
 }
 
-/** The height of all that a panel shows, scrolled away or not; a line where it shows nothing. */
+/** The height of a panel's whole content, including the part scrolled away; one line if empty. */
 function wanted({ node }: Widget): number {
   const content = node.querySelector<HTMLElement>('.djinn-Panel-content');
   return Math.max(24, content?.offsetHeight ?? 0);

@@ -1,4 +1,4 @@
-/* What outlives a reload of the page: the session that was chosen, the panels that were folded, notebooks' old names. */
+/* State that survives a reload of the page: the chosen session, the folded panels, the old names of notebooks. */
 
 import { IStateDB } from '@jupyterlab/statedb';
 import { ReadonlyPartialJSONValue } from '@lumino/coreutils';
@@ -15,11 +15,11 @@ interface Kept {
   readonly chosen: Place | null;
   readonly folded: readonly string[];
   readonly opened: readonly string[];
-  /** Notebooks' paths with those that they had before; the last ones. */
+  /** The last renamed notebooks: their paths with earlier paths. */
   readonly formerly: readonly (readonly [string, readonly string[]])[];
 }
 
-/** So many renamed notebooks are remembered. */
+/** The number of renamed notebooks to remember. */
 const RENAMED = 50;
 
 /** Restores the state of the earlier visit, and saves each change. */
@@ -40,7 +40,7 @@ export class PageState implements IDisposable {
     Signal.clearData(this);
   }
 
-  /** Read the earlier state, if it can be read. What a person did in the meantime is later, and stays. */
+  /** Read the earlier state, if it is readable. Later actions of the person take precedence. */
   async restore(): Promise<void> {
     const kept = readKept(await this._states.fetch(KEY).catch(warn));
     if (this._isDisposed) {
@@ -94,18 +94,18 @@ export class PageState implements IDisposable {
   private _chosen: Place | null = null;
   private _opened: ReadonlySet<string> = new Set();
   private _formerly: Formerly = new Map();
-  /** A person has folded or opened a panel. */
+  /** Record that a person folded or opened a panel. */
   private _folded = false;
   private _restored = false;
   private _isDisposed = false;
 }
 
-/** The sidebar works without it; a later visit begins as the first one did. */
+/** The sidebar works without it; a later visit then begins like the first one. */
 function warn(reason: unknown): void {
   console.warn('Djinn: what a reload of the page is to restore cannot be read or saved.', reason);
 }
 
-/** What an earlier visit left; anything else counts as nothing. */
+/** The state that an earlier visit saved; anything else counts as none. */
 export function readKept(value: unknown): Kept {
   const { chosen, folded, opened, formerly } = (
     typeof value === 'object' && value !== null ? value : {}

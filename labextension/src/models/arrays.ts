@@ -1,8 +1,8 @@
-/* Arrays as they come, to numbers. */
+/* Arrays from the wire, converted to numbers. */
 
 import { ArrayJson } from '../wire';
 
-/** The numbers of an array that is float32, float16, float64 or bfloat16. */
+/** The numbers of a float32, float16, float64 or bfloat16 array. */
 export function toFloats(array: ArrayJson): Float32Array {
   const bytes = Uint8Array.from(atob(array.base64), character => character.charCodeAt(0));
   const { buffer } = bytes;

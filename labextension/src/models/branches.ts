@@ -1,12 +1,12 @@
-/* The tree that stops and forks make, as rows to draw: sessions with their stops, forks where they began. Pure. */
+/* The tree of stops and forks, as rows to draw: sessions with their stops, forks where they began. Pure. */
 
 import { Branch, StopDescription } from '../wire';
 
-/** A session that has a stop in its history: at `index`, with `count` stops to go back to get there. */
+/** A session with a stop in its history: at `index`, `count` stops back. */
 export interface Holding {
   readonly branch: Branch;
   readonly index: number;
-  /** 0 where it stands here, null where it stands before this stop and has to go on to it. */
+  /** 0 if the session is at this stop, null if it is before this stop and has to continue to it. */
   readonly back: number | null;
 }
 
@@ -17,18 +17,18 @@ export type BranchRow =
       readonly id: string;
       readonly stop: StopDescription;
       readonly depth: number;
-      /** The session that it is listed under, then the forks that share it. */
+      /** The session it is listed under, then the forks that share it. */
       readonly held: readonly Holding[];
     };
 
-/** The family of a session: what it was forked from, as far as that is still there, and all forks of that. */
+/** The family of a session: its earliest ancestor that still exists, and all forks of that. */
 export function familyRows(branches: readonly Branch[], session: string): readonly BranchRow[] {
   const byName = new Map(branches.map(branch => [branch.session, branch]));
   const root = rootOf(byName, session);
   return root === null ? [] : new Drawing(branches).of(root);
 }
 
-/** A session that was closed and opened again under its name may be called the parent of its own parent. */
+/** A session that was closed and reopened under its name may be named as the parent of its own parent. */
 function rootOf(byName: ReadonlyMap<string, Branch>, session: string): Branch | null {
   const seen = new Set<Branch>();
   let root = byName.get(session) ?? null;
@@ -78,7 +78,7 @@ function isSame(a: StopDescription, b: StopDescription): boolean {
   return a.number !== null && a.number === b.number;
 }
 
-/** How many stops a session has to go back to stand at one of its history. */
+/** The number of stops that a session has to go back to reach one of its history. */
 function backTo({ present, stops }: Branch, index: number): number | null {
   const count = (present ?? stops.length) - index;
   return count < 0 ? null : count;

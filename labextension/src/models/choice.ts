@@ -1,21 +1,21 @@
 /*
- * Which session is shown, and so which one keys and buttons act on: the one that the notebook in front works with, until
- * a person picks another. Pure: what happens goes in, the place comes out.
+ * The session shown, which keys and buttons act on: the session of the notebook in front, until a person picks another.
+ * Pure: events go in, the place comes out.
  */
 
 import { LiveState, Place, find, key, places } from './live';
 import { LiveSession } from '../wire';
 
 export interface Choice {
-  /** The notebook in front by its contents path; null where something else is in front. */
+  /** The contents path of the notebook in front; null if something else is in front. */
   readonly notebook: string | null;
-  /** What it was called before it was renamed, until its session is seen under the new name. */
+  /** Its former name, until its session appears under the new name. */
   readonly renamed: string | null;
-  /** The session that it works with. */
+  /** Its session. */
   readonly own: Place | null;
-  /** A person's pick, since that notebook came to the front; it may not be there yet. */
+  /** A person's pick since that notebook came to the front; it may not exist yet. */
   readonly picked: Place | null;
-  /** What is shown. */
+  /** The session shown. */
   readonly shown: Place | null;
 }
 
@@ -27,7 +27,7 @@ export const NO_CHOICE: Choice = {
   shown: null
 };
 
-/** Another notebook is in front, or none: what was picked beside the one before is forgotten. */
+/** Another notebook is in front, which drops the pick, or none. */
 export function toFront(choice: Choice, live: LiveState, notebook: string | null): Choice {
   const picked = notebook === null ? choice.picked : null;
   return notebook === choice.notebook
@@ -35,7 +35,7 @@ export function toFront(choice: Choice, live: LiveState, notebook: string | null
     : settle({ ...choice, notebook, renamed: null, own: null, picked }, live);
 }
 
-/** The notebook in front has another path. */
+/** The notebook in front was renamed. */
 export function renamed(choice: Choice, live: LiveState, notebook: string): Choice {
   return notebook === choice.notebook
     ? choice
@@ -46,7 +46,7 @@ export function pick(choice: Choice, live: LiveState, place: Place | null): Choi
   return settle({ ...choice, picked: place }, live);
 }
 
-/** After anything: a notebook that goes over to another session takes the view with it, away from a person's pick. */
+/** After any event: a notebook that changes its session changes the session shown, whatever the person picked. */
 export function settle(choice: Choice, live: LiveState): Choice {
   const { notebook } = choice;
   const found = notebook === null ? null : ownOf(live, notebook);
@@ -60,8 +60,8 @@ export function settle(choice: Choice, live: LiveState): Choice {
 }
 
 /**
- * The session that a notebook works with: the one that its kernel says, else the one called after it, else another one
- * that its kernel holds.
+ * The session of a notebook: the one its kernel reports, else the one named after it, else another one its kernel
+ * holds.
  */
 export function ownOf(live: LiveState, notebook: string): Place | null {
   const theirs = places(live).filter(({ session }) => session.notebook === notebook);
@@ -69,18 +69,18 @@ export function ownOf(live: LiveState, notebook: string): Place | null {
   return ranked.sort((a, b) => a.rank - b.rank)[0]?.place ?? null;
 }
 
-/** By a notebook's path, the paths that it had before it was renamed, the last one first. */
+/** The former paths of each notebook by its path, the last one first. */
 export type Formerly = ReadonlyMap<string, readonly string[]>;
 
-/** `before` is called `after` from now on. */
+/** Record that `before` was renamed to `after`. */
 export function rename(formerly: Formerly, before: string, after: string): Formerly {
   const names = [before, ...(formerly.get(before) ?? [])].filter(name => name !== after);
   return new Map([...[...formerly].filter(([path]) => path !== after), [after, names]]);
 }
 
 /**
- * What a notebook left behind under a name of before: a session with something in it that is not its own any more, as
- * after a restart of its kernel.
+ * A session that a notebook left under a former name: not empty, and no longer its own, as after a restart of its
+ * kernel.
  */
 export function leftBehind(live: LiveState, notebook: string, formerly: Formerly): Place | null {
   const left = (formerly.get(notebook) ?? []).map(path => ownOf(live, path));
@@ -98,13 +98,13 @@ function rank({ described, kernel }: LiveSession, notebook: string): number {
   return held + (in_use && kernel !== null ? 0 : named ? 1 : name.endsWith('.ipynb') ? 2 : 3);
 }
 
-/** A notebook that was just renamed works with what it worked with, as long as its kernel holds that. */
+/** A notebook that was just renamed keeps its session as long as its kernel holds that. */
 function stillOwn({ own, renamed }: Choice, live: LiveState): Place | null {
   const session = find(live, own);
   return session !== null && session.kernel !== null && session.notebook === renamed ? own : null;
 }
 
-/** Where no notebook is in front: what was shown, else one that is stopped, else any. */
+/** Without a notebook in front: the session shown before, else a stopped one, else any. */
 function besideNone({ shown }: Choice, live: LiveState): Place | null {
   if (find(live, shown)) {
     return shown;

@@ -1,9 +1,9 @@
 /* The state of the connection to the Jupyter server. */
 
 /**
- * `absent`: the server has no Djinn extension; `forbidden`: it refuses this user; `lost`: the next attempt follows by
- * itself, after `seconds`; `differs`: the server, of version `version`, has other messages than this page, which has
- * spoken with another server before (`spoke`) or never has.
+ * `absent`: the server has no Djinn extension; `forbidden`: it refuses this user; `lost`: the next attempt follows
+ * after `seconds`; `differs`: the server, of version `version`, has other messages than this page; `spoke`: this page
+ * has connected to another server before.
  */
 export type Connection =
   | { readonly kind: 'connecting' }

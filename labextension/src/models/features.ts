@@ -1,4 +1,4 @@
-/* The features of an added module at a stop: those that are read most strongly, and those with breakpoints. Pure. */
+/* The features of an added module at a stop: the strongest, and those with breakpoints. Pure. */
 
 /** A feature by its number, and its value at the last position of the pass. */
 export interface Feature {
@@ -6,10 +6,10 @@ export interface Feature {
   readonly value: number;
 }
 
-/** So many features are listed, besides those with breakpoints. */
+/** The number of features listed, besides those with breakpoints. */
 export const LISTED = 8;
 
-/** Of all values at a position: the largest by size that are not zero, and those of the features `kept`. */
+/** The values at a position with the largest magnitudes, without zeros, and those of the features `kept`. */
 export function strongest(values: Float32Array, kept: readonly number[] = []): Feature[] {
   const numbers = [...values.keys()].filter(number => values[number] !== 0);
   const listed = numbers
@@ -24,7 +24,7 @@ export function featureSite(module: string, number: number): string {
   return `${module}[${number}]`;
 }
 
-/** The numbers of the single features of a module among these sites. */
+/** The numbers of a module's single features among these sites. */
 export function featuresIn(sites: readonly string[], module: string): number[] {
   const own = sites.filter(site => site.startsWith(`${module}[`) && /\[\d+\]$/.test(site));
   return own.map(site => Number(site.slice(module.length + 1, -1)));

@@ -1,23 +1,23 @@
-/* A graph of edges as a kernel sends it, those that this page knows, and where a click on one stops. Pure. */
+/* A graph of edges from a kernel, the graphs that this page knows, and the breakpoint of a click. Pure. */
 
 import { LiveState, Place, reached } from './live';
 import { same } from './choice';
 
-/** What the widgets of the kernel write under this type. */
+/** The MIME type of the kernel's graphs. */
 export const GRAPH_TYPE = 'application/vnd.djinn.edges+json';
 
-/** Where a click sets a breakpoint, and under which condition. */
+/** The site and condition of the breakpoint that a click sets. */
 export interface Stop {
   readonly site: string;
   readonly when?: string | null;
 }
 
-/** A breakpoint as it is named. */
+/** The name of a breakpoint. */
 export function stopAt({ site, when }: Stop): string {
   return when ? `${site} when ${when}` : site;
 }
 
-/** A place on the upper side of a node where edges come in; without a label where the node has no other. */
+/** A place on the upper side of a node where edges enter; without a label if it is the node's only one. */
 export interface GraphPort extends Stop {
   readonly label: string;
   readonly x: number;
@@ -43,8 +43,8 @@ export interface GraphEdge extends Stop {
 }
 
 /**
- * `kind` is the noun of the result. `engine`, `session` and `stop` are what it was read from, null where that was no
- * session of an engine's process; `model` is the name of the model, null where that is not known.
+ * `kind` is the noun of the result. `engine`, `session` and `stop` are its source, null if that was no session of an
+ * engine's process; `model` is the name of the model, null if unknown.
  */
 export interface Graph {
   readonly kind: string;
@@ -64,7 +64,7 @@ export interface Graph {
   readonly edges: readonly GraphEdge[];
 }
 
-/** The graph in a bundle; null where a file has something else under its type. */
+/** The graph in a bundle; null if a file has something else under its type. */
 export function asGraph(data: unknown): Graph | null {
   const graph = data as Graph | null;
   const drawn =
@@ -80,13 +80,13 @@ export function asGraph(data: unknown): Graph | null {
   return drawn ? graph : null;
 }
 
-/** The session that a graph was read from. */
+/** The source session of a graph. */
 export function placeOf({ engine, session }: Graph): Place | null {
   return engine === null || session === null ? null : { engine, session };
 }
 
-/** The session that a click on a graph stops: that it was read from, or where there is none the chosen one, if its
- * engine is the graph's, or one of the same model. */
+/** The session that a click on a graph stops: its source, or without one the chosen session, if its engine is the
+    graph's or has the same model. */
 export function targetOf(graph: Graph, live: LiveState, chosen: Place | null): Place | null {
   const own = placeOf(graph);
   if (own !== null && reached(live, own) !== null) {
@@ -102,13 +102,13 @@ function fits({ engine, model }: Graph, { engines }: LiveState, id: string): boo
   return id === engine || (model !== null && model === name);
 }
 
-/** The graphs that this page knows. A cell that comes into sight again draws an earlier one once more. */
+/** The graphs that this page knows. A cell that comes into sight again draws its graph again. */
 export type Graphs = readonly Graph[];
 
 export const NO_GRAPHS: Graphs = [];
 const MOST_GRAPHS = 32;
 
-/** Add a graph as the last, but before those that were read later from the same session. */
+/** Add a graph at the end, but before later ones of the same session. */
 export function withGraph(graphs: Graphs, graph: Graph): Graphs {
   const name = nameOf(graph);
   if (graphs.some(one => nameOf(one) === name)) {
@@ -125,13 +125,13 @@ function edition({ stop }: Graph): number {
   return stop?.edition ?? -1;
 }
 
-/** What tells a graph from others. */
+/** The identity of a graph. */
 export function nameOf({ kind, engine, session, stop, metric, how, facts, edges }: Graph): string {
   const ends = edges.map(({ writer, reader, score }) => [writer, reader, score]);
   return JSON.stringify([kind, engine, session, stop, metric, how, facts, ends]);
 }
 
-/** The graphs that were read from this session, or in which a click stops it; the latest first. */
+/** The graphs of this session, or whose clicks stop it; the latest first. */
 export function graphsOf(graphs: Graphs, live: LiveState, chosen: Place | null): Graphs {
   const belongs = (graph: Graph): boolean =>
     same(placeOf(graph), chosen) || same(targetOf(graph, live, chosen), chosen);

@@ -1,4 +1,4 @@
-/* Values with an axis of heads: which heads they have, and the site of one of them. Pure. */
+/* Values with an axis of heads: their heads, and the site of one head. Pure. */
 
 import { Pooled } from '../wire';
 import { entryOf } from './arrays';
@@ -12,7 +12,7 @@ export function hasHeads({ axes }: Pick<Pooled, 'axes'>): boolean {
   return axes === WITH_HEADS;
 }
 
-/** The numbers of the heads in a value: those that its site selects, else all; none where it has no heads. */
+/** The numbers of the heads in a value: those that its site selects, else all; empty without heads. */
 export function headsOf(value: Valued): readonly number[] {
   const count = hasHeads(value) ? (value.shape[1] ?? 0) : 0;
   const selected = /\[([\d,]+)\]$/.exec(value.site)?.[1].split(',').map(Number);
@@ -24,7 +24,7 @@ export function siteOfHead(site: string, head: number): string {
   return `${site.replace(/\[[\d,]+\]$/, '')}[${head}]`;
 }
 
-/** A head as it was pooled beside the mean of all, for a stop that cannot be asked any more; null where it was not. */
+/** A head as pooled beside the mean of all, for a stop that is no longer readable; null if it was not pooled. */
 export function headKept(pooled: Pooled, head: number): Pooled | null {
   const { heads, shape, site } = pooled;
   const at = heads?.heads.indexOf(head) ?? -1;
@@ -38,7 +38,7 @@ export function headKept(pooled: Pooled, head: number): Pooled | null {
     rows_per_cell: heads.rows_per_cell,
     columns_per_cell: heads.columns_per_cell,
     shape: [shape[0] ?? 0, 1, ...shape.slice(2)],
-    lowest: null, // range and count are known of the mean alone
+    lowest: null, // only the mean has range and count
     highest: null,
     not_finite: 0
   };

@@ -1,4 +1,5 @@
-/* What the server has told, as one frozen value, and how each message changes it. Pure: no sockets, no clocks. */
+/* The state that the server reported, as one frozen value, and how each message changes it. Pure: no sockets, no
+   clocks. */
 
 import {
   EngineChange,
@@ -16,7 +17,7 @@ export interface Place {
   readonly session: string;
 }
 
-/** An engine that ended, not in order, while this page was open. */
+/** An engine that failed while this page was open. */
 export interface Ended {
   readonly engine: string;
   readonly model: string;
@@ -56,7 +57,7 @@ export function key(place: Place): string {
   return `${place.engine}\n${place.session}`;
 }
 
-/** Whether `message` follows on what is known; otherwise a snapshot is to be asked for. */
+/** Whether `message` follows the present state; otherwise a snapshot has to be requested. */
 export function follows(state: LiveState, message: Live): boolean {
   return message.live === 'snapshot' || (state.current && message.sequence === state.sequence + 1);
 }
@@ -102,7 +103,7 @@ function withDelta(state: LiveState, delta: LiveDelta): LiveState {
   }));
   gone.forEach(({ engine }) => delete engines[engine]);
   const again = new Set(Object.values(delta.appeared).map(({ found }) => found.model));
-  // One that ended in order, as by %djinn_stop, has no reason, and nothing has to be said of it.
+  // An engine that ended in order, as by %djinn_stop, has no reason, and needs no notice.
   const told = gone.filter(({ reason }) => reason !== '');
   const ended = [...state.ended.filter(({ model }) => !again.has(model)), ...told];
   return { ...state, engines, ended };
@@ -128,7 +129,7 @@ export function find(state: LiveState, place: Place | null): LiveSession | null 
   return (place && state.engines[place.engine]?.sessions[place.session]) ?? null;
 }
 
-/** As `find`, but null while the line to the session's engine is down: what is asked of it then would wait. */
+/** Like `find`, but null while the connection to the session's engine is lost: a request would wait. */
 export function reached(state: LiveState, place: Place | null): LiveSession | null {
   return isDown(place && state.engines[place.engine]) ? null : find(state, place);
 }
@@ -148,7 +149,7 @@ export function places(state: LiveState): { place: Place; session: LiveSession }
 
 const COLLATOR = new Intl.Collator(undefined, { numeric: true });
 
-/** Compares labels part by part, as paths: what lies in `a` comes after it and before `a-fork`, `a/2` before `a/10`. */
+/** Compares labels part by part, like paths: `a/2` comes after `a`, before `a/10`, and before `a-fork`. */
 function inOrder(one: string, other: string): number {
   const [parts, others] = [one.split('/'), other.split('/')];
   const differs = parts.findIndex((part, index) => part !== others[index]);
@@ -163,7 +164,7 @@ export function isRowOf(label: string, labels: ReadonlySet<string>): boolean {
   return parent !== undefined && labels.has(parent);
 }
 
-/** Whether a session may be asked to leave the device: it is there, and no pass of it runs. */
+/** Whether a session can leave the device: it is there, and no pass of it runs. */
 export function canLeave({ described }: LiveSession): boolean {
   return (
     described.residency === 'resident' &&
@@ -176,7 +177,7 @@ export function canReturn({ described }: LiveSession): boolean {
   return described.residency === 'host' || described.residency === 'disk';
 }
 
-/** The bytes of a session where it is: on the device, or where it has gone. */
+/** The bytes of a session in its present tier. */
 export function bytesOf({ described }: LiveSession): number {
   const { residency, device_bytes, host_bytes, disk_bytes } = described;
   return residency === 'disk'

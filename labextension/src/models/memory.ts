@@ -1,9 +1,9 @@
-/* What an engine's memory was over the last minutes, and the chart's shapes. Pure: knows neither React nor clocks. */
+/* An engine's memory over the last minutes, and the chart's shapes. Pure: without React and clocks. */
 
 import { Swap } from './live';
 import { EngineStatistics, PersonMemory } from '../wire';
 
-/** The bands of the chart, from the bottom up, then what is not on the device. */
+/** The bands of the chart, from the bottom up, then the memory off the device. */
 export const BANDS = ['weights', 'pages', 'working', 'stops', 'free', 'others'] as const;
 export type Band = (typeof BANDS)[number];
 
@@ -13,7 +13,7 @@ export interface Reading {
   readonly budget: number | null;
   readonly host: number;
   readonly disk: number;
-  /** None where all sessions are the engine's own user's. */
+  /** Empty if all sessions are the engine's own user's. */
   readonly people: readonly PersonMemory[];
 }
 
@@ -29,8 +29,8 @@ export interface Past {
 
 export const NO_PAST: Past = { readings: [], marks: [] };
 
-/** `pages` hold keys and values, `free` is allocated and holds none, `stops` are tensors of sessions that are not pages;
- * all in bytes, on the device unless named. */
+/** `pages` hold keys and values, `free` is allocated and unused, `stops` are the sessions' other tensors; all in bytes,
+    on the device unless named. */
 export function readingOf(statistics: EngineStatistics, at: number): Reading {
   const { slabs, weights, tiers, budget } = statistics;
   const sum = (value: (slab: EngineStatistics['slabs'][number]) => number): number =>
@@ -57,7 +57,7 @@ export function readingOf(statistics: EngineStatistics, at: number): Reading {
   };
 }
 
-/** The past with one more reading; what is older than `seconds` falls off, but for one that still held then. */
+/** The past with one more reading, without those older than `seconds`, except the one that still held then. */
 export function remember(past: Past, reading: Reading, seconds: number): Past {
   const since = reading.at - seconds;
   const readings = [...past.readings.filter(({ at }) => at < reading.at), reading];
@@ -72,7 +72,7 @@ export function markSwap(past: Past, swap: Swap, at: number): Past {
   return { ...past, marks: [...past.marks, { at, swap }] };
 }
 
-/** The seconds that the chart shows: all that is known, between half a minute and `longest`. */
+/** The seconds that the chart shows: all known ones, between half a minute and `longest`. */
 export function spanOf(past: Past, now: number, longest: number): number {
   return Math.min(longest, Math.max(30, now - (past.readings[0]?.at ?? now)));
 }

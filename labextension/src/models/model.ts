@@ -30,7 +30,7 @@ export class DjinnModel implements IDjinn.IModel {
     return this._isDisposed;
   }
 
-  /** Disconnect all listeners; later changes are told to none. */
+  /** Disconnect all listeners. */
   dispose(): void {
     this._isDisposed = true;
     Signal.clearData(this);
@@ -61,7 +61,7 @@ export class DjinnModel implements IDjinn.IModel {
     return this._choice.shown;
   }
 
-  /** What a person chose, here or in an earlier visit; it stands as soon as that session is there. */
+  /** A person's choice, here or in an earlier visit; it holds as soon as that session is there. */
   choose(place: Place | null): void {
     this._choose(pick(this._choice, this._live, place));
   }
@@ -70,13 +70,13 @@ export class DjinnModel implements IDjinn.IModel {
     return this._notebook;
   }
 
-  /** The notebook in front: its session is shown. */
+  /** The notebook in front, whose session is shown. */
   set notebook(path: string | null) {
     this._notebook = path;
     this._choose(toFront(this._choice, this._live, this._followed));
   }
 
-  /** The notebook in front has got another path. */
+  /** The notebook in front has another path. */
   rename(path: string): void {
     if (this._notebook !== null) {
       this._formerly = rename(this._formerly, this._notebook, path);
@@ -92,7 +92,7 @@ export class DjinnModel implements IDjinn.IModel {
     return this._notebook === null ? null : leftBehind(this._live, this._notebook, this._formerly);
   }
 
-  /** Under which names notebooks were known before, in earlier visits too. */
+  /** The names of notebooks before they were renamed, in earlier visits too. */
   get formerly(): Formerly {
     return this._formerly;
   }
@@ -146,7 +146,7 @@ export class DjinnModel implements IDjinn.IModel {
     }
   }
 
-  /** The rows that are open in the tree of layers, by id. */
+  /** The open rows of the tree of layers, by id. */
   get opened(): ReadonlySet<string> {
     return this._opened;
   }
@@ -183,7 +183,7 @@ export class DjinnModel implements IDjinn.IModel {
     this._stateChanged.emit();
   }
 
-  /** The notebook that decides what is shown. */
+  /** The notebook whose session is shown. */
   private get _followed(): string | null {
     return this._preferences.followNotebook ? this._notebook : null;
   }

@@ -1,4 +1,4 @@
-/* What the engine has pooled, as cells to colour; and how it says what they were made of. Pure. */
+/* Pooled values from the engine as cells to colour, and a description of the pooling. Pure. */
 
 import { Pooled } from '../wire';
 import { toFloats } from './arrays';
@@ -8,7 +8,7 @@ export interface Picture {
   readonly columns: number;
   /** Row-major; NaN is 0. */
   readonly cells: Float32Array;
-  /** At full colour: the 99.5th percentile of the finite magnitudes. */
+  /** The value at full colour: the 99.5th percentile of the finite magnitudes. */
   readonly limit: number;
 }
 
@@ -25,7 +25,7 @@ function limitOf(finite: Float32Array): number {
   return sizes[Math.floor(CLIP * (sizes.length - 1))] || sizes.at(-1) || 1;
 }
 
-/** The numbers that lie across, a row of which is a position's. */
+/** The numbers across; each row is one position's. */
 export function acrossOf({ shape, mean_of_heads }: Pooled): readonly number[] {
   return shape.slice(mean_of_heads ? 2 : 1);
 }

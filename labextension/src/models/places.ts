@@ -1,8 +1,8 @@
-/* Where one can stop in a model: what to offer for completion, the order of the points, the layer that a site is in. */
+/* The sites of a model: completions, the order of the points, the layer of a site. */
 
 import { ModelDescription, ModuleDescription, PointDescription } from '../wire';
 
-/** A site's spelling without its selector, taken apart. `layer` is null outside the layers and in module paths. */
+/** The parts of a site's spelling, without its selector. `layer` is null outside the layers and in module paths. */
 export interface Spelled {
   readonly point: string;
   readonly layer: number | null;
@@ -14,7 +14,7 @@ export function spelled(site: string): Spelled {
   return found ? { point: found[1], layer: Number(found[2]) } : { point: whole, layer: null };
 }
 
-/** The points of one layer in the order in which a pass meets them, as the engine lists them. */
+/** The points of one layer in the order of a pass, which is the engine's order. */
 export function pointsOf(model: ModelDescription, layer: number): readonly PointDescription[] {
   return model.points.filter(({ layers }) => layers?.includes(layer));
 }
@@ -31,7 +31,7 @@ export function modelPoints(
   );
 }
 
-/** Spellings to offer: the residual stream first, as it is asked for most, then all points, then modules. */
+/** Spellings to offer: the residual stream first, because it is used most, then all points, then modules. */
 export function completions(
   model: ModelDescription,
   modules: readonly ModuleDescription[]
@@ -57,10 +57,10 @@ export const CONDITIONS: readonly string[] = [
   "p(' Paris') > 0.5"
 ];
 
-/** So many are offered at once. */
+/** The number offered at once. */
 const OFFERED = 60;
 
-/** What begins with `typed` before what contains it. */
+/** Matches that begin with `typed` come before those that contain it. */
 export function matching(all: readonly string[], typed: string): string[] {
   const begins = all.filter(name => name.startsWith(typed));
   const contains = all.filter(name => !name.startsWith(typed) && name.includes(typed));

@@ -1,11 +1,11 @@
-/* The sentences of failed requests, each under the subject of its request. Pure. */
+/* The error sentences of requests by their subjects. Pure. */
 
 import { StopDescription } from '../wire';
 import { LiveState } from './live';
 
 /**
- * What a request is about: the control that asked shows its refusal. `session` is null for a request to an engine.
- * `about` names the control: `move`, `swap`, `breakpoint 3`, `breakpoint at z.4`, `stop 7`.
+ * The subject of a request, whose control shows the refusal. `session` is null for a request to an engine. `about`
+ * names the control: `move`, `swap`, `breakpoint 3`, `breakpoint at z.4`, `stop 7`.
  */
 export interface Subject {
   readonly engine: string;
@@ -27,7 +27,7 @@ export function spellSubject({ engine, session, about }: Subject): string {
   return JSON.stringify([engine, session, about]);
 }
 
-/** The sentence about a subject, null where its last request succeeded. */
+/** The sentence about a subject, null if its last request succeeded. */
 export function refusalOf(refusals: Refusals, subject: Subject): string | null {
   return refusals.get(spellSubject(subject))?.text ?? null;
 }
@@ -41,12 +41,12 @@ export function refuse(refusals: Refusals, subject: Subject, text: string): Refu
   return new Map(refusals).set(spellSubject(subject), { subject, text });
 }
 
-/** The same map where nothing was refused about the subject. */
+/** The same map if nothing was refused about the subject. */
 export function withdraw(refusals: Refusals, subject: Subject): Refusals {
   return kept(refusals, refusal => spellSubject(refusal.subject) !== spellSubject(subject));
 }
 
-/** Without the refusals of sessions and engines that are gone: their controls are gone too. */
+/** Drop the refusals of sessions and engines that have ended, like their controls. */
 export function stillThere(refusals: Refusals, { current, engines }: LiveState): Refusals {
   return kept(
     refusals,

@@ -1,4 +1,4 @@
-/* Quantities as text, the way the kernel's views spell them. */
+/* Quantities as text, spelled as in the kernel's views. */
 
 const UNITS = ['KiB', 'MiB', 'GiB', 'TiB'];
 const DIGITS = new Intl.NumberFormat('en-US', {
@@ -41,8 +41,8 @@ export function spellSeconds(seconds: number): string {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** A number with three digits, as the kernel's views spell it. `none` is what is said of one that is not finite, which
- * crosses as null. */
+/** A number with three digits, as the kernel's views spell it. `none` is the text for a number that is not finite,
+    which the wire sends as null. */
 export function spellNumber(value: number | null, none: string): string {
   if (value === null) {
     return none;
@@ -84,7 +84,7 @@ function halfEven(exact: string, places: number, exponent: number): number {
   return Number(`${Number(kept) + up}e${exponent - places}`);
 }
 
-/** A token's text with what cannot be seen made visible. */
+/** A token's text with invisible characters made visible. */
 export function spellToken(text: string): string {
   return JSON.stringify(text).slice(1, -1).replace(/\\"/g, '"').replace(/ /g, '\u00b7') || '\u2205';
 }

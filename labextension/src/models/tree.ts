@@ -1,4 +1,4 @@
-/* The model as rows of a tree: layers with their points and modules, which are open, where a row leads. Pure. */
+/* The model as rows of a tree: layers with their points and modules, open or closed, and the site of a row. Pure. */
 
 import { Feature, featureSite } from './features';
 import { modelPoints, pointsOf, spelled } from './places';
@@ -17,17 +17,17 @@ export interface TreeRow {
   /** The shape of the value, or the kind of module. */
   readonly detail: string;
   readonly depth: number;
-  /** What a breakpoint here is spelled; null where nothing can be stopped at. */
+  /** The spelling of a breakpoint here; null if no pass can stop here. */
   readonly site: string | null;
-  /** Its value can be looked at, and not edited. */
+  /** Its value can be read, but not edited. */
   readonly readOnly: boolean;
-  /** Null where there is nothing to open. */
+  /** Null if there is nothing to open. */
   readonly open: boolean | null;
-  /** The site of the added module whose features this row opens, or of which it is one. */
+  /** The site of the added module whose features this row opens, or whose feature it is. */
   readonly module?: string;
 }
 
-/** By the site of an added module its features at the stop. */
+/** The features at the stop by the site of their added module. */
 export type FeaturesRead = ReadonlyMap<string, readonly Feature[]>;
 
 const NONE_READ: FeaturesRead = new Map();
@@ -79,7 +79,7 @@ function layerRows(
   return [head, ...points, ...added, ...moduleRows(modules, open, layer)];
 }
 
-/** SAEs and their like, each as a site of its layer: the whole of its features, below which the single ones open. */
+/** SAEs and other modules, each a site of its layer: all its features, and below them the single ones. */
 function addedRows(
   added: readonly AddedModuleDescription[],
   layer: number,
@@ -160,12 +160,12 @@ function moduleRows(
   return isOpen ? [head, ...rows] : [head];
 }
 
-/** The form under which breakpoints and stops of one place are compared: no selector, no `.output`. */
+/** The form in which the sites of breakpoints and stops are compared: no selector, no `.output`. */
 export function plainSite(site: string): string {
   return site.replace(/\[[^\]]*\]$/, '').replace(/\.output$/, '');
 }
 
-/** The row to mark for a stop: its own, or its layer's while that is closed; null when no row is near. */
+/** The row to mark for a stop: its own, or its layer's while that is closed; null without either. */
 export function stopRow(rows: readonly TreeRow[], stop: string | null): string | null {
   if (stop === null) {
     return null;
@@ -183,8 +183,8 @@ export function stopRow(rows: readonly TreeRow[], stop: string | null): string |
   return rows.find(row => number !== null && row.id === layerId(number))?.id ?? null;
 }
 
-/** The breakpoints at the place of a row, whatever their selector, but those that have a row of their own. An open layer
- * leaves its own to the point below. */
+/** The breakpoints at the site of a row, with any selector, except those with their own row. An open layer leaves its
+    own to the point below. */
 export function breakpointsAt(
   rows: readonly TreeRow[],
   row: TreeRow,
@@ -199,7 +199,7 @@ export function breakpointsAt(
   );
 }
 
-/** How many breakpoints lie inside a layer that is closed, besides the one at its end that its own dot shows. */
+/** The number of breakpoints inside a closed layer, besides the one at its end, which its own dot shows. */
 export function inside(row: TreeRow, sites: readonly string[]): number {
   if (row.depth !== 0 || row.open !== false) {
     return 0;

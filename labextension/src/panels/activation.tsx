@@ -1,4 +1,4 @@
-/* The present stop: where it stands, its norms or values by position, what the lens reads, and a thumbnail of the values. */
+/* The present stop: its site, its norms or values by position, the lens, and a thumbnail of the values. */
 
 import * as React from 'react';
 
@@ -13,7 +13,7 @@ import { Empty, Meter, Refused, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 import { Picture, readPooled, spellStop } from './picture';
 
-/** So many positions from the end are listed. */
+/** The number of positions listed, from the end. */
 const POSITIONS = 128;
 
 interface Stop {
@@ -24,7 +24,7 @@ interface Stop {
 
 type Read<T> = { readonly value: T } | { readonly refused: string };
 
-/** What was read of a session's stop, or why it was not. */
+/** The values of a session's stop, or why they were not read. */
 interface StopRead {
   readonly place: Place;
   readonly read: Read<Stop>;
@@ -61,13 +61,13 @@ export function Activation({ service, trans }: PanelProps): React.JSX.Element {
   );
 }
 
-/** Whether what was read is what is there now: of another stop, or another edition of it, it is shown as past. */
+/** Whether the values are the present stop's; values of another stop, or from before an edit, are shown as past. */
 function isPresent({ paused }: Stop, session: LiveSession | null): boolean {
   const there = session?.described.stop ?? null;
   return there !== null && spellStop(paused.stop) === spellStop(there);
 }
 
-/** Reading would bring the session back, which is the person's to ask for. */
+/** Reading would bring the session back to the device, which is the person's decision. */
 function isAway({ described }: LiveSession): boolean {
   return described.residency !== 'resident';
 }
@@ -84,7 +84,7 @@ function Away({ place, service, trans }: PanelProps & { place: Place }): React.J
   );
 }
 
-/** Other whenever the stop may be: it moved, or was edited. Null where there is nothing to read. */
+/** Changes whenever the stop may have changed: by a move or an edit. Null if there is nothing to read. */
 export function standing(session: LiveSession | null): string | null {
   if (session === null || isAway(session)) {
     return null;
@@ -93,7 +93,7 @@ export function standing(session: LiveSession | null): string | null {
   return stop === null ? null : spellStop(stop);
 }
 
-/** Read again when the session stands otherwise. What was read stays until then. */
+/** Read again when the session's stop changes. The earlier values stay until then. */
 function useStop(
   service: IDjinn,
   seen: boolean,
@@ -118,7 +118,7 @@ function useStop(
   return last && same(last.place, place) ? last.read : null;
 }
 
-/** Null where it went on or was edited between the two questions: then it is read again. */
+/** Null if the session moved or was edited between the two requests: then it is read again. */
 async function readStop(service: IDjinn, place: Place): Promise<Stop | null> {
   const { engine, session } = place;
   const paused = await service.sendRequest<'ReadStop'>(engine, { request: 'ReadStop', session });
@@ -131,7 +131,7 @@ interface StopProps extends PanelProps {
 }
 
 interface StopViewProps extends StopProps {
-  /** The session has gone on since; what is seen is where it stood. */
+  /** The session has moved on; this is its last stop. */
   readonly past: boolean;
 }
 
@@ -163,12 +163,12 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
   );
 }
 
-/** Asking where there is none would be refused, and the browser would note that as an error. */
+/** A request without one would be refused, and the browser would log that as an error. */
 function hasLens({ axes, shape }: Paused, engine: LiveEngine | null): boolean {
   return axes === 'T D' && shape.at(-1) === engine?.found.description?.hidden_size;
 }
 
-/** What is shown says whose it is: keys and buttons move that session. */
+/** Names the session shown, because keys and buttons move it. */
 function labelOf({ place }: Stop, service: IDjinn): string {
   return find(service.model.live, place)?.label ?? place.session;
 }
@@ -191,7 +191,7 @@ interface NormsProps {
 }
 
 function Norms({ paused, position, choose, trans }: NormsProps): React.JSX.Element {
-  const { values } = paused; // where a position has one number alone, it is said as it is
+  const { values } = paused; // a position's single number is shown unchanged
   const numbers = values ?? paused.norms;
   const largest = Math.max(...numbers.map(one => Math.abs(one ?? 0))) || 1;
   const first = Math.max(0, paused.positions.length - POSITIONS);
@@ -269,7 +269,7 @@ function Lens({ stop, past, position, service, trans }: LensProps): React.JSX.El
   );
 }
 
-/** What the lens reads at a position of this very stop; null until it is there. A past stop is not asked about. */
+/** The lens at a position of this stop; null until it arrives, and for a past stop. */
 function useLens(
   service: IDjinn,
   stop: Stop,

@@ -1,4 +1,4 @@
-/* The forms of breakpoints: a site with completion, a condition, whether it stops once. What is refused is said here. */
+/* The forms of breakpoints: a site with completion, a condition, whether it stops once; and refusals. */
 
 import * as React from 'react';
 
@@ -8,15 +8,15 @@ import { IDjinn } from '../tokens';
 import { ModuleDescription } from '../wire';
 import { PanelProps, Trans } from './react';
 
-/** What a form holds of a condition, and what was said against it. */
+/** The condition in a form, and its refusal. */
 export interface Condition {
   readonly when: string;
   readonly once: boolean;
   readonly refused: string | null;
   readonly change: (when: string, once: boolean) => void;
-  /** What was typed, as it is asked for. */
+  /** The typed text in the form of the request. */
   readonly wanted: Pick<IDjinn.Wanted, 'when' | 'once'>;
-  /** Wait for `asked`; then `done`, or say here why not. */
+  /** Wait for `asked`, then call `done`, or show the refusal here. */
   readonly attempt: (asked: Promise<unknown>, done: () => void) => void;
 }
 
@@ -45,7 +45,7 @@ interface FieldsProps {
   readonly trans: Trans;
 }
 
-/** Condition, once, the button, and what is wrong: the part that both forms share. */
+/** The part that both forms share: condition, once, the button, and the refusal. */
 export function ConditionFields(props: FieldsProps): React.JSX.Element {
   const { condition, trans } = props;
   const { when, once, refused, change } = condition;

@@ -1,20 +1,20 @@
-/* The cell that attaches a notebook to a session: its text, and the way it travels when a session is dragged. */
+/* The cell that attaches a notebook to a session: its text, and dragging it with a session. */
 
 import { MimeData } from '@lumino/coreutils';
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 import { Drag } from '@lumino/dragdrop';
 
-/** What JupyterLab's notebooks take cells as. */
+/** The MIME type of cells in JupyterLab's notebooks. */
 const CELLS = 'application/vnd.jupyter.cells';
-/** Pixels that the pointer goes before a press is a drag, as in JupyterLab. */
+/** The pixels that the pointer moves before a press is a drag, as in JupyterLab. */
 const THRESHOLD = 5;
 
-/** What a notebook's cell says to work on this session. `load` is as the engine's `EngineFound` has it. */
+/** The text of the cell that attaches a notebook to this session. `load` is the field of `EngineFound`. */
 export function attachCell(load: string, session: string): string {
   return `%load_ext djinn_jupyter\n%djinn_load ${load}\n%djinn_use ${quoted(session)} --join`;
 }
 
-/** As one word of a magic's line, which takes a pair of quotes off and knows no escapes. */
+/** Quote a word of a magic's line, which removes a pair of quotes and has no escapes. */
 function quoted(word: string): string {
   return /^[^\s"'#]+$/.test(word) ? word : word.includes('"') ? `'${word}'` : `"${word}"`;
 }
@@ -36,8 +36,8 @@ export interface Pressed {
 }
 
 /**
- * Begin to drag `source` when the pointer that was pressed goes far enough. A finger scrolls instead. Dispose the result
- * to listen to the pointer no more.
+ * Begin to drag `source` when the pressed pointer has moved far enough. A finger scrolls instead. Dispose the result to
+ * stop listening.
  */
 export function dragFrom(pressed: Pressed, source: string, label: string): IDisposable {
   if (pressed.button !== 0 || pressed.pointerType === 'touch') {

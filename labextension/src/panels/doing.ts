@@ -1,4 +1,4 @@
-/* What a session does, in words: its state, or the work in it that does not move it and how far that is. */
+/* The activity of a session in words: its state, or the work in it that does not move it, with its progress. */
 
 import { Trans } from './react';
 import { LiveSession, Progress, SessionState } from '../wire';
@@ -26,7 +26,7 @@ export function progressText({ doing, done, total, counted }: Progress, trans: T
     : trans.__('%1, %2 of %3 %4', doing, count, total.toLocaleString('en-US'), counted);
 }
 
-/** What is left when such work is ended before its end. */
+/** The part that stays if such work is ended early. */
 export function keptText({ doing }: Progress, trans: Trans): string {
   switch (doing) {
     case 'sweeping':

@@ -1,4 +1,4 @@
-/* The edits of the present stop: each can be turned off and on again, and all be undone. */
+/* The edits of the present stop: each can be turned off and on, and all can be undone. */
 
 import * as React from 'react';
 
@@ -12,7 +12,7 @@ import { Trans } from './react';
 interface EditsProps {
   readonly paused: Paused;
   readonly place: Place;
-  /** The session has gone on since: what is seen cannot be changed any more. */
+  /** The session has moved on: these edits can no longer be changed. */
   readonly past: boolean;
   readonly service: IDjinn;
   readonly trans: Trans;
@@ -55,7 +55,7 @@ function sizeOf({ enabled, relative_size: size }: EditAtStop, trans: Trans): str
   return !enabled ? trans.__('off') : size === null ? '' : relativeSize(size, trans);
 }
 
-/** How much of a value a change made, as the kernel's views say it. */
+/** The relative size of a change, as the kernel's views spell it. */
 export function relativeSize(size: number, trans: Trans): string {
   return size === 0
     ? trans.__('changed nothing')

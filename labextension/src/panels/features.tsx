@@ -1,5 +1,5 @@
-/* The strongest features of added modules at the stop of a session, read while their rows are open, and the edits of one
-   by a click. */
+/* The strongest features of added modules at a session's stop, read while their rows are open, and editing one by a
+   click. */
 
 import * as React from 'react';
 
@@ -12,16 +12,16 @@ import { Edit, LiveSession } from '../wire';
 import { standing } from './activation';
 import { PanelProps, Trans } from './react';
 
-/** What was read of one module; not to be read where it is `refused`. */
+/** The values of one module, or the reason why they were `refused`. */
 type Read = { readonly values: Float32Array } | { readonly refused: string };
 
-/** Of each open module, by its site, the features at the present stop; and why those of others cannot be read. */
+/** The features at the present stop of each open module, by its site, or why they cannot be read. */
 export interface FeaturesAtStop {
   readonly features: ReadonlyMap<string, readonly Feature[]>;
   readonly refused: ReadonlyMap<string, string>;
 }
 
-/** Read the open modules again when the session stands otherwise. What was read stays until then. */
+/** Read the open modules again when the session's stop changes. The earlier values stay until then. */
 export function useFeatures(
   service: IDjinn,
   place: Place | null,
@@ -76,7 +76,7 @@ function listed(read: ReadonlyMap<string, Read>, sites: readonly string[]): Feat
   return { features, refused };
 }
 
-/** The edits that a click makes, as they stand on their buttons. */
+/** The edits that a click makes, as on their buttons. */
 const EDITS: readonly { readonly text: string; readonly edit: Edit }[] = [
   { text: '0', edit: { edit: 'zero' } },
   { text: '\u00d72', edit: { edit: 'scale', factor: 2 } }
@@ -85,7 +85,7 @@ const EDITS: readonly { readonly text: string; readonly edit: Edit }[] = [
 interface FeatureEditsProps extends PanelProps {
   readonly place: Place;
   readonly site: string;
-  /** Whether Tab comes here: in the row that has the focus. */
+  /** Whether Tab comes here: only in the row with the focus. */
   readonly reached: boolean;
 }
 

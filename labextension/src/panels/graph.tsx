@@ -1,6 +1,6 @@
-/* A graph of edges, in a notebook and in the sidebar: a click on an edge or a node sets a breakpoint there, in the
-   session that the graph was read from, or in the chosen one where that is not there; a second click takes it away.
-   The rows of the table do the same by keyboard. */
+/* A graph of edges, in a notebook and in the sidebar. A click on an edge or a node sets a breakpoint there, in the
+   graph's source session, or in the chosen one without it; a second click removes it. The rows of the table do the same
+   by keyboard. */
 
 import * as React from 'react';
 
@@ -26,7 +26,7 @@ interface GraphProps extends PanelProps {
   readonly graph: Graph;
 }
 
-/** The graphs whose clicks stop the chosen session, the latest first; one of them is seen. */
+/** The graphs whose clicks stop the chosen session, the latest first; one of them is shown. */
 export function Edges(props: PanelProps): React.JSX.Element {
   const { service, trans } = props;
   const { chosen, graphs, live } = useModel(service);
@@ -57,7 +57,7 @@ export function Edges(props: PanelProps): React.JSX.Element {
   );
 }
 
-/** The session that a click stops, null where there is none, and where that is done already. */
+/** The session that a click stops, null without one, and the breakpoints already set there. */
 interface Stopping {
   readonly place: Place | null;
   readonly set: ReadonlyMap<string, number>;
@@ -117,7 +117,7 @@ function toggled(
     : service.clearBreakpoints(place, [number], about(stopAt(stop)));
 }
 
-/** What the graph was read from, and what a click on it does or has done. */
+/** The source of the graph, and the effect of a click. */
 function said(
   graph: Graph,
   { model }: IDjinn,
@@ -148,7 +148,7 @@ function said(
   ].join(' ');
 }
 
-/** What a graph was read from, if that is no session that is there. */
+/** The source of a graph, if that is no present session. */
 function from({ label }: Graph, trans: Trans): string {
   return label === null
     ? trans.__('Read from lines of no session.')
@@ -186,7 +186,7 @@ function Picture(props: DrawnProps): React.JSX.Element {
   );
 }
 
-/** An edge with a wider one, unseen, to click on. Its row in the table is the one for the keyboard. */
+/** An edge with a wider, invisible one to click on. The keyboard uses its row in the table. */
 function Way(
   props: DrawnProps & { readonly edge: GraphEdge; readonly index: number }
 ): React.JSX.Element {
@@ -265,7 +265,7 @@ function Box(props: DrawnProps & { readonly node: GraphNode }): React.JSX.Elemen
   );
 }
 
-/** The breakpoint that a click on a node sets, and those that there are where edges come in. */
+/** The breakpoint that a click on a node sets, and the breakpoints where edges enter it. */
 function spelled(node: GraphNode, within: readonly GraphPort[], trans: Trans): string {
   return [
     trans.__('Breakpoint at %1', stopAt(node)),

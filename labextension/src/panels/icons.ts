@@ -1,4 +1,4 @@
-/* The icons that JupyterLab does not have. */
+/* Icons that JupyterLab does not have. */
 
 import { LabIcon } from '@jupyterlab/ui-components';
 

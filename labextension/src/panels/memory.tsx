@@ -112,7 +112,7 @@ function Numbers({ last, trans }: { last: Reading; trans: Trans }): React.JSX.El
   );
 }
 
-/** Whose memory it is, where persons with keys share the engine. */
+/** The memory of each person, if persons with keys share the engine. */
 function People({
   people,
   trans

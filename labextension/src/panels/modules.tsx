@@ -13,7 +13,7 @@ import { PanelProps, Trans, useModel } from './react';
 
 const NO_MODULES: readonly ModuleDescription[] = [];
 
-/** The modules of an engine's model, asked for once. Empty until they are here, or when they cannot be had. */
+/** The modules of an engine's model, requested once. Empty until they arrive, or if the request fails. */
 export function useModules(service: IDjinn, engine: string | null): readonly ModuleDescription[] {
   const [found, setFound] = React.useState<{
     engine: string;
@@ -24,7 +24,7 @@ export function useModules(service: IDjinn, engine: string | null): readonly Mod
     if (engine !== null) {
       service.modules(engine).then(
         modules => wanted && setFound({ engine, modules }),
-        () => undefined // the points are offered without them
+        () => undefined // the points are offered anyway
       );
     }
     return () => {
@@ -36,7 +36,7 @@ export function useModules(service: IDjinn, engine: string | null): readonly Mod
 
 const NONE_ADDED: readonly AddedModuleDescription[] = [];
 
-/** The modules that the user has added, asked for again when the session moves: a notebook adds them meanwhile. */
+/** The modules that the user added, requested again when the session moves: a notebook may have added some. */
 function useAdded(
   service: IDjinn,
   engine: string | null,
@@ -48,7 +48,7 @@ function useAdded(
     if (engine !== null) {
       service.addedModules(engine).then(
         added => wanted && setFound({ engine, added }),
-        () => undefined // the tree is there without them
+        () => undefined // the tree works without them
       );
     }
     return () => {
@@ -123,7 +123,7 @@ function Tree({
       next.add(row.id);
     }
     service.model.opened = next;
-    draw(); // at once: the next key may come before the model's frame
+    draw(); // immediately: the next key may come before the model's frame
   };
   const move = (id: string | undefined): void => {
     if (id !== undefined) {
@@ -211,7 +211,7 @@ function Tree({
   );
 }
 
-/** Whether a row is a feature that an edit can change: the pass stands at its module. */
+/** Whether a row is a feature that an edit can change: the pass is stopped at its module. */
 function isEdited({ depth, module, readOnly }: TreeRow, stop: string | null): boolean {
   return depth === 2 && !readOnly && stop !== null && plainSite(stop) === module;
 }
@@ -224,7 +224,7 @@ interface UnreadProps {
   readonly trans: Trans;
 }
 
-/** What stands below an open module that has no features to list. */
+/** The text below an open module without features to list. */
 function Unread({ row, next, stop, read, trans }: UnreadProps): React.JSX.Element | null {
   if (next?.module === row.module) {
     return null;
@@ -246,7 +246,7 @@ function whyNone(
     : (refused.get(site) ?? trans.__('Reading the features.'));
 }
 
-/** The subject of what a click on a row asks. */
+/** The subject of a click's request on a row. */
 function aboutOf({ site }: TreeRow): string {
   return `breakpoint at ${site}`;
 }

@@ -1,4 +1,4 @@
-/* What the commands are called. Who asks for one needs no more of it than this. */
+/* The names of the commands, which are all that callers need. */
 
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
@@ -31,7 +31,7 @@ export const MOVES = [
   CommandIDs.back
 ] as const;
 
-/** What is done to one session besides moving it, in the order of its menu. */
+/** The other commands of one session, in the order of its menu. */
 export const SESSION_COMMANDS = [
   CommandIDs.openNotebook,
   CommandIDs.insertAttachCell,

@@ -1,4 +1,4 @@
-/* What is missing and how to mend it: no server extension, no connection, another version, no engine. */
+/* What is missing and the remedy: no server extension, no connection, another version, no engine. */
 
 import * as React from 'react';
 
@@ -68,7 +68,7 @@ export function missing(service: IDjinn, trans: Trans): Said | null {
   }
 }
 
-/** A page that has spoken with this server before is older than it; one that never has is newer. */
+/** A page that has connected before is older than the server; otherwise it is newer. */
 function otherMessages(
   { version, spoke }: Extract<Connection, { kind: 'differs' }>,
   trans: Trans,

@@ -11,13 +11,13 @@ interface ActionProps {
   readonly label: string;
   readonly act: () => unknown;
   readonly disabled?: boolean;
-  /** Why it is disabled, for one who looks for the reason. */
+  /** The reason why it is disabled. */
   readonly why?: string | null;
   /** For a button that stays down. */
   readonly pressed?: boolean;
 }
 
-/** A small button with an icon, named for those who cannot see it. */
+/** A small button with an icon and an accessible name. */
 export function Action({
   icon,
   label,
@@ -40,7 +40,7 @@ export function Action({
   );
 }
 
-/** What a panel says when it has nothing to show. */
+/** The text of an empty panel. */
 export function Empty({ children }: { children: React.ReactNode }): React.JSX.Element {
   return <p className="djinn-soft djinn-Empty">{children}</p>;
 }
@@ -51,7 +51,7 @@ interface BadProps {
   readonly trans: Trans;
 }
 
-/** What went wrong, until the person has read it. */
+/** An error, until the person dismisses it. */
 export function Bad({ text, dismiss, trans }: BadProps): React.JSX.Element {
   return (
     <div className="djinn-Notice djinn-mod-bad djinn-Bad">
@@ -61,7 +61,7 @@ export function Bad({ text, dismiss, trans }: BadProps): React.JSX.Element {
   );
 }
 
-/** The sentence of the last request about `subject`, beside the control that asked; nothing where it succeeded. */
+/** The error of the last request about `subject`, beside its control; nothing if it succeeded. */
 export function Refused({
   subject,
   service,
@@ -73,7 +73,7 @@ export function Refused({
   );
 }
 
-/** A bar that is `share` of its frame. The number beside it says the same. */
+/** A bar that fills `share` of its frame. The number beside it is the same. */
 export function Meter({ share }: { share: number }): React.JSX.Element {
   const width = `${100 * Math.min(1, Math.max(0, share))}%`;
   return (
@@ -83,7 +83,7 @@ export function Meter({ share }: { share: number }): React.JSX.Element {
   );
 }
 
-/** Whether the element is in sight: in a panel that is open, in a sidebar that is shown. */
+/** Whether the element is visible: in an open panel of a shown sidebar. */
 export function useInSight<T extends Element>(): [React.RefObject<T>, boolean] {
   const ref = React.useRef<T>(null);
   const [seen, setSeen] = React.useState(false);

@@ -1,4 +1,4 @@
-/* The values of a stop as a heatmap, pooled by the engine; where they have heads a head at a time, or their mean. */
+/* The values of a stop as a heatmap, pooled by the engine; with heads one at a time, or their mean. */
 
 import * as React from 'react';
 
@@ -12,11 +12,11 @@ import { Paused, Pooled, StopIdentity } from '../wire';
 import { Trans } from './react';
 import { Thumbnail } from './thumbnail';
 
-/** As many cells as the panel has pixels for. */
+/** The number of cells for which the panel has pixels. */
 const CELLS = { rows: 96, columns: 128 } as const;
 
-/** The stopped value, the mean of its heads where it has some; at a site of one head, that head. Each head comes with
- * the mean, in so many cells altogether, to be chosen when the session has gone on. */
+/** The stopped value, or the mean of its heads; at a site of one head, that head. The mean comes with each head, in so
+    many cells altogether, so that a head can be chosen when the session has moved on. */
 export async function readPooled(
   service: IDjinn,
   { engine, session }: Place,
@@ -35,7 +35,7 @@ export async function readPooled(
   return pooled;
 }
 
-/** Other whenever the stop may be: it moved, or was edited. */
+/** Changes whenever the stop may have changed: by a move or an edit. */
 export function spellStop({ session, number, edition }: StopIdentity): string {
   return `${session} ${number} ${edition}`;
 }
@@ -44,7 +44,7 @@ interface PictureProps {
   readonly place: Place;
   readonly paused: Paused;
   readonly pooled: Pooled;
-  /** The session has gone on since: its other heads are as they were read with the mean. */
+  /** The session has moved on: its other heads are those that came with the mean. */
   readonly past: boolean;
   readonly service: IDjinn;
   readonly trans: Trans;
@@ -95,7 +95,7 @@ export function Picture(props: PictureProps): React.JSX.Element {
   );
 }
 
-/** How the picture differs from the values, and what it does not show of them; nothing where each has a pixel. */
+/** How the picture differs from the values, and what it omits; empty if each value has a pixel. */
 function madeOf(pooled: Pooled, trans: Trans): readonly string[] {
   const { rows_per_cell: down, columns_per_cell: across, cells, dtype, not_finite } = pooled;
   return [
@@ -108,14 +108,14 @@ function madeOf(pooled: Pooled, trans: Trans): readonly string[] {
 }
 
 interface Head {
-  /** Null for the mean of all, or where there are none. */
+  /** Null for the mean of all, or without heads. */
   readonly head: number | null;
   readonly drawn: Pooled;
   readonly refused: string | null;
 }
 
-/** The head that is asked for, read of this very stop; until it is there, and where it is refused, the mean of all. Of a
- * past stop it is what came with the mean, unless it was read before. */
+/** The requested head of this stop; until it arrives, or if it is refused, the mean of all. For a past stop it is the
+    one that came with the mean, unless it was read before. */
 function useHead(
   { service, place, paused, pooled, past }: PictureProps,
   asked: number | null

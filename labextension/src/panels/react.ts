@@ -1,11 +1,11 @@
-/* How a panel follows the model: a React widget that draws again when the model says that it changed. */
+/* React widgets that draw again when the model changes. */
 
 import { ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { IDjinn } from '../tokens';
 
-/** What every panel is given. */
+/** The properties of every panel. */
 export interface PanelProps {
   readonly service: IDjinn;
   readonly trans: Trans;
@@ -36,7 +36,7 @@ export function useModel(service: IDjinn): IDjinn.IModel {
   return service.model;
 }
 
-/** Idle times and the like grow by themselves: draw again every `seconds`, as long as the page is in sight. */
+/** Draw again every `seconds` while the page is visible, for idle times and the like. */
 export function useClock(seconds: number): number {
   const [now, setNow] = React.useState(() => Date.now() / 1000);
   React.useEffect(() => {
@@ -50,7 +50,7 @@ export function useClock(seconds: number): number {
   return now;
 }
 
-/** The name of JupyterLab's theme, for what is drawn with its colours and not by its style sheet. */
+/** The name of JupyterLab's theme, for drawings that use its colours without its style sheet. */
 export function useTheme(): string | undefined {
   const { body } = document;
   const [theme, setTheme] = React.useState(body.dataset.jpThemeName);

@@ -1,4 +1,4 @@
-/* The steering rules: they change every pass, so what is stopped under them says so; each can be turned off and ended. */
+/* The steering rules, which change every pass; each can be turned off and ended. */
 
 import { closeIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
@@ -59,7 +59,7 @@ export function Rules({ rules, label, place, service, trans }: RulesProps): Reac
   );
 }
 
-/** How much of the value the rule changed in the last pass that met it. */
+/** The relative size of the rule's change in the last pass that reached it. */
 function strength(rule: RuleDescription, trans: Trans): string {
   const { enabled, last_relative_size: size, passes_met } = rule;
   if (!enabled) {

@@ -1,4 +1,4 @@
-/* The engines and their sessions: who stands where, with what can be done to the one that is chosen. */
+/* The engines and their sessions, with the actions of the chosen one. */
 
 import {
   closeIcon,
@@ -32,7 +32,7 @@ import { Notice } from './notice';
 import { Action, Bad, Refused } from './parts';
 import { PanelProps, Trans, useClock, useModel } from './react';
 
-/** Seconds from which on idleness is told. */
+/** Shorter idle times, in seconds, are not shown. */
 const IDLE_SHOWN = 10;
 
 /** The subjects of requests that a session's row, its menu and the toolbar send. */
@@ -76,7 +76,7 @@ function NoEngine({ trans }: { trans: Trans }): React.JSX.Element {
   );
 }
 
-/** A notebook that was renamed has another session from its kernel's next start on. */
+/** A renamed notebook has another session after its kernel's next start. */
 function Left({
   place,
   service,
@@ -181,7 +181,7 @@ function Engine(props: EngineProps): React.JSX.Element {
   );
 }
 
-/** The reason for which what is asked of an engine would wait; null where it would not. */
+/** The reason why a request to an engine would wait; null if it would not. */
 function waits(engine: LiveEngine, trans: Trans): string | null {
   return isDown(engine) ? trans.__('The line to %1 is down.', engine.found.host) : null;
 }
@@ -207,7 +207,7 @@ function describe({ found }: LiveEngine, trans: Trans): string {
 interface RowProps extends EngineProps {
   readonly place: Place;
   readonly session: LiveSession;
-  /** It is listed under the session whose batch it is a row of. */
+  /** It is listed under the session of its batch. */
   readonly within: boolean;
 }
 
@@ -255,7 +255,7 @@ function Row(props: RowProps): React.JSX.Element {
   );
 }
 
-/** Now, and whenever the panel around it has another height; where a person scrolls to stays. Returns what ends it. */
+/** Scroll now, and whenever the panel's height changes; a person's scrolling stays. Returns what ends this. */
 function keepInSight(row: HTMLElement | null): (() => void) | undefined {
   row?.scrollIntoView({ block: 'nearest' });
   const panel = row?.closest('.djinn-Panel');
@@ -267,7 +267,7 @@ function keepInSight(row: HTMLElement | null): (() => void) | undefined {
   return () => resized.disconnect();
 }
 
-/** Also work that does not move a session is shown as running. */
+/** Work that does not move a session is shown as running too. */
 function shownState({ described }: LiveSession): SessionState {
   return described.progress === null ? described.state : 'running';
 }

@@ -1,4 +1,4 @@
-/* The stops of the chosen session and its forks, as a tree: a click says what going there does, and does it. */
+/* The stops of the chosen session and its forks, as a tree, with buttons that go to a stop. */
 
 import * as React from 'react';
 
@@ -51,7 +51,7 @@ export function Stops({ service, trans }: PanelProps): React.JSX.Element {
   );
 }
 
-/** Read again whenever a session of the engine stands otherwise, or one was opened or closed. */
+/** Read again whenever a session of the engine changes its stop, or one is opened or closed. */
 function useBranches(
   service: IDjinn,
   seen: boolean,
@@ -69,7 +69,7 @@ function useBranches(
     if (seen && engine !== null) {
       service.sendRequest<'ReadTree'>(engine, { request: 'ReadTree' }).then(
         ({ branches }) => wanted && setLast({ engine, branches }),
-        () => wanted && setLast(null) // the notices above say what is wrong with the engine
+        () => wanted && setLast(null) // the notices above show the engine's error
       );
     }
     return () => {
@@ -184,7 +184,7 @@ interface WayProps extends PanelProps {
   readonly done: () => void;
 }
 
-/** What a click does to one of the sessions that have this stop, and the button that does it. */
+/** The effect of a click on a session that has this stop, and its button. */
 function Way({ holding, to, engine, done, service, trans }: WayProps): React.JSX.Element {
   const { branch, back } = holding;
   const place: Place = { engine, session: branch.session };

@@ -1,4 +1,4 @@
-/* A heatmap on a canvas: above zero in the theme's warning colour, below in its brand colour, zero takes the page's. */
+/* A heatmap on a canvas: the theme's warning colour above zero, its brand colour below, the page's colour at zero. */
 
 import * as React from 'react';
 
@@ -9,7 +9,7 @@ import { Trans, useTheme } from './react';
 interface ThumbnailProps {
   readonly picture: Picture;
   readonly label: string;
-  /** What a pixel is made of, in a few words each. */
+  /** The contents of a pixel, in a few words. */
   readonly made: readonly string[];
   readonly trans: Trans;
 }
@@ -63,7 +63,7 @@ function draw(canvas: HTMLCanvasElement, { rows, columns, cells, limit }: Pictur
   context.putImageData(image, 0, 0);
 }
 
-/** A colour of the theme as bytes: the canvas reads whatever spelling CSS allows. */
+/** A colour of the theme as bytes; the canvas reads every spelling of CSS. */
 function colourOf(
   canvas: HTMLCanvasElement,
   context: CanvasRenderingContext2D,

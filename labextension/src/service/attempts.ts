@@ -1,4 +1,4 @@
-/* Requests whose refusal is kept in the model under their subject until they succeed. Chooses no request itself. */
+/* Requests whose refusals stay in the model under their subject until they succeed. Chooses no requests. */
 
 import { Place, key } from '../models/live';
 import { Subject, refusalOf } from '../models/refusals';
@@ -12,7 +12,7 @@ export class Attempts {
     this._service = service;
   }
 
-  /** Send a request; keep or withdraw the refusal of its subject. `done` is called where it succeeded. */
+  /** Send a request; keep or remove the refusal of its subject. `done` is called on success. */
   async attempt<K extends keyof Answers>(
     { engine, session }: Place,
     about: string,
@@ -30,7 +30,7 @@ export class Attempts {
     }
   }
 
-  /** The same for a move, which is accepted first: its outcome follows, or has come before the reply. */
+  /** The same for a move, whose reply only accepts it: the outcome follows, or came before the reply. */
   async move<K extends 'Resume' | 'Step' | 'Back'>(
     place: Place,
     about: string,
@@ -52,12 +52,13 @@ export class Attempts {
     }
   }
 
-  /** Settle those moves of this page that have ended while it was not connected. */
+  /** Settle this page's moves that ended while it was not connected. */
   settleAll(outcomes: readonly LiveOutcome[]): void {
     outcomes.filter(outcome => this._requests.waitsFor(outcome)).forEach(this.settle, this);
   }
 
-  /** A move has ended. A failure of one that this page did not ask for, or has no reply for yet, stands at the session. */
+  /** A move has ended. The failure of a move that this page did not request, or has no reply for yet, is shown at the
+      session. */
   settle(outcome: LiveOutcome): void {
     const { model } = this._service;
     const { engine, session, reply } = outcome;
@@ -89,7 +90,7 @@ export class Attempts {
     }
   }
 
-  /** A service may end while a request is under way: its answer then changes nothing. */
+  /** The service may end during a request: its reply then changes nothing. */
   private _unlessDisposed(act: () => void): void {
     if (!this._service.isDisposed) {
       act();

@@ -1,4 +1,4 @@
-/* Which requests are under way: of one subject only the last one is told of; a move is awaited after its reply. */
+/* The pending requests: only the last one of a subject counts; a move is awaited after its reply. */
 
 import { Place, key } from '../models/live';
 import { Subject, spellSubject } from '../models/refusals';
@@ -18,7 +18,7 @@ export class Requests {
     return this._count;
   }
 
-  /** False once the same was asked again: the answer to the later request counts. */
+  /** False once the subject has a later request, whose reply counts. */
   isLast(subject: Subject, number: number): boolean {
     return this._last.get(spellSubject(subject)) === number;
   }

@@ -11,7 +11,7 @@ import { IChannel, RequestRefused } from './channel';
 
 const FIRST_SECONDS = 1;
 const LONGEST_SECONDS = 30;
-/** Without the extension there is nothing to wait for, but a server may be restarted with it. */
+/** Without the extension there is nothing to wait for, but a server may restart with it. */
 const ABSENT_SECONDS = 60;
 
 export class ServerChannel implements IChannel {
@@ -41,7 +41,7 @@ export class ServerChannel implements IChannel {
     notebook: string | null
   ): Promise<Answers[K]> {
     const body = JSON.stringify(request);
-    // A refusal is an answer: told by a status, the browser would write it to its console as an error of the page.
+    // A refusal is a reply: by a status, the browser would log it as an error of the page.
     const response = await this._request(`engines/${encodeURIComponent(engine)}/ask`, {
       method: 'POST',
       body,
@@ -81,7 +81,7 @@ export class ServerChannel implements IChannel {
     Signal.clearData(this);
   }
 
-  /** A plain request first: a WebSocket cannot say why it was refused. */
+  /** A plain request first: a WebSocket cannot report why it was refused. */
   private async _open(): Promise<void> {
     if (this._connection.kind !== 'lost') {
       this._stand({ kind: 'connecting' });
@@ -103,7 +103,7 @@ export class ServerChannel implements IChannel {
     this._lose();
   }
 
-  /** Listen to a server of the same messages: what one of others sends could be misread. */
+  /** Listen to a server with the same messages only: others could be misread. */
   private _meet({ version, protocol }: Engines): void {
     if (protocol === PROTOCOL) {
       this._spoke = true;

@@ -44,7 +44,7 @@ export class DjinnService implements IDjinn {
     return this._isDisposed;
   }
 
-  /** Disconnect from the server, and tell all who subscribed to end with it. */
+  /** Disconnect from the server, and notify the subscribers of the end. */
   dispose(): void {
     if (this._isDisposed) {
       return;
@@ -270,7 +270,7 @@ export class DjinnService implements IDjinn {
     await this.sendRequest<'Shutdown'>(engine, { request: 'Shutdown', force });
   }
 
-  /** The stop that the person sees: a move is for it, and for no other that the session has come to meanwhile. */
+  /** The stop that the person sees: a move starts only from it, not from a later one. */
   private _seen(place: Place): StopIdentity | null {
     return find(this.model.live, place)?.described.stop ?? null;
   }
@@ -296,7 +296,7 @@ export class DjinnService implements IDjinn {
 
   private _onConnection(): void {
     if (this._channel.connection.kind === 'differs') {
-      this.model.live = NOTHING; // no request of this page is for a server of other messages
+      this.model.live = NOTHING; // this page sends no request to a server with other messages
     }
     this.model.connection = this._channel.connection;
   }

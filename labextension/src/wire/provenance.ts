@@ -1,8 +1,8 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /**
- * The model and the machine that computed a result. Where two are the same but for the model's name and revision,
- * the same request gives the same bits, as far as each cell is computed alone.
+ * The model and the machine that computed a result. Where two differ only in the model's name and revision, the
+ * same request gives the same bits, for cells that are computed alone.
  */
 export interface Provenance {
   readonly model: string;

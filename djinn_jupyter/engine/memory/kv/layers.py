@@ -47,8 +47,7 @@ class PagedRows:
 
     @property
     def keys(self) -> Tensor | None:
-        """Keys without contents, on the meta device, for model families that test for None. Only `update` returns
-        rows."""
+        """Keys on the meta device, for model families that test for None. Only `update` returns rows."""
         if not self.is_initialized:
             return None
         shape = 1, self.geometry.kv_heads, self.cumulative_length, self.geometry.key_dim

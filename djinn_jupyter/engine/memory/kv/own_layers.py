@@ -25,8 +25,7 @@ def is_own(layer: Any) -> bool:
 
 
 def own_fields(layer: Any) -> tuple[str, ...]:
-    """Return the attributes that a layer's own class adds to the library layer that it extends; none where it extends
-    neither of the two."""
+    """Return the attributes that a layer's own class adds to the library layer that it extends; or none."""
     plain = _plain(layer)
     return () if plain is None else tuple(name for name in vars(layer) if name not in {*vars(plain), *GAINED})
 

@@ -1,4 +1,4 @@
-"""Modules of the model by path: the input and output of each as sites, or the reason why they are none."""
+"""Modules of the model by path: the input and output of each as sites, or the reason for their absence."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ModelModules:
 
 
 def _points_near(word: str) -> list[str]:
-    """Return the points that a word may be short for, outputs before inputs; else the one with the closest spelling."""
+    """Return the points that a word may abbreviate, outputs before inputs; else the one with the closest spelling."""
     ends = ("post", "out", "pre", "in")
     short_for = [point for point in POINTS for first, _, end in [point.partition("_")] if first == word and end in ends]
     return sorted(short_for, key=lambda point: ends.index(point.partition("_")[2]))[:2] or get_close_matches(

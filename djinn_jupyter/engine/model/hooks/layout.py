@@ -68,8 +68,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PositionLayout:
-    """Positions along axis `position`. Axis `batch`, of size 1, is dropped; None where it is merged with the
-    positions."""
+    """Positions along axis `position`. Axis `batch`, of size 1, is dropped; None where merged with positions."""
 
     position: int
     batch: int | None
@@ -141,8 +140,8 @@ def written(layout: Layout, raw: Tensor, value: Tensor, site: str) -> Tensor:
 
 
 def laid_as(value: Tensor, met: Tensor) -> Tensor:
-    """Return a copy of `value` that lies in memory as `met` does, whose shape it has: kernels round differently where
-    strides differ, as those of a half of a fused projection do."""
+    """Return a copy of `value` with the memory layout of `met`, which has the same shape: kernels round differently for
+    other strides, such as those of half of a fused projection."""
     if value.stride() == met.stride() or 0 in met.stride():
         return value.clone()
     return torch.empty_strided(met.shape, met.stride(), dtype=value.dtype, device=value.device).copy_(value)

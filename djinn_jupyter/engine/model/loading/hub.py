@@ -1,4 +1,4 @@
-"""Check whether the model hub can be reached, and what its cache on this machine holds of a model."""
+"""Check whether the model hub can be reached, and what its cache on this machine has of a model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ REACH_SECONDS: Final = 3.0
 
 
 def held_in_cache(model: str) -> str | None:
-    """Return the revisions of a model that the cache holds, in words that say how to ask for them, by its name in
-    whatever case; None where it holds none."""
+    """Return the revisions of a model in the cache, in words that say how to request them, by its name in any case;
+    None where there are none."""
     cache, wanted = Path(constants.HF_HUB_CACHE), f"models--{model.replace('/', '--')}".lower()
     for folder in sorted(cache.glob("models--*")):
         if folder.name.lower() == wanted and (found := _revisions(folder)):
@@ -28,8 +28,7 @@ def held_in_cache(model: str) -> str | None:
 
 
 def _revisions(folder: Path) -> list[str]:
-    """Return the revisions of a folder of the cache that have a configuration: commits, and the names that lead to
-    them."""
+    """Return the revisions of a folder of the cache with a configuration: commits, and the names that lead to them."""
     refs = [path for path in sorted((folder / "refs").rglob("*")) if path.is_file()]
     names = {path.relative_to(folder / "refs").as_posix(): path.read_text(encoding="utf-8").strip() for path in refs}
     commits = sorted(path.parent.name for path in (folder / "snapshots").glob("*/config.json"))

@@ -1,10 +1,10 @@
-"""A process of ours that answers questions one after the other, each within a time and within main memory: for work
-that would hold the interpreter's lock, or that nothing else could break off.
+"""A process of ours that answers questions one after the other, each within limits of time and memory: for work that
+would hold the GIL, or that nothing else could interrupt.
 
     engine  --[8 bytes of length][the first message, then questions]-->  stdin of the process
     engine  <--[8 bytes of length][an answer]--                           its stdout
 
-The process ends itself by an alarm when a question takes too long, so one whose engine is gone ends too.
+An alarm ends the process when a question takes too long, also after its engine is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Answer = TypeVar("Answer", bound=Frozen)
 
 
 class Limits(Frozen, frozen=True):
-    """Those of one answer: its seconds, and the bytes of main memory beyond those of the process at its beginning."""
+    """The limits of one answer: its seconds, and the bytes of main memory beyond the process's initial ones."""
 
     seconds: float
     memory: int
@@ -47,7 +47,7 @@ class BeyondMemory(Frozen, frozen=True, tag="BeyondMemory"): ...
 
 class LimitedProcess:
     """The process of a module that calls `serve`. Started by the first question, ended by `close` or with the engine.
-    Its errors say what it `does`, what it had not `done`, and what to do about a question beyond the limits."""
+    Its errors name what it `does`, what it had not `done`, and the remedy for a question beyond the limits."""
 
     def __init__(self, module: str, first: Frozen, limits: Limits, *, does: str, done: str, remedy: str) -> None:
         self._command = (sys.executable, "-P", "-m", module)
@@ -57,8 +57,8 @@ class LimitedProcess:
         self._closed = False
 
     def ask(self, question: Frozen, answer: type[Answer]) -> Answer:
-        """Return the answer. UsageError where it takes more than the limits, EngineError where the process ends before
-        it has answered, and the error with which it refuses."""
+        """Return the answer. UsageError where it exceeds the limits, EngineError where the process ends before it has
+        answered, and its own errors."""
         with self._turn:
             begins = () if self._process else (self._limits, self._first)
             process = self._started()
@@ -78,7 +78,7 @@ class LimitedProcess:
         return given
 
     def close(self) -> None:
-        """End the process, even in the midst of a question. May be called from any thread."""
+        """End the process, even during a question. May be called from any thread."""
         self._closed = True
         process = self._process
         if process is not None:
@@ -108,8 +108,8 @@ class LimitedProcess:
 
 
 def serve(first: type[First], question: type[Question], begin: Callable[[First], Callable[[Question], Frozen]]) -> None:
-    """Answer the questions on stdin until the engine closes the pipe or ends; `begin` makes what answers them of the
-    first message. Libraries' prints go to the engine's log: the answers have a descriptor of their own."""
+    """Answer the questions on stdin until the engine closes the pipe or ends; `begin` makes the answering function from
+    the first message. Libraries' prints go to the engine's log: the answers have their own descriptor."""
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -137,7 +137,7 @@ def _answered(answer: Callable[[Question], Frozen], asked: Question, limits: Lim
 
 
 def _limit_memory(beyond: int) -> None:
-    """Limit the addresses of this process to those that it has now and so many bytes more, where the system tells."""
+    """Limit the addresses of this process to its present ones and so many bytes more, where the system shows them."""
     try:
         with open("/proc/self/statm") as file:
             present = int(file.read().split()[0]) * resource.getpagesize()

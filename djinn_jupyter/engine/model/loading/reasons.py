@@ -1,5 +1,5 @@
-"""The reason why a model cannot be loaded, in one sentence that says what to do; knows the messages of transformers and
-the hub, and reads nothing but the files of weights and the names in the hub's cache."""
+"""The reason why a model cannot be loaded, in one sentence with the remedy; knows the messages of transformers and the
+hub, and reads only the files of weights and the names in the hub's cache."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def missing(config: EngineConfig, error: ImportError) -> MissingDependency:
 
 
 def _without(config: EngineConfig, error: Exception) -> str:
-    """Return what to do where the model's own configuration asks for an attention that this machine lacks."""
+    """Return the remedy where the model's own configuration asks for an attention that this machine lacks."""
     asks = "toggled on" in str(error) and config.attention is None
     return f" Its config.json asks for it; {_ATTENTION}." if asks else ""
 

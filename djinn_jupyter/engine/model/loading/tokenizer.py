@@ -1,5 +1,5 @@
-"""The bytes that one token stands for, where it may be no whole character. Knows two spellings of bytes: one letter
-each, as in byte-level BPE, and `<0xD9>`, as in sentencepiece."""
+"""Convert text to token ids and back, including the bytes of tokens that are part of a character. Knows two spellings
+of bytes: one letter each, as in byte-level BPE, and `<0xD9>`, as in sentencepiece."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ByteTokens:
         self._byte_level = _is_byte_level(tokenizer)
 
     def spelled(self, token: int) -> str:
-        """Return the spelling of a token that holds part of a character: whole characters as they are, other bytes as
-        <0xD9>, and `<17>`, its number, where its bytes are not known."""
+        """Return the spelling of a token with part of a character: whole characters unchanged, other bytes as <0xD9>,
+        and its number, `<17>`, where its bytes are unknown."""
         piece = self._tokenizer.convert_ids_to_tokens(token)
         if piece in BYTE_TOKENS:
             return str(piece)
@@ -56,13 +56,13 @@ class ByteTokens:
 
 
 def spelled(content: bytes) -> str:
-    """Return UTF-8 as text, with bytes of no whole character as <0xD9>."""
+    """Return UTF-8 as text, with bytes outside whole characters as <0xD9>."""
     read = content.decode("utf-8", errors="surrogateescape")
     return "".join(BYTE_TOKENS[ord(c) - 0xDC00] if ord(c) in _LONE else c for c in read)
 
 
 def strays(content: Sequence[int | None]) -> Iterator[int]:
-    """Yield the places of bytes that are part of no character; None stands for what is no byte."""
+    """Yield the places of bytes that are part of no character; None stands for a non-byte."""
     at = 0
     for is_byte, run in groupby(content, lambda one: one is not None):
         if not is_byte:
@@ -78,7 +78,7 @@ def strays(content: Sequence[int | None]) -> Iterator[int]:
 
 @cache
 def byte_letters() -> dict[str, int]:
-    """Return the byte for each letter of byte-level BPE: printable bytes as they are, others from U+0100 on."""
+    """Return the byte for each letter of byte-level BPE: printable bytes unchanged, others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
@@ -124,7 +124,7 @@ def longest_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def growth_fault(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return the fault of a tokenizer whose replacements make a text longer without measure, None where it has none."""
+    """Return the fault of a tokenizer whose replacements lengthen a text without limit, None where it has none."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
@@ -209,7 +209,7 @@ class TokenText:
 
     @property
     def is_fast(self) -> bool:
-        """True where Rust tokenizes the text, without holding the interpreter's lock."""
+        """True where Rust tokenizes the text, without holding the GIL."""
         return self.tokenizer is not None and bool(self.tokenizer.is_fast)
 
     def require_room(self, text: str, most: int | None) -> None:
@@ -236,7 +236,7 @@ class TokenText:
         return tokens
 
     def begun_twice(self, tokens: Sequence[int]) -> str | None:
-        """Return what is said of a line that begins twice with the token that the tokenizer puts before a text."""
+        """Return the note on tokens that begin twice with the token that the tokenizer puts before a text."""
         if self._first is None or list(tokens[:2]) != [self._first] * 2:
             return None
         return (
@@ -245,7 +245,7 @@ class TokenText:
         )
 
     def closed(self, prompt: Sequence[int]) -> str | None:
-        """Return what is said of a prompt that ends with the token that the tokenizer puts behind a text."""
+        """Return the note on a prompt that ends with the token that the tokenizer puts after a text."""
         if self._closing is None or list(prompt[-1:]) != [self._closing]:
             return None
         return (
@@ -265,8 +265,8 @@ class TokenText:
         return "".join(self._run_read(run, first=number == 0) for number, run in enumerate(runs))
 
     def _run_read(self, run: list[tuple[int, str | None]], *, first: bool) -> str:
-        """Return the text of tokens that are decoded together, or that are each read alone; a decoder may strip a space
-        from what comes `first`."""
+        """Return the text of tokens that are decoded together, or of a token that is read alone; a decoder may strip a
+        space from the `first`."""
         if run[0][1] is not None:
             return "".join(text or "" for _, text in run)
         ids, before = ([], "") if first else self._anchor
@@ -278,14 +278,14 @@ class TokenText:
             return str(self.tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
 
     def _lacks(self, token: int) -> bool:
-        """Return whether the tokenizer has no such token, which reads as its number: a model may have more."""
+        """Return whether the tokenizer lacks such a token, which is shown as its number: a model may have more."""
         if token not in self._lacking:
             known = token in self._known
             self._lacking[token] = not known and (token > self._last or self._decoded([token]) == "")
         return self._lacking[token]
 
     def awaits(self, token: int) -> bool:
-        """Return whether the text of a token depends on the one after it, as `hel@@` does."""
+        """Return whether the text of a token depends on the next one, as `hel@@` does."""
         if token not in self._awaiting:
             text = self.decode([token])
             followed = (self.decode([token, *ids]) for ids in self._followers)
@@ -304,17 +304,17 @@ class TokenText:
         return before, self._streamed(tokens[:end], tokens[end:])
 
     def is_open(self, text: str, last: int) -> bool:
-        """Return whether the text of tokens, of which `last` is the last, may read otherwise with the next one."""
+        """Return whether the text of tokens, the last of them `last`, may change with the next one."""
         return text.endswith(INCOMPLETE) or self.awaits(last)
 
     def _streamed(self, before: Sequence[int], tokens: Sequence[int]) -> str:
-        """Decode `tokens` as a stream, for bytes that are no text: a sentencepiece decoder would also make the valid
+        """Decode `tokens` as a stream, for bytes that are not text: a sentencepiece decoder would also make the valid
         bytes before them unreadable."""
         stream = self.stream(before)
         return "".join([stream.add(token) for token in tokens] + [stream.rest()])
 
     def text_of(self, token: int) -> str:
-        """Return one token as it reads within a text, with its leading space. Part of a character reads `<0xD9>`."""
+        """Return one token as shown within a text, with its leading space. Part of a character is shown as `<0xD9>`."""
         if token not in self._texts:
             ids, before = self._anchor
             text = self.decode([*ids, token]).removeprefix(before)
@@ -322,7 +322,7 @@ class TokenText:
         return self._texts[token]
 
     def token_id(self, text: str) -> int:
-        """Return the one token that reads `text`. UsageError where there is none or several."""
+        """Return the one token with this text. UsageError for none or several."""
         if self.tokenizer is None:
             numbered = _NUMBERED.fullmatch(text)
             if numbered is None:
@@ -362,8 +362,8 @@ class TokenText:
         return Stream(self, before)
 
     def _ids(self, text: str, *, special: bool = False) -> list[int]:
-        """Return the token ids of a text. UsageError where the tokenizer's own code gives up, which is a panic of Rust
-        and no Exception: a pattern of its file may try too many ways (oniguruma's limit)."""
+        """Return the token ids of a text. UsageError where the tokenizer's own code panics in Rust, which is not an
+        Exception: a pattern of its file may try too many ways (oniguruma's limit)."""
         with _Panics("this text"):
             return list(self._needed()(text, add_special_tokens=special, verbose=False).input_ids)
 
@@ -407,7 +407,7 @@ class Stream:
         self.tail = ""
 
     def _finished(self) -> int:
-        """Return the number of tokens that read as whole characters; all of them where the last bytes are no text."""
+        """Return the number of tokens that make whole characters; all of them where the last bytes are not text."""
         count = len(self._tokens)
         for told in range(count, max(count - _LONGEST_CHARACTER, -1), -1):
             if not told or not self._texts.is_open(self._texts.decode(self._tokens[:told]), self._tokens[told - 1]):
@@ -428,7 +428,7 @@ class Stream:
         return added
 
     def rest(self) -> str:
-        """Return the text still held back, as it reads where no more tokens come."""
+        """Return the text still held back, as shown where no more tokens come."""
         if self._told == len(self._tokens):
             return ""
         before = self._texts.decode(self._tokens[self._start : self._told])

@@ -1,3 +1,3 @@
-"""Gradients of a metric at the points of a line, by autograd through the model's own layers."""
+"""Gradients of a metric at the points of a token sequence, by autograd through the model's own layers."""
 
 from djinn_jupyter.methods.attribution.engine import attributing as attributing

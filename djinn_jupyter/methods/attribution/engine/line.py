@@ -1,9 +1,10 @@
-"""One line through the layers, forward and then backward, a layer at a time: between two layers other jobs may run.
+"""One token sequence through the layers, forward and then backward, a layer at a time: between two layers other jobs
+may run.
 
-Each layer has a graph of its own, from its entry to its output. It is kept until the way back, or made again there by
-running the layer once more, where memory is short. Nothing of the engine's inference mode gets into a graph.
+Each layer has a graph of its own, from its entry to its output. It is kept until the way back, or recomputed there
+where memory is short. Nothing of the engine's inference mode gets into a graph.
 
-Shapes: 1 line, S positions, D features; V tokens.
+Shapes: 1 sequence, S positions, D features; V tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Meet = Callable[[Tap, Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class GradientStream:
-    """A gradient on its way back: that of a metric, by its number, past the layer `without` where one is bypassed."""
+    """A gradient on its way back, of the metric with this number; it bypasses the layer `without`, if given."""
 
     metric: int
     without: int | None = None
@@ -45,26 +46,26 @@ class Gradients(Protocol):
 
 
 Flowing = dict[GradientStream, Tensor]
-SLICE_SECONDS: Final = 0.05  # of layers, unasked: so often is told how far they are
+SLICE_SECONDS: Final = 0.05  # of layers, between two progress reports
 
 
 @contextmanager
 def recording(on: bool) -> Iterator[None]:
-    """Compute ordinary tensors in this block, with their graph where it is `on`."""
+    """Compute ordinary tensors in this block, with their graph if `on`."""
     with torch.inference_mode(False), torch.set_grad_enabled(on):
         yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerArguments:
-    """The `entry` [1, S, D] of a line's first layer, and the arguments that each layer gets besides."""
+    """The `entry` [1, S, D] of the first layer, and the other arguments of each layer."""
 
     entry_1SD: Tensor
     of_layer: Sequence[Arguments]
 
     @classmethod
     def of(cls, forward: Forward, tokens: tuple[int, ...]) -> LayerArguments:
-        """Make the arguments of a line by the model's own forward; no layer runs. They are ordinary tensors."""
+        """Make the arguments of a sequence by the model's own forward; no layer runs. They are ordinary tensors."""
         cache = SharedCache(forward.model.config, BaseRows({}), 0)
         found = forward.layer_arguments(tokens, 0, cache, lines=1)
         copies: dict[int, Tensor] = {}
@@ -78,7 +79,7 @@ class LayerArguments:
 
 
 def _ordinary(value: Any, copies: dict[int, Tensor]) -> Any:
-    """Return the same arguments with a copy of each tensor; those that layers share stay one."""
+    """Return the same arguments with a copy of each tensor; shared ones stay shared."""
     if isinstance(value, Tensor):
         if id(value) not in copies:
             copies[id(value)] = value.clone()
@@ -92,7 +93,7 @@ def _ordinary(value: Any, copies: dict[int, Tensor]) -> Any:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GradedLayer:
-    """A layer that ran from its `entry`; where its graph is kept, its output and the edges at taps within it."""
+    """A layer that ran from its `entry`; with a graph, also its output and the edges at its taps."""
 
     entry_1SD: Tensor
     after_1SD: Tensor | None = None
@@ -101,7 +102,7 @@ class GradedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _End:
-    """The hidden state behind the last layer, and the logits with their graph, which reaches to its last row's edge."""
+    """The hidden state after the last layer, and the logits with their graph, which begins at the last row."""
 
     hidden_1SD: Tensor
     edge: GradientEdge
@@ -109,7 +110,7 @@ class _End:
 
 
 class GradedLine:
-    """A line that goes through the layers with the tensors at `taps` met on the way."""
+    """A sequence on its way through the layers, with the tensors at `taps`."""
 
     def __init__(self, forward: Forward, arguments: LayerArguments, taps: Iterable[Tap]) -> None:
         self.forward, self.arguments = forward, arguments
@@ -124,9 +125,9 @@ class GradedLine:
     def onward(
         self, meet: Meet | None = None, *, entry_1SD: Tensor | None = None, graphs: bool = False, keep: bool = True
     ) -> Generator[None, None, Tensor]:
-        """Run every layer, a step each, from another `entry` where one is given. Return the hidden state behind the
-        last [1, S, D]. With `graphs` the way back is open after it, and every layer's graph is kept or, without `keep`,
-        made again on that way."""
+        """Run every layer, a step each, from another `entry` if given. Return the hidden state after the last [1, S,
+        D]. With `graphs` the way back is open afterwards, and every layer's graph is kept or, without `keep`,
+        recomputed on that way."""
         hidden = self.arguments.entry_1SD if entry_1SD is None else entry_1SD
         self._runs = []
         for layer in range(self.forward.layers):
@@ -141,7 +142,7 @@ class GradedLine:
         return hidden
 
     def run(self, layer: int, hidden_1SD: Tensor, meet: Meet | None, *, graph: bool) -> GradedLayer:
-        """Run one layer, with its graph where that is asked for."""
+        """Run one layer, with its graph if requested."""
         edges: list[tuple[Tap, GradientEdge]] = []
 
         def met(tap: Tap, raw: Tensor) -> None:
@@ -161,8 +162,8 @@ class GradedLine:
         return GradedLayer(entry_1SD=entry, after_1SD=after, edges=edges)
 
     def again(self, layer: int, taps: Iterable[Tap], put: Callable[[Tap, Tensor], Tensor | None]) -> None:
-        """Run one layer once more from its entry, without a graph. `put` meets the raw value at each tap, and returns
-        what is to stand there in its place."""
+        """Run one layer once more from its entry, without a graph. `put` gets the raw value at each tap, and replaces
+        it."""
         form = self.forward.anatomy.forms[layer]
         with recording(False):
             args, kwargs = form.put(*self.arguments.of_layer[layer], self._runs[layer].entry_1SD.detach().clone())
@@ -170,7 +171,7 @@ class GradedLine:
                 self.forward.anatomy.layers[layer](*args, **kwargs)
 
     def logits(self, end_1SD: Tensor) -> Tensor:
-        """Return the logits [V] of the last position. Where the way back is open, it begins at them."""
+        """Return the logits [V] of the last position, where an open way back begins."""
         if not self._runs:
             return self.forward.lens(end_1SD[0, -1:])[0]
         with recording(True):
@@ -183,9 +184,9 @@ class GradedLine:
     def back(
         self, by_logits: Sequence[Tensor], gradients: Gradients, *, dropping: bool = False
     ) -> Generator[None, None, None]:
-        """Go back through the layers, a step each, from the derivatives [V] of each metric by the `logits`. Give the
-        gradients at every tap to `gradients`; with `dropping` also those that bypass each layer in turn, which differ
-        from there down."""
+        """Go back through the layers, a step each, from the derivatives [V] of each metric with respect to the
+        `logits`. Pass the gradients at every tap to `gradients`; with `dropping` also those that bypass each layer in
+        turn, which differ from there down."""
         assert self._end is not None
         whole, self._end = _before_the_end(self._end, by_logits), None
         flowing = {GradientStream(number): gradient for number, gradient in enumerate(whole)}
@@ -201,7 +202,7 @@ class GradedLine:
             yield
 
     def _through(self, ran: GradedLayer, flowing: Flowing, gradients: Gradients) -> Flowing:
-        """Return each stream's gradient before a layer, from that behind it."""
+        """Return each stream's gradient before a layer, from the one after it."""
         assert ran.after_1SD is not None and ran.edges is not None
         before: Flowing = {}
         with recording(True):
@@ -228,9 +229,8 @@ class GradedLine:
 def counted(
     going: Generator[None, None, Tensor | None], count: Callable[[], None], others: OtherJobs
 ) -> Generator[None, None, Tensor]:
-    """Go on along a line, and call `count` after each layer. Give way to `others` after one where they ask for it, and
-    at the end of a slice: giving way takes as long as a twentieth of a small layer. Return the hidden state at its end,
-    where there is one."""
+    """Continue along a sequence, and call `count` after each layer. Yield to `others` after a layer if they request it,
+    and at the end of a slice: yielding costs a twentieth of a small layer. Return the final hidden state, if any."""
     begun = monotonic()
     while True:
         try:
@@ -245,7 +245,7 @@ def counted(
 
 
 def _before_the_end(end: _End, by_logits: Sequence[Tensor]) -> list[Tensor]:
-    """Return each metric's gradient [1, S, D] behind the last layer: of its last position alone."""
+    """Return each metric's gradient [1, S, D] after the last layer: at its last position only."""
     found = []
     for number, by_logits_V in enumerate(by_logits):
         more = number < len(by_logits) - 1

@@ -1,1 +1,1 @@
-"""Calls, and the results that they return."""
+"""Public calls and their results."""

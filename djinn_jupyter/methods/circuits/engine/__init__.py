@@ -1,1 +1,1 @@
-"""Lines in which edges carry the values of another line: single edges, and circuits of them."""
+"""Runs in which edges carry the values of another prompt: single edges, and circuits."""

@@ -1,1 +1,1 @@
-"""The engine's part."""
+"""The engine's side."""

@@ -1,4 +1,4 @@
-"""A shard in memory: the values of some prompts, put in prompt by prompt, each once. Knows no file."""
+"""A shard in memory (the values of some prompts, added prompt by prompt, each once), its file, and its destination."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TensorsByName = Mapping[str, Tensor]
 
 
 class Shard:
-    """`rows` is how many rows each prompt has, where all have equally many; None where it has one for each token."""
+    """`rows` is the number of rows of each prompt; None where it has one for each token."""
 
     def __init__(self, prompts: tuple[tuple[int, ...], ...], rows: int | None) -> None:
         self.prompts, self.rows = prompts, rows
@@ -47,7 +47,7 @@ class Shard:
         self._missing = set(range(len(prompts)))
 
     def put(self, index: int, values: TensorsByName) -> None:
-        """Put in the values of a prompt, [rows, ...] by site. Raises RuntimeError where it has them already."""
+        """Add the values of a prompt, [rows, ...] by site. Raises RuntimeError where it has them already."""
         if index not in self._missing:
             raise RuntimeError(f"prompt {index} of the shard was computed twice")
         for name, value in values.items():
@@ -57,22 +57,22 @@ class Shard:
         self._missing.remove(index)
 
     def put_many(self, indices: Sequence[int], values: TensorsByName) -> None:
-        """Put in the values of several prompts, [rows of all of them, ...] by site."""
+        """Add the values of several prompts, [rows of all of them, ...] by site."""
         counts = [self._starts[index + 1] - self._starts[index] for index in indices]
         parts = {name: value.split(counts) for name, value in values.items()}
         for at, index in enumerate(indices):
             self.put(index, {name: part[at] for name, part in parts.items()})
 
     def values_of(self, index: int) -> TensorsByName:
-        """Return the values of a prompt, as they were put in."""
+        """Return the values of a prompt, as added."""
         return {name: whole[self._starts[index] : self._starts[index + 1]] for name, whole in self.tensors.items()}
 
     def bytes_for(self, values: TensorsByName) -> int:
-        """Return the bytes of the whole shard, where these are the values of one of its prompts."""
+        """Return the bytes of the whole shard, given the values of one of its prompts."""
         return sum(value[0].nbytes * self._starts[-1] for value in values.values())
 
     def whole(self) -> dict[str, Tensor]:
-        """Return the tensors of the file: a site's values by its name, tokens and where each prompt's begin. Raises
+        """Return the tensors of the file: a site's values by its name, tokens and the beginning of each prompt. Raises
         RuntimeError where a prompt is missing."""
         if self._missing:
             raise RuntimeError(f"prompt {min(self._missing)} of the shard was not computed")
@@ -91,10 +91,9 @@ def tokens_of(prompts: tuple[tuple[int, ...], ...]) -> dict[str, Tensor]:
     return {"tokens": torch.tensor(flat, dtype=torch.int64), "starts": torch.tensor(starts, dtype=torch.int64)}
 
 
-# Shards on the disk, in the safetensors format: written whole under another name, forced, then renamed. The same
-# values give the same bytes: names are sorted, and nothing says when a file was made. The note has a digest of each
-# tensor (shard_digests.py). length of the header, 8 bytes | header, JSON, filled up with spaces to 8 bytes | the
-# tensors, one after the other
+# Shards on the disk, in the safetensors format: written under another name, flushed, then renamed. The same values give
+# the same bytes: names are sorted, and no time is stored. The note has a digest of each tensor (shard_digests.py).
+# length of the header, 8 bytes | header, JSON, filled up with spaces to 8 bytes | the tensors, one after the other
 
 NOTE: Final = "djinn"  # the only entry of the metadata, since others would be written in any order
 MOST_HEADER: Final = 2**24
@@ -115,11 +114,11 @@ def shard_path(folder: Path, shard: int) -> Path:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], note: Note, abandoned: threading.Event) -> int:
-    """Write a shard and return its bytes, once they and its name are on the disk. Raises StorageFailed, and leaves
-    nothing behind then."""
+    """Write a shard and return its bytes, once they and its name are on the disk. StorageFailed leaves nothing
+    behind."""
     with _sentence(f"{path} could not be written"):
         make_folder(path.parent)
-        for left in path.parent.glob(f".{path.name}.*{PART}"):  # by an engine that was killed
+        for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a killed engine
             left.unlink(missing_ok=True)
         with written_aside(path, prefix=f".{path.name}.") as (file, aside):
             write_into(file, tensors, note, abandoned)
@@ -131,15 +130,15 @@ def write(path: Path, tensors: Mapping[str, Tensor], note: Note, abandoned: thre
 
 
 def require_place(path: Path, tensors: Mapping[str, Tensor], note: Note) -> None:
-    """Raise StorageFailed where a shard cannot be written here, UsageError where one is there that `size_if_there`
-    refuses. Writes nothing."""
+    """Raise StorageFailed where a shard cannot be written here, UsageError where `size_if_there` refuses an existing
+    one."""
     size_if_there(path, tensors, note)
     with _sentence(f"{path} could not be written"):
         require_writable(path)
 
 
 def write_into(file: BinaryIO, tensors: Mapping[str, Tensor], note: Note, abandoned: threading.Event) -> None:
-    """Write the bytes of a shard. Raises Abandoned on the way where no request waits for them any more."""
+    """Write the bytes of a shard. Raises Abandoned once no request waits for them any more."""
     digests = {
         name: files.of_tensor(NAMES[tensor.dtype], tensor.shape, raw_pieces(tensor)) for name, tensor in tensors.items()
     }
@@ -152,8 +151,8 @@ def write_into(file: BinaryIO, tensors: Mapping[str, Tensor], note: Note, abando
 
 
 def size_if_there(path: Path, tensors: Mapping[str, Tensor], note: Note) -> int | None:
-    """Return the bytes of a shard that is there, None where none is. Raises UsageError unless it has this note and
-    these tensors, and StorageFailed where it cannot be read or is not whole."""
+    """Return the bytes of an existing shard, None without one. Raises UsageError unless it has this note and these
+    tensors, and StorageFailed where it is unreadable or incomplete."""
     with _sentence(f"{path} could not be read"):
         try:
             file = open_plain(path)
@@ -183,7 +182,7 @@ def _size_of_same(path: Path, file: BinaryIO, tensors: Mapping[str, Tensor], not
 
 
 def first_difference(there: Note, note: Note) -> str | None:
-    """Return in words the first entry of a note that a shard which is there has otherwise; None where it has all."""
+    """Return in words the first different entry of an existing shard's note; None where all are equal."""
     name = next((name for name in note if there.get(name) != note[name]), None)
     return None if name is None else f"{name}: {_short(there.get(name))} there, {_short(note[name])} here"
 
@@ -232,16 +231,16 @@ def _sentence(what: str) -> Iterator[None]:
         ) from None
 
 
-# The two places that a shard goes to: a folder of this machine, or the client that asked, which writes it where it is.
-# Knows no values. A client names no path here: of a shard that it has already it sends the note, and the shard's bytes
-# lie in memory until it has them.
+# The two destinations of a shard: a folder of this machine, or the client that asked, which writes it on its own. Knows
+# no values. A client names no path here: it sends the note of a shard that it has already, and the shard's bytes lie in
+# memory until it has them.
 
 MOST_HANDED_OVER: Final = 2**30  # bytes of the values of a shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredShard:
-    """A shard that is whole: its `size` in bytes, None where the client has it already, and either its file here or its
+    """A complete shard: its `size` in bytes, None where the client has it already, and either its file here or its
     content for the client."""
 
     size: int | None
@@ -251,16 +250,16 @@ class StoredShard:
 
 class Destination(Protocol):
     def found(self, tokens: TensorsByName, note: Note) -> StoredShard | None:
-        """Return the shard where it is there already. Raises UsageError where another is there, StorageFailed."""
+        """Return the shard if it exists. Raises UsageError where another exists, StorageFailed."""
 
     def check(self, tokens: TensorsByName, note: Note) -> None:
-        """Raise what `found` and `put` would, as far as that is known before. Puts nothing there."""
+        """Raise what `found` and `put` would, as far as that is known before. Writes nothing."""
 
     def bytes_in_memory(self, values: int) -> int:
-        """Return what a shard with so many bytes of values takes here. Raises UsageError where that is too much."""
+        """Return the memory of a shard with so many bytes of values here. Raises UsageError where that is too much."""
 
     def put(self, tensors: TensorsByName, note: Note, abandoned: threading.Event) -> StoredShard:
-        """Put the shard there. Raises StorageFailed, and leaves nothing behind then."""
+        """Store the shard. Raises StorageFailed, leaving nothing behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +284,8 @@ class InFolder:
 
 @dataclass(frozen=True, slots=True)
 class WithClient:
-    """The client that asked. `there` is the note of the shard called `name` that it has already; that shard's size and
-    prompts it has compared itself."""
+    """The client that asked. `there` is the note of the shard called `name` that it has already; it has compared that
+    shard's size and prompts itself."""
 
     name: str
     there: str | None
@@ -306,7 +305,7 @@ class WithClient:
         self.found(tokens, note)
 
     def bytes_in_memory(self, values: int) -> int:
-        """Return the bytes of the values, and once more of the file."""
+        """Return the bytes of the values, and as many for the file."""
         if values > MOST_HANDED_OVER:
             raise UsageError(
                 f"The values of this shard are {spell_bytes(values)}, more than the {spell_bytes(MOST_HANDED_OVER)} "

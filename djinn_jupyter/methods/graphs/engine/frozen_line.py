@@ -1,8 +1,8 @@
-"""Norms with their scale held: y = scale * gain * (x, less its mean where the norm subtracts it) + shift, where each
-position keeps the scale that it had.
+"""One token sequence with its norms' scales and attention patterns held. A held norm is y = scale * gain * (x, minus
+its mean where the norm subtracts it) + shift, where each position keeps its original scale.
 
-Which modules are looked at follows from their names, which are norms from arithmetic: one whose output is not so made
-of its input is left as it is. Shapes: ... positions (and heads), D features.
+Names select the modules to examine, and arithmetic decides which are norms: one whose output is not of this form is
+left unchanged. Shapes: ... positions (and heads), D features.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from djinn_jupyter.wire.sites import Site
 
 ALIKE: Final = {torch.float32: 1e-4, torch.float64: 1e-6}  # of the largest entry
 ALIKE_IN_16_BITS: Final = 2e-2
-CENTRED: Final = 1e-2  # of the output: what is left of equal features once their mean is subtracted
+CENTRED: Final = 1e-2  # of the output: what remains of equal features once their mean is subtracted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,7 +38,7 @@ class FrozenNorm:
 
     @classmethod
     def at(cls, norm: nn.Module, x: Tensor, y: Tensor) -> FrozenNorm | None:
-        """Return the norm as it made y of x; None where it is none."""
+        """Return the norm that made y of x; None for another module."""
 
         def made(value_D: Tensor) -> Tensor:
             found: Tensor = norm.forward(value_D.expand(x.shape[:-1] + value_D.shape).to(x.dtype))
@@ -69,14 +69,14 @@ def _centred(x: Tensor, centred: bool) -> Tensor:
 
 
 class FrozenNorms:
-    """The norms of a model that are held while one line's affine part is computed."""
+    """The norms of a model that are held while one sequence's affine part is computed."""
 
     def __init__(self) -> None:
         self._found: dict[nn.Module, FrozenNorm | None] = {}
 
     @contextmanager
     def noted(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Note each norm among the modules as it computes inside this block; one that runs twice is left as it is."""
+        """Record each norm among the modules as it computes inside this block, except one that runs twice."""
 
         def note(module: nn.Module, args: tuple[Any, ...], y: Any) -> None:
             again = module in self._found
@@ -90,7 +90,7 @@ class FrozenNorms:
 
     @contextmanager
     def held(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Have each norm that was noted compute with its scale held inside this block."""
+        """Make each recorded norm compute with its scale held inside this block."""
 
         def hold(module: nn.Module, args: tuple[Any, ...], y: Any) -> Tensor | None:
             found = self._found.get(module)
@@ -109,20 +109,20 @@ def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[
 
 
 def norms_in(module: nn.Module, but: nn.Module | None = None) -> list[nn.Module]:
-    """Return the modules within one that may be norms, but for those within another."""
+    """Return the modules within one that may be norms, except those inside another."""
     left_out = set() if but is None else set(but.modules())
     return [one for one in module.modules() if "norm" in type(one).__name__.lower() and one not in left_out]
 
 
-# One line through the layers with its attention patterns and the scales of its norms held, and what its MLPs make
-# given: then what each MLP reads, and the logits, are affine in the embeddings and in what is given (the local
-# replacement model of Ameisen et al. 2025). Shapes: 1 line, S positions, D features; V tokens.
+# One sequence through the layers with its attention patterns and the scales of its norms held, and its MLPs' outputs
+# given: then each MLP's input, and the logits, are affine in the embeddings and in the given values (the local
+# replacement model of Ameisen et al. 2025). Shapes: 1 sequence, S positions, D features; V tokens.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerTaps:
-    """The places of one layer that are held or given. `read` is where its transcoder reads, and `skip_OD` what that
-    adds of it; None where it has none."""
+    """The places of one layer that are held or given. `read` is its transcoder's input, and `skip_OD` the transcoder's
+    skip; None without one."""
 
     queries: Tap
     keys: Tap
@@ -132,10 +132,9 @@ class LayerTaps:
 
     @classmethod
     def of(cls, forward: Forward, made: Site, read: Tap | None, skip_OD: Tensor | None) -> LayerTaps:
-        """Find those of a layer in which transcoders write at `made`. Raises UnknownSite where the model's layers have
-        others."""
+        """Find those of a layer in which transcoders write at `made`. UnknownSite where the layers have others."""
         with recording(False):
-            own = None if skip_OD is None else skip_OD.clone()  # that of the module is no tensor for a graph
+            own = None if skip_OD is None else skip_OD.clone()  # the module's scale is not a tensor for a graph
         return cls(
             queries=_found(forward, "q", made.layer),
             keys=_found(forward, "k", made.layer),
@@ -151,8 +150,8 @@ class LayerTaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FrozenRun:
-    """A layer as it ran: its entry and what its MLP was given to make, and what follows: what the transcoder read
-    (None where there is none) and the layer's output."""
+    """A layer after its run: its entry, the MLP's given output, the transcoder's input (or None) and the layer's
+    output."""
 
     entry_1SD: Tensor
     given: Tensor
@@ -161,7 +160,7 @@ class FrozenRun:
 
 
 class FrozenLine:
-    """A line that ran once by itself; `entries` are before each layer, `made` and `read` raw values of its MLPs."""
+    """A sequence that ran once by itself; `entries` are before each layer, `made` and `read` raw values of its MLPs."""
 
     def __init__(self, forward: Forward, arguments: LayerArguments, taps: Sequence[LayerTaps]) -> None:
         self.forward, self.arguments, self.taps = forward, arguments, taps
@@ -169,7 +168,7 @@ class FrozenLine:
         self.read: list[Tensor | None] = []
         self.logits_V = torch.empty(0)
         self.end_1SD = torch.empty(0)
-        self.bends = False  # logits after the head, as a soft-cap does
+        self.bends = False  # logits after the head, for example by a soft-cap
         self._norms = FrozenNorms()
         self._held: dict[Site, Tensor] = {}
         layers = forward.anatomy.layers
@@ -178,7 +177,7 @@ class FrozenLine:
         self._behind = [one for one in norms_in(forward.model) if one not in inside]
 
     def record(self) -> Generator[None, None, None]:
-        """Run every layer, a step each, as the model does, and keep what is held later."""
+        """Run every layer, a step each, like the model, and keep what is held later."""
         hidden = self.arguments.entry_1SD
         for layer, taps in enumerate(self.taps):
             seen: dict[Site, Tensor] = {}
@@ -200,12 +199,12 @@ class FrozenLine:
         self.logits_V = head_V if head_V is not None and self.bends else model_V
 
     def given(self, layer: int) -> Tensor:
-        """Return what the MLP of a layer made, less what the skip of its transcoder adds."""
+        """Return an MLP's output, minus the skip of its transcoder."""
         with recording(False):
             return self.made[layer] - self._skipped(self.taps[layer], self.read[layer], self.made[layer])
 
     def run(self, layer: int, entry_1SD: Tensor, given: Tensor, *, graph: bool) -> FrozenRun:
-        """Run a layer, with what its MLP makes `given`, but for the skip of its transcoder."""
+        """Run a layer, with its MLP's output `given`, except for the skip of its transcoder."""
         taps, seen = self.taps[layer], dict[Site, Tensor]()
         with recording(graph):
             entry, own = (value.detach().requires_grad_(graph) for value in (entry_1SD, given))
@@ -226,14 +225,14 @@ class FrozenLine:
         return FrozenRun(entry_1SD=entry, given=own, read=read, after_1SD=after)
 
     def logits(self, last_1D: Tensor) -> Tensor:
-        """Return the logits [V] of the last position, with the scale of the norm before them held; those of the head
-        where the model bends them afterwards."""
+        """Return the logits [V] of the last position, with the scale of the norm before them held; where the model
+        bends its logits afterwards, the head's output."""
         with self._norms.held(self._behind):
             model_V, head_V = self._read_out(last_1D)
         return head_V if head_V is not None and self.bends else model_V
 
     def _read_out(self, last_1D: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the model's logits [V], and what its head made, None where that is no module."""
+        """Return the model's logits [V], and its head's output, None where that is not a module."""
         head: Any = self.forward.model.get_output_embeddings()
         if not isinstance(head, nn.Module):
             return self.forward.epilogue(last_1D)[0], None
@@ -248,7 +247,7 @@ class FrozenLine:
     def onward(
         self, entry_1SD: Tensor, given: Callable[[int], Tensor]
     ) -> Generator[None, None, tuple[list[Tensor | None], Tensor]]:
-        """Run every layer from another entry, with other values given. Return what transcoders read, and the logits."""
+        """Run every layer from another entry, with other values given. Return transcoders' inputs, and logits."""
         hidden, read = entry_1SD, []
         for layer in range(len(self.taps)):
             ran = self.run(layer, hidden, given(layer), graph=False)
@@ -280,7 +279,7 @@ def _found(forward: Forward, point: str, layer: int | None) -> Tap:
 
 
 def _alike(model_V: Tensor, head_V: Tensor) -> bool:
-    """Return whether logits are those of the head, but for a factor and rounding."""
+    """Return whether logits equal the head's output, up to a factor and rounding."""
     model, head = model_V.double(), head_V.double()
     factor = (model @ head) / (head @ head).clamp_min(1e-30)
     allowed = (1e-5 if head_V.dtype.itemsize > 2 else 2e-2) * head.abs().max()

@@ -1,3 +1,3 @@
-"""The engine's part."""
+"""The engine's side."""
 
 from djinn_jupyter.methods.paths.engine import path_sweep as path_sweep

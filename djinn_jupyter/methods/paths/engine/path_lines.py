@@ -1,10 +1,10 @@
-"""Many paths in one pass: each line runs from its sender to the receivers with the blocks between frozen, then with the
-received values in place to the end of the receivers' last layer, where it joins a wavefront.
+"""Many paths in one pass: each sequence runs from its sender to the receivers with the blocks between frozen, then with
+the received values in place to the end of the receivers' last layer, where it joins a wavefront.
 
-A layer in which nothing but the residual passes runs with its blocks left out: they return what they gave for the base
-line. Lines share calls of the model's own layer modules, over all their positions.
+A layer through which only the residual passes runs without its blocks: they return their outputs for the base.
+Sequences share calls of the model's own layer modules, over all their positions.
 
-Shapes: B lines, S positions, D features.
+Shapes: B sequences, S positions, D features.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Path:
-    """A cell's path: `raw` is what its `sender` has, and `start` the first position where that is another value."""
+    """A cell's path: `raw` is the value at its `sender`, and `start` the first position where it differs."""
 
     number: int
     sender: Tap
@@ -68,7 +68,8 @@ class _UnderWay:
 
 
 class PathLines:
-    """Runs paths over the line `base` to `receivers`, as many at a time as the `plan` of the sweep's calls has it."""
+    """Runs paths over the sequence `base` to `receivers`, with as many at a time as the `plan` of the sweep's calls
+    allows."""
 
     def __init__(
         self, forward: Forward, base: RunLine, receivers: Receivers, axes: ArgumentAxes, plan: CallPlan
@@ -81,24 +82,24 @@ class PathLines:
         self.layers_run = 0  # calls of a layer
 
     def count(self) -> int:
-        """Return the calls of layers since it was last asked."""
+        """Return the calls of layers since the last call of this function."""
         made, self.layers_run = self.layers_run, 0
         return made
 
     @property
     def frozen_bytes(self) -> int:
-        """The bytes that blocks gave for the base line, which are kept while paths run."""
+        """The bytes of the blocks' outputs for the base, which are kept while paths run."""
         return sum(self.base.raw[tap.site].nbytes for pair in self.receivers.blocks.values() for tap in pair)
 
     def expected_bytes(self, paths: Sequence[Path]) -> int:
-        """Return the bytes that these paths take while they run: their hidden states before a layer and after it, and
-        the values of senders and receivers."""
+        """Return the bytes of these paths while they run: their hidden states before a layer and after it, and the
+        values of senders and receivers."""
         hidden = 3 * self.base.residuals[0].nbytes
         received = 2 * sum(self.base.raw[one.tap.site].nbytes for one in self.receivers.each)
         return sum(hidden + received + 2 * path.raw.nbytes for path in paths)
 
     def run(self, paths: Sequence[Path]) -> Iterator[list[JoiningLine] | None]:
-        """Yield None between two calls of a layer, and at the end each path's line from behind its receivers."""
+        """Yield None between two calls of a layer, and at the end each path's sequence from after its receivers."""
         sent = _UnderWay()
         yield from self._send(paths, sent)
         after = _UnderWay(
@@ -145,7 +146,7 @@ class PathLines:
                         sent.met[path.number][one.tap.site] = sent.hidden[path.number]
 
     def _pass_on(self, layer: int, paths: Sequence[Path], sent: _UnderWay) -> None:
-        """Run a layer with both its blocks frozen; note what its receivers meet."""
+        """Run a layer with both its blocks frozen; record the receivers' values."""
         blocks, rows = self._frozen(layer), sent.rows(paths)
         wanted = self._within(layer)
         if wanted:
@@ -159,7 +160,7 @@ class PathLines:
                 sent.keep(paths, self._called(layer, rows))
 
     def _join(self, layer: int, paths: Sequence[Path], sent: _UnderWay) -> None:
-        """Run the senders' layer with their values in place, and what comes behind them there frozen."""
+        """Run the senders' layer with their values in place, and its later blocks frozen."""
         sender = paths[0].sender
         frozen = self.receivers.frozen_after(sender, layer)
         rows = self.base.residuals[layer].expand(len(paths), -1, -1)
@@ -179,7 +180,7 @@ class PathLines:
         wanted: Sequence[Tap],
         sent: _UnderWay,
     ) -> None:
-        """Run a layer as far as the last of the taps `wanted`, and note what these meet."""
+        """Run a layer as far as the last of the taps `wanted`, and record the values there."""
         seen: dict[Site, Tensor] = {}
 
         def note(tap: Tap, raw: Tensor) -> None:
@@ -217,7 +218,7 @@ class PathLines:
                 yield None
 
     def _values_in(self, layer: int, paths: Sequence[Path], after: _UnderWay) -> dict[Tap, Change]:
-        """Return by tap what puts the received values of a layer in place."""
+        """Return by tap the functions that put the received values of a layer in place."""
 
         def put(one: Receiver) -> Change:
             def change(raw: Tensor) -> Tensor:
@@ -259,7 +260,8 @@ class PathLines:
         return after
 
     def _cut(self, paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
-        """Yield some paths at a time, as many as a call may have; one, where a value's first axis counts no lines."""
+        """Yield some paths at a time, as many as fit in a call; one, where a value's first axis does not count
+        sequences."""
         at = 0
         while at < len(paths):
             several = all(_counts_lines(tap) for tap in (*self.receivers.taps, *(path.sender for path in paths)))
@@ -279,7 +281,7 @@ class PathLines:
 
 
 class FrozenBlocks:
-    """A layer's two blocks, and what they returned for the base line."""
+    """A layer's two blocks, and their outputs for the base."""
 
     def __init__(self, taps: Sequence[Tap]) -> None:
         self.taps = taps
@@ -287,7 +289,7 @@ class FrozenBlocks:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note what they return inside this block."""
+        """Record their outputs inside this block."""
         with ExitStack() as stack:
             for tap in self.taps:
                 assert tap.module is not None
@@ -299,7 +301,7 @@ class FrozenBlocks:
 
     @contextmanager
     def left_out(self, lines: int, *taps: Tap) -> Iterator[None]:
-        """Have the blocks of `taps` return inside this block what they returned then, for so many lines."""
+        """Make the blocks of `taps` return their recorded outputs inside this block, for so many sequences."""
         with ExitStack() as stack:
             for tap in taps:
                 assert tap.module is not None
@@ -325,10 +327,10 @@ def _returning(tap: Tap, output: Any, lines: int) -> Iterator[None]:
 
 
 def _repeat(raw: Tensor, lines: int) -> Tensor:
-    """Return a tensor of one line for so many; a layer may write into what it gets."""
+    """Return a tensor of one sequence repeated; a layer may write into its input."""
     return raw.repeat(lines, *(1,) * (raw.ndim - 1))
 
 
 def _counts_lines(tap: Tap) -> bool:
-    """Return whether the first axis of a tap's raw tensor counts lines."""
+    """Return whether the first axis of a tap's raw tensor counts sequences."""
     return tap.boundary is not None or (isinstance(tap.layout, PositionLayout) and tap.layout.batch == 0)

@@ -1,4 +1,4 @@
-"""Metrics that belong to a pair of lines: one for each pair, as texts, or made of the pair's answers."""
+"""Metrics that belong to a pair of prompts: one for each pair, as texts, or made from the pair's answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from djinn_jupyter.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class PerPair:
-    """One metric for each pair of lines, in the order of the pairs."""
+    """One metric for each pair of prompts, in the order of the pairs."""
 
     metrics: tuple[str, ...]
 
@@ -46,8 +46,8 @@ def per_pair(metrics: Sequence[str]) -> PerPair:
 
 
 def metric_in(where: str, pair: Mapping[str, Any]) -> str | None:
-    """Return the metric that a pair brings with it: its `metric`, or the logit of the first of its `answers` less that
-    of the second; None where it has neither. Raises UsageError, which names the pair."""
+    """Return a pair's own metric: its `metric`, or the logit of its answer, for two `answers` their difference; None
+    without either. Raises UsageError, which names the pair."""
     metric, answers = pair.get("metric"), pair.get("answers")
     if metric is None and answers is None:
         return None
@@ -64,5 +64,5 @@ def metric_in(where: str, pair: Mapping[str, Any]) -> str | None:
 
 
 def spelled(metrics: Sequence[str]) -> str:
-    """Return the metric of some pairs as titles have it."""
+    """Return the metric of some pairs in the form of titles."""
     return metrics[0] if len(set(metrics)) == 1 else f"{metrics[0]} and each pair's own"

@@ -1,1 +1,1 @@
-"""Sweeps: one edit at many places of a line, a metric of the logits of each."""
+"""The engine's side."""

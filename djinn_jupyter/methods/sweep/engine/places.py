@@ -1,4 +1,5 @@
-"""The positions of a line that a sweep edits, and those of the clean line that correspond to them."""
+"""The places of a sweep: its positions, the corresponding ones of the clean prompt, its site, its axes and its
+cells."""
 
 from __future__ import annotations
 
@@ -25,15 +26,15 @@ TOLD = 24
 
 @dataclass(frozen=True, kw_only=True)
 class SweptLine:
-    """The tokens of a line, under the name that refusals give it."""
+    """The tokens of a prompt, under its name in refusals."""
 
     name: str
     tokens: tuple[int, ...]
     tokenizer: TokenText
 
     def positions_of(self, named: NamedPosition) -> tuple[int, ...]:
-        """Return the position of this number (negative ones count from the end), or of all tokens that read this text,
-        but for surrounding spaces where none is exactly so. Raises UsageError where there is none."""
+        """Return the position with this number (negative ones count from the end), or of all tokens with this text,
+        ignoring surrounding spaces where none matches exactly. Raises UsageError without a match."""
         length = len(self.tokens)
         if isinstance(named, int):
             if not -length <= named < length:
@@ -59,7 +60,7 @@ class SweptLine:
 
 
 def _positions_by(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return the positions at which each text stands."""
+    """Return the positions of each text."""
     found: dict[str, list[int]] = defaultdict(list)
     for at, text in enumerate(texts):
         found[text].append(at)
@@ -68,14 +69,14 @@ def _positions_by(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """`rows` are the positions of the corrupted line that are edited, None for all; `others` those of the clean line
-    that correspond to them."""
+    """`rows` are the edited positions of the corrupted prompt, None for all; `others` the corresponding ones of the
+    clean prompt."""
 
     rows: tuple[int, ...] | None = None
     others: tuple[int, ...] | None = None
 
     def of_clean(self, rows: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        """Return the positions of the clean line that correspond to some of the corrupted line's."""
+        """Return the positions of the clean prompt that correspond to some of the corrupted prompt's."""
         if rows is None or self.rows is None or self.others is None:
             return rows
         corresponding = dict(zip(self.rows, self.others, strict=True))
@@ -83,14 +84,14 @@ class Alignment:
 
 
 def chosen_positions(line: SweptLine, named: Sequence[NamedPosition]) -> Alignment:
-    """Return the positions that are named, each once, in the order of the line; all where none is."""
+    """Return the named positions, each once, in order; all where none is named."""
     if not named:
         return Alignment()
     return Alignment(rows=tuple(sorted({at for one in dict.fromkeys(named) for at in line.positions_of(one)})))
 
 
 def aligned(corrupted: SweptLine, clean: SweptLine, named: Sequence[tuple[NamedPosition, NamedPosition]]) -> Alignment:
-    """Return the positions that correspond by these names, in the order of the corrupted line. Raises UsageError."""
+    """Return the corresponding positions by these names, in the order of the corrupted prompt. Raises UsageError."""
     found: dict[int, int] = {}
     for one, other in dict.fromkeys(named):
         rows, others = corrupted.positions_of(one), clean.positions_of(other)
@@ -115,8 +116,8 @@ _PATTERN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SitePattern:
-    """`point` and `layer` of None are an axis of the sweep, as are units that are `starred`; `units` are those edited
-    together, None for all."""
+    """`point` and `layer` of None are an axis of the sweep, as are `starred` units; `units` are those edited together,
+    None for all."""
 
     point: str | None
     layer: int | None
@@ -144,7 +145,7 @@ class SitePattern:
 
     @property
     def is_added(self) -> bool:
-        """True where its point can only be that of an added module."""
+        """True where its point can only be an added module's."""
         return self.point is not None and self.point not in LAYER_POINTS
 
     def require_axes(self, over: Sequence[Axis]) -> None:
@@ -178,8 +179,8 @@ def no_place_of_a_sweep(spelling: str) -> UnknownSite:
     )
 
 
-# The axes of sweeps. Each is declared once: which part of an edit it divides, its places, and what each has of that
-# part. Cells, estimates and refusals read it here; its name stands in `Axis`, for messages.
+# The axes of sweeps. Each is declared once: the part of an edit that it divides, its places, and the elements of each.
+# Cells, estimates and refusals read it here; its name is in `Axis`, for messages.
 
 Part = Literal["point", "layer", "row", "unit", "coef"]  # of an edit: a unit is a head or a neuron
 Elements = tuple[Any, ...]  # of a part: names of points, numbers of layers, rows and units, coefficients
@@ -227,7 +228,7 @@ def _neurons(of: SweptSite) -> Sequence[Place]:
 
 
 def _units(of: SweptSite, what: str, such: str, count: Callable[[Tap], int | None]) -> Sequence[Place]:
-    """Return the units of a site that has equally many everywhere. Raises UsageError."""
+    """Return the units of a site with equally many everywhere. Raises UsageError."""
     found = set(map(count, of.taps.values()))
     if len(found) > 1 or None in found or of.pattern.units is not None:
         raise UsageError(f"A sweep over {what} needs a site that has {such}; {of.pattern} not.")
@@ -245,7 +246,7 @@ AXES: Final[Mapping[Axis, DeclaredAxis]] = {
 
 
 def divided(over: Sequence[Axis]) -> dict[Part, Axis]:
-    """Return which axis divides each part that is divided. Raises UsageError where two divide one."""
+    """Return the axis that divides each divided part. Raises UsageError where two divide one."""
     found: dict[Part, Axis] = {}
     for axis in over:
         other = found.setdefault(AXES[axis].part, axis)
@@ -256,7 +257,7 @@ def divided(over: Sequence[Axis]) -> dict[Part, Axis]:
 
 
 def named(axes: Sequence[Axis], last: str) -> str:
-    """Return what several axes divide, in a sentence, with the word `last` before the last one."""
+    """Return in a sentence what several axes divide, with the word `last` before the last one."""
     *most, end = [f"{axis}s" for axis in axes]
     return f"{', '.join(most)} {last} {end}"
 
@@ -268,8 +269,8 @@ ALL = Alignment()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """One place of an edit. `rows` and `units` (heads or neurons) of None are all; `source_rows` are those of the clean
-    line that correspond to `rows`."""
+    """One place of an edit. `rows` and `units` (heads or neurons) of None are all; `source_rows` are the clean prompt's
+    rows that correspond to `rows`."""
 
     tap: Tap
     rows: tuple[int, ...] | None
@@ -284,8 +285,8 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """The spots that are edited together, in the order in which a pass meets their taps. `number` counts the cells row
-    by row."""
+    """The spots that are edited together, in the order in which a pass reaches their taps. `number` counts the cells
+    row by row."""
 
     number: int
     spots: tuple[Spot, ...]
@@ -293,7 +294,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptPlaces:
-    """`axes` has the places along each axis of one cell, and `elements` what each has of the part that the axis
+    """`axes` has the places along each axis of one cell, and `elements` their elements of the part that the axis
     divides. A cell edits as many places of an axis together as `windows` says, fewer at its end. With `in_pairs`, each
     cell is a pair of cells, and the grid has every axis twice."""
 
@@ -330,12 +331,12 @@ class SweptPlaces:
         return [tuple(itertools.chain(*each[number : number + size])) for number in range(len(each))]
 
     def cells(self) -> list[Cell]:
-        """Return every cell, first those of a coarse grid, then those between; of a pair of cells, the place above the
+        """Return every cell, first those of a coarse grid, then those between; for a pair of cells, the place above the
         diagonal."""
         return sorted(self._cells(), key=lambda cell: (self._fineness(cell.number), cell.number))
 
     def _fineness(self, number: int) -> int:
-        """Return how often the grid has to be halved until it has this cell."""
+        """Return the number of halvings of the grid until it has this cell."""
         fineness = 0
         for length in reversed(self.shape):
             number, at = divmod(number, length)
@@ -353,7 +354,7 @@ class SweptPlaces:
         ]
 
     def numbers_of(self, number: int) -> tuple[int, ...]:
-        """Return a cell's number, and that of its place on the other side of the diagonal."""
+        """Return a cell's number, and the number of its place on the other side of the diagonal."""
         if not self.in_pairs:
             return (number,)
         a, b = divmod(number, math.isqrt(math.prod(self.shape)))
@@ -385,7 +386,7 @@ def places_of(
     windows: Mapping[Axis, int] | None = None,
     in_pairs: bool = False,
 ) -> SweptPlaces:
-    """Return the places of a site's sweep over a line. Raises UnknownSite and UsageError."""
+    """Return the places of a site's sweep over a sequence. Raises UnknownSite and UsageError."""
     if len(set(over)) < len(over):
         raise UsageError(f"A sweep goes over each axis once; {', '.join(over)} names one twice.")
     if ("coef" in over) != bool(coefs):
@@ -423,7 +424,7 @@ def _taps(runtime: Runtime, pattern: SitePattern) -> dict[tuple[str, int], Tap]:
 
 
 def _added(runtime: Runtime, pattern: SitePattern, layer: int) -> Tap:
-    """Return the tap of an added module, of one layer: edits at several are not made in each other's features."""
+    """Return the tap of an added module, of one layer: edits at several would not see each other's features."""
     tap = _editable(runtime, pattern.at(str(pattern.point), layer))
     if not isinstance(tap.layout, FeatureLayout):
         raise no_place_of_a_sweep(str(pattern))

@@ -21,7 +21,7 @@ UNSEEN: Final = 0.25  # of a return in every interval, at a hazard of 1 / elapse
 
 
 class LearnedTimes(IdleTimes):
-    """A rest of which its length was said teaches nothing."""
+    """A rest with an announced length teaches nothing."""
 
     def __init__(self) -> None:
         super().__init__()

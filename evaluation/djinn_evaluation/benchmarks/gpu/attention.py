@@ -1,7 +1,7 @@
 """The step of attention: which kernels give the same bits each time, also for rows in a buffer of another capacity.
 
-One query over many keys, as in a decode. The engine leaves cuDNN's kernel out (docs/design.md, *Attention by cuDNN is
-off*); its figure says whether it still has to."""
+One query over many keys, as in a decode. The engine does not use cuDNN's kernel (docs/design.md, *Attention by cuDNN is
+off*); its figure shows whether that is still needed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def repeats(attention: Attention, dtype: torch.dtype, heads: tuple[int, int], le
 
 
 def _within(rows: Tensor, capacity: int) -> Tensor:
-    """Return the same rows as the first of a buffer of `capacity` rows."""
+    """Return the same rows at the beginning of a buffer of `capacity` rows."""
     length = rows.shape[2]
     return rows.new_empty(*rows.shape[:2], capacity, rows.shape[3])[:, :, :length].copy_(rows)
 

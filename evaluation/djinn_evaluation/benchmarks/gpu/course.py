@@ -1,6 +1,5 @@
-"""A run of steps, each turn in a process of its own, and the report of a card: each bar met, missed (by how much), or
-not measured (why). A step that needs several turns has the next one when the other steps have had theirs, in a later
-run too."""
+"""A run of steps, each turn in its own process, and the report of a card: each bar met, missed (by how much), or not
+measured (why). A step that needs several turns gets the next one after the other steps' turns, also in a later run."""
 
 from __future__ import annotations
 
@@ -87,8 +86,8 @@ LEAST_SHARE: Final = 0.8  # of a turn, in which a step that has several comes fu
 
 
 class Reason(Exception):
-    """The step has no whole result; the message says why. `again` where another turn may bring it further,
-    `ran` where it had a turn, of all the seconds that it is expected to take."""
+    """The reason why a step has no complete result. `again`: another turn may continue it; `ran`: it had a turn with
+    all its expected seconds."""
 
     def __init__(self, why: str, *, again: bool = False, ran: bool = True) -> None:
         super().__init__(why)
@@ -153,7 +152,7 @@ class Course:
         harness.put(self.folder / "report.md", report(self.folder, self.reasons))
 
     def _turn(self, step: Step) -> None:
-        """Run one turn of a step. Raises Reason where it does not end with the step's whole result."""
+        """Run one turn of a step. Raises Reason unless it ends with the step's complete result."""
         seconds = self._seconds(step)
         arguments = [step.name, str(self.folder), f"--size={self.size}", f"--seconds={seconds}"]
         command = [sys.executable, "-m", "djinn_evaluation.benchmarks.gpu.one", *arguments]
@@ -223,8 +222,8 @@ def _clear(scratch: Path) -> None:
 
 
 def _end(turn: subprocess.Popen[str]) -> None:
-    """Terminate a turn, which then stops its engines: they would outlive it and keep the GPU's memory. Kill it where it
-    does not end in time."""
+    """Terminate a turn, which then stops its engines, so that they do not keep the GPU's memory. Kill it if it does not
+    end in time."""
     turn.terminate()
     try:
         turn.wait(GRACE_SECONDS)

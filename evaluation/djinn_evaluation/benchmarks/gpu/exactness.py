@@ -157,7 +157,7 @@ def _attending(attention: str) -> AbstractContextManager[Any]:
     return sdpa_kernel(getattr(SDPBackend, backend.upper())) if backend else nullcontext()
 
 
-# --- what is done between the first token and the last, and must not be seen in the bits of the last ------------------
+# --- actions between the first token and the last, which must not change the bits of the last ------------------
 def _run(desk: Desk) -> Any:
     desk.open()
     return desk.outcome(desk.run(PROMPT, NEW))

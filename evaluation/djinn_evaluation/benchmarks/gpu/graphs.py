@@ -90,7 +90,8 @@ def run_graphs(setting: Setting) -> Result:
 @dataclass(slots=True)
 class _Sides:
     """The findings of a shape's sides so far: readings by positions and side, and the tokens and the last logits'
-    bits that all sides but vLLM must have. `done` names the sides that have ended, `absent` says why vLLM has none."""
+    bits that all sides but vLLM must have. `done` names the sides that have ended, `absent` is the reason why vLLM
+    has none."""
 
     done: list[str] = field(default_factory=list)
     rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)

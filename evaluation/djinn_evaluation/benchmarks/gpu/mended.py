@@ -85,7 +85,7 @@ def _ran(chosen: list[str], known: dict[str, str], seconds: float, decided: Call
 
 
 def outcomes(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the tests that have ended with their outcomes, as pytest tells them; other lines are shown."""
+    """Yield the finished tests with their outcomes, from pytest's output; other lines are shown."""
     for line in lines:
         if (found := OUTCOME.fullmatch(line)) is not None:
             yield found[1], found[2]

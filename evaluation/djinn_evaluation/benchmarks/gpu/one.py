@@ -1,6 +1,6 @@
-"""`python -m djinn_evaluation.benchmarks.gpu.one STEP FOLDER`: one turn of a step in a process of its own.
+"""`python -m djinn_evaluation.benchmarks.gpu.one STEP FOLDER`: one turn of a step in its own process.
 
-Each figure is in the step's file as soon as the step has it, so that a turn that is ended leaves what it found.
+Each figure is written to the step's file immediately, so that a terminated turn keeps its figures.
 """
 
 from __future__ import annotations

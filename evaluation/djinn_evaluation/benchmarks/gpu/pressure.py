@@ -125,7 +125,7 @@ def run_pressure(setting: Setting) -> Result:
 
 
 def measured(name: str, experiment: str, setting: Setting) -> Result:
-    """Run one of the two; return the result of that name. Raises Unfinished, with the figures so far kept, where it is
+    """Run one of the two; return the result of that name. Raises Unfinished, keeping the figures so far, where it is
     cut."""
     begun, file = time.time(), (setting.results or setting.home) / FOLDER / experiment / FILE
     try:
@@ -139,7 +139,7 @@ def measured(name: str, experiment: str, setting: Setting) -> Result:
 
 
 def _tiny(config: dict[str, Any]) -> list[str]:
-    """Return the keys for a shape of few layers: shorter sessions, of which a smaller device holds two thirds."""
+    """Return the keys for a shape of few layers: shorter sessions, two thirds of which fit on a smaller device."""
     layers = config["num_hidden_layers"]
     pages = TINY_SESSIONS * TINY_LENGTH * per_position(config)
     return [
@@ -156,7 +156,7 @@ def _tiny(config: dict[str, Any]) -> list[str]:
 
 # --- what came of it -------------------------------------------------------------------------------------------------
 def figures_of(file: Path) -> tuple[Figure, ...]:
-    """Return the figures of the experiment's file, as far as it came."""
+    """Return the figures in the experiment's file so far."""
     fields = json.loads(file.read_text())
     asked, resumed = fields["num_sessions_requested"], fields.get("sessions_resumed")
     counts = [

@@ -53,7 +53,7 @@ def computed() -> None:
 
 
 class Pages:
-    """More pages than slots. `right` says of each reading, on the device, whether the page held its last write."""
+    """More pages than slots. `right` has, on the device, whether each reading found the page's last write."""
 
     def __init__(self, by_chance: random.Random) -> None:
         self._by_chance, self._ended = by_chance, queue.SimpleQueue[Moved]()
@@ -142,7 +142,7 @@ def of_pages(seed: int) -> list[Tensor]:
 
 
 def blocks() -> list[HostRun]:
-    """Return blocks of weights as the ring has them, every number of block n being n + 1."""
+    """Return blocks of weights in the ring's form; every number of block n is n + 1."""
     made = []
     for number in range(BLOCKS):
         block = nn.Linear(64 + number, 256, dtype=torch.float16).requires_grad_(False)
@@ -198,7 +198,7 @@ TESTS: Final = (
     "tests/engine/residency/test_places.py",
     "tests/engine/memory/weights/test_streaming.py",
 )
-# What the tool runs, by its name: the interleavings, and the tests of copies and of the ring on the device.
+# The programs of the tool by name: the interleavings, and the tests of copies and of the ring on the device.
 PROGRAMS: Final = {
     "interleavings": ("-m", "djinn_evaluation.benchmarks.gpu.races", str(UNDER_A_TOOL)),
     "tests": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS),
@@ -207,7 +207,7 @@ SUMMARY: Final = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (
 
 
 class Unseen(Exception):
-    """The tool did not come to an end of its own; the message says why."""
+    """Raised where the tool did not finish, with the reason."""
 
 
 def run_races(setting: Setting) -> Result:
@@ -231,7 +231,7 @@ def run_races(setting: Setting) -> Result:
 
 
 def _parts(count: int) -> dict[str, Callable[[], object]]:
-    """Return what is to be found, by its name: chunks of the interleavings, and programs under tools."""
+    """Return the parts by name: chunks of the interleavings, and programs under tools."""
     chunks = [range(first, min(count, first + CHUNK)) for first in range(0, count, CHUNK)]
     tools = product(TOOLS, PROGRAMS)
     return {

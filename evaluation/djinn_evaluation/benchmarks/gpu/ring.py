@@ -198,7 +198,7 @@ def _link(setting: Setting) -> float:
 
 
 def _accelerated(folder: Path, dtype: str, prompt: list[int], budget: int, setting: Setting) -> dict[str, Any]:
-    """Return what accelerate generates with the same bytes on the device; a `reason` where it does not run."""
+    """Return accelerate's generation with the same bytes on the device; a `reason` where it does not run."""
     try:
         with baseline("offloads") as other:
             asked = {"dtype": dtype, "threads": setting.threads, "budget": budget, "to": "cpu"}

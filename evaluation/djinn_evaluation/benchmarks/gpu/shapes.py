@@ -28,7 +28,7 @@ SPARE: Final = 9 / 10  # of the disk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """`factor` is that of the weights' bytes; each length shrinks by its cube root, none below its least."""
+    """`factor` applies to the weights' bytes; each length shrinks by its cube root, but not below its minimum."""
 
     factor: float
 

@@ -116,7 +116,7 @@ TIERS: Final = ("host",)
 def run_moves(setting: Setting) -> Result:
     """The step of moves: a session of 2,048 tokens on 13B-shaped weights leaves the device and comes back.
 
-    Its speed against plain copies of the same bytes, and how long a session that had left is waited for."""
+    Its speed against plain copies of the same bytes, and the wait for a session that had left."""
     config, checks = shape(THIRTEEN, scale_of(setting)), Checks()
     positions = scale_of(setting).of(2048, 6 * TINY_PAGE)
     prompt = random_tokens(positions, config["vocab_size"])

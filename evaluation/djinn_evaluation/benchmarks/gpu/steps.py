@@ -1,5 +1,4 @@
-"""The steps of `make gpu`, in order, and their findings in files, so that a step whose time is over continues where it
-was."""
+"""The steps of `make gpu`, in order, and their results in files, so that an interrupted step continues."""
 
 from __future__ import annotations
 
@@ -114,7 +113,7 @@ def findings_of(step: str, folder: Path) -> Path:
 
 
 class Unfinished(Exception):
-    """The step's time is over and its results are kept; the message says how far it came."""
+    """Raised when a step's time is over and its results are kept; the message has its progress."""
 
 
 def step_of(name: str) -> Step:
@@ -130,8 +129,8 @@ GRACE_SECONDS: Final = 30  # at the end of a run, for a turn whose time is over 
 
 
 def planned() -> tuple[list[list[Step]], list[Step]]:
-    """Return the steps of each run of the quarter, as the expected seconds have it, and those left for another run: one
-    that does not go into the rest of a run is put off, and a shorter one behind it is run."""
+    """Return the steps of each run of the quarter, as the expected seconds have it, and those left for another run: a
+    step that does not fit into the rest of a run is postponed, and a shorter later one runs."""
     runs, left = [], list(QUARTER)
     for _ in range(QUARTER_RUNS):
         room, chosen = 60 * QUARTER_MINUTES - GRACE_SECONDS, list[Step]()
