@@ -1,31 +1,29 @@
-"""The handler of each request: a method marked by `@handles`. It is called with the request, with its session where it
-concerns one that is there, and with the holder who asks."""
+"""From a request to its handler, a method marked by `@handles`: it is called with the request, with its session where
+it concerns one that is there, and with the holder who asks. Each request is answered at once, made a job, or queued
+until its session can be worked on. Runs no job."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 
-from djinn_jupyter.engine.loop import origin, replies
+from djinn_jupyter.engine.loop import recipes, replies
 from djinn_jupyter.engine.loop.figures import Workspace
 from djinn_jupyter.engine.loop.intake import Intake
-from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
-from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, Mailbox, QueuedRequest, TextRead
-from djinn_jupyter.engine.loop.open_requests import OpenRequests
-from djinn_jupyter.engine.loop.owner_budgets import RequestBudgets
-from djinn_jupyter.engine.loop.owners import Owners
+from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, Mailbox, OpenRequests, QueuedRequest, TextRead
+from djinn_jupyter.engine.loop.owners import Owners, RequestBudgets
 from djinn_jupyter.engine.loop.replies import lacks_bytes, lacks_rows
-from djinn_jupyter.engine.loop.scheduler import Scheduler
+from djinn_jupyter.engine.loop.scheduler import Job, Scheduler, Underway
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.mover import Moved
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes.steering import Rule
+from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.residency.owner_budgets import AwaitedRoom
 from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.session.jobs import Job, Underway
 from djinn_jupyter.engine.session.residence import Answer, GaveWay, JobKind, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -40,9 +38,87 @@ from djinn_jupyter.extensions import Method, in_short, leave_out, methods, part
 from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.provenance import Provenance
-from djinn_jupyter.wire.replies import Pausing, Reply
+from djinn_jupyter.wire.replies import Event, Failed, Pausing, Reply, SessionClosed, SessionOpened, SessionSwapped
 from djinn_jupyter.wire.texts import in_quotes
+
+log = logging.getLogger(__name__)
+
+
+class SessionLifecycle:
+    def __init__(
+        self,
+        sessions: SessionTable,
+        scheduler: Scheduler,
+        residency: Residency,
+        open_requests: OpenRequests,
+        faults: Faults,
+        publish: Callable[[Event], None],
+    ) -> None:
+        self._sessions, self._scheduler, self._residency = sessions, scheduler, residency
+        self._open, self._faults, self._publish = open_requests, faults, publish
+
+    def begin(self, session: Session) -> Session:
+        self._sessions.add(session)
+        self._publish(SessionOpened(session=session.name))
+        return session
+
+    def end(self, session: Session) -> int:
+        """Remove a session and free its pages. Return the number of pages it held."""
+        job = self._scheduler.job_of(session)
+        if job is not None:
+            with self._faults.during(f"it ended the work of {in_quotes(session.name)}"):
+                job.steps.close()
+            self._scheduler.remove(job)
+            if job.for_request is not None:
+                closed = Failed(code="IllegalMove", message=f"Session {in_quotes(session.name)} was closed.")
+                self._open.answer(job.for_request, closed)
+        self._open.answer_all(
+            session, Failed(code="UnknownSession", message=f"Session {in_quotes(session.name)} was closed meanwhile.")
+        )
+        pages = session.cache.statistics().pages
+        session.cache.free()
+        self._sessions.remove(session)
+        self._residency.closed(session)
+        self._residency.room_changed()
+        return pages
+
+    def close(self, session: Session) -> int:
+        """End a session and tell the clients. Return the number of pages it held."""
+        session.move("close")
+        pages = self.end(session)
+        self._publish(SessionClosed(session=session.name))
+        return pages
+
+    def break_off(self, session: Session) -> None:
+        """End the session's run, which failed. A prompt of which it has fed nothing is no part of the line then."""
+        with self._faults.during(f"it broke off the run of {in_quotes(session.name)}"):
+            session.break_off()
+            session.drop_unread_prompt()
+
+    def moved(self, session: Session, transfer: Transfer | None) -> None:
+        """Tell of the end of a move between device and tiers. `transfer` is None where it failed: the session's
+        residence has its error, which the queued requests get that needed the move, up to the first that did not."""
+        self._sessions.touch(session.name)
+        if transfer is not None:
+            _log(session.name, transfer)
+            self._publish(SessionSwapped(session=session.name, transfer=transfer))
+            if session.residence.state == "disk":
+                self._sessions.changed(session.name)  # the journal says from now on where its pages are
+        error = session.residence.error
+        while error is not None and session in self._open and lacks_bytes(session, self._open.first(session).request):
+            self._open.answer(self._open.take(session), Failed.of(error))
+
+
+def _log(session: str, moved: Transfer) -> None:
+    """Log the end of a move, in the words that the original's users look for."""
+    if moved.direction == "out":
+        line = "evicted: session %r, %d bytes to the %s in %.6f s (%s)"
+    else:
+        line = "restored: session %r, %d bytes from the %s in %.6f s (%s)"
+    log.info(line, session, moved.bytes_moved, moved.tier, moved.seconds, moved.cause)
+
 
 Given = ParamSpec("Given")
 Answered = Reply | Steps[Reply] | Underway
@@ -501,12 +577,12 @@ class MethodParts:
 
     def origin(self) -> Provenance:
         """Return the provenance of what this engine computes."""
-        return origin.origin(self.identity, self.runtime.description)
+        return recipes.origin(self.identity, self.runtime.description)
 
     def circumstances(self, session: Session, rules: Iterable[Rule] = (), taps: Iterable[Tap] = ()) -> Circumstances:
         """Return what a measurement in a session, under these rules and at these taps, follows from besides its
         request."""
-        return origin.circumstances(self.identity, self.runtime.description, session, rules, taps)
+        return recipes.circumstances(self.identity, self.runtime.description, session, rules, taps)
 
     def file_work(self, work: Callable[[], Outcome]) -> Generator[None, None, Outcome]:
         """Do the work on the files' thread; the steps wait for it, and end in its result. Raises its error."""

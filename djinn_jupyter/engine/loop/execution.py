@@ -15,14 +15,13 @@ from djinn_jupyter.engine.passes.controller import Target
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session import history, queries, reports
-from djinn_jupyter.engine.session.footprint import tensors_of_stop
 from djinn_jupyter.engine.session.generation import GENERATION, Generation, Sampler, make_sampler
 from djinn_jupyter.engine.session.residence import RunSteps, Steps
-from djinn_jupyter.engine.session.rewind import recount, to_layer, to_token
-from djinn_jupyter.engine.session.run import draw_and_run
+from djinn_jupyter.engine.session.run import draw_and_run, recount, to_layer, to_token
 from djinn_jupyter.engine.session.run import run as run_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import tensors_of_stop
 from djinn_jupyter.errors import IllegalMove, NoTokenizer, PromptTooLong, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set

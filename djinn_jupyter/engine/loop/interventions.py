@@ -17,11 +17,10 @@ from djinn_jupyter.engine.loop.sessions import brought
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import conditions, edits
 from djinn_jupyter.engine.passes import edits as edit_kinds
-from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Watch, unit_of
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Rule, Watch, check_rule, unit_of
 from djinn_jupyter.engine.passes.conditions import Condition
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import Guard
-from djinn_jupyter.engine.passes.steering import Rule, check_rule
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.reports import note_of

@@ -28,19 +28,23 @@ from djinn_jupyter.engine.model.hooks.gates import Arguments, Leave
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.passes.columns import ColumnCache, Columns
 from djinn_jupyter.engine.passes.forward import Forward
-from djinn_jupyter.engine.passes.rounding import REFUSALS
 from djinn_jupyter.engine.passes.sections import (
+    Entries,
+    Handing,
     Inside,
     LayerCalls,
+    MappingWatch,
     NotPacked,
     Path,
     SectionedCall,
+    SharedKeys,
+    each_of,
     in_place,
+    mapping_like,
     steps_of,
     tensors_by_path,
 )
-from djinn_jupyter.engine.passes.shared_cache import KeyValues, SharedCache
-from djinn_jupyter.engine.passes.shared_keys import Entries, Handing, MappingWatch, SharedKeys, each_of, mapping_like
+from djinn_jupyter.engine.passes.shared_cache import REFUSALS, KeyValues, SharedCache
 from djinn_jupyter.engine.system.device import out_of_memory
 
 Attention = Callable[..., Any]

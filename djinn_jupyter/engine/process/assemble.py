@@ -6,28 +6,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from djinn_jupyter.engine.loop.checkpoints import CheckpointRequests, WholeImages
-from djinn_jupyter.engine.loop.comparing import ComparisonRequests
-from djinn_jupyter.engine.loop.dispatch import Dispatcher, MethodParts, RequestHandlers, handlers_of_methods
+from djinn_jupyter.engine.loop.dispatch import (
+    Dispatcher,
+    MethodParts,
+    RequestHandlers,
+    SessionLifecycle,
+    handlers_of_methods,
+)
 from djinn_jupyter.engine.loop.execution import ExecutionRequests, ResumingRequests
 from djinn_jupyter.engine.loop.figures import Workspace
-from djinn_jupyter.engine.loop.inspection import InspectionRequests, PassRequests
-from djinn_jupyter.engine.loop.intake import Intake
+from djinn_jupyter.engine.loop.inspection import ComparisonRequests, InspectionRequests, PassRequests
+from djinn_jupyter.engine.loop.intake import Intake, Tokenizing
 from djinn_jupyter.engine.loop.interventions import BreakpointRequests, EditRequests, RuleRequests
-from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
-from djinn_jupyter.engine.loop.lines import extents
-from djinn_jupyter.engine.loop.mailbox import Mailbox
-from djinn_jupyter.engine.loop.open_requests import OpenRequests
-from djinn_jupyter.engine.loop.owner_budgets import RequestBudgets
-from djinn_jupyter.engine.loop.owners import Owners
-from djinn_jupyter.engine.loop.publisher import Accounting, StatePublisher
-from djinn_jupyter.engine.loop.replies import Promises
+from djinn_jupyter.engine.loop.lines import extents, limit
+from djinn_jupyter.engine.loop.mailbox import Mailbox, OpenRequests
+from djinn_jupyter.engine.loop.owners import Owners, RequestBudgets
+from djinn_jupyter.engine.loop.replies import Accounting, Promises, StatePublisher
 from djinn_jupyter.engine.loop.scheduler import Lockstep, Scheduler
-from djinn_jupyter.engine.loop.sessions import SessionRequests
-from djinn_jupyter.engine.loop.stateless import SwapRequests, TreeRequests, WeightRequests
-from djinn_jupyter.engine.loop.tokenizing import Tokenizing, limit
-from djinn_jupyter.engine.loop.turns import Turns
-from djinn_jupyter.engine.loop.upkeep import Upkeep
+from djinn_jupyter.engine.loop.sessions import (
+    CheckpointRequests,
+    SessionRequests,
+    SwapRequests,
+    TreeRequests,
+    WeightRequests,
+    WholeImages,
+)
+from djinn_jupyter.engine.loop.turns import Turns, Upkeep
 from djinn_jupyter.engine.memory.budget import Budget, by_device
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.slab import Slab
@@ -42,10 +46,9 @@ from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProces
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.residency.eviction_policy import by_rest, in_order
 from djinn_jupyter.engine.residency.residency import ProcessFootprint, Residency
-from djinn_jupyter.engine.session.jobs import RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses
-from djinn_jupyter.engine.session.table import SessionTable, memory_of_persons
+from djinn_jupyter.engine.session.table import RunningTime, SessionTable, memory_of_persons
 from djinn_jupyter.engine.store.checkpoint_files import until_done
 from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.store.recovery import OrderlyShutdown

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import torch
 
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.loop.publisher import EngineReading
+from djinn_jupyter.engine.loop.replies import EngineReading
 from djinn_jupyter.engine.process.assemble import Foundation, Parts
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.files import Stamps

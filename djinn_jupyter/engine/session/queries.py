@@ -27,10 +27,9 @@ from djinn_jupyter.engine.passes.controller import (
     make_plan,
 )
 from djinn_jupyter.engine.passes.frame import Frame
-from djinn_jupyter.engine.session.entering import entered
 from djinn_jupyter.engine.session.pass_log import CachedEdit
 from djinn_jupyter.engine.session.residence import Blocked
-from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.runtime import Runtime, entered
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite
 from djinn_jupyter.wire.edits import Edit, PatchFrom

@@ -1,6 +1,5 @@
-"""The requests that changed a session, with the replies to them. They are kept with the session, so that one that comes
-again, also to the next engine, is answered again and not done again. Knows no requests and no replies, only bytes.
-"""
+"""A session: one line of work, its tokens, pages, stop, history, breakpoints, rules and watches. It moves by `states`.
+With it are kept the requests that changed it, so that one that comes again is not done again."""
 
 from __future__ import annotations
 
@@ -15,24 +14,55 @@ from torch import Tensor
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
-from djinn_jupyter.engine.passes.breakpoints import Breakpoint, FedLine, Watch
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint, FedLine, Rule, Watch
 from djinn_jupyter.engine.passes.controller import SavedStates
 from djinn_jupyter.engine.passes.frame import Frame
-from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.engine.session import states
-from djinn_jupyter.engine.session.feeding import fed_line
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
-from djinn_jupyter.engine.session.pass_log import PassLog
+from djinn_jupyter.engine.session.pass_log import PassLog, fed_line
 from djinn_jupyter.engine.session.residence import JobKind, Residence
-from djinn_jupyter.engine.session.shares import Grants
-from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
 from djinn_jupyter.remote.engine.moving import MoveUnderWay
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.base import Progress
+from djinn_jupyter.wire.base import Access, Progress, SharedWith
 from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, SessionState, StopIdentity
 from djinn_jupyter.wire.texts import in_quotes, label
+
+MOST_PERSONS: Final = 100  # all of them are in every description of the session
+
+
+class Grants:
+    """The mapping is replaced whole, because the service looks into it for each message."""
+
+    def __init__(self) -> None:
+        self._access: Mapping[str, Access] = {}
+
+    @property
+    def by_person(self) -> dict[str, Access]:
+        return dict(self._access)
+
+    def access(self, person: str) -> Access | None:
+        return self._access.get(person)
+
+    def grant(self, person: str, access: Access | None) -> None:
+        """Give a person this access in place of another; None takes it back. UsageError where they would be more than
+        MOST_PERSONS."""
+        others = {name: given for name, given in self._access.items() if name != person}
+        if access is not None and len(others) >= MOST_PERSONS:
+            raise UsageError(
+                f"A session is shared with at most {MOST_PERSONS} persons: take it back from one (--none)."
+            )
+        self._access = others if access is None else {**others, person: access}
+
+    def take_over(self, given: Mapping[str, Access]) -> None:
+        """Grant the same as an earlier session of the name did."""
+        self._access = dict(given)
+
+    def describe(self) -> tuple[SharedWith, ...]:
+        return tuple(SharedWith(person=person, access=access) for person, access in sorted(self._access.items()))
+
 
 MOST_REQUESTS: Final = 32
 MOST_BYTES: Final = 64 * 2**10  # of replies: each image in the journal has them

@@ -29,14 +29,11 @@ from djinn_jupyter.engine.passes.controller import Completed, Yielded, make_plan
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.packing import why_not_in_columns
-from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.passes.sections import Sections
-from djinn_jupyter.engine.passes.shared_cache import why_not_batched
-from djinn_jupyter.engine.session.rechecks import drawn, rechecked
+from djinn_jupyter.engine.passes.shared_cache import REFUSALS, equal_but_for_rounding, why_not_batched
 from djinn_jupyter.engine.session.residence import Blocked, Pieces
-from djinn_jupyter.engine.session.seats import Seat, driven
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.shared_prompts import JoinedPrompts, SharedPrompts
+from djinn_jupyter.engine.session.shared_prompts import JoinedPrompts, Seat, SharedPrompts, drawn, driven, rechecked
 from djinn_jupyter.engine.system.device import out_of_memory
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 

@@ -14,9 +14,8 @@ from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session import reports
-from djinn_jupyter.engine.session.jobs import RunningTime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.table import Holdings, SessionTable, by_person, memory
+from djinn_jupyter.engine.session.table import Holdings, RunningTime, SessionTable, by_person, memory
 from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask

@@ -12,14 +12,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from djinn_jupyter.engine.loop.checkpoints import WholeImages
-from djinn_jupyter.engine.loop.dispatch import handles
-from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.loop.dispatch import SessionLifecycle, handles
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.loop.origin import origin
-from djinn_jupyter.engine.loop.sessions import require_name
+from djinn_jupyter.engine.loop.recipes import origin
+from djinn_jupyter.engine.loop.scheduler import Underway
+from djinn_jupyter.engine.loop.sessions import WholeImages, require_name
 from djinn_jupyter.engine.session import reports
-from djinn_jupyter.engine.session.jobs import Underway
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import AnsweredRequest, Session

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import torch
 
-from djinn_jupyter.engine.loop import owner_budgets
+from djinn_jupyter.engine.loop import owners
 from djinn_jupyter.engine.session.table import by_person
 from djinn_jupyter.errors import EngineError
 from djinn_jupyter.methods.datasets.request import Score, Scored
@@ -119,7 +119,7 @@ def test_no_one_has_more_sessions_than_one_person_may_have_by_any_way(
     quoted.ask(person, ask.Open(session="a"))
     quoted.ask(person, ask.SaveCheckpoint(session="a", name="of many", replace=True))
     quoted.ask(person, ask.Open(session="b"))
-    monkeypatch.setattr(owner_budgets, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(owners, "MOST_SESSIONS", 2)
     for request in (
         ask.Open(session="c"),
         ask.Fork(session="a", name="c"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.loop.publisher import Accounting
+from djinn_jupyter.engine.loop.replies import Accounting
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import EngineBroken
 from tests.streams import CUDA

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.reasons import first_line
+from djinn_jupyter.engine.passes.conditions import Metrics
 from djinn_jupyter.engine.passes.forward import Forward, device_memory_for
-from djinn_jupyter.engine.passes.metric import Metrics
-from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
-from djinn_jupyter.engine.passes.shared_cache import why_not_batched
+from djinn_jupyter.engine.passes.shared_cache import REFUSALS, equal_but_for_rounding, why_not_batched
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime

@@ -18,13 +18,13 @@ from djinn_jupyter.engine.loop.inspection import metrics_in
 from djinn_jupyter.engine.loop.lines import require_fit
 from djinn_jupyter.engine.memory.kv.cache import whole_rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.conditions import Metrics
 from djinn_jupyter.engine.passes.controller import Completed, Halted, PassRule, Plan, Target, make_plan
 from djinn_jupyter.engine.passes.frame import Frame, Override
-from djinn_jupyter.engine.passes.metric import Metrics
 from djinn_jupyter.engine.passes.shared_cache import BaseRows, KeyValues
 from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session import queries
-from djinn_jupyter.engine.session.influences import has_edits
+from djinn_jupyter.engine.session.reports import has_edits
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session

@@ -23,9 +23,14 @@ from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.passes import edits
 from djinn_jupyter.engine.passes.columns import batches_of, filled
-from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.passes.sections import Sections
-from djinn_jupyter.engine.passes.shared_cache import BaseRows, SharedCache, why_not_batched
+from djinn_jupyter.engine.passes.shared_cache import (
+    REFUSALS,
+    BaseRows,
+    SharedCache,
+    equal_but_for_rounding,
+    why_not_batched,
+)
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.system.device import out_of_memory, require_alive, to_home

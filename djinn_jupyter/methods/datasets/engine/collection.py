@@ -16,7 +16,7 @@ from torch import Tensor
 from djinn_jupyter.engine.loop.dispatch import MethodParts
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.passes.forward import device_memory_for
-from djinn_jupyter.engine.passes.rounding import difference
+from djinn_jupyter.engine.passes.shared_cache import difference
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import SlabFull

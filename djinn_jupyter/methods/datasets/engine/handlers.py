@@ -24,10 +24,10 @@ from djinn_jupyter.engine.loop.lines import (
     under_rules_of,
 )
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.loop.origin import modules_at
+from djinn_jupyter.engine.loop.recipes import modules_at
+from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.passes.forward import device_memory_for
-from djinn_jupyter.engine.passes.rounding import difference, rounding_of
-from djinn_jupyter.engine.passes.steering import Rule
+from djinn_jupyter.engine.passes.shared_cache import difference, rounding_of
 from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
 from djinn_jupyter.engine.loop.inspection import token_id
-from djinn_jupyter.engine.loop.look_recipes import way_to_stop
 from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.loop.recipes import way_to_stop
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits
 from djinn_jupyter.engine.passes.controller import Halted, Target

@@ -24,7 +24,7 @@ from djinn_jupyter.engine.passes.controller import PassRule
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session import queries
-from djinn_jupyter.engine.session.influences import has_edits
+from djinn_jupyter.engine.session.reports import has_edits
 from djinn_jupyter.engine.session.residence import Pieces, Steps
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime

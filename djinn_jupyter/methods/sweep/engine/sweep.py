@@ -12,10 +12,10 @@ from torch import Tensor
 
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.conditions import Metrics, Values
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.frame import Override
-from djinn_jupyter.engine.passes.metric import Metrics, Values
-from djinn_jupyter.engine.passes.rounding import rounding_of
+from djinn_jupyter.engine.passes.shared_cache import rounding_of
 from djinn_jupyter.engine.passes.wavefront import CallPlan, JoiningLine, Wavefront
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime

@@ -13,12 +13,10 @@ from torch import Tensor
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.reasons import first_line
-from djinn_jupyter.engine.passes.metric import Metrics, Values
+from djinn_jupyter.engine.passes.conditions import Metrics, Values
 from djinn_jupyter.engine.passes.packing import Packing
-from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
-from djinn_jupyter.engine.passes.sections import ArgumentAxes, Inside, is_served
-from djinn_jupyter.engine.passes.shared_cache import KeyValues, why_not_joined
-from djinn_jupyter.engine.passes.shared_keys import first_other_keys, of_base
+from djinn_jupyter.engine.passes.sections import ArgumentAxes, Inside, first_other_keys, is_served, of_base
+from djinn_jupyter.engine.passes.shared_cache import REFUSALS, KeyValues, equal_but_for_rounding, why_not_joined
 from djinn_jupyter.engine.passes.wavefront import CallPlan, JoiningLine, Wavefront
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
