@@ -13,17 +13,16 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 from djinn_jupyter.engine.loop import recipes, replies
 from djinn_jupyter.engine.loop.figures import Workspace
 from djinn_jupyter.engine.loop.intake import Intake
-from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, Mailbox, OpenRequests, QueuedRequest, TextRead
+from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, QueuedRequest, TextRead
 from djinn_jupyter.engine.loop.owners import Owners, RequestBudgets
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.replies import lacks_bytes, lacks_rows
-from djinn_jupyter.engine.loop.scheduler import Job, Scheduler, Underway
+from djinn_jupyter.engine.loop.scheduler import Job, Underway
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.mover import Moved
-from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.residency.owner_budgets import AwaitedRoom
-from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session.residence import Answer, GaveWay, JobKind, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -31,7 +30,6 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.store.checkpoint_files import FileWorker, UntilDone
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.load import recompute
-from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.engine.system.log import WorkingOn
 from djinn_jupyter.errors import IllegalMove, SlabFull, UsageError
 from djinn_jupyter.extensions import Method, in_short, leave_out, methods, part
@@ -40,24 +38,16 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.provenance import Provenance
-from djinn_jupyter.wire.replies import Event, Failed, Pausing, Reply, SessionClosed, SessionOpened, SessionSwapped
+from djinn_jupyter.wire.replies import Failed, Pausing, Reply, SessionClosed, SessionOpened, SessionSwapped
 from djinn_jupyter.wire.texts import in_quotes
 
 log = logging.getLogger(__name__)
 
 
-class SessionLifecycle:
-    def __init__(
-        self,
-        sessions: SessionTable,
-        scheduler: Scheduler,
-        residency: Residency,
-        open_requests: OpenRequests,
-        faults: Faults,
-        publish: Callable[[Event], None],
-    ) -> None:
-        self._sessions, self._scheduler, self._residency = sessions, scheduler, residency
-        self._open, self._faults, self._publish = open_requests, faults, publish
+class SessionLifecycle(BuiltOfParts):
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._publish = parts.runtime.publish
 
     def begin(self, session: Session) -> Session:
         self._sessions.add(session)
@@ -232,32 +222,22 @@ def marked(part: type) -> Iterator[tuple[str, type[ask.Request]]]:
 # The mail: each request is answered at once, made a job, or queued until its session can be worked on. Runs no job.
 
 
-class Dispatcher:
+class Dispatcher(BuiltOfParts):
     """Every request gets one reply. Requests of one session are answered in order of arrival, except those that need
     not wait."""
 
     def __init__(
         self,
-        mailbox: Mailbox,
+        parts: EngineParts,
         handlers: RequestHandlers,
         owners: Owners,
         budgets: RequestBudgets,
         intake: Intake,
-        runtime: Runtime,
-        *,
-        sessions: SessionTable,
         life: SessionLifecycle,
-        scheduler: Scheduler,
-        residency: Residency,
-        open_requests: OpenRequests,
-        storage_table: StorageTable,
-        faults: Faults,
     ) -> None:
-        self._mailbox, self._handlers, self._owners, self._budgets = mailbox, handlers, owners, budgets
-        self._intake, self._runtime, self._storage_table = intake, runtime, storage_table
-        self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
-        self._open, self._faults = open_requests, faults
-        self._changes_seen = 0
+        super().__init__(parts)
+        self._handlers, self._owners, self._budgets = handlers, owners, budgets
+        self._intake, self._life, self._changes_seen = intake, life, 0
 
     def read_mail(self) -> bool:
         """Handle the mail that is there; mail that comes meanwhile waits until a job has had its slice. Return False
@@ -438,15 +418,13 @@ class Dispatcher:
         if session is not None and terms.wakes_weights:
             session.require_computable()
         if terms.wakes_weights:
-            self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room
+            self._forward.weights.wake()  # before the handler changes anything: it may find no room
         self._accept(queued, session, self._handlers.answer(request, queued.holder))
 
     def _wanted(self, request: ask.Request) -> int:
         """Return the bytes of pages that a prompt needs."""
         count = len(request.tokens or ()) if isinstance(request, ask.Run) else 0
-        return sum(
-            -(-count // group.page_positions) * group.page_bytes for group in self._runtime.forward.geometry.groups
-        )
+        return sum(-(-count // group.page_positions) * group.page_bytes for group in self._forward.geometry.groups)
 
     def _accept(self, queued: QueuedRequest, session: Session | None, result: Answered) -> None:
         """Handle a handler's result: a reply, or steps, which become a job of the request's session or of the one they

@@ -22,6 +22,7 @@ from djinn_jupyter.engine.loop.lines import (
     require_few_tokens,
 )
 from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.recipes import circumstances, fed_tokens, look_recipe
 from djinn_jupyter.engine.loop.sessions import brought
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -30,16 +31,13 @@ from djinn_jupyter.engine.passes.breakpoints import FedLine, Watch
 from djinn_jupyter.engine.passes.conditions import Metrics
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue, evaluate
-from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.pass_log import fed_line
 from djinn_jupyter.engine.session.reports import Unspaced, influences
 from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.store.identity import ModelIdentity
-from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.system.arrays import dtype_name, handed_over, to_array
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -127,11 +125,11 @@ LENS_ROWS = 64
 LENS_TOKENS = 8192  # that are spelled before others are answered
 
 
-class InspectionRequests:
-    def __init__(self, runtime: Runtime, workspace: Workspace, persistence: Persistence) -> None:
-        self._runtime, self._workspace = runtime, workspace
-        self._persistence = persistence
-        self._forward, self._tokenizer = runtime.forward, runtime.tokenizer
+class InspectionRequests(BuiltOfParts):
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._workspace = Workspace(parts.budget, parts.runtime.space, "lenses")
+        self._tokenizer = parts.runtime.tokenizer
 
     @handles(ask.MeasureEffect)
     def measure_effect(self, request: ask.MeasureEffect, session: Session, holder: Holder) -> Steps[Effect]:
@@ -318,6 +316,35 @@ class InspectionRequests:
         history = session.history
         return History(stops=history.describe(), present=history.present)
 
+    @handles(ask.ReadPass)
+    def read_pass(self, request: ask.ReadPass, session: Session, holder: Holder) -> Steps[PassRead]:
+        frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()
+        places = {text: runtime.site(text) for text in dict.fromkeys(request.sites)}
+        seen = {text: Seen(site=site, tap=runtime.resolve(site), room=room) for text, site in places.items()}
+        if request.logits:
+            require_answerable(len(frame.positions), runtime.description.vocab_size)
+        below = [one for one in seen.values() if queries.may_be_reached(one.tap, frame)]
+        if below:
+            yield from queries.as_it_went(runtime, session, frame, below)
+        logits_TV = None
+        if request.ahead or request.logits:
+            ahead = [one for one in seen.values() if one.value is None]
+            logits_TV = yield from queries.as_it_would_go_on(runtime, session, frame, ahead)
+        met = {text: one.value for text, one in seen.items() if one.value is not None}
+        return PassRead(
+            stop=reports.standing(session),
+            sites=tuple(met),
+            values=tuple(handed_over(value) for value in met.values()),
+            logits=None if logits_TV is None or not request.logits else handed_over(logits_TV.float()),
+        )
+
+    @handles(ask.Compare)
+    def compare(self, request: ask.Compare, session: Session, holder: Holder) -> Steps[Compared]:
+        other = self._sessions.find(request.other)
+        queries.stopped_frame(other)
+        yield from brought(other, self._sessions, self._residency)
+        return compared((session, other), request.last)
+
 
 def _require_tellable(value: object, expression: str) -> None:
     if not isinstance(value, bool | int | float | str):
@@ -379,33 +406,6 @@ class Seen:
         self.value = part.to("cpu", copy=True)
 
 
-class PassRequests:
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    @handles(ask.ReadPass)
-    def read_pass(self, request: ask.ReadPass, session: Session, holder: Holder) -> Steps[PassRead]:
-        frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()
-        places = {text: runtime.site(text) for text in dict.fromkeys(request.sites)}
-        seen = {text: Seen(site=site, tap=runtime.resolve(site), room=room) for text, site in places.items()}
-        if request.logits:
-            require_answerable(len(frame.positions), runtime.description.vocab_size)
-        below = [one for one in seen.values() if queries.may_be_reached(one.tap, frame)]
-        if below:
-            yield from queries.as_it_went(runtime, session, frame, below)
-        logits_TV = None
-        if request.ahead or request.logits:
-            ahead = [one for one in seen.values() if one.value is None]
-            logits_TV = yield from queries.as_it_would_go_on(runtime, session, frame, ahead)
-        met = {text: one.value for text, one in seen.items() if one.value is not None}
-        return PassRead(
-            stop=reports.standing(session),
-            sites=tuple(met),
-            values=tuple(handed_over(value) for value in met.values()),
-            logits=None if logits_TV is None or not request.logits else handed_over(logits_TV.float()),
-        )
-
-
 def _frame_read(session: Session, request: ask.ReadPass) -> Frame:
     """Return the frame of the stop with the value that the request puts there, which stays out of the session. Raises
     InvalidEdit."""
@@ -416,18 +416,6 @@ def _frame_read(session: Session, request: ask.ReadPass) -> Frame:
     history.require_editable(frame.tap)
     site, number = reports.site_of(session), len(session.edits) + 1
     return history.make(frame, Set(value=request.value), site, request.positions, number=number).frame
-
-
-class ComparisonRequests:
-    def __init__(self, sessions: SessionTable, residency: Residency) -> None:
-        self._sessions, self._residency = sessions, residency
-
-    @handles(ask.Compare)
-    def compare(self, request: ask.Compare, session: Session, holder: Holder) -> Steps[Compared]:
-        other = self._sessions.find(request.other)
-        queries.stopped_frame(other)
-        yield from brought(other, self._sessions, self._residency)
-        return compared((session, other), request.last)
 
 
 def compared(both: tuple[Session, Session], last: int) -> Compared:

@@ -16,14 +16,12 @@ from typing import Final, Literal
 import msgspec
 
 from djinn_jupyter.engine.loop.lines import require_extents
-from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mailbox, PendingTokens, QueuedRequest, TextRead
+from djinn_jupyter.engine.loop.mailbox import Departure, Holder, PendingTokens, QueuedRequest, TextRead
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.model.loading.chat_template import ChatTemplate
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
-from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import RequestId
-from djinn_jupyter.engine.store.checkpoint_files import KeptCheckpoints
-from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import DjinnError, EngineError, UsageError, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
@@ -165,23 +163,14 @@ def prompt_text(request: Run) -> str | None:
 StatelessRequest = ask.ListModules | ask.Tokenize | ask.Detokenize | ask.ListCheckpoints | ask.DropCheckpoint
 
 
-class Intake:
+class Intake(BuiltOfParts):
     """`extents` are how long lists may be by what bounds them. A worker's thread answers while the engine's computes,
     so nothing here touches a session, a slab or the accounting."""
 
-    def __init__(
-        self,
-        mailbox: Mailbox,
-        runtime: Runtime,
-        tokenizing: Tokenizing,
-        checkpoints: KeptCheckpoints,
-        faults: Faults,
-        extents: Mapping[str, int],
-    ) -> None:
-        self._mailbox, self._faults, self._extents = mailbox, faults, extents
-        self._tokenizer, self._description = runtime.tokenizer, runtime.description
-        self._modules = runtime.forward.anatomy.modules
-        self._tokenizing, self._checkpoints = tokenizing, checkpoints
+    def __init__(self, parts: EngineParts, tokenizing: Tokenizing, extents: Mapping[str, int]) -> None:
+        super().__init__(parts)
+        self._tokenizing, self._extents = tokenizing, extents
+        self._tokenizer, self._description = parts.runtime.tokenizer, parts.runtime.description
 
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
         """Take a request of this process, checked as if it had come over the wire."""
@@ -264,16 +253,16 @@ class Intake:
     def _answer(self, request: StatelessRequest, person: str | None) -> Reply:
         match request:
             case ask.ListModules():
-                return Modules(modules=self._modules)
+                return Modules(modules=self._forward.anatomy.modules)
             case ask.Tokenize(text=text, chat=chat):
                 return self._tokenized(self._tokenizing.encode(text, chat))
             case ask.Detokenize(tokens=tokens):
                 _require_known(tokens, self._description.vocab_size)
                 return self._tokenized(list(tokens))
             case ask.ListCheckpoints():
-                return self._checkpoints.list(person)
+                return self._persistence.checkpoints.list(person)
             case ask.DropCheckpoint(name=name):
-                self._checkpoints.drop(name)
+                self._persistence.checkpoints.drop(name)
                 return Cleared(count=1)
 
     def _tokenized(self, tokens: list[int]) -> Tokenized:

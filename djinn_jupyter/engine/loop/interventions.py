@@ -13,6 +13,7 @@ from torch import Tensor
 from djinn_jupyter.engine.loop.dispatch import handles
 from djinn_jupyter.engine.loop.lines import require_few_standing
 from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.loop.parts import BuiltOfParts
 from djinn_jupyter.engine.loop.sessions import brought
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import conditions, edits
@@ -21,13 +22,11 @@ from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Rule, Watch, che
 from djinn_jupyter.engine.passes.conditions import Condition
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import Guard
-from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.reports import note_of
 from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.store.load import recompute
 from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UnknownBreakpoint, UnknownRule, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -125,11 +124,7 @@ def require_known_tokens(runtime: Runtime, condition: conditions.Condition) -> N
 # Breakpoints, edits, steering rules and watches: set, turned off and on again, and cleared.
 
 
-class BreakpointRequests:
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._tokenizer = runtime.tokenizer
-
+class InterventionRequests(BuiltOfParts):
     @handles(ask.SetBreakpoint)
     def set_breakpoint(self, request: ask.SetBreakpoint, session: Session, holder: Holder) -> BreakpointSet:
         """Set a breakpoint. The same site and condition twice is one; setting it again enables it."""
@@ -155,9 +150,9 @@ class BreakpointRequests:
             tap=tap,
             condition=condition,
             once=once,
-            text_of=self._tokenizer.text_of,
-            id_of=self._tokenizer.token_id,
-            note=None if condition is None else note_of(self._tokenizer, sorted(condition.tokens)),
+            text_of=self._runtime.tokenizer.text_of,
+            id_of=self._runtime.tokenizer.token_id,
+            note=None if condition is None else note_of(self._runtime.tokenizer, sorted(condition.tokens)),
         )
         session.set_breakpoint(made)
         return made
@@ -192,11 +187,6 @@ class BreakpointRequests:
         if site not in at:
             raise UnknownBreakpoint(f"There is no breakpoint at {site}; there are {_numbers(session)}.")
         return at[site]
-
-
-class EditRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
-        self._sessions, self._runtime, self._residency = sessions, runtime, residency
 
     @handles(ask.ApplyEdit)
     def apply_edit(self, request: ask.ApplyEdit, session: Session, holder: Holder) -> Steps[Edited]:
@@ -284,13 +274,6 @@ class EditRequests:
         self._residency.accounted(session)
         _tell_edited(self._runtime, session)
         return reports.paused(self._runtime, session)
-
-
-class RuleRequests:
-    """Steering rules and watches."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
 
     @handles(ask.Steer)
     def steer(self, request: ask.Steer, session: Session, holder: Holder) -> Steered:

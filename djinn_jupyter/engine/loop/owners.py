@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.loop.scheduler import Job, Scheduler
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
+from djinn_jupyter.engine.loop.scheduler import Job
 from djinn_jupyter.engine.residency.owner_budgets import AwaitedRoom, ask_for_more
-from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session.session import Session, arrays_within
-from djinn_jupyter.engine.session.table import RunningTime, SessionTable, is_anothers, refusal
+from djinn_jupyter.engine.session.table import is_anothers, refusal
 from djinn_jupyter.errors import OverQuota, SessionsWouldSuffer, UsageError
 from djinn_jupyter.remote.engine.persons import require_granted
 from djinn_jupyter.units import spell_duration
@@ -24,10 +24,7 @@ from djinn_jupyter.wire.base import person_of, sessions_in
 from djinn_jupyter.wire.texts import told_apart
 
 
-class Owners:
-    def __init__(self, sessions: SessionTable, residency: Residency) -> None:
-        self._sessions, self._residency = sessions, residency
-
+class Owners(BuiltOfParts):
     def require_shared(self, request: ask.Request, sender: Holder) -> None:
         """Raise UsageError or UnknownSession where the request is about another person's session and not granted."""
         if sender.person is not None:
@@ -67,17 +64,10 @@ MOST_SESSIONS: Final = 5000  # of a person: an empty one has 10 KB of main memor
 LOOK_SECONDS: Final = 0.1  # at the running time of a job that is under way
 
 
-class RequestBudgets:
-    def __init__(
-        self,
-        sessions: SessionTable,
-        residency: Residency,
-        scheduler: Scheduler,
-        running_time: RunningTime,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._sessions, self._residency, self._scheduler = sessions, residency, scheduler
-        self._running_time, self._memory = running_time, residency.owner_budgets
+class RequestBudgets(BuiltOfParts):
+    def __init__(self, parts: EngineParts, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(parts)
+        self._running_time, self._memory = parts.running_time, parts.residency.owner_budgets
         self._clock, self._looked = clock, clock()
 
     def require(self, request: ask.Request, holder: Holder, session: Session | None) -> None:

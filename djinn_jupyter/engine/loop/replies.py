@@ -11,37 +11,29 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.loop.mailbox import OpenRequests, QueuedRequest
-from djinn_jupyter.engine.loop.scheduler import Scheduler
-from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.loop.mailbox import QueuedRequest
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.memory.kv.rows import check_invariants
-from djinn_jupyter.engine.memory.kv.slab import Slab
-from djinn_jupyter.engine.memory.offload.swappable import StorageTable
-from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.memory.weights.residence import Weights
-from djinn_jupyter.engine.residency.residency import ProcessFootprint, Residency
+from djinn_jupyter.engine.residency.residency import ProcessFootprint
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.session import MOST_BYTES, Session
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.system import device, log
 from djinn_jupyter.engine.system.device import require_alive
-from djinn_jupyter.engine.system.faults import Counters, Faults, broken, lost
+from djinn_jupyter.engine.system.faults import broken, lost
 from djinn_jupyter.parallel.ranks import Ranks
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import RUN, entries_of
 from djinn_jupyter.wire.nouns import (
     EngineStatistics,
-    GivenLimits,
     PersonMemory,
     ProcessMemory,
     SessionDescription,
@@ -86,31 +78,26 @@ class EngineReading:
         return tuple(replace(one, idle_seconds=now - used) for one, used in chosen)
 
 
-class StatePublisher:
+class StatePublisher(BuiltOfParts):
     """Keeps `reading` up to date: describes anew the sessions that the table says were touched. Invariant: what another
     thread reads has the effects of all replies that were handed over before. It waits for the publication, a quarter of
     a millisecond; the engine's thread does not read between the two."""
 
     def __init__(
         self,
-        sessions: SessionTable,
-        slabs: Sequence[Slab],
-        scheduler: Scheduler,
+        parts: EngineParts,
         where: tuple[torch.device, ...],
-        weights: Weights,
-        tiers: Tiers,
-        residency: Residency,
-        faults: Faults,
-        budget: Budget,
-        counters: Counters,
         footprint: ProcessFootprint | None,
         people: Callable[[], tuple[PersonMemory, ...]],
-        limits: GivenLimits,
     ) -> None:
-        self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
-        self._weights, self._tiers, self._residency, self._faults = weights, tiers, residency, faults
-        self._budget, self._counters, self._footprint = budget, counters, footprint
-        self._measure_people, self._people, self._limits = people, people(), limits
+        super().__init__(parts)
+        self._weights, self._counters, self._where, self._footprint = (
+            self._forward.weights,
+            parts.counters,
+            where,
+            footprint,
+        )
+        self._measure_people, self._people = people, people()
         self._miscounted, self._counting_seconds = False, 0.0  # people's memory since sessions were touched
         self._described: dict[str, SessionDescription] = {}
         self._published, self._period = 0.0, PERIOD
@@ -210,10 +197,10 @@ class StatePublisher:
 
     def _process(self, weights: WeightsStatistics, taken: int) -> ProcessMemory:
         assert self._footprint is not None
-        return self._footprint.reading(self._outside, weights, taken, self._tiers)
+        return self._footprint.reading(self._outside, weights, taken, self._parts.tiers)
 
     def _statistics(self) -> EngineStatistics:
-        weights, budget = self._weights.statistics(), self._budget.statistics()
+        weights, budget = self._weights.statistics(), self._parts.budget.statistics()
         return EngineStatistics(
             pid=os.getpid(),
             uptime_seconds=time.monotonic() - self._counters.started,
@@ -225,13 +212,13 @@ class StatePublisher:
             requests_answered=self._counters.requests_answered,
             preemptions=self._counters.preemptions,
             weight_bytes=self._weights.total,
-            slabs=tuple(slab.statistics() for slab in self._slabs),
+            slabs=tuple(slab.statistics() for slab in self._parts.slabs),
             process_bytes=self._outside.process_bytes,
             device_bytes_in_use=self._outside.device_in_use,
             device_bytes_total=self._outside.device_total,
             weights=weights,
             other_bytes=self._outside.other_bytes,
-            tiers=self._tiers.statistics(),
+            tiers=self._parts.tiers.statistics(),
             prefetches=self._residency.statistics(),
             journal_trouble=self._journal_trouble,
             log_trouble=log.trouble(),
@@ -244,7 +231,7 @@ class StatePublisher:
             whole_heads=self._counters.whole_heads,
             budget=budget,
             people=self._people,
-            limits=self._limits,
+            limits=self._parts.config.limits,
             process=None if self._footprint is None else self._process(weights, budget.bytes_taken),
         )
 
@@ -254,26 +241,15 @@ class StatePublisher:
 CHECKS_TAKE_ONE_IN: Final = 50  # parts of the engine's time: thousands of pages take milliseconds to check
 
 
-class Accounting:
-    def __init__(
-        self,
-        sessions: SessionTable,
-        slabs: Sequence[Slab],
-        tiers: Tiers,
-        storage_table: StorageTable,
-        faults: Faults,
-        of_no_session: Callable[[], Iterable[PagedCache]],
-        ranks: Ranks | None = None,
-    ) -> None:
-        self._sessions, self._slabs, self._tiers = sessions, slabs, tiers
-        self._of_no_session, self._ranks = of_no_session, ranks
-        self._storage_table, self._faults = storage_table, faults
-        self._due = 0.0
+class Accounting(BuiltOfParts):
+    def __init__(self, parts: EngineParts, ranks: Ranks | None) -> None:
+        super().__init__(parts)
+        self._ranks, self._due = ranks, 0.0
 
     def check(self, contents: bool = False) -> None:
         """Raise InvariantError unless all agree; with `contents`, compare working copies too."""
-        caches = [*(session.cache for session in self._sessions.values()), *self._of_no_session()]
-        check_invariants(self._slabs, caches, contents, tiers=self._tiers, storages=self._storage_table)
+        caches = [*(session.cache for session in self._sessions.values()), *self._runtime.sharing.caches]
+        check_invariants(self._parts.slabs, caches, contents, tiers=self._parts.tiers, storages=self._storage_table)
 
     def require_sound(self) -> None:
         """Raise EngineBroken where an error has left inconsistent accounting or a device that does no more work, before
@@ -394,20 +370,10 @@ def _kept(reply: Reply) -> bytes | None:
 ReadyReplies = list[tuple[QueuedRequest, Reply]]
 
 
-class Promises:
-    def __init__(
-        self,
-        open_requests: OpenRequests,
-        accounting: Accounting,
-        state_publisher: StatePublisher,
-        *,
-        sessions: SessionTable,
-        persistence: Persistence,
-        faults: Faults,
-    ) -> None:
-        self._open, self._accounting = open_requests, accounting
-        self._state_publisher, self._sessions = state_publisher, sessions
-        self._persistence, self._faults = persistence, faults
+class Promises(BuiltOfParts):
+    def __init__(self, parts: EngineParts, accounting: Accounting, state_publisher: StatePublisher) -> None:
+        super().__init__(parts)
+        self._accounting, self._state_publisher = accounting, state_publisher
 
     def send(self) -> bool:
         """Hand over the replies that are ready; the state that they report has to be published next. Return True where

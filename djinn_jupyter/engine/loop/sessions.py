@@ -15,10 +15,10 @@ from torch import Tensor
 from djinn_jupyter.engine.loop.dispatch import SessionLifecycle, handles
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.owners import Owners
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.scheduler import Underway
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.rows import Rows, put_rows, take_rows
-from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.weight_reader import WeightReader
@@ -28,7 +28,6 @@ from djinn_jupyter.engine.session.generation import GenerationCopies
 from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.engine.session.queries import edit_cached
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
-from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session, parts_within
 from djinn_jupyter.engine.session.table import (
     SessionTable,
@@ -41,11 +40,9 @@ from djinn_jupyter.engine.session.table import (
 from djinn_jupyter.engine.store import checkpoint_files, dump, load
 from djinn_jupyter.engine.store.checkpoint_files import FoundCheckpoint, UntilDone
 from djinn_jupyter.engine.store.image import SessionImage
-from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.store.records import values_of
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SessionHeld, UnknownSession, UsageError
-from djinn_jupyter.settings import SettledOptions
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Edit, dosed
 from djinn_jupyter.wire.nouns import CheckpointDescription, Origin, StopDescription, Transfer
@@ -67,18 +64,10 @@ from djinn_jupyter.wire.texts import NOTEBOOK, in_quotes, label, require_showabl
 from djinn_jupyter.wire.weights import parse_weight
 
 
-class SessionRequests:
-    def __init__(
-        self,
-        sessions: SessionTable,
-        life: SessionLifecycle,
-        runtime: Runtime,
-        residency: Residency,
-        options: SettledOptions,
-        persistence: Persistence,
-    ) -> None:
-        self._sessions, self._life, self._runtime = sessions, life, runtime
-        self._residency, self._options, self._persistence = residency, options, persistence
+class SessionRequests(BuiltOfParts):
+    def __init__(self, parts: EngineParts, life: SessionLifecycle) -> None:
+        super().__init__(parts)
+        self._life = life
 
     @handles(ask.Open)
     def open_(self, request: ask.Open, holder: Holder) -> Opened:
@@ -118,7 +107,7 @@ class SessionRequests:
             holder_notebook=notebook,
             temporary=temporary,
             cache=self._runtime.space.new_cache(),
-            history=History(kept=self._options.stops_kept),
+            history=History(kept=self._parts.config.stops_kept),
         )
 
     def _forget(self, session: Session) -> Session:
@@ -140,7 +129,7 @@ class SessionRequests:
     @handles(ask.SetAttention)
     def set_attention(self, request: ask.SetAttention, session: Session, holder: Holder) -> Described:
         """Choose how a session that holds nothing yet computes attention; its points are those of that attention."""
-        session, own = session, self._runtime.forward.attention
+        session, own = session, self._forward.attention
         if request.attention != (session.attention or own):
             if session.tokens or session.breakpoints or session.rules or session.watches:
                 raise IllegalMove(
@@ -152,7 +141,7 @@ class SessionRequests:
                     f"This engine computes {own} attention, and sessions of it that or eager; load the model with "
                     f"--attention {request.attention}."
                 )
-            self._runtime.forward.attending(request.attention)
+            self._forward.attending(request.attention)
             session.compute_with(None if request.attention == own else request.attention, session.adapter)
         return Described(session=reports.describe(session))
 
@@ -222,6 +211,70 @@ class SessionRequests:
             raise
         child.history.keep_present(f"Those are stops of {in_quotes(label(parent.name))}, before the edit of this fork.")
 
+    @handles(ask.SwapOut)
+    def swap_out(self, request: ask.SwapOut, session: Session, holder: Holder) -> Steps[Swapped]:
+        self._residency.require_tier(request.tier)
+        self._residency.owner_budgets.require_place(session, request.tier)
+        if session.state == "running":
+            raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it before it leaves the device.")
+        yield from self._residency.settled(session)
+        before = session.residence.last_transfer
+        self._residency.swap_out(session, request.tier)
+        yield from self._residency.settled(session)
+        return _swapped(session, before)
+
+    @handles(ask.SwapIn)
+    def swap_in(self, request: ask.SwapIn, session: Session, holder: Holder) -> Steps[Swapped]:
+        before = session.residence.last_transfer
+        if session.residence.present:
+            return Swapped(session=reports.describe(session), transfer=None)
+        self._residency.swap_in(session)
+        yield from self._residency.settled(session)
+        return _swapped(session, before)
+
+    @handles(ask.Rest)
+    def rest(self, request: ask.Rest, session: Session, holder: Holder) -> Described:
+        self._residency.announce_rest(session, request.expected_seconds)
+        return Described(session=reports.describe(session))
+
+    @handles(ask.Note)
+    def note(self, request: ask.Note, session: Session, holder: Holder) -> Noted:
+        """Note what a notebook does. Any client may say so: its kernel, or the server that its window belongs to."""
+        if request.activity == "in_use":
+            self._use(session, holder)
+        self._residency.note(session, request.activity)
+        return Noted()
+
+    def _use(self, session: Session, holder: Holder) -> None:
+        """Make this session, of all sessions, the one that the holder's magics act on."""
+        for other in self._sessions.values():
+            if other.used_by == holder.name:
+                other.use(None)
+                self._sessions.touch(other.name)
+        session.use(holder.name)
+
+    @handles(ask.ReadTree)
+    def read_tree(self, request: ask.ReadTree, holder: Holder) -> Tree:
+        most = max(1, STOPS_TOLD // max(1, len(self._sessions)))
+        return Tree(branches=tuple(self._branch(session, most) for session in self._sessions.values()))
+
+    def _branch(self, session: Session, most: int) -> Branch:
+        """Return a session's branch with `most` of its stops: the last ones, or those from where it stands on."""
+        here = session.history.present
+        first = max(0, len(session.history.stops) - most)
+        first = first if here is None else min(first, here)
+        return Branch(
+            session=session.name,
+            state=session.state,
+            stops=tuple(_stops(session, first, most)),
+            present=None if here is None else here - first,
+            tokens=len(session.tokens),
+            text=self._runtime.tokenizer.decode(session.tokens[-TOKENS_TOLD:]),
+            forked_from=session.forked_from,
+            stop=session.standing,
+            dropped=session.history.dropped + first,
+        )
+
 
 def _require_draws(parent: Session) -> None:
     """Raise UsageError for a session whose run a seed could not change."""
@@ -279,13 +332,7 @@ def brought(session: Session, sessions: SessionTable, residency: Residency) -> P
 TakingRows = Generator[None, None, tuple[Rows, ...]]
 
 
-class WholeImages:
-    def __init__(
-        self, runtime: Runtime, residency: Residency, storage_table: StorageTable, options: SettledOptions
-    ) -> None:
-        self._runtime, self._residency = runtime, residency
-        self._storage_table, self._options = storage_table, options
-
+class WholeImages(BuiltOfParts):
     def rows(self, session: Session) -> TakingRows:
         """Take the rows of a session step by step, those of a stopped pass too."""
         end = session.cache.length if session.frame is None else session.frame.committed + len(session.frame.tokens)
@@ -294,7 +341,7 @@ class WholeImages:
     @contextmanager
     def image(self, session: Session, rows: Sequence[Rows]) -> Iterator[SessionImage]:
         """Yield the image of a session, whose tensors stay where they are meanwhile."""
-        groups = zip(self._runtime.forward.geometry.groups, rows, strict=True)
+        groups = zip(self._forward.geometry.groups, rows, strict=True)
         image = dump.dump_session(session, tuple(dump.group_rows(group, taken) for group, taken in groups))
         with self._residency.pinned((*own_tensors(session), *past_tensors(session))):
             yield dump.with_values(
@@ -315,7 +362,7 @@ class WholeImages:
             owner=holder.user,
             holder=holder.name,
             cache=self._runtime.space.new_cache(),
-            history=History(kept=self._options.stops_kept),
+            history=History(kept=self._parts.config.stops_kept),
         )
 
     def placed(
@@ -332,7 +379,7 @@ class WholeImages:
             name=name,
             owner=holder.user,
             holder=holder.name,
-            stops_kept=self._options.stops_kept,
+            stops_kept=self._parts.config.stops_kept,
         )
         try:
             self._residency.note_tensors(own_tensors(session))
@@ -378,23 +425,14 @@ def bytes_of(rows: Sequence[Rows]) -> int:
 # thread of its own (`file_worker`).
 
 
-class CheckpointRequests:
+class CheckpointRequests(BuiltOfParts):
     """`until_done` makes the steps that wait for file work."""
 
     def __init__(
-        self,
-        sessions: SessionTable,
-        life: SessionLifecycle,
-        owners: Owners,
-        images: WholeImages,
-        persistence: Persistence,
-        residency: Residency,
-        storage_table: StorageTable,
-        until_done: UntilDone,
+        self, parts: EngineParts, life: SessionLifecycle, owners: Owners, images: WholeImages, until_done: UntilDone
     ) -> None:
-        self._sessions, self._life, self._owners, self._images = sessions, life, owners, images
-        self._persistence, self._residency = persistence, residency
-        self._storage_table, self._until_done = storage_table, until_done
+        super().__init__(parts)
+        self._life, self._owners, self._images, self._until_done = life, owners, images, until_done
 
     @handles(ask.SaveCheckpoint)
     def save_checkpoint(self, request: ask.SaveCheckpoint, session: Session, holder: Holder) -> Steps[CheckpointSaved]:
@@ -479,53 +517,6 @@ class CheckpointRequests:
         return Described(session=reports.describe(session))
 
 
-class SwapRequests:
-    def __init__(self, sessions: SessionTable, residency: Residency) -> None:
-        self._sessions, self._residency = sessions, residency
-
-    @handles(ask.SwapOut)
-    def swap_out(self, request: ask.SwapOut, session: Session, holder: Holder) -> Steps[Swapped]:
-        self._residency.require_tier(request.tier)
-        self._residency.owner_budgets.require_place(session, request.tier)
-        if session.state == "running":
-            raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it before it leaves the device.")
-        yield from self._residency.settled(session)
-        before = session.residence.last_transfer
-        self._residency.swap_out(session, request.tier)
-        yield from self._residency.settled(session)
-        return _swapped(session, before)
-
-    @handles(ask.SwapIn)
-    def swap_in(self, request: ask.SwapIn, session: Session, holder: Holder) -> Steps[Swapped]:
-        before = session.residence.last_transfer
-        if session.residence.present:
-            return Swapped(session=reports.describe(session), transfer=None)
-        self._residency.swap_in(session)
-        yield from self._residency.settled(session)
-        return _swapped(session, before)
-
-    @handles(ask.Rest)
-    def rest(self, request: ask.Rest, session: Session, holder: Holder) -> Described:
-        self._residency.announce_rest(session, request.expected_seconds)
-        return Described(session=reports.describe(session))
-
-    @handles(ask.Note)
-    def note(self, request: ask.Note, session: Session, holder: Holder) -> Noted:
-        """Note what a notebook does. Any client may say so: its kernel, or the server that its window belongs to."""
-        if request.activity == "in_use":
-            self._use(session, holder)
-        self._residency.note(session, request.activity)
-        return Noted()
-
-    def _use(self, session: Session, holder: Holder) -> None:
-        """Make this session, of all sessions, the one that the holder's magics act on."""
-        for other in self._sessions.values():
-            if other.used_by == holder.name:
-                other.use(None)
-                self._sessions.touch(other.name)
-        session.use(holder.name)
-
-
 def _swapped(session: Session, before: Transfer | None) -> Swapped:
     if session.residence.error is not None:
         raise session.residence.error
@@ -539,33 +530,6 @@ TOKENS_TOLD: Final = 12
 STOPS_TOLD: Final = 2**16  # of all sessions together, the last ones of each
 
 
-class TreeRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
-        self._sessions, self._tokenizer = sessions, runtime.tokenizer
-
-    @handles(ask.ReadTree)
-    def read_tree(self, request: ask.ReadTree, holder: Holder) -> Tree:
-        most = max(1, STOPS_TOLD // max(1, len(self._sessions)))
-        return Tree(branches=tuple(self._branch(session, most) for session in self._sessions.values()))
-
-    def _branch(self, session: Session, most: int) -> Branch:
-        """Return a session's branch with `most` of its stops: the last ones, or those from where it stands on."""
-        here = session.history.present
-        first = max(0, len(session.history.stops) - most)
-        first = first if here is None else min(first, here)
-        return Branch(
-            session=session.name,
-            state=session.state,
-            stops=tuple(_stops(session, first, most)),
-            present=None if here is None else here - first,
-            tokens=len(session.tokens),
-            text=self._tokenizer.decode(session.tokens[-TOKENS_TOLD:]),
-            forked_from=session.forked_from,
-            stop=session.standing,
-            dropped=session.history.dropped + first,
-        )
-
-
 def _stops(session: Session, first: int, most: int) -> Iterator[StopDescription]:
     """Yield stops of the history from the `first` one on; the present one is marked edited where an edit is in force
     now."""
@@ -577,10 +541,10 @@ def _stops(session: Session, first: int, most: int) -> Iterator[StopDescription]
 # Read weights, put them to sleep, wake them, and report how layers came through the ring.
 
 
-class WeightRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
-        self._sessions, self._weights = sessions, runtime.forward.weights
-        self._reader = WeightReader(runtime.forward)
+class WeightRequests(BuiltOfParts):
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._weights, self._reader = self._forward.weights, WeightReader(self._forward)
 
     @handles(ask.ReadWeight)
     def read_weight(self, request: ask.ReadWeight, holder: Holder) -> WeightRead:

@@ -12,39 +12,29 @@ from typing import Final
 
 from djinn_jupyter.engine.loop.dispatch import Dispatcher, SessionLifecycle
 from djinn_jupyter.engine.loop.owners import RequestBudgets
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.replies import Accounting, StatePublisher
-from djinn_jupyter.engine.loop.scheduler import Job, Scheduler
+from djinn_jupyter.engine.loop.scheduler import Job
 from djinn_jupyter.engine.memory.weights.residence import IdleSleep
-from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.table import RunningTime, SessionTable
-from djinn_jupyter.engine.store.persistence import Persistence
-from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.engine.system.log import WorkingOn, told
 from djinn_jupyter.remote.engine.requests_moving import SessionMoves
 from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
 
 
-class Upkeep:
+class Upkeep(BuiltOfParts):
     """An error in one piece of work is a fault, and the others are done all the same."""
 
     def __init__(
         self,
+        parts: EngineParts,
         accounting: Accounting,
         idle_sleep: IdleSleep,
         state_publisher: StatePublisher,
-        *,
-        sessions: SessionTable,
-        persistence: Persistence,
-        residency: Residency,
         moves: SessionMoves,
-        scheduler: Scheduler,
-        faults: Faults,
     ) -> None:
+        super().__init__(parts)
         self._accounting, self.idle_sleep, self._state_publisher = accounting, idle_sleep, state_publisher
-        self._sessions, self._persistence, self._residency = sessions, persistence, residency
         self.moves = moves
-        self._scheduler, self._faults = scheduler, faults
         self._checked = True  # the accounting, since the last work
 
     @property
@@ -94,27 +84,14 @@ log = logging.getLogger(__name__)
 TURN: Final = told("turn")
 
 
-class Turns:
+class Turns(BuiltOfParts):
     """However a job ends, its request gets one reply and the other jobs go on."""
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        runtime: Runtime,
-        *,
-        sessions: SessionTable,
-        life: SessionLifecycle,
-        scheduler: Scheduler,
-        residency: Residency,
-        running_time: RunningTime,
-        budgets: RequestBudgets,
-        faults: Faults,
+        self, parts: EngineParts, dispatcher: Dispatcher, life: SessionLifecycle, budgets: RequestBudgets
     ) -> None:
-        self._dispatcher, self._publish = dispatcher, runtime.publish
-        self._weights, self._sharing = runtime.forward.weights, runtime.sharing
-        self._sessions, self._life, self._scheduler = sessions, life, scheduler
-        self._residency, self._faults = residency, faults
-        self._running_time, self._budgets = running_time, budgets
+        super().__init__(parts)
+        self._dispatcher, self._life, self._budgets = dispatcher, life, budgets
 
     def advance_next(self) -> bool:
         """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
@@ -141,7 +118,7 @@ class Turns:
 
     def _was_answered(self, job: Job) -> bool:
         """True for a run whose pass was computed with another's: its slice draws a token and takes a seat."""
-        return job.kind == "run" and self._sharing.answered(job.session)
+        return job.kind == "run" and self._runtime.sharing.answered(job.session)
 
     def advance(self, job: Job) -> None:
         """Run one slice of a job, and conclude it where it ends."""
@@ -152,7 +129,7 @@ class Turns:
         log.debug("A turn of session %r", job.session.name, extra=TURN)
         try:
             self._budgets.heed(job)
-            with self._running_time.counted(job.asker):
+            with self._parts.running_time.counted(job.asker):
                 self._prepare(job)
                 job.advance()
             return
@@ -181,14 +158,14 @@ class Turns:
         if job.kind == "run" and job.session.state == "running":
             self._life.break_off(job.session)
             failed = SessionFailed(session=job.session.name, code=failure.code, message=failure.message)
-            self._publish(failed)
+            self._runtime.publish(failed)
         return failure
 
     def _conclude(self, job: Job, reply: Reply | None) -> None:
         self._scheduler.remove(job)
         if not len(self._scheduler) and job.session.frame is None:
             with self._faults.during("it fetched layers ahead"):
-                self._weights.prefetch()
+                self._forward.weights.prefetch()
         with self._faults.during("it concluded a job"):
             if reply is not None:
                 self._dispatcher.answer_job(job, reply)
