@@ -219,9 +219,6 @@ def marked(part: type) -> Iterator[tuple[str, type[ask.Request]]]:
             yield name, getattr(method, MARK)
 
 
-# The mail: each request is answered at once, made a job, or queued until its session can be worked on. Runs no job.
-
-
 class Dispatcher(BuiltOfParts):
     """Every request gets one reply. Requests of one session are answered in order of arrival, except those that need
     not wait."""
@@ -513,8 +510,6 @@ class Dispatcher(BuiltOfParts):
 def _looked_at(session: Session) -> bool:
     return session.work == "look"
 
-
-# The parts of the engine that a method gets, and the handlers that it has, found by the registry.
 
 Outcome = TypeVar("Outcome")
 

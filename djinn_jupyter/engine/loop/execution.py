@@ -291,6 +291,3 @@ def _fits_in_place_of(old: PagedCache, positions: int) -> bool:
         short = wanted - own - group.slab.statistics().pages_free
         short_bytes += max(0, short) * group.geometry.page_bytes
     return all(short_bytes <= group.slab.budget.free for group in old.groups)
-
-
-# Resume with a value and read the next stop: what an edit, a resume and a look do, answered once.

@@ -235,9 +235,6 @@ def chunks(value: Tensor) -> Iterator[Tensor]:
     yield from (part.double() for part in flat.split(max(1, CHUNK // flat.shape[1])))
 
 
-# Memory for tensors that a request adds to the engine. Knows no kind of request.
-
-
 def draw_for(added: AddedTensors, size: int, runtime: Runtime, session: Session) -> Pieces:
     """Draw bytes for what this session adds; its person's own sessions leave for them, and where that is not enough
     others. Raises OverQuota and SlabFull."""
@@ -246,13 +243,9 @@ def draw_for(added: AddedTensors, size: int, runtime: Runtime, session: Session)
     added.draw(size)
 
 
-# The device memory of measurements, drawn from the engine's budget: what a job holds beside its session's own pages,
-# such as residuals, patterns, or lines under way.
-
-
 class Workspace:
-    """The part of the budget that jobs of one kind hold together, under the `name` that statistics have for it. `idle`
-    are those of its bytes that no request uses now, which `release` gives back."""
+    """The device memory that jobs of one kind hold together beside their sessions' pages, under the `name` that
+    statistics have for it. `idle` are those of its bytes that no request uses now, which `release` gives back."""
 
     def __init__(
         self,

@@ -119,8 +119,6 @@ def _direction(watch: Watch) -> Direction | None:
     return Direction(name=watch.direction, vector=to_array(watch.unit))
 
 
-# Look at a stopped pass and at recorded values. Changes nothing.
-
 LENS_ROWS = 64
 LENS_TOKENS = 8192  # that are spelled before others are answered
 
@@ -381,9 +379,6 @@ def last_logits(session: Session) -> Tensor:
             f"Session {in_quotes(session.name)} is {session.state}; its logits are there when the pass is through."
         )
     return session.logits_1V[0]
-
-
-# Read a stopped pass at many sites at once: in one rerun up to the stop, and one that finishes it on the side.
 
 
 @dataclass(slots=True, kw_only=True)

@@ -121,9 +121,6 @@ def require_known_tokens(runtime: Runtime, condition: conditions.Condition) -> N
             raise InvalidCondition(f"There is no token {number}: there are {runtime.description.vocab_size} ids.")
 
 
-# Breakpoints, edits, steering rules and watches: set, turned off and on again, and cleared.
-
-
 class InterventionRequests(BuiltOfParts):
     @handles(ask.SetBreakpoint)
     def set_breakpoint(self, request: ask.SetBreakpoint, session: Session, holder: Holder) -> BreakpointSet:

@@ -150,8 +150,6 @@ def _parts(shape: Any) -> Iterator[Any]:
         yield shape
 
 
-# The size that one answer may have: it lies whole in main memory, here and there.
-
 ANSWERED_LOGITS: Final = 2 * 2**30  # bytes in fp32 of one answer
 ANSWERED_VALUES: Final = 4 * 2**30  # bytes as computed
 ANSWERED_ARRAYS: Final = MAX_FRAMES - 1

@@ -236,12 +236,12 @@ class StatePublisher(BuiltOfParts):
         )
 
 
-# The engine's accounting of memory as a whole: slabs, page tables, tiers and storages must agree.
-
 CHECKS_TAKE_ONE_IN: Final = 50  # parts of the engine's time: thousands of pages take milliseconds to check
 
 
 class Accounting(BuiltOfParts):
+    """The accounting of memory as a whole: slabs, page tables, tiers and storages must agree."""
+
     def __init__(self, parts: EngineParts, ranks: Ranks | None) -> None:
         super().__init__(parts)
         self._ranks, self._due = ranks, 0.0
@@ -308,8 +308,6 @@ def lacks_rows(session: Session, request: ask.Request) -> bool:
     return session.needs_recompute and not type(request).terms.without_rows and not request.forgets
 
 
-# Requests that come again: one that a session knows is answered as before and not done again. Knows no sockets.
-
 BROKEN_OFF: Final = Failed(
     code="EngineUnavailable",
     message="The engine ended while this was under way, and the next one does not do it again: the session stands as "
@@ -363,14 +361,13 @@ def _kept(reply: Reply) -> bytes | None:
     return bytes(head) if not arrays and len(head) <= MOST_BYTES else None
 
 
-# Replies go out when the state that they report is sound and in the journal; they say where the journal cannot take
-# it. It is published next, and until then no thread reads the state published before. Knows requests and the journal,
-# not how a verb does its work.
-
 ReadyReplies = list[tuple[QueuedRequest, Reply]]
 
 
 class Promises(BuiltOfParts):
+    """Sends replies, which say where the journal cannot take the state that they report. Until that is published no
+    thread reads the state published before."""
+
     def __init__(self, parts: EngineParts, accounting: Accounting, state_publisher: StatePublisher) -> None:
         super().__init__(parts)
         self._accounting, self._state_publisher = accounting, state_publisher

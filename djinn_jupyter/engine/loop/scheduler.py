@@ -134,13 +134,11 @@ class FairTurns:
         self._turns[person] = max(self._turns.get(person, 0), self._now)
 
 
-# The rotation when layers stream: running sessions meet at every layer, so that it is fetched once for all. The layers
-# are fetched in a cycle. A run gets its turn when the cycle is at its next layer, also in the midst of a pass; a run
-# that begins waits until the cycle comes to the first layer, and is in step from there on.
-
-
 class Lockstep:
-    """`at` is the layer of the last run that was chosen."""
+    """The rotation when layers stream: running sessions meet at every layer, so that it is fetched once for all. The
+    layers are fetched in a cycle, and `at` is the layer of the last run that was chosen. A run gets its turn when the
+    cycle is at its next layer, also in the midst of a pass; a run that begins waits until the cycle comes to the first
+    layer, and is in step from there on."""
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
@@ -163,11 +161,6 @@ class Lockstep:
     def _next_layer(self, job: Job) -> int:
         frame = job.session.frame
         return 0 if frame is None else frame.boundary % self._layers
-
-
-# The rotation of jobs, a slice each. A job is a generator that yields between two layers or two tokens: when mail has
-# come, or it is another job's turn. Running sessions alternate by decode steps; a prefill yields at every layer and
-# never holds them up. People have equal turns, however many sessions each of them runs.
 
 
 class Scheduler:

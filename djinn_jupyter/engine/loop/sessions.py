@@ -317,9 +317,6 @@ def _origin(parent: Session) -> Origin:
     return Origin(session=parent.name, stop=None if last is None else last.number, tokens=len(parent.tokens))
 
 
-# Another session that a request reads beside its own.
-
-
 def brought(session: Session, sessions: SessionTable, residency: Residency) -> Pieces:
     """Yield steps until the session's bytes are on the device. Raises the error that prevents it."""
     if not session.residence.present:
@@ -333,6 +330,8 @@ TakingRows = Generator[None, None, tuple[Rows, ...]]
 
 
 class WholeImages(BuiltOfParts):
+    """Whole images of sessions, with their rows and states, and sessions made of such images. Knows no files."""
+
     def rows(self, session: Session) -> TakingRows:
         """Take the rows of a session step by step, those of a stopped pass too."""
         end = session.cache.length if session.frame is None else session.frame.committed + len(session.frame.tokens)
@@ -421,12 +420,9 @@ def bytes_of(rows: Sequence[Rows]) -> int:
     return sum(tensor.nbytes for group in rows for pair in group.runs for tensor in pair)
 
 
-# Save a session to a checkpoint file and restore it. The engine's thread gathers and places values; file work is for a
-# thread of its own (`file_worker`).
-
-
 class CheckpointRequests(BuiltOfParts):
-    """`until_done` makes the steps that wait for file work."""
+    """Save sessions to checkpoint files and restore them. The engine's thread gathers and places values; `until_done`
+    makes the steps that wait for file work."""
 
     def __init__(
         self, parts: EngineParts, life: SessionLifecycle, owners: Owners, images: WholeImages, until_done: UntilDone
@@ -524,8 +520,6 @@ def _swapped(session: Session, before: Transfer | None) -> Swapped:
     return Swapped(session=reports.describe(session), transfer=None if transfer is before else transfer)
 
 
-# The tree of stops and forks. Reads only.
-
 TOKENS_TOLD: Final = 12
 STOPS_TOLD: Final = 2**16  # of all sessions together, the last ones of each
 
@@ -536,9 +530,6 @@ def _stops(session: Session, first: int, most: int) -> Iterator[StopDescription]
     for number, stop in enumerate(session.history.describe()[first : first + most]):
         edited = bool(session.edits_in_force) if stop.index == session.history.present else stop.edited
         yield msgspec.structs.replace(stop, index=number, edited=edited)
-
-
-# Read weights, put them to sleep, wake them, and report how layers came through the ring.
 
 
 class WeightRequests(BuiltOfParts):

@@ -344,9 +344,6 @@ class Breakpoint:
         )
 
 
-# The line of a run as it was fed, pass by pass: from it the same values can be computed again.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedPasses:
     """Positions [start, end) of a line that were fed `each` at a time under these rules."""
@@ -377,15 +374,15 @@ class FedLine:
         return any(one.has_pass(positions) for one in self.passes)
 
 
-# Watches: record the value of a site at every pass of every run in host memory, up to a byte cap, without stopping.
-
 FOR_EXAMPLE: Final = "resid_post.4"
 ROUNDING: Final = 2.0**-23  # by which the norm of a unit vector of fp32 may differ from 1
 
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """`values` are on the host, one per pass, each with its `positions` and its entry in `runs`, the number of the
+    """Records the value of a site at every pass of every run, up to a byte cap, without stopping.
+
+    `values` are on the host, one per pass, each with its `positions` and its entry in `runs`, the number of the
     session's run, counted from 1; `run` is the current one. They are kept until the watch is cleared or ended. A pass
     that would exceed `byte_cap` is left out and counted, never half recorded.
 

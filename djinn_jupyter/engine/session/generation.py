@@ -179,8 +179,6 @@ def _processors(model: Any, config: GenerationConfig, prompt_length: int, device
     return processors
 
 
-# A generation: the request of one `run` and its progress. Knows when it ends; runs nothing.
-
 STATE_PERIOD: Final = 16
 GROWING_KEPT: Final = 16
 

@@ -206,9 +206,6 @@ def _describe(index: int, stop: StopRecord) -> StopDescription:
     )
 
 
-# The edits of one stop; each can be turned off and on again. Knows frames, no sessions.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopEdit:
     """An edit of the stopped value. `edit` refers to no other session: for a patch it holds the values that were put

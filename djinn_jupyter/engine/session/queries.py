@@ -227,8 +227,6 @@ def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[B
     return outcome.logits_1V[0]
 
 
-# Edits of keys and values that are committed: made in a fork, whose pages alone have them.
-
 KEYS, VALUES = "k_rot", "v"
 
 

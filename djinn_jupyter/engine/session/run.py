@@ -360,8 +360,6 @@ def finish(runtime: Runtime, session: Session, reason: FinishReason, detail: str
     return reply
 
 
-# Progress of the work in a session, published to those who follow it.
-
 SECONDS_BETWEEN: Final = 0.2
 
 

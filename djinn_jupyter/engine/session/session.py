@@ -140,9 +140,6 @@ class AnsweredRequests:
             del self._let_go[next(iter(self._let_go))]
 
 
-# The progress of work in a session, and its end with the parts that are done, where a Pause asks for that.
-
-
 @dataclass(slots=True)
 class WorkProgress:
     """`now` is None where no work is under way, or none that tells; `told` is when a client was last told. `ending` is
@@ -172,8 +169,6 @@ class WorkProgress:
         self.ending = None if self.ending is None else True
         return self.ending is not None
 
-
-# A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules, watches. Moves by `states`.
 
 Key = TypeVar("Key", int, str)
 
@@ -513,8 +508,6 @@ class Session:
         self.cache.rewind(committed)
         self.pass_log.cut(committed)
 
-
-# The arrays that clients give a session to keep, and what it records on the host beside its line. Reads only.
 
 Part = TypeVar("Part")
 TOKEN_BYTES: Final = 8  # of a token in a tuple, whose number is shared with the line

@@ -375,17 +375,15 @@ def memory(person: str | None, held: Holdings, added: int) -> PersonMemory:
     return PersonMemory(person=person, device_bytes=held.on_device + added, host_bytes=held.host, disk_bytes=held.disk)
 
 
-# The time that the engine has worked for each person within the last day. Knows no quota and no file.
-
 DAY_SECONDS: Final = 24 * 3600.0
 STEP_SECONDS: Final = 600.0  # the time of so long is kept as one number, and forgotten together
 WorkedSteps = list[tuple[int, float]]
 
 
 class RunningTime:
-    """Seconds of the engine's thread by person, None being the engine's own user. `clock` is monotonic; `now` is the
-    time of day, with which the next engine goes on. `counted_seconds` are all that were counted or taken over here,
-    `worked` those of each person that were counted here; it may be read from any thread."""
+    """Seconds of the engine's thread by person within the last day, None being the engine's own user. `clock` is
+    monotonic; `now` is the time of day, with which the next engine goes on. `counted_seconds` are all that were counted
+    or taken over here, `worked` those of each person that were counted here; it may be read from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
         self._clock, self._now = clock, now
