@@ -14,7 +14,7 @@ from djinn_jupyter.engine.loop import recipes, replies
 from djinn_jupyter.engine.loop.figures import Workspace
 from djinn_jupyter.engine.loop.intake import Intake
 from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, QueuedRequest, TextRead
-from djinn_jupyter.engine.loop.owners import Owners, RequestBudgets
+from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.replies import lacks_bytes, lacks_rows
 from djinn_jupyter.engine.loop.scheduler import Job, Underway
@@ -49,10 +49,16 @@ class SessionLifecycle(BuiltOfParts):
         super().__init__(parts)
         self._publish = parts.runtime.publish
 
-    def begin(self, session: Session) -> Session:
+    def begin(self, session: Session) -> None:
         self._sessions.add(session)
         self._publish(SessionOpened(session=session.name))
-        return session
+
+    def replace(self, before: Session, session: Session) -> None:
+        """Begin a session in the place of another, whose grants and replies it keeps."""
+        session.shares.take_over(before.shares.by_person)
+        session.answered.take_over(iter(before.answered), before.answered.let_go)
+        self.end(before)
+        self.begin(session)
 
     def end(self, session: Session) -> int:
         """Remove a session and free its pages. Return the number of pages it held."""
@@ -228,13 +234,12 @@ class Dispatcher(BuiltOfParts):
         parts: EngineParts,
         handlers: RequestHandlers,
         owners: Owners,
-        budgets: RequestBudgets,
         intake: Intake,
         life: SessionLifecycle,
     ) -> None:
         super().__init__(parts)
-        self._handlers, self._owners, self._budgets = handlers, owners, budgets
-        self._intake, self._life, self._changes_seen = intake, life, 0
+        self._handlers, self._owners, self._intake, self._life = handlers, owners, intake, life
+        self._changes_seen = 0
 
     def read_mail(self) -> bool:
         """Handle the mail that is there; mail that comes meanwhile waits until a job has had its slice. Return False
@@ -298,14 +303,18 @@ class Dispatcher(BuiltOfParts):
             return
         if session is not None and not type(request).terms.while_away:
             self._residency.asked(session)
-        if session is not None and isinstance(request, ask.Pause) and self._withdraw(session):
+        if (
+            session is not None
+            and isinstance(request, ask.Pause)
+            and (self._withdraw_unread(session) or self._withdraw_without_room(session))
+        ):
             self._open.answer(queued, Pausing(was_running=True))
             return
         if session is None or not (self._has_to_wait(session, request) or (queued.unread and session.work is None)):
             self._dispatch_now(queued, session)
             return
         self._open.add(session, queued)
-        if _looked_at(session):
+        if session.work == "look":
             return
         if lacks_bytes(session, request):
             self._residency.need(session)
@@ -327,16 +336,13 @@ class Dispatcher(BuiltOfParts):
             self._open.answer(queued, failure)
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
-        looked_at = _looked_at(session) and not type(request).terms.while_looking
+        looked_at = session.work == "look" and not type(request).terms.while_looking
         behind = session in self._open and not type(request).terms.at_once
         return looked_at or behind or lacks_bytes(session, request) or lacks_rows(session, request)
 
-    def _withdraw(self, session: Session) -> bool:
-        """Refuse the run whose prompt is still being tokenized, or that waits for room to begin or to go on, because
-        its user interrupts. True where there was one."""
-        return self._withdraw_unread(session) or self._withdraw_without_room(session)
-
     def _withdraw_unread(self, session: Session) -> bool:
+        """Refuse the run whose prompt is still being tokenized, because its user interrupts. True where there was
+        one."""
         queued = next((waiting for waiting in self._open.of(session) if waiting.unread), None)
         if queued is None or queued.tokens is None:
             return False
@@ -346,6 +352,7 @@ class Dispatcher(BuiltOfParts):
         return True
 
     def _withdraw_without_room(self, session: Session) -> bool:
+        """Refuse the run that waits for room to begin or to go on."""
         if session not in self._open or not session.residence.waits_for_room:
             return False
         queued = self._open.first(session)
@@ -369,7 +376,9 @@ class Dispatcher(BuiltOfParts):
         try:
             self._begin(queued, session)
         except SlabFull as full:
-            if session is None or not (isinstance(full, AwaitedRoom) or self._finds_room(session, queued)):
+            if session is None or not (
+                isinstance(full, AwaitedRoom) or self._residency.find(session, self._wanted(queued.request))
+            ):
                 raise
             self._open.put_back(session, queued)
             if session.residence.want_room():
@@ -380,9 +389,6 @@ class Dispatcher(BuiltOfParts):
                 session.residence.note_room()
                 self._note_done(session, queued.request)
         return True
-
-    def _finds_room(self, session: Session, queued: QueuedRequest) -> bool:
-        return self._residency.find(session, self._wanted(queued.request))
 
     def _note_done(self, session: Session, request: ask.Request) -> None:
         """Note that a handler has had the session, even if it refused."""
@@ -409,9 +415,9 @@ class Dispatcher(BuiltOfParts):
             raise IllegalMove(f"Session {in_quotes(session.name)} is on its way between two engines; ask again.")
         if session is not None and session.work is not None and not terms.while_running:
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
-        self._budgets.require(request, queued.holder, session)
+        self._owners.require_budget(request, queued.holder, session)
         request = queued.request = self._intake.with_tokens(queued)
-        self._budgets.require_room(request, session, self._wanted(request))
+        self._owners.require_room(request, session, self._wanted(request))
         if session is not None and terms.wakes_weights:
             session.require_computable()
         if terms.wakes_weights:
@@ -489,7 +495,7 @@ class Dispatcher(BuiltOfParts):
         request = self._open.first(session).request
         if lacks_bytes(session, request):
             self._residency.need(session)
-        if lacks_bytes(session, request) or _looked_at(session):
+        if lacks_bytes(session, request) or session.work == "look":
             return False
         if lacks_rows(session, request):
             if session.work is None:
@@ -505,10 +511,6 @@ class Dispatcher(BuiltOfParts):
             for session in [one for one in self._sessions.values() if one in self._open]:
                 self.take_up(session)
         return before != self._changes_seen
-
-
-def _looked_at(session: Session) -> bool:
-    return session.work == "look"
 
 
 Outcome = TypeVar("Outcome")

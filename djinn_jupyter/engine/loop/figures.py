@@ -203,14 +203,14 @@ def figures_for(part: PartOfPass, *, each: bool) -> FiguresRead:
 def figures_of(value: Tensor) -> Figures:
     """Return the figures of all numbers of [T, ...], which is not empty."""
     mean = torch.stack([part.sum() for part in chunks(value)]).sum() / value.numel()
-    apart, squares, lowest, highest = torch.stack([_of_chunk(part, mean) for part in chunks(value)]).unbind(1)
+    found = [
+        torch.stack([(part - mean).square().sum(), part.square().sum(), part.amin(), part.amax()])
+        for part in chunks(value)
+    ]
+    apart, squares, lowest, highest = torch.stack(found).unbind(1)
     std, norm = (apart.sum() / value.numel()).sqrt(), squares.sum().sqrt()
-    found = torch.stack([mean, std, lowest.amin(), highest.amax(), norm]).tolist()
-    return Figures(mean=found[0], std=found[1], lowest=found[2], highest=found[3], norm=found[4])
-
-
-def _of_chunk(part: Tensor, mean: Tensor) -> Tensor:
-    return torch.stack([(part - mean).square().sum(), part.square().sum(), part.amin(), part.amax()])
+    figures = torch.stack([mean, std, lowest.amin(), highest.amax(), norm]).tolist()
+    return Figures(mean=figures[0], std=figures[1], lowest=figures[2], highest=figures[3], norm=figures[4])
 
 
 def figures_of_each(value: Tensor) -> Tensor:

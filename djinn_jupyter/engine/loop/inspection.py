@@ -40,25 +40,12 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.system.arrays import dtype_name, handed_over, to_array
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
+from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.looks import Direction, LookRecipe, WatchedLine, WatchRecipe
 from djinn_jupyter.wire.nouns import LensRow, ModelDescription, Snapshot
 from djinn_jupyter.wire.readings import Apart, Compared, LargestDifference
-from djinn_jupyter.wire.replies import (
-    Effect,
-    Evaluated,
-    FiguresRead,
-    History,
-    Inspected,
-    LensRead,
-    Logits,
-    MetricsRead,
-    PassRead,
-    Paused,
-    PooledRead,
-    WatchRead,
-)
 from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.texts import in_quotes, label, sendable
 
@@ -130,7 +117,7 @@ class InspectionRequests(BuiltOfParts):
         self._tokenizer = parts.runtime.tokenizer
 
     @handles(ask.MeasureEffect)
-    def measure_effect(self, request: ask.MeasureEffect, session: Session, holder: Holder) -> Steps[Effect]:
+    def measure_effect(self, request: ask.MeasureEffect, session: Session, holder: Holder) -> Steps[replies.Effect]:
         frame = queries.stopped_frame(session)
         stop = session.history.here
         assert stop is not None
@@ -142,7 +129,7 @@ class InspectionRequests(BuiltOfParts):
         assert frame.tap is not None
         here = msgspec.structs.replace(request, tokens=tuple(asked))
         made, unmade = self._recipe(session, here, frame.tap)
-        return Effect(
+        return replies.Effect(
             stop=reports.standing(session),
             effect=reports.effect(self._runtime, before, after, request.top, asked),
             site=str(stop.site),
@@ -153,11 +140,11 @@ class InspectionRequests(BuiltOfParts):
         )
 
     @handles(ask.Inspect)
-    def inspect(self, request: ask.Inspect, session: Session, holder: Holder) -> Steps[Inspected]:
+    def inspect(self, request: ask.Inspect, session: Session, holder: Holder) -> Steps[replies.Inspected]:
         part = yield from self._part(request, session)
         _, site, tap = self._looked_at(request, session)
         made, unmade = self._recipe(session, msgspec.structs.replace(request, site=str(site)), tap)
-        return Inspected(
+        return replies.Inspected(
             made=made,
             unmade=unmade,
             snapshot=Snapshot(
@@ -172,12 +159,12 @@ class InspectionRequests(BuiltOfParts):
         )
 
     @handles(ask.ReadPooled)
-    def read_pooled(self, request: ask.ReadPooled, session: Session, holder: Holder) -> Steps[PooledRead]:
+    def read_pooled(self, request: ask.ReadPooled, session: Session, holder: Holder) -> Steps[replies.PooledRead]:
         part = yield from self._part(request, session)
-        return PooledRead(pooled=pooled_for(request, part))
+        return replies.PooledRead(pooled=pooled_for(request, part))
 
     @handles(ask.ReadFigures)
-    def read_figures(self, request: ask.ReadFigures, session: Session, holder: Holder) -> Steps[FiguresRead]:
+    def read_figures(self, request: ask.ReadFigures, session: Session, holder: Holder) -> Steps[replies.FiguresRead]:
         part = yield from self._part(request, session)
         return figures_for(part, each=request.each)
 
@@ -201,7 +188,7 @@ class InspectionRequests(BuiltOfParts):
         )
 
     @handles(ask.Lens)
-    def lens(self, request: ask.Lens, session: Session, holder: Holder) -> Steps[LensRead]:
+    def lens(self, request: ask.Lens, session: Session, holder: Holder) -> Steps[replies.LensRead]:
         frame, site, tap = self._looked_at(request, session)
         if site.point == "logits":
             raise UnknownSite("The logits are the end of the network already; ask for their top with the run's result.")
@@ -238,7 +225,7 @@ class InspectionRequests(BuiltOfParts):
         found = [reports.unread(row) if is_off else row for row, is_off in zip(found, off.tolist(), strict=True)]
         here = msgspec.structs.replace(request, site=str(site), tokens=tuple(asked))
         made, unmade = self._recipe(session, here, tap)
-        return LensRead(
+        return replies.LensRead(
             stop=reports.standing(session),
             site=str(tap.lens_site(site)),
             rows=tuple(found),
@@ -253,7 +240,7 @@ class InspectionRequests(BuiltOfParts):
         return look_recipe(self._persistence.identity, self._runtime.description, session, asked, tap)
 
     @handles(ask.Evaluate)
-    def evaluate(self, request: ask.Evaluate, session: Session, holder: Holder) -> Steps[Evaluated]:
+    def evaluate(self, request: ask.Evaluate, session: Session, holder: Holder) -> Steps[replies.Evaluated]:
         frame, site, tap = self._looked_at(request, session)
         condition = checked_condition(self._runtime, request.expression, tap, site)
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
@@ -270,7 +257,7 @@ class InspectionRequests(BuiltOfParts):
         value = evaluate(condition, site_value, site, rows[0], self._tokenizer.text_of, self._tokenizer.token_id)
         _require_tellable(value, request.expression)
         position = site_value.row_positions()[rows[0]]
-        return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
+        return replies.Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
 
     def _looked_at(
         self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures | ask.Lens | ask.Evaluate, session: Session
@@ -281,11 +268,11 @@ class InspectionRequests(BuiltOfParts):
         return frame, site, self._runtime.of(session).resolve(site)
 
     @handles(ask.ReadWatch)
-    def read_watch(self, request: ask.ReadWatch, session: Session, holder: Holder) -> WatchRead:
+    def read_watch(self, request: ask.ReadWatch, session: Session, holder: Holder) -> replies.WatchRead:
         watch = interventions.watch_of(session, self._runtime.site(request.site), request.direction)
         require_few_passes(request.site, len(watch.values), watch.bytes_held)
         made, unmade = watch_recipe(self._persistence.identity, self._runtime.description, session, watch)
-        return WatchRead(
+        return replies.WatchRead(
             watch=watch.describe(),
             axes=watch.axes,
             values=tuple(to_array(value) for value in watch.values),
@@ -296,26 +283,26 @@ class InspectionRequests(BuiltOfParts):
         )
 
     @handles(ask.ReadStop)
-    def read_stop(self, request: ask.ReadStop, session: Session, holder: Holder) -> Paused:
+    def read_stop(self, request: ask.ReadStop, session: Session, holder: Holder) -> replies.Paused:
         queries.stopped_frame(session)
         return reports.paused(self._runtime, session)
 
     @handles(ask.ReadLogits)
-    def read_logits(self, request: ask.ReadLogits, session: Session, holder: Holder) -> Logits:
-        return Logits(logits=to_array(last_logits(session)), stop=reports.standing(session))
+    def read_logits(self, request: ask.ReadLogits, session: Session, holder: Holder) -> replies.Logits:
+        return replies.Logits(logits=to_array(last_logits(session)), stop=reports.standing(session))
 
     @handles(ask.ReadMetrics)
-    def read_metrics(self, request: ask.ReadMetrics, session: Session, holder: Holder) -> MetricsRead:
+    def read_metrics(self, request: ask.ReadMetrics, session: Session, holder: Holder) -> replies.MetricsRead:
         metrics = metrics_in(self._runtime, request.metrics)
-        return MetricsRead(values=metrics.of(last_logits(session)))
+        return replies.MetricsRead(values=metrics.of(last_logits(session)))
 
     @handles(ask.ReadHistory)
-    def read_history(self, request: ask.ReadHistory, session: Session, holder: Holder) -> History:
+    def read_history(self, request: ask.ReadHistory, session: Session, holder: Holder) -> replies.History:
         history = session.history
-        return History(stops=history.describe(), present=history.present)
+        return replies.History(stops=history.describe(), present=history.present)
 
     @handles(ask.ReadPass)
-    def read_pass(self, request: ask.ReadPass, session: Session, holder: Holder) -> Steps[PassRead]:
+    def read_pass(self, request: ask.ReadPass, session: Session, holder: Holder) -> Steps[replies.PassRead]:
         frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()
         places = {text: runtime.site(text) for text in dict.fromkeys(request.sites)}
         seen = {text: Seen(site=site, tap=runtime.resolve(site), room=room) for text, site in places.items()}
@@ -329,7 +316,7 @@ class InspectionRequests(BuiltOfParts):
             ahead = [one for one in seen.values() if one.value is None]
             logits_TV = yield from queries.as_it_would_go_on(runtime, session, frame, ahead)
         met = {text: one.value for text, one in seen.items() if one.value is not None}
-        return PassRead(
+        return replies.PassRead(
             stop=reports.standing(session),
             sites=tuple(met),
             values=tuple(handed_over(value) for value in met.values()),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import SimpleQueue
 from typing import Final, Literal
 
@@ -193,7 +194,11 @@ class Intake(BuiltOfParts):
             if isinstance(request, StatelessRequest):
                 self._answer_elsewhere(request, holder.person, reply)
                 return
-            tokens = self._begin_tokens(request) if isinstance(request, ask.Run) else None
+            tokens = None
+            if isinstance(request, ask.Run):
+                tokens = self._tokenizing.pending(
+                    request, partial(self._mailbox.post, TextRead(session=request.session))
+                )
         except Exception as error:  # noqa: BLE001  the request's edge
             reply(self._faults.reply_to(error))
         else:
@@ -204,12 +209,6 @@ class Intake(BuiltOfParts):
     def depart(self, holder: Holder) -> None:
         """Post that the holder has gone; its sessions stay, detached."""
         self._mailbox.post(Departure(holder=holder))
-
-    def _begin_tokens(self, request: ask.Run) -> PendingTokens | None:
-        def post() -> None:
-            self._mailbox.post(TextRead(session=request.session))
-
-        return self._tokenizing.pending(request, post)
 
     def _answer_elsewhere(self, request: StatelessRequest, person: str | None, reply: Callable[[Reply], None]) -> None:
         """Have a worker make the reply to a person and pass it to `reply`. Raises errors that are known at once."""

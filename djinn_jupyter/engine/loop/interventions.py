@@ -17,7 +17,6 @@ from djinn_jupyter.engine.loop.parts import BuiltOfParts
 from djinn_jupyter.engine.loop.sessions import brought
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import conditions, edits
-from djinn_jupyter.engine.passes import edits as edit_kinds
 from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Rule, Watch, check_rule, unit_of
 from djinn_jupyter.engine.passes.conditions import Condition
 from djinn_jupyter.engine.passes.frame import Frame
@@ -41,7 +40,11 @@ from djinn_jupyter.wire.texts import in_quotes, shown
 def made_rule(runtime: Runtime, request: ask.Steer, number: int) -> Rule:
     """Return the rule that the request asks for. Raises InvalidEdit, InvalidCondition and UnknownSite."""
     every = parse_every_layer(request.site)
-    sites, taps = _here(runtime, runtime.site(request.site)) if every is None else _everywhere(runtime, every)
+    if every is None:
+        here = runtime.site(request.site)
+        sites, taps = (here,), (runtime.resolve(here),)
+    else:
+        sites, taps = _everywhere(runtime, every)
     if isinstance(request.edit, PatchFrom):
         raise InvalidEdit(
             "patch_from takes the value of one stop; a rule holds for many passes. Use set with the array and its "
@@ -63,10 +66,6 @@ def made_rule(runtime: Runtime, request: ask.Steer, number: int) -> Rule:
         words=request.words,
         note=None if guard is None else note_of(runtime.tokenizer, sorted(guard.condition.tokens)),
     )
-
-
-def _here(runtime: Runtime, site: Site) -> tuple[tuple[Site, ...], tuple[Tap, ...]]:
-    return (site,), (runtime.resolve(site),)
 
 
 def _everywhere(runtime: Runtime, first: Site) -> tuple[tuple[Site, ...], tuple[Tap, ...]]:
@@ -210,7 +209,7 @@ class InterventionRequests(BuiltOfParts):
             words=request.words,
         )
         session.set_edits(made.frame, [*session.edits, made.noted])
-        words = request.words or edit_kinds.spell(request.edit)
+        words = request.words or edits.spell(request.edit)
         return _edited(_tell_edited(self._runtime, session), site, words, made)
 
     def _patch(

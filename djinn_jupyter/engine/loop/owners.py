@@ -7,7 +7,6 @@ for all: who makes them has entered the session with --join, or clicks on it whe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from djinn_jupyter.engine.loop.mailbox import Holder
@@ -23,8 +22,16 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of, sessions_in
 from djinn_jupyter.wire.texts import told_apart
 
+MOST_SESSIONS: Final = 5000  # of a person: an empty one has 10 KB of main memory, and 4 KiB of disk in a journal
+LOOK_SECONDS: Final = 0.1  # at the running time of a job that is under way
+
 
 class Owners(BuiltOfParts):
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._running_time, self._memory = parts.running_time, parts.residency.owner_budgets
+        self._clock, self._looked = time.monotonic, time.monotonic()
+
     def require_shared(self, request: ask.Request, sender: Holder) -> None:
         """Raise UsageError or UnknownSession where the request is about another person's session and not granted."""
         if sender.person is not None:
@@ -49,28 +56,7 @@ class Owners(BuiltOfParts):
             shown = told_apart(self._sessions)[session.name]
             raise SessionsWouldSuffer(refusal(session, shown, deed))
 
-
-def asker_of(request: ask.OwnerRequest[Any], sender: Holder, session: Session) -> Holder:
-    """Return the holder that asks: the one that a server names, else the sender. A kernel that has the session open has
-    told its notebook itself, by the path that it had then: a server knows only the present one."""
-    if request.for_holder is None and request.for_notebook is None:
-        return sender
-    opened = request.for_holder is not None and request.for_holder == session.holder
-    notebook = session.holder_notebook if opened else request.for_notebook
-    return Holder(name=request.for_holder or sender.name, user=sender.user, notebook=notebook)
-
-
-MOST_SESSIONS: Final = 5000  # of a person: an empty one has 10 KB of main memory, and 4 KiB of disk in a journal
-LOOK_SECONDS: Final = 0.1  # at the running time of a job that is under way
-
-
-class RequestBudgets(BuiltOfParts):
-    def __init__(self, parts: EngineParts, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(parts)
-        self._running_time, self._memory = parts.running_time, parts.residency.owner_budgets
-        self._clock, self._looked = clock, clock()
-
-    def require(self, request: ask.Request, holder: Holder, session: Session | None) -> None:
+    def require_budget(self, request: ask.Request, holder: Holder, session: Session | None) -> None:
         """Raise OverQuota where the person who asks may have no more sessions, memory or running time, as this needs.
         The engine's own user may always, but for more than MOST_SESSIONS (UsageError, for others too) and arrays beyond
         those that all sessions may have."""
@@ -160,3 +146,13 @@ class RequestBudgets(BuiltOfParts):
     def _left(self, person: str) -> float:
         most = self._memory.of(person).running
         return float("inf") if most is None else most - self._running_time.seconds(person)
+
+
+def asker_of(request: ask.OwnerRequest[Any], sender: Holder, session: Session) -> Holder:
+    """Return the holder that asks: the one that a server names, else the sender. A kernel that has the session open has
+    told its notebook itself, by the path that it had then: a server knows only the present one."""
+    if request.for_holder is None and request.for_notebook is None:
+        return sender
+    opened = request.for_holder is not None and request.for_holder == session.holder
+    notebook = session.holder_notebook if opened else request.for_notebook
+    return Holder(name=request.for_holder or sender.name, user=sender.user, notebook=notebook)

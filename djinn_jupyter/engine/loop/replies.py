@@ -35,9 +35,7 @@ from djinn_jupyter.wire.codec import RUN, entries_of
 from djinn_jupyter.wire.nouns import (
     EngineStatistics,
     PersonMemory,
-    ProcessMemory,
     SessionDescription,
-    WeightsStatistics,
 )
 from djinn_jupyter.wire.replies import Closed, Failed, Reply, Sessions
 from djinn_jupyter.wire.texts import in_quotes
@@ -101,7 +99,7 @@ class StatePublisher(BuiltOfParts):
         self._miscounted, self._counting_seconds = False, 0.0  # people's memory since sessions were touched
         self._described: dict[str, SessionDescription] = {}
         self._published, self._period = 0.0, PERIOD
-        self._outside = device.Usage.read(*where)
+        self.outside = device.Usage.read(*where)  # the machine's memory use when it was last measured
         self._journal_trouble: str | None = None
         self._unkept: frozenset[str] = frozenset()
         self._current = threading.Event()
@@ -122,11 +120,6 @@ class StatePublisher(BuiltOfParts):
     def fall_behind(self) -> None:
         """Have readers wait for the next publication, because replies go out whose effects are not in this one."""
         self._current.clear()
-
-    @property
-    def outside(self) -> device.Usage:
-        """The machine's memory use when it was last measured."""
-        return self._outside
 
     @property
     def due(self) -> bool:
@@ -157,7 +150,7 @@ class StatePublisher(BuiltOfParts):
         if measures:  # asking the system costs as much as answering a request
             self._published = time.monotonic()
             with self._faults.during("it measured memory"):  # opens files, of which there may be too many
-                self._outside = device.Usage.read(*self._where)
+                self.outside = device.Usage.read(*self._where)
         self._miscounted |= bool(touched) or before.keys() != self._described.keys()
         if measures:
             self._count_people()
@@ -195,12 +188,9 @@ class StatePublisher(BuiltOfParts):
         used = tuple(self._sessions[one.name].last_used for one in described)
         return EngineReading(statistics=self._statistics(), described=described, used=used)
 
-    def _process(self, weights: WeightsStatistics, taken: int) -> ProcessMemory:
-        assert self._footprint is not None
-        return self._footprint.reading(self._outside, weights, taken, self._parts.tiers)
-
     def _statistics(self) -> EngineStatistics:
-        weights, budget = self._weights.statistics(), self._parts.budget.statistics()
+        weights, budget, tiers = self._weights.statistics(), self._parts.budget.statistics(), self._parts.tiers
+        process = self._footprint and self._footprint.reading(self.outside, weights, budget.bytes_taken, tiers)
         return EngineStatistics(
             pid=os.getpid(),
             uptime_seconds=time.monotonic() - self._counters.started,
@@ -213,12 +203,12 @@ class StatePublisher(BuiltOfParts):
             preemptions=self._counters.preemptions,
             weight_bytes=self._weights.total,
             slabs=tuple(slab.statistics() for slab in self._parts.slabs),
-            process_bytes=self._outside.process_bytes,
-            device_bytes_in_use=self._outside.device_in_use,
-            device_bytes_total=self._outside.device_total,
+            process_bytes=self.outside.process_bytes,
+            device_bytes_in_use=self.outside.device_in_use,
+            device_bytes_total=self.outside.device_total,
             weights=weights,
-            other_bytes=self._outside.other_bytes,
-            tiers=self._parts.tiers.statistics(),
+            other_bytes=self.outside.other_bytes,
+            tiers=tiers.statistics(),
             prefetches=self._residency.statistics(),
             journal_trouble=self._journal_trouble,
             log_trouble=log.trouble(),
@@ -232,7 +222,7 @@ class StatePublisher(BuiltOfParts):
             budget=budget,
             people=self._people,
             limits=self._parts.config.limits,
-            process=None if self._footprint is None else self._process(weights, budget.bytes_taken),
+            process=process,
         )
 
 

@@ -43,23 +43,11 @@ from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.engine.store.records import values_of
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SessionHeld, UnknownSession, UsageError
+from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Edit, dosed
 from djinn_jupyter.wire.nouns import CheckpointDescription, Origin, StopDescription, Transfer
 from djinn_jupyter.wire.readings import Branch
-from djinn_jupyter.wire.replies import (
-    CheckpointSaved,
-    Closed,
-    Copies,
-    Described,
-    Detached,
-    Noted,
-    Opened,
-    Swapped,
-    Tree,
-    WeightRead,
-    WeightsMoved,
-)
 from djinn_jupyter.wire.texts import NOTEBOOK, in_quotes, label, require_showable, told_apart
 from djinn_jupyter.wire.weights import parse_weight
 
@@ -70,15 +58,16 @@ class SessionRequests(BuiltOfParts):
         self._life = life
 
     @handles(ask.Open)
-    def open_(self, request: ask.Open, holder: Holder) -> Opened:
+    def open_(self, request: ask.Open, holder: Holder) -> replies.Opened:
         session = self._sessions.get(request.session)
         if session is None:
             require_name(request.session, self._sessions)
-            session = self._empty(
-                request.session, holder.user, holder.name, holder.notebook, temporary=request.temporary
+            session = _empty(
+                self._parts, request.session, holder.user, holder.name, holder.notebook, temporary=request.temporary
             )
-            described = reports.describe(self._life.begin(session))
-            return Opened(session=described, created=True, note=self._left_out(request.session))
+            self._life.begin(session)
+            note = self._left_out(request.session)
+            return replies.Opened(session=reports.describe(session), created=True, note=note)
         held = session.holder not in (None, holder.name) and not self._residency.holder_has_gone(session)
         if held and not (request.join or (request.fresh and request.force)):
             shown = told_apart(self._sessions)[session.name]
@@ -90,7 +79,7 @@ class SessionRequests(BuiltOfParts):
             session = self._forget(session)
         if not held:
             session.attach(holder.name, holder.notebook)
-        return Opened(session=reports.describe(session), created=False)
+        return replies.Opened(session=reports.describe(session), created=False)
 
     def _left_out(self, session: str) -> str | None:
         why = self._persistence.left_out(session)
@@ -99,35 +88,21 @@ class SessionRequests(BuiltOfParts):
             f"{why} It comes back with an engine that it fits; the log (%djinn_log, `djinn log`) names the file."
         )
 
-    def _empty(self, name: str, owner: str, holder: str | None, notebook: str | None, *, temporary: bool) -> Session:
-        return Session(
-            name=name,
-            owner=owner,
-            holder=holder,
-            holder_notebook=notebook,
-            temporary=temporary,
-            cache=self._runtime.space.new_cache(),
-            history=History(kept=self._parts.config.stops_kept),
-        )
-
     def _forget(self, session: Session) -> Session:
         """Replace a session by a new one of the same name, and return that; refused while it runs."""
         if session.state == "running":
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it before it is made fresh.")
-        fresh = self._empty(
-            session.name, session.owner, session.holder, session.holder_notebook, temporary=session.temporary
-        )
-        fresh.shares.take_over(session.shares.by_person)
-        fresh.answered.take_over(iter(session.answered), session.answered.let_go)
-        self._life.end(session)
-        return self._life.begin(fresh)
+        where = session.holder, session.holder_notebook
+        fresh = _empty(self._parts, session.name, session.owner, *where, temporary=session.temporary)
+        self._life.replace(session, fresh)
+        return fresh
 
     @handles(ask.Describe)
-    def describe(self, request: ask.Describe, session: Session, holder: Holder) -> Described:
-        return Described(session=reports.describe(session))
+    def describe(self, request: ask.Describe, session: Session, holder: Holder) -> replies.Described:
+        return replies.Described(session=reports.describe(session))
 
     @handles(ask.SetAttention)
-    def set_attention(self, request: ask.SetAttention, session: Session, holder: Holder) -> Described:
+    def set_attention(self, request: ask.SetAttention, session: Session, holder: Holder) -> replies.Described:
         """Choose how a session that holds nothing yet computes attention; its points are those of that attention."""
         session, own = session, self._forward.attention
         if request.attention != (session.attention or own):
@@ -143,20 +118,20 @@ class SessionRequests(BuiltOfParts):
                 )
             self._forward.attending(request.attention)
             session.compute_with(None if request.attention == own else request.attention, session.adapter)
-        return Described(session=reports.describe(session))
+        return replies.Described(session=reports.describe(session))
 
     @handles(ask.Detach)
-    def detach(self, request: ask.Detach, session: Session, holder: Holder) -> Detached:
+    def detach(self, request: ask.Detach, session: Session, holder: Holder) -> replies.Detached:
         if session.holder == holder.name:
             session.detach()
-        return Detached()
+        return replies.Detached()
 
     @handles(ask.Close)
-    def close(self, request: ask.Close, session: Session, holder: Holder) -> Closed:
-        return Closed(pages_freed=self._life.close(session))
+    def close(self, request: ask.Close, session: Session, holder: Holder) -> replies.Closed:
+        return replies.Closed(pages_freed=self._life.close(session))
 
     @handles(ask.Fork)
-    def fork(self, request: ask.Fork, session: Session, holder: Holder) -> Opened:
+    def fork(self, request: ask.Fork, session: Session, holder: Holder) -> replies.Opened:
         parent = session
         require_showable(request.name, "The name of a session")
         _require_free(request.name, self._sessions)
@@ -197,7 +172,7 @@ class SessionRequests(BuiltOfParts):
             self._edit_cached(parent, child, request, request.edit)
         self._life.begin(child)
         self._residency.accounted(child)
-        return Opened(session=reports.describe(child), created=True)
+        return replies.Opened(session=reports.describe(child), created=True)
 
     def _edit_cached(self, parent: Session, child: Session, request: ask.Fork, edit: Edit) -> None:
         """Edit committed keys or values of a fork that is not there yet; it begins at this place."""
@@ -212,7 +187,7 @@ class SessionRequests(BuiltOfParts):
         child.history.keep_present(f"Those are stops of {in_quotes(label(parent.name))}, before the edit of this fork.")
 
     @handles(ask.SwapOut)
-    def swap_out(self, request: ask.SwapOut, session: Session, holder: Holder) -> Steps[Swapped]:
+    def swap_out(self, request: ask.SwapOut, session: Session, holder: Holder) -> Steps[replies.Swapped]:
         self._residency.require_tier(request.tier)
         self._residency.owner_budgets.require_place(session, request.tier)
         if session.state == "running":
@@ -224,26 +199,26 @@ class SessionRequests(BuiltOfParts):
         return _swapped(session, before)
 
     @handles(ask.SwapIn)
-    def swap_in(self, request: ask.SwapIn, session: Session, holder: Holder) -> Steps[Swapped]:
+    def swap_in(self, request: ask.SwapIn, session: Session, holder: Holder) -> Steps[replies.Swapped]:
         before = session.residence.last_transfer
         if session.residence.present:
-            return Swapped(session=reports.describe(session), transfer=None)
+            return replies.Swapped(session=reports.describe(session), transfer=None)
         self._residency.swap_in(session)
         yield from self._residency.settled(session)
         return _swapped(session, before)
 
     @handles(ask.Rest)
-    def rest(self, request: ask.Rest, session: Session, holder: Holder) -> Described:
+    def rest(self, request: ask.Rest, session: Session, holder: Holder) -> replies.Described:
         self._residency.announce_rest(session, request.expected_seconds)
-        return Described(session=reports.describe(session))
+        return replies.Described(session=reports.describe(session))
 
     @handles(ask.Note)
-    def note(self, request: ask.Note, session: Session, holder: Holder) -> Noted:
+    def note(self, request: ask.Note, session: Session, holder: Holder) -> replies.Noted:
         """Note what a notebook does. Any client may say so: its kernel, or the server that its window belongs to."""
         if request.activity == "in_use":
             self._use(session, holder)
         self._residency.note(session, request.activity)
-        return Noted()
+        return replies.Noted()
 
     def _use(self, session: Session, holder: Holder) -> None:
         """Make this session, of all sessions, the one that the holder's magics act on."""
@@ -254,9 +229,9 @@ class SessionRequests(BuiltOfParts):
         session.use(holder.name)
 
     @handles(ask.ReadTree)
-    def read_tree(self, request: ask.ReadTree, holder: Holder) -> Tree:
+    def read_tree(self, request: ask.ReadTree, holder: Holder) -> replies.Tree:
         most = max(1, STOPS_TOLD // max(1, len(self._sessions)))
-        return Tree(branches=tuple(self._branch(session, most) for session in self._sessions.values()))
+        return replies.Tree(branches=tuple(self._branch(session, most) for session in self._sessions.values()))
 
     def _branch(self, session: Session, most: int) -> Branch:
         """Return a session's branch with `most` of its stops: the last ones, or those from where it stands on."""
@@ -274,6 +249,26 @@ class SessionRequests(BuiltOfParts):
             stop=session.standing,
             dropped=session.history.dropped + first,
         )
+
+
+def _empty(
+    parts: EngineParts,
+    name: str,
+    owner: str,
+    holder: str | None,
+    notebook: str | None = None,
+    *,
+    temporary: bool = False,
+) -> Session:
+    return Session(
+        name=name,
+        owner=owner,
+        holder=holder,
+        holder_notebook=notebook,
+        temporary=temporary,
+        cache=parts.runtime.space.new_cache(),
+        history=History(kept=parts.config.stops_kept),
+    )
 
 
 def _require_draws(parent: Session) -> None:
@@ -356,13 +351,7 @@ class WholeImages(BuiltOfParts):
 
     def empty(self, name: str, holder: Holder) -> Session:
         """Return a session whose work is to be made of an image."""
-        return Session(
-            name=name,
-            owner=holder.user,
-            holder=holder.name,
-            cache=self._runtime.space.new_cache(),
-            history=History(kept=self._parts.config.stops_kept),
-        )
+        return _empty(self._parts, name, holder.user, holder.name)
 
     def placed(
         self, image: SessionImage, source: str, name: str, holder: Holder, waits: Session
@@ -431,7 +420,9 @@ class CheckpointRequests(BuiltOfParts):
         self._life, self._owners, self._images, self._until_done = life, owners, images, until_done
 
     @handles(ask.SaveCheckpoint)
-    def save_checkpoint(self, request: ask.SaveCheckpoint, session: Session, holder: Holder) -> Steps[CheckpointSaved]:
+    def save_checkpoint(
+        self, request: ask.SaveCheckpoint, session: Session, holder: Holder
+    ) -> Steps[replies.CheckpointSaved]:
         folder = self._persistence.checkpoints
         folder.file_of(request.name)
         if not request.replace:
@@ -441,7 +432,7 @@ class CheckpointRequests(BuiltOfParts):
         with self._images.image(session, rows) as image:
             described = self._images.describe(request.name, image)
             saved, where = yield from self._write(request, image, described)
-        return CheckpointSaved(checkpoint=saved, path=where)
+        return replies.CheckpointSaved(checkpoint=saved, path=where)
 
     def _require_disk(
         self, session: Session, rows: Sequence[Rows], request: ask.SaveCheckpoint, holder: Holder
@@ -473,7 +464,7 @@ class CheckpointRequests(BuiltOfParts):
         empty = self._images.empty(request.session, holder)
         return Underway(session=empty, steps=self._restore(request, holder, empty))
 
-    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, waits: Session) -> Steps[Opened]:
+    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, waits: Session) -> Steps[replies.Opened]:
         folder, worker = self._persistence.checkpoints, self._persistence.file_worker
         found: FoundCheckpoint = yield from self._until_done(worker.start(lambda: folder.found(request.name)))
         kept = yield from self._until_done(worker.start(found.read))
@@ -486,12 +477,11 @@ class CheckpointRequests(BuiltOfParts):
             raise
         session.attach(holder.name, holder.notebook)
         before = self._sessions.get(request.session)
-        if before is not None:
-            session.shares.take_over(before.shares.by_person)
-            session.answered.take_over(iter(before.answered), before.answered.let_go)
-            self._life.end(before)
-        self._life.begin(session)
-        return Opened(session=reports.describe(session), created=True)
+        if before is None:
+            self._life.begin(session)
+        else:
+            self._life.replace(before, session)
+        return replies.Opened(session=reports.describe(session), created=True)
 
     def _check_place(self, request: ask.RestoreCheckpoint) -> None:
         """Raise the error for which no session of that name may be opened or replaced now."""
@@ -507,17 +497,17 @@ class CheckpointRequests(BuiltOfParts):
             raise IllegalMove(f"Session {in_quotes(there.name)} is running; pause it before it is replaced.")
 
     @handles(ask.AcceptRecomputed)
-    def accept_recomputed(self, request: ask.AcceptRecomputed, session: Session, holder: Holder) -> Described:
+    def accept_recomputed(self, request: ask.AcceptRecomputed, session: Session, holder: Holder) -> replies.Described:
         if session.exactness == "recomputed":
             session.count_as("exact")
-        return Described(session=reports.describe(session))
+        return replies.Described(session=reports.describe(session))
 
 
-def _swapped(session: Session, before: Transfer | None) -> Swapped:
+def _swapped(session: Session, before: Transfer | None) -> replies.Swapped:
     if session.residence.error is not None:
         raise session.residence.error
     transfer = session.residence.last_transfer
-    return Swapped(session=reports.describe(session), transfer=None if transfer is before else transfer)
+    return replies.Swapped(session=reports.describe(session), transfer=None if transfer is before else transfer)
 
 
 TOKENS_TOLD: Final = 12
@@ -538,27 +528,27 @@ class WeightRequests(BuiltOfParts):
         self._weights, self._reader = self._forward.weights, WeightReader(self._forward)
 
     @handles(ask.ReadWeight)
-    def read_weight(self, request: ask.ReadWeight, holder: Holder) -> WeightRead:
+    def read_weight(self, request: ask.ReadWeight, holder: Holder) -> replies.WeightRead:
         name = parse_weight(request.name)
         with device_memory_for(f"a copy of {name}", "Close sessions, or choose heads or columns of it."):
             part = self._reader.read(name, request.rows, request.columns, fold_norm=request.fold_norm)
-            return WeightRead(name=str(name), values=to_array(part))
+            return replies.WeightRead(name=str(name), values=to_array(part))
 
     @handles(ask.Sleep)
-    def sleep(self, request: ask.Sleep, holder: Holder) -> WeightsMoved:
+    def sleep(self, request: ask.Sleep, holder: Holder) -> replies.WeightsMoved:
         """Put the weights to sleep. Raises IllegalMove while a forward pass is under way, UsageError where the weights
         could not come back."""
         busy = [session.name for session in self._sessions.values() if session.work is not None]
         if busy:
             raise IllegalMove(f"Session {in_quotes(busy[0])} is running and needs the weights; pause it first.")
         seconds = self._weights.sleep()
-        return WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
+        return replies.WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
 
     @handles(ask.Wake)
-    def wake(self, request: ask.Wake, holder: Holder) -> WeightsMoved:
+    def wake(self, request: ask.Wake, holder: Holder) -> replies.WeightsMoved:
         seconds = self._weights.wake()
-        return WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
+        return replies.WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
 
     @handles(ask.ReadCopies)
-    def read_copies(self, request: ask.ReadCopies, holder: Holder) -> Copies:
-        return Copies(copies=self._weights.copies(request.since))
+    def read_copies(self, request: ask.ReadCopies, holder: Holder) -> replies.Copies:
+        return replies.Copies(copies=self._weights.copies(request.since))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from djinn_jupyter.engine.loop.dispatch import Dispatcher, SessionLifecycle
-from djinn_jupyter.engine.loop.owners import RequestBudgets
+from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.replies import Accounting, StatePublisher
 from djinn_jupyter.engine.loop.scheduler import Job
@@ -36,17 +36,6 @@ class Upkeep(BuiltOfParts):
         self._accounting, self.idle_sleep, self._state_publisher = accounting, idle_sleep, state_publisher
         self.moves = moves
         self._checked = True  # the accounting, since the last work
-
-    @property
-    def watchful(self) -> bool:
-        """True while some session could be evicted, evicted ones left memory to give back, or a session is not yet in
-        the journal; the daemon then ticks every second instead of every five."""
-        return bool(self._persistence.unkept) or self._residency.has_to_look
-
-    @property
-    def due_in(self) -> float:
-        """The seconds until work comes due that cannot wait for the next tick; infinite where there is none."""
-        return self._residency.due_in
 
     def rest(self) -> None:
         """Do what an idle engine does."""
@@ -87,11 +76,9 @@ TURN: Final = told("turn")
 class Turns(BuiltOfParts):
     """However a job ends, its request gets one reply and the other jobs go on."""
 
-    def __init__(
-        self, parts: EngineParts, dispatcher: Dispatcher, life: SessionLifecycle, budgets: RequestBudgets
-    ) -> None:
+    def __init__(self, parts: EngineParts, dispatcher: Dispatcher, life: SessionLifecycle, owners: Owners) -> None:
         super().__init__(parts)
-        self._dispatcher, self._life, self._budgets = dispatcher, life, budgets
+        self._dispatcher, self._life, self._owners = dispatcher, life, owners
 
     def advance_next(self) -> bool:
         """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
@@ -100,7 +87,7 @@ class Turns(BuiltOfParts):
         job = first = self._choose(self._scheduler.next)
         while job is not None:
             self.advance(job)
-            job = self._choose(self._next_answered)
+            job = self._choose(lambda: self._scheduler.next_if(self._was_answered))
         return first is not None or len(self._scheduler) < jobs
 
     def _choose(self, choose: Callable[[], Job | None]) -> Job | None:
@@ -112,9 +99,6 @@ class Turns(BuiltOfParts):
             for job in self._scheduler.jobs:
                 self._conclude(job, self._broke(job, error))
             return None
-
-    def _next_answered(self) -> Job | None:
-        return self._scheduler.next_if(self._was_answered)
 
     def _was_answered(self, job: Job) -> bool:
         """True for a run whose pass was computed with another's: its slice draws a token and takes a seat."""
@@ -128,9 +112,12 @@ class Turns(BuiltOfParts):
     def _advance(self, job: Job) -> None:
         log.debug("A turn of session %r", job.session.name, extra=TURN)
         try:
-            self._budgets.heed(job)
+            self._owners.heed(job)
             with self._parts.running_time.counted(job.asker):
-                self._prepare(job)
+                self._sessions.touch(job.session.name)
+                self._scheduler.begin_slice(job)
+                if job.kind == "run":
+                    self._sessions.changed(job.session.name)
                 job.advance()
             return
         except StopIteration as done:
@@ -142,12 +129,6 @@ class Turns(BuiltOfParts):
             with self._faults.during("it counted what a slice has made"):
                 self._residency.accounted(job.session)
         self._conclude(job, reply)
-
-    def _prepare(self, job: Job) -> None:
-        self._sessions.touch(job.session.name)
-        self._scheduler.begin_slice(job)
-        if job.kind == "run":
-            self._sessions.changed(job.session.name)
 
     def _broke(self, job: Job, error: Exception) -> Failed:
         """Close a job that failed: a run leaves its session idle at the last committed step, a look as it was. Return

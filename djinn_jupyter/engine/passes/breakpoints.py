@@ -15,7 +15,6 @@ from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits
-from djinn_jupyter.engine.passes import edits as edit_kinds
 from djinn_jupyter.engine.passes.conditions import Condition
 from djinn_jupyter.engine.passes.edits import Change, ChangeSizes
 from djinn_jupyter.engine.passes.site_value import Guard, SiteValue, Texts, TokenIds, rows_meeting
@@ -72,7 +71,7 @@ class Rule:
     places: dict[Site, int] = field(init=False)  # the numbers of the taps, by their sites without selectors
 
     def __post_init__(self) -> None:
-        self.what = ", ".join((f"{self.words or edit_kinds.spell(self.edit)} at {self.named}", *limits_of(self)))
+        self.what = ", ".join((f"{self.words or edits.spell(self.edit)} at {self.named}", *limits_of(self)))
         self.places = {site.whole(): number for number, site in enumerate(self.sites)}
 
     @property
@@ -125,12 +124,12 @@ class Rule:
         rows, selector = self._rows_at(site_value), self.sites[0].selector
         if rows is None and selector is None:
             part = site_value.value
-            changed = edit_kinds.compute(part, self.edit, self._on_device(part))
+            changed = edits.compute(part, self.edit, self._on_device(part))
             return changed, edits.sizes(part, changed)
         if rows is not None and not rows:
             return None
         part = edits.take(site_value.value, rows, selector)
-        changed = edit_kinds.compute(part, self.edit, self._arrays_for(part, rows, site_value))
+        changed = edits.compute(part, self.edit, self._arrays_for(part, rows, site_value))
         return edits.put(site_value.value, changed, rows, selector), edits.sizes(part, changed)
 
     def takes(self, step: int) -> bool:
@@ -177,7 +176,7 @@ class Rule:
     def _on_device(self, part: Tensor) -> dict[str, Tensor]:
         kept, made_for = self._arrays, (part.device, part.dtype, part.shape[-1])
         if kept is None or self._made_for != made_for:
-            kept, self._made_for = edit_kinds.arrays_of(self.edit, part), made_for
+            kept, self._made_for = edits.arrays_of(self.edit, part), made_for
             self._arrays = kept if sum(one.nbytes for one in kept.values()) <= ARRAYS_KEPT else None
         return kept
 
@@ -191,7 +190,7 @@ class Rule:
         """The bytes that the next pass leaves on the device of its arrays, in float32; none of large ones."""
         if self._arrays is not None or not self.enabled:
             return 0
-        size = edit_kinds.array_bytes(self.edit, 4)
+        size = edits.array_bytes(self.edit, 4)
         return size if size <= ARRAYS_KEPT else 0
 
     @property
@@ -293,9 +292,9 @@ def check_rule(edit: Edit, tap: Tap, selector: tuple[int, ...] | None) -> None:
     if not tap.editable:
         raise InvalidEdit(f"{tap.site} can be looked at, not changed: {tap.reason}.")
     if tap.heads is None:
-        edit_kinds.check(edit, tap.width if selector is None else len(selector))
+        edits.check(edit, tap.width if selector is None else len(selector))
     else:
-        edit_kinds.check(edit, tap.width, heads=tap.heads if selector is None else len(selector))
+        edits.check(edit, tap.width, heads=tap.heads if selector is None else len(selector))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from djinn_jupyter.engine.loop.intake import Intake, Tokenizing
 from djinn_jupyter.engine.loop.interventions import InterventionRequests
 from djinn_jupyter.engine.loop.lines import extents, limit
 from djinn_jupyter.engine.loop.mailbox import Mailbox, OpenRequests
-from djinn_jupyter.engine.loop.owners import Owners, RequestBudgets
+from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.parts import EngineParts
 from djinn_jupyter.engine.loop.replies import Accounting, Promises, StatePublisher
 from djinn_jupyter.engine.loop.scheduler import Lockstep, Scheduler
@@ -160,12 +160,12 @@ class Parts(EngineParts):
             self.mailbox.wake,
             self.faults.reply_to,
         )
-        owners, budgets = Owners(self), RequestBudgets(self)
+        owners = Owners(self)
         self.extents = extents(given.description.context_length)
         self.intake = Intake(self, self.tokenizing, self.extents)
         self.handlers = self._handlers(owners)
-        self.dispatcher = Dispatcher(self, self.handlers, owners, budgets, self.intake, self.lifecycle)
-        self.turns = Turns(self, self.dispatcher, self.lifecycle, budgets)
+        self.dispatcher = Dispatcher(self, self.handlers, owners, self.intake, self.lifecycle)
+        self.turns = Turns(self, self.dispatcher, self.lifecycle, owners)
         self.promises = Promises(self, self.accounting, self.state_publisher)
         idle_sleep = IdleSleep(self.weights, self.config, given.forward.device)
         self.upkeep = Upkeep(self, self.accounting, idle_sleep, self.state_publisher, self.moves)

@@ -107,14 +107,15 @@ class Engine(Parts):
 
     @property
     def watchful(self) -> bool:
-        """True while work may come due without mail, so that the engine has to be ticked more often."""
-        return self.upkeep.watchful
+        """True while some session could be evicted, evicted ones left memory to give back, or a session is not yet in
+        the journal: the daemon then ticks every second instead of every five."""
+        return bool(self.persistence.unkept) or self.residency.has_to_look
 
     @property
     def due_in(self) -> float:
         """The seconds after which the engine has to be ticked again, if no mail comes before; infinite where there is
         no such moment."""
-        return min(self.upkeep.due_in, self.runtime.sharing.due_in)
+        return min(self.residency.due_in, self.runtime.sharing.due_in)
 
     def check_invariants(self, contents: bool = False) -> None:
         """Raise InvariantError unless slabs, tables and tiers agree; with `contents`, compare working copies too."""

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits
-from djinn_jupyter.engine.passes import edits as edit_kinds
 from djinn_jupyter.engine.passes.edits import Change
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.session.generation import Generation
@@ -98,10 +97,6 @@ class History:
         """Forget all stops: a new line begins."""
         self.stops.clear()
         self.present, self.on_disk, self.dropped, self.why = None, 0, 0, ""
-
-    def depart(self) -> None:
-        """Stand at no stop: the session runs, or has finished."""
-        self.present = None
 
     def note_on_disk(self) -> None:
         """Note that the oldest stop in memory is on the disk now."""
@@ -252,17 +247,17 @@ def make(
     with its place, `words` without, where they differ from the edit's. Raises InvalidEdit."""
     assert frame.tap is not None and frame.raw is not None
     value = frame.tap.read(frame.raw)
-    edit_kinds.check(edit, value.shape[-1])
+    edits.check(edit, value.shape[-1])
     available = available_in(frame, value)
     rows = edits.rows_of(positions, available)
     before = edits.take(value, rows, site.selector)
-    after = edit_kinds.compute(before, edit, None, **({} if patched is None else {"source": patched}))
+    after = edits.compute(before, edit, None, **({} if patched is None else {"source": patched}))
     if not bool(torch.isfinite(after).all()):
         raise InvalidEdit("The edit makes NaN or infinity of the activation; it is left as it was.")
     touched = tuple(available if rows is None else (available[row] for row in rows))
     noted = StopEdit(
         number=number,
-        what=what or edits.spell_at(words or edit_kinds.spell(edit), site, touched),
+        what=what or edits.spell_at(words or edits.spell(edit), site, touched),
         site=site,
         edit=Set(value=to_array(after)) if isinstance(edit, PatchFrom) else edit,
         positions=positions,

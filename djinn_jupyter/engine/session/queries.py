@@ -10,12 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.kv import cache as committed_rows
-from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.cache import PagedCache, read_rows, readable, replace_rows
 from djinn_jupyter.engine.memory.kv.geometry import LayerGeometry
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits
-from djinn_jupyter.engine.passes import edits as edit_kinds
 from djinn_jupyter.engine.passes.controller import (
     Completed,
     Halted,
@@ -237,15 +235,15 @@ def edit_cached(
     """Edit committed keys (`k_rot.N`) or values (`v.N`) of a session and note that in its pass log. Raises InvalidEdit,
     UnknownSite and SlabFull; nothing has changed then."""
     layer = _cache_layer(runtime, session.frame, site)
-    available = committed_rows.readable(session.cache, layer)
+    available = readable(session.cache, layer)
     chosen = _chosen(positions, available)
     keys = site.point == KEYS
-    before = committed_rows.read_rows(session.cache, layer, chosen, keys=keys)
+    before = read_rows(session.cache, layer, chosen, keys=keys)
     if isinstance(edit, PatchFrom):
         raise InvalidEdit("patch_from takes the value of a stop, and these rows are of none; use set with an array.")
-    edit_kinds.check(edit, before.shape[-1])
+    edits.check(edit, before.shape[-1])
     part = edits.take(before, None, site.selector)
-    after = edit_kinds.compute(part, edit, None)
+    after = edits.compute(part, edit, None)
     if not bool(torch.isfinite(after).all()):
         raise InvalidEdit("The edit makes NaN or infinity of the keys or values; there is no fork.")
     made = CachedEdit(
@@ -253,7 +251,7 @@ def edit_cached(
         site=site,
         positions=chosen,
         rows_nHD=edits.put(before, after, None, site.selector).to("cpu"),
-        what=edits.spell_at(words or edit_kinds.spell(edit), site, chosen) + ", in the cache",
+        what=edits.spell_at(words or edits.spell(edit), site, chosen) + ", in the cache",
         size=float(edits.sizes(part, after).relative),
     )
     put_back(runtime, session.cache, made)
@@ -265,10 +263,10 @@ def put_back(runtime: Runtime, cache: PagedCache, made: CachedEdit) -> None:
     """Put the edited rows into a cache, those that a window has not given up. Raises SlabFull."""
     assert made.site.layer is not None
     (layer,) = runtime.forward.anatomy.cache_layers_of(made.site.layer)
-    here = committed_rows.readable(cache, layer)
+    here = readable(cache, layer)
     kept = [index for index, position in enumerate(made.positions) if position in here]
     positions = [made.positions[index] for index in kept]
-    committed_rows.replace_rows(cache, layer, positions, made.rows_nHD[kept], keys=made.site.point == KEYS)
+    replace_rows(cache, layer, positions, made.rows_nHD[kept], keys=made.site.point == KEYS)
 
 
 def _cache_layer(runtime: Runtime, frame: Frame | None, site: Site) -> int:

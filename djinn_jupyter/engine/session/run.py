@@ -136,8 +136,9 @@ def _passed(
     """Run a pass: together with others where the run asked for that and nothing is to happen in it, else alone. None
     where the plan has changed while it waited for the others, or for room."""
     assert session.generation is not None
-    shares = session.generation.mode == "fast" and session.as_loaded
-    if shares and _may_be_shared(frame) and plan.empty and not _over_owner_budget(runtime, session, frame):
+    shares = session.generation.mode == "fast" and session.as_loaded and _may_be_shared(frame) and plan.empty
+    wanted = session.cache.bytes_wanted(frame.committed, frame.end) if shares else 0
+    if shares and runtime.space.short_of_owner_budget(session, wanted) <= 0:  # else it waits for room, alone
         shared = yield from runtime.sharing.passed(seat)
         if shared is not None:
             session.generation.shared += 1
@@ -150,11 +151,6 @@ def _passed(
     seat.outcome = None  # the run does this pass by itself
     steps = entered(runtime, session, frame, plan, session.cache, session.saved_states)
     return (yield from _while_up_to_date(seat, steps))
-
-
-def _over_owner_budget(runtime: Runtime, session: Session, frame: Frame) -> bool:
-    """True where the pages of a pass are more than the session's person may have now: alone it waits for room."""
-    return runtime.space.short_of_owner_budget(session, session.cache.bytes_wanted(frame.committed, frame.end)) > 0
 
 
 def _while_up_to_date(

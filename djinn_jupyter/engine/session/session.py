@@ -258,7 +258,7 @@ class Session:
         self.lose_rows() if away else self.cache.restore_all(self.saved_states)
         self.saved_states.clear()
         self.frame = None
-        self.history.depart()
+        self.history.present = None
         self.move("fail")
         self.residence.touch()
 
@@ -413,10 +413,7 @@ class Session:
         """Leave the present stop, if any."""
         self.pause_requested = None
         self.move(move)
-        self.history.depart()
-
-    def begin_pass(self, *, token_by_token: bool) -> None:
-        self.frame = self.next_frame(token_by_token=token_by_token)
+        self.history.present = None
 
     def keep_logits(self, logits_1V: Tensor) -> None:
         """Keep the logits of a pass that reached the last token; those before leave the accounting."""
@@ -435,7 +432,7 @@ class Session:
     def finish(self) -> None:
         """End the run; its line may be extended later."""
         self.frame = None
-        self.history.depart()
+        self.history.present = None
         self.pause_requested = None
         self.move("finish")
 
@@ -477,12 +474,13 @@ class Session:
         """The texts of the present stop's edits that are not turned off."""
         return tuple(edit.what for edit in self.edits if edit.enabled)
 
-    def next_frame(self, *, token_by_token: bool = False) -> Frame:
-        """Return the pass over the uncommitted tokens; over the first alone where a family is fed token by token."""
+    def begin_pass(self, *, token_by_token: bool) -> None:
+        """Stand before the pass over the uncommitted tokens; over the first alone where a family is fed token by
+        token."""
         committed = self.cache.length
         pending = self.tokens[committed:]
         fed = pending[:1] if token_by_token and committed else pending
-        return Frame(tokens=tuple(fed), committed=committed, step=self.step_at(committed + len(fed)))
+        self.frame = Frame(tokens=tuple(fed), committed=committed, step=self.step_at(committed + len(fed)))
 
     def step_at(self, end: int) -> int:
         """Return 0 for a pass that feeds prompt tokens, n for one that feeds the n-th generated token."""

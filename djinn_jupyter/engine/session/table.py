@@ -15,7 +15,7 @@ from torch import Tensor
 from djinn_jupyter.engine.memory.kv.geometry import LayerState
 from djinn_jupyter.engine.memory.kv.slab import Page
 from djinn_jupyter.engine.memory.offload.swappable import Item, Storage, StorageTable
-from djinn_jupyter.engine.passes.frame import Frame, States
+from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.residence import SessionStorages
 from djinn_jupyter.engine.session.session import Session, given_arrays, recorded
@@ -108,7 +108,7 @@ def own_tensors(session: Session) -> Iterator[Tensor]:
     """Yield the tensors of the present stop, and those the next pass starts from and no pass writes in place."""
     if session.logits_1V is not None:
         yield session.logits_1V
-    yield from _of_states(session.saved_states.values())
+    yield from tensors_of_states(session.saved_states)
     here = session.history.here
     if here is not None:
         yield from tensors_of_stop(here)
@@ -124,7 +124,7 @@ def past_tensors(session: Session) -> Iterator[Tensor]:
         yield from tensors_of_stop(stop)
     for generation in session.generations:
         for kept in generation.states.values():
-            yield from _of_states(kept.values())
+            yield from tensors_of_states(kept)
     yield from _of_pass_log(session)
 
 
@@ -152,18 +152,14 @@ def tensors_of_frame(frame: Frame) -> Iterator[Tensor]:
             yield from tensors_of_states(states)
 
 
-def tensors_of_states(states: States) -> Iterator[Tensor]:
-    return _of_states(states.values())
-
-
 def _of_pass_log(session: Session) -> Iterator[Tensor]:
     for passes in session.pass_log.passes:
         if passes.entry is not None:
             yield from tensors_of_frame(passes.entry)
 
 
-def _of_states(states: Iterable[LayerState]) -> Iterator[Tensor]:
-    for state in states:
+def tensors_of_states(states: Mapping[int, LayerState]) -> Iterator[Tensor]:
+    for state in states.values():
         yield from state.tensors()
 
 
