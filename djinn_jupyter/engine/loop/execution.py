@@ -1,4 +1,4 @@
-"""Run, pause, resume, step and go back."""
+"""Run, pause, resume, step and go back; resume with a value and read the next stop, answered once."""
 
 from __future__ import annotations
 

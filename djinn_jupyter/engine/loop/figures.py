@@ -1,7 +1,7 @@
-"""Pools values for a picture, where they are: what leaves the device is as much as a view draws.
+"""Values pooled for a picture, and their figures, where they are: what leaves the device is as much as a view draws.
+And the device memory that such work takes.
 
-On every line alike: a picture that depended on the line's speed would be another one on another day.
-"""
+A picture is pooled on every line alike: one that depended on the line's speed would be another one on another day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""From a request to a steering rule of this model: everything that can be wrong with it is refused here."""
+"""Breakpoints, edits, steering rules and watches: set, turned off and on again, and cleared. All that can be wrong with
+one is refused here."""
 
 from __future__ import annotations
 

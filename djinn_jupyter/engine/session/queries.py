@@ -1,4 +1,5 @@
-"""Plans for the passes of a session: what its breakpoints, rules and watches do in them."""
+"""Looks at a stopped pass, by parts of it that are run on the side; and edits of keys and values that are committed,
+made in a fork, whose pages alone have them."""
 
 from __future__ import annotations
 
