@@ -13,7 +13,6 @@ import transformers
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.breakpoints import FedLine, Rule
-from djinn_jupyter.engine.session.history import StopEdit
 from djinn_jupyter.engine.session.pass_log import committed_line, why_not_plain
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.store.identity import ModelIdentity
@@ -111,7 +110,11 @@ def look_recipe(
     recipe = LookRecipe(
         line=way.line,
         site=str(way.tap.site),
-        edits=_asked_for([edit for edit in session.edits if edit.enabled]),
+        edits=tuple(
+            ApplyEdit(session=ANY_SESSION, edit=one.edit, site=str(one.site), positions=one.positions)
+            for one in session.edits
+            if one.enabled
+        ),
         asked=msgspec.structs.replace(asked, session=ANY_SESSION),
         made=circumstances(identity, model, session, (), [way.tap, tap, *way.taps]),
         passes=way.passes,
@@ -155,11 +158,4 @@ def fed_tokens(line: FedLine) -> tuple[FedTokens, ...]:
     return tuple(
         FedTokens(start=one.start, end=one.end, each=one.each, rules=tuple(map(asked_for, one.rules)))
         for one in line.passes
-    )
-
-
-def _asked_for(edits: list[StopEdit]) -> tuple[ApplyEdit, ...]:
-    """Return the requests that make edits again."""
-    return tuple(
-        ApplyEdit(session=ANY_SESSION, edit=one.edit, site=str(one.site), positions=one.positions) for one in edits
     )

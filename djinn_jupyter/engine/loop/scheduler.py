@@ -154,10 +154,6 @@ class Lockstep:
         self.at = self._next_layer(chosen)
         return chosen
 
-    def steps_aside(self, job: Job, running: int) -> bool:
-        """True where this job yields after every layer: a run among several, whose frame holds its place."""
-        return job.kind == "run" and running > 1 and job.session.frame is not None
-
     def _next_layer(self, job: Job) -> int:
         frame = job.session.frame
         return 0 if frame is None else frame.boundary % self._layers
@@ -212,7 +208,8 @@ class Scheduler:
     def begin_slice(self, job: Job) -> None:
         """Prepare for a slice of the job: prefills yield to other jobs after each layer, and so do runs in lockstep."""
         self._at_turn, frame = job, job.session.frame
-        self._in_step = self.lockstep is not None and self.lockstep.steps_aside(job, self.running)
+        is_run_amid_its_pass = job.kind == "run" and frame is not None
+        self._in_step = self.lockstep is not None and is_run_amid_its_pass and self.running > 1
         self._prefilling = job.for_request is None or (frame is not None and len(frame.tokens) > 1)
 
     def end_slice(self) -> None:

@@ -288,13 +288,8 @@ def _ending(runtime: Runtime, session: Session, stream: Stream) -> tuple[FinishR
 
 
 def _paused_between(runtime: Runtime, session: Session, reason: PauseReason) -> RunSteps:
-    """Stop where the pass yielded; the stop needs copies of the states."""
+    """Stop where the pass yielded, between two layers, at a residual site; the stop needs copies of the states."""
     yield from runtime.space.set_aside(session, GENERATOR_BYTES + session.cache.recurrent_bytes)
-    return pause(runtime, session, _halted_between(runtime, session), reason)
-
-
-def _halted_between(runtime: Runtime, session: Session) -> Halted:
-    """Return the yielded frame as a stop: it stands between two layers, at a residual site."""
     frame = session.frame
     assert frame is not None and frame.hidden is not None
     tap = runtime.resolve(Site(point="resid_post", layer=frame.boundary - 1))
@@ -306,7 +301,7 @@ def _halted_between(runtime: Runtime, session: Session) -> Halted:
         states=live or None,
         start_states={**live, **session.saved_states} or None,
     ).read()
-    return Halted(frame=stopped, hits=(), layers_run=0)
+    return pause(runtime, session, Halted(frame=stopped, hits=(), layers_run=0), reason)
 
 
 def pause(runtime: Runtime, session: Session, halted: Halted, reason: PauseReason) -> Paused:
@@ -382,7 +377,9 @@ def to_layer(runtime: Runtime, session: Session, count: int) -> Steps[Paused]:
     with queries.isolated(session):
         outcome = yield from queries.replay(runtime, session, start, (Target(tap=tap, step=frame.step),), ruled=False)
     assert isinstance(outcome, Halted)
-    return _stand(runtime, session, outcome.frame)
+    session.history.drop_from(outcome.frame.committed, outcome.frame.boundary)  # the new stop replaces those after it
+    session.move("rerun")
+    return _arrive_back(runtime, session, outcome.frame)
 
 
 def boundary_tap(runtime: Runtime, boundary: int) -> Tap:
@@ -500,13 +497,6 @@ def _cut(session: Session, end: int, committed: int) -> None:
     if generation.sampler.draws and 0 <= drawn < len(generation.drawn):
         generation.sampler.generator.set_state(generation.drawn[drawn])
     session.cut(session.tokens[:end], committed)
-
-
-def _stand(runtime: Runtime, session: Session, frame: Frame) -> Paused:
-    """Make a frame reached by a side run the session's present stop; it replaces all later ones of its pass."""
-    session.history.drop_from(frame.committed, frame.boundary)
-    session.move("rerun")
-    return _arrive_back(runtime, session, frame)
 
 
 def _arrive_back(runtime: Runtime, session: Session, frame: Frame) -> Paused:

@@ -129,11 +129,6 @@ class JoinedPrompts:
             return None
         return capacity_for(lengths, to_come)
 
-    @classmethod
-    def of(cls, memory: KeptMemory, seats: Sequence[Seat], capacity: int) -> JoinedPrompts:
-        """Return empty columns for these prompts, in memory that is the caller's to give back. Raises SlabFull."""
-        return cls(seats=seats, columns=Columns(memory.take(len(seats) * capacity), [0] * len(seats), capacity))
-
     def part(self, seats: Sequence[Seat]) -> Columns | None:
         """Return the columns of these seats; None where they do not lie beside each other."""
         first = self.seats.index(seats[0])
@@ -209,8 +204,9 @@ class SharedPrompts:
         if capacity is None:
             return
         with suppress(SlabFull):
-            self._joined = JoinedPrompts.of(self._memory, seats, capacity)
-            self.held += self._joined.columns.memory.nbytes
+            memory = self._memory.take(len(seats) * capacity)
+            self._joined = JoinedPrompts(seats=seats, columns=Columns(memory, [0] * len(seats), capacity))
+            self.held += memory.nbytes
 
     def _drop(self) -> None:
         joined = self.take_joined()

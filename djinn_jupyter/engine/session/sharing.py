@@ -311,7 +311,8 @@ class SharedPasses:
         return left
 
     def _next_positions(self, seats: Sequence[Seat]) -> Pieces:
-        seats = self._as_joined(self._alike([seat for seat in seats if seat.open and seat.allocate()]))
+        seats = self._alike([seat for seat in seats if seat.open and seat.allocate()])
+        seats = list(self._members) if set(seats) == set(self._members) else seats  # in the order of the columns
         if len(seats) < 2 or not self._join(seats):
             return
         columns = self._columns
@@ -329,10 +330,6 @@ class SharedPasses:
         each = [self._forward.frequencies(len(seat.session.tokens)) for seat in seats]
         most = max(each, key=each.count, default=None)
         return [seat for seat, frequencies in zip(seats, each, strict=True) if frequencies == most]
-
-    def _as_joined(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Return the seats in the order of the columns, where they are all of those."""
-        return list(self._members) if set(seats) == set(self._members) else seats
 
     def _recheck(self, columns: Columns, seats: Sequence[Seat], logits_BV: Tensor) -> Pieces:
         """Run a drawn line's position alone, where that is due, and put the rows that it made into the columns."""

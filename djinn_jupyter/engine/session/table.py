@@ -247,13 +247,6 @@ class Owned(Protocol):
     def notebook(self) -> str | None: ...
 
 
-class HeldSession(Owned, Protocol):
-    """A session that also knows the notebook of its holder, which may have entered a session of another notebook."""
-
-    @property
-    def holder_notebook(self) -> str | None: ...
-
-
 def is_anothers(session: Owned, holder: str, notebook: str | None) -> bool:
     """Return whether it belongs to another than the kernel or process `holder`, which speaks for that notebook."""
     if session.notebook is not None:
@@ -261,7 +254,7 @@ def is_anothers(session: Owned, holder: str, notebook: str | None) -> bool:
     return session.holder not in (None, holder)
 
 
-def whose(session: HeldSession) -> str:
+def whose(session: Session) -> str:
     """Say whose it is: a notebook's, named with its folder, or that of a kernel or process without one; where another
     than the owner has it open, both."""
     said = []
@@ -274,7 +267,7 @@ def whose(session: HeldSession) -> str:
     return " and ".join(said)
 
 
-def refusal(session: HeldSession, label: str, deed: str) -> str:
+def refusal(session: Session, label: str, deed: str) -> str:
     """Return the sentence that refuses `deed` to others; `label` is the session's name as it is shown."""
     return (
         f"Session {in_quotes(label)} {whose(session)}; to {deed} all the same, add --force "
