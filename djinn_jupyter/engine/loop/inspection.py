@@ -32,7 +32,7 @@ from djinn_jupyter.engine.passes.conditions import Metrics
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue, evaluate
 from djinn_jupyter.engine.session import history, queries, reports
-from djinn_jupyter.engine.session.pass_log import fed_line
+from djinn_jupyter.engine.session.history import fed_line
 from djinn_jupyter.engine.session.reports import Unspaced, influences
 from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime

@@ -13,7 +13,7 @@ import transformers
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.breakpoints import FedLine, Rule
-from djinn_jupyter.engine.session.pass_log import committed_line, why_not_plain
+from djinn_jupyter.engine.session.history import committed_line, why_not_plain
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.machine import processor

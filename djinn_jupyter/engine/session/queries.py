@@ -26,7 +26,7 @@ from djinn_jupyter.engine.passes.controller import (
     make_plan,
 )
 from djinn_jupyter.engine.passes.frame import Frame
-from djinn_jupyter.engine.session.pass_log import CachedEdit
+from djinn_jupyter.engine.session.history import CachedEdit
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime, entered
 from djinn_jupyter.engine.session.session import Session

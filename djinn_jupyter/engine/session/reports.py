@@ -19,7 +19,7 @@ from djinn_jupyter.engine.passes.edits import Change
 from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session.generation import Generation
-from djinn_jupyter.engine.session.pass_log import Passes
+from djinn_jupyter.engine.session.history import Passes
 from djinn_jupyter.engine.session.queries import may_be_reached
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session

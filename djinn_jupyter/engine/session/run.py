@@ -20,8 +20,7 @@ from djinn_jupyter.engine.passes.controller import Completed, Halted, Hit, Outco
 from djinn_jupyter.engine.passes.frame import Frame, States
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.generation import STATE_PERIOD
-from djinn_jupyter.engine.session.history import StopRecord
-from djinn_jupyter.engine.session.pass_log import same_rules
+from djinn_jupyter.engine.session.history import StopRecord, same_rules
 from djinn_jupyter.engine.session.residence import Blocked, RunSteps, Steps
 from djinn_jupyter.engine.session.runtime import GENERATOR_BYTES, Runtime, entered
 from djinn_jupyter.engine.session.session import Session

@@ -19,8 +19,7 @@ from djinn_jupyter.engine.passes.controller import SavedStates
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.session import states
 from djinn_jupyter.engine.session.generation import Generation
-from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
-from djinn_jupyter.engine.session.pass_log import PassLog, fed_line
+from djinn_jupyter.engine.session.history import History, PassLog, StopEdit, StopRecord, fed_line
 from djinn_jupyter.engine.session.residence import JobKind, Residence
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter

@@ -23,8 +23,7 @@ from djinn_jupyter.engine.passes.edits import Change
 from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.site_value import Guard
 from djinn_jupyter.engine.session.generation import Generation, make_sampler
-from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
-from djinn_jupyter.engine.session.pass_log import CachedEdit, Passes, PassLog
+from djinn_jupyter.engine.session.history import CachedEdit, History, Passes, PassLog, StopEdit, StopRecord
 from djinn_jupyter.engine.session.queries import fits_layer, put_back
 from djinn_jupyter.engine.session.residence import Blocked, Pieces
 from djinn_jupyter.engine.session.run import boundary_tap

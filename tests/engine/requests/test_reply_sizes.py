@@ -14,7 +14,7 @@ from djinn_jupyter.engine.loop.lines import ANSWERED_TOKENS, MOST_STANDING
 from djinn_jupyter.engine.loop.replies import EngineReading
 from djinn_jupyter.engine.residency import older_stops
 from djinn_jupyter.engine.session import history as stops
-from djinn_jupyter.engine.session import pass_log, reports
+from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.system.faults import in_short
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import sessions_of
@@ -207,9 +207,9 @@ def test_a_line_fed_under_more_rules_than_a_recipe_tells_has_none_and_says_why(
     desk.run(PROMPT, new=2)
     session = desk.session()
     fed = session.tokens, session.pass_log, session.exactness, session.committed
-    assert pass_log.committed_line(*fed).unmade == ""
-    monkeypatch.setattr(pass_log, "MOST_RULES", 2)
-    assert pass_log.committed_line(*fed).unmade == pass_log.MANY
+    assert stops.committed_line(*fed).unmade == ""
+    monkeypatch.setattr(stops, "MOST_RULES", 2)
+    assert stops.committed_line(*fed).unmade == stops.MANY
 
 
 def test_the_longest_lens_that_is_not_refused_can_be_sent() -> None:
