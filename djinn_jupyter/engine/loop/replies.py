@@ -29,14 +29,9 @@ from djinn_jupyter.engine.system import device, log
 from djinn_jupyter.engine.system.device import require_alive
 from djinn_jupyter.engine.system.faults import broken, lost
 from djinn_jupyter.parallel.ranks import Ranks
-from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import codec, nouns
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import RUN, entries_of
-from djinn_jupyter.wire.nouns import (
-    EngineStatistics,
-    PersonMemory,
-    SessionDescription,
-)
 from djinn_jupyter.wire.replies import Closed, Failed, Reply, Sessions
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -52,12 +47,12 @@ class EngineReading:
     """The statistics and the sessions at one moment; replaced as a whole, so any thread may read it. `used` is when
     each of `described` was last used, by the monotonic clock."""
 
-    statistics: EngineStatistics
-    described: tuple[SessionDescription, ...]
+    statistics: nouns.EngineStatistics
+    described: tuple[nouns.SessionDescription, ...]
     used: tuple[float, ...]
 
     @property
-    def sessions(self) -> tuple[SessionDescription, ...]:
+    def sessions(self) -> tuple[nouns.SessionDescription, ...]:
         """The sessions as described, with idle times up to now: an idle session is not described anew."""
         return self._idle_now(0, len(self.described))
 
@@ -71,7 +66,7 @@ class EngineReading:
             last += 1
         return Sessions(sessions=self._idle_now(first, last), first=first, total=len(self.described))
 
-    def _idle_now(self, first: int, last: int) -> tuple[SessionDescription, ...]:
+    def _idle_now(self, first: int, last: int) -> tuple[nouns.SessionDescription, ...]:
         now, chosen = time.monotonic(), zip(self.described[first:last], self.used[first:last], strict=True)
         return tuple(replace(one, idle_seconds=now - used) for one, used in chosen)
 
@@ -86,7 +81,7 @@ class StatePublisher(BuiltOfParts):
         parts: EngineParts,
         where: tuple[torch.device, ...],
         footprint: ProcessFootprint | None,
-        people: Callable[[], tuple[PersonMemory, ...]],
+        people: Callable[[], tuple[nouns.PersonMemory, ...]],
     ) -> None:
         super().__init__(parts)
         self._weights, self._counters, self._where, self._footprint = (
@@ -97,7 +92,7 @@ class StatePublisher(BuiltOfParts):
         )
         self._measure_people, self._people = people, people()
         self._miscounted, self._counting_seconds = False, 0.0  # people's memory since sessions were touched
-        self._described: dict[str, SessionDescription] = {}
+        self._described: dict[str, nouns.SessionDescription] = {}
         self._published, self._period = 0.0, PERIOD
         self.outside = device.Usage.read(*where)  # the machine's memory use when it was last measured
         self._journal_trouble: str | None = None
@@ -179,7 +174,7 @@ class StatePublisher(BuiltOfParts):
             self._journal_trouble, self._unkept = trouble, unkept
             self.publish()
 
-    def _describe(self, session: Session) -> SessionDescription:
+    def _describe(self, session: Session) -> nouns.SessionDescription:
         described = reports.describe(session)
         return replace(described, kept=False) if session.name in self._unkept else described
 
@@ -188,10 +183,10 @@ class StatePublisher(BuiltOfParts):
         used = tuple(self._sessions[one.name].last_used for one in described)
         return EngineReading(statistics=self._statistics(), described=described, used=used)
 
-    def _statistics(self) -> EngineStatistics:
+    def _statistics(self) -> nouns.EngineStatistics:
         weights, budget, tiers = self._weights.statistics(), self._parts.budget.statistics(), self._parts.tiers
         process = self._footprint and self._footprint.reading(self.outside, weights, budget.bytes_taken, tiers)
-        return EngineStatistics(
+        return nouns.EngineStatistics(
             pid=os.getpid(),
             uptime_seconds=time.monotonic() - self._counters.started,
             sessions=len(self._sessions),

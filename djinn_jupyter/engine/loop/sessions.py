@@ -23,20 +23,12 @@ from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.weight_reader import WeightReader
 from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session import reports, table
 from djinn_jupyter.engine.session.generation import GenerationCopies
 from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.engine.session.queries import edit_cached
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session, parts_within
-from djinn_jupyter.engine.session.table import (
-    SessionTable,
-    all_storages_of,
-    own_tensors,
-    past_tensors,
-    tensors_of_states,
-    whose,
-)
 from djinn_jupyter.engine.store import checkpoint_files, dump, load
 from djinn_jupyter.engine.store.checkpoint_files import FoundCheckpoint, UntilDone
 from djinn_jupyter.engine.store.image import SessionImage
@@ -72,7 +64,7 @@ class SessionRequests(BuiltOfParts):
         if held and not (request.join or (request.fresh and request.force)):
             shown = told_apart(self._sessions)[session.name]
             raise SessionHeld(
-                f"Session {in_quotes(shown)} {whose(session)}; to enter it all the same, add --join "
+                f"Session {in_quotes(shown)} {table.whose(session)}; to enter it all the same, add --join "
                 f"(%djinn_use {shown} --join, or %djinn_load; in Python join=True), or use another name."
             )
         if request.fresh:
@@ -312,7 +304,7 @@ def _origin(parent: Session) -> Origin:
     return Origin(session=parent.name, stop=None if last is None else last.number, tokens=len(parent.tokens))
 
 
-def brought(session: Session, sessions: SessionTable, residency: Residency) -> Pieces:
+def brought(session: Session, sessions: table.SessionTable, residency: Residency) -> Pieces:
     """Yield steps until the session's bytes are on the device. Raises the error that prevents it."""
     if not session.residence.present:
         residency.need(session)
@@ -337,7 +329,7 @@ class WholeImages(BuiltOfParts):
         """Yield the image of a session, whose tensors stay where they are meanwhile."""
         groups = zip(self._forward.geometry.groups, rows, strict=True)
         image = dump.dump_session(session, tuple(dump.group_rows(group, taken) for group, taken in groups))
-        with self._residency.pinned((*own_tensors(session), *past_tensors(session))):
+        with self._residency.pinned((*table.own_tensors(session), *table.past_tensors(session))):
             yield dump.with_values(
                 image,
                 self._storage_table.is_away,
@@ -370,12 +362,14 @@ class WholeImages(BuiltOfParts):
             stops_kept=self._parts.config.stops_kept,
         )
         try:
-            self._residency.note_tensors(own_tensors(session))
+            self._residency.note_tensors(table.own_tensors(session))
             self._residency.put_back()
             rows = load.rows_of(self._runtime, image)
             yield from self._put(session.cache, rows, image.committed, waits)
             session.cache.restore_all(load.states_of(self._runtime, image.states or {}))
-            self._residency.note_tensors((*tensors_of_states(session.cache.live_states()), *past_tensors(session)))
+            self._residency.note_tensors(
+                (*table.tensors_of_states(session.cache.live_states()), *table.past_tensors(session))
+            )
         except checkpoint_files.CRAFTED as error:
             session.cache.free()
             raise CheckpointRefused(f"{source} is refused. What it holds does not fit this engine: {error}.") from error
@@ -440,7 +434,7 @@ class CheckpointRequests(BuiltOfParts):
         """Raise OverQuota where the file would be more than the person who asks may have on disk."""
         if holder.person is None:
             return
-        beside = sum(storage.nbytes for storage in all_storages_of(session, self._storage_table))
+        beside = sum(storage.nbytes for storage in table.all_storages_of(session, self._storage_table))
         there = self._persistence.checkpoints.size_of(request.name)
         self._residency.owner_budgets.require_less(holder.person, more_on_disk=max(0, bytes_of(rows) + beside - there))
 

@@ -14,17 +14,7 @@ from torch import Tensor
 from djinn_jupyter.engine.memory.kv.cache import PagedCache, read_rows, readable, replace_rows
 from djinn_jupyter.engine.memory.kv.geometry import LayerGeometry
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes import edits
-from djinn_jupyter.engine.passes.controller import (
-    Completed,
-    Halted,
-    Observer,
-    PassRule,
-    Plan,
-    Target,
-    Yielded,
-    make_plan,
-)
+from djinn_jupyter.engine.passes import controller, edits
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.session.history import CachedEdit
 from djinn_jupyter.engine.session.residence import Blocked
@@ -38,17 +28,17 @@ from djinn_jupyter.wire.texts import in_quotes
 
 def side_plan_of(
     session: Session,
-    targets: Iterable[Target],
+    targets: Iterable[controller.Target],
     yields: Callable[[], bool],
     *,
     ruled: bool,
-    observers: Iterable[Observer] = (),
+    observers: Iterable[controller.Observer] = (),
     all_logits: bool = False,
-) -> Plan:
+) -> controller.Plan:
     """Return a plan for a look: no watches, no breakpoints, rules without counting (no rules at all where the pass is
     run again: there the frame's overrides hold what the rules made)."""
     rules = session.rules_in_force if ruled else ()
-    return make_plan(
+    return controller.make_plan(
         rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields, all_logits=all_logits
     )
 
@@ -73,11 +63,11 @@ def replay(
     runtime: Runtime,
     session: Session,
     frame: Frame,
-    targets: tuple[Target, ...],
+    targets: tuple[controller.Target, ...],
     *,
     ruled: bool,
-    observers: Iterable[Observer] = (),
-) -> Generator[Blocked | None, None, Halted | Completed]:
+    observers: Iterable[controller.Observer] = (),
+) -> Generator[Blocked | None, None, controller.Halted | controller.Completed]:
     """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's overrides already
     hold what the rules made."""
     plan = side_plan_of(session, targets, runtime.giving_way.asked, ruled=ruled, observers=observers)
@@ -85,13 +75,13 @@ def replay(
 
 
 def passed(
-    runtime: Runtime, session: Session, frame: Frame, plan: Plan
-) -> Generator[Blocked | None, None, Halted | Completed]:
+    runtime: Runtime, session: Session, frame: Frame, plan: controller.Plan
+) -> Generator[Blocked | None, None, controller.Halted | controller.Completed]:
     """Run on from `frame` under a plan, giving way where that says so."""
     while True:
         outcome = yield from entered(runtime, session, frame, plan, session.cache, session.saved_states)
         runtime.counters.count_layers(outcome.layers_run)
-        if not isinstance(outcome, Yielded):
+        if not isinstance(outcome, controller.Yielded):
             return outcome
         frame = outcome.frame
         yield None
@@ -102,17 +92,17 @@ def run_line(
     session: Session,
     tokens: tuple[int, ...],
     *,
-    rules: Iterable[PassRule] = (),
-    observers: Iterable[Observer] = (),
+    rules: Iterable[controller.PassRule] = (),
+    observers: Iterable[controller.Observer] = (),
     all_logits: bool = False,
-) -> Generator[Blocked | None, None, Completed]:
+) -> Generator[Blocked | None, None, controller.Completed]:
     """Run tokens in a pass of their own, under the rules, in an empty session, which is empty afterwards. Observers see
     the values at their taps. Nothing is counted, and other jobs run between layers."""
     yields = runtime.giving_way.asked
-    plan = make_plan(rules=rules, observers=observers, counted=False, yields=yields, all_logits=all_logits)
+    plan = controller.make_plan(rules=rules, observers=observers, counted=False, yields=yields, all_logits=all_logits)
     with isolated(session):
         outcome = yield from passed(runtime, session, Frame(tokens=tokens, committed=0, step=0), plan)
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, controller.Completed)
     return outcome
 
 
@@ -163,7 +153,7 @@ def value_at(
             f"{tap.site} lies ahead of the stop at {at}; resume or step to it, or look ahead with --ahead."
         )
     with isolated(session):
-        outcome = yield from replay(runtime, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
+        outcome = yield from replay(runtime, session, frame, (controller.Target(tap=tap, step=frame.step),), ruled=True)
     return _seen(outcome, tap, "run ahead")
 
 
@@ -179,17 +169,17 @@ def _below(
 ) -> Generator[Blocked | None, None, ObtainedValue | None]:
     """Run the pass again from its start up to the tap. Return None where the stop itself is met first."""
     assert frame.tap is not None
-    targets = (Target(tap=tap, step=frame.step), Target(tap=frame.tap, step=frame.step))
+    targets = (controller.Target(tap=tap, step=frame.step), controller.Target(tap=frame.tap, step=frame.step))
     with isolated(session):
         outcome = yield from replay(runtime, session, frame.at_start(), targets, ruled=False)
-    met = outcome.frame.tap if isinstance(outcome, Halted) else None
+    met = outcome.frame.tap if isinstance(outcome, controller.Halted) else None
     if met is not None and met.site != tap.site:
         return None
     return _seen(outcome, tap, "re-run from the committed cache")
 
 
-def _seen(outcome: Halted | Completed, tap: Tap, exactness: Provenance) -> ObtainedValue:
-    if isinstance(outcome, Completed) or outcome.frame.raw is None:
+def _seen(outcome: controller.Halted | controller.Completed, tap: Tap, exactness: Provenance) -> ObtainedValue:
+    if isinstance(outcome, controller.Completed) or outcome.frame.raw is None:
         raise UnknownSite(f"{tap.site} was not met in this pass.")
     return ObtainedValue(
         raw=outcome.frame.raw, exactness="recomputed from q and k" if tap.kind == "recomputed" else exactness
@@ -197,24 +187,24 @@ def _seen(outcome: Halted | Completed, tap: Tap, exactness: Provenance) -> Obtai
 
 
 def as_it_went(
-    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[Observer]
+    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[controller.Observer]
 ) -> Generator[Blocked | None, None, None]:
     """Run the pass again from its start to the stop, with observers."""
     assert frame.tap is not None
-    target = Target(tap=frame.tap, step=frame.step)
+    target = controller.Target(tap=frame.tap, step=frame.step)
     with isolated(session):
         yield from replay(runtime, session, frame.at_start(), (target,), ruled=False, observers=observers)
 
 
 def as_it_would_go_on(
-    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[Observer]
+    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[controller.Observer]
 ) -> Generator[Blocked | None, None, Tensor]:
     """Finish the pass on the side, with observers. Return the logits [T, V] of all its positions."""
     asked = runtime.giving_way.asked
     plan = side_plan_of(session, (), asked, ruled=True, observers=observers, all_logits=True)
     with isolated(session):
         outcome = yield from passed(runtime, session, frame, plan)
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, controller.Completed)
     return outcome.logits_1TV[0]
 
 
@@ -222,7 +212,7 @@ def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[B
     """Return the logits [V] of the pass's last position if it went on from `frame`."""
     with isolated(session):
         outcome = yield from replay(runtime, session, frame, (), ruled=True)
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, controller.Completed)
     return outcome.logits_1V[0]
 
 
