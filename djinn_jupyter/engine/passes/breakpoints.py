@@ -76,7 +76,7 @@ class Rule:
 
     @property
     def when(self) -> str | None:
-        return None if self.guard is None else self.guard.text
+        return None if self.guard is None else self.guard.condition.text
 
     def says(self, other: Rule) -> bool:
         """True where the other rule would do the same."""

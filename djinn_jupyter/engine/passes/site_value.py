@@ -188,10 +188,6 @@ class Guard:
     text_of: Texts
     id_of: TokenIds
 
-    @property
-    def text(self) -> str:
-        return self.condition.text
-
     def holding(self, site_value: SiteValue, site: Site, rows: Sequence[int]) -> list[int]:
         """Return those of the rows where the condition holds of the value at `site`. Raises InvalidCondition where it
         cannot be evaluated."""
