@@ -84,12 +84,8 @@ class StatePublisher(BuiltOfParts):
         people: Callable[[], tuple[nouns.PersonMemory, ...]],
     ) -> None:
         super().__init__(parts)
-        self._weights, self._counters, self._where, self._footprint = (
-            self._forward.weights,
-            parts.counters,
-            where,
-            footprint,
-        )
+        self._weights, self._counters = self._forward.weights, parts.counters
+        self._where, self._footprint = where, footprint
         self._measure_people, self._people = people, people()
         self._miscounted, self._counting_seconds = False, 0.0  # people's memory since sessions were touched
         self._described: dict[str, nouns.SessionDescription] = {}
@@ -185,7 +181,6 @@ class StatePublisher(BuiltOfParts):
 
     def _statistics(self) -> nouns.EngineStatistics:
         weights, budget, tiers = self._weights.statistics(), self._parts.budget.statistics(), self._parts.tiers
-        process = self._footprint and self._footprint.reading(self.outside, weights, budget.bytes_taken, tiers)
         return nouns.EngineStatistics(
             pid=os.getpid(),
             uptime_seconds=time.monotonic() - self._counters.started,
@@ -217,7 +212,9 @@ class StatePublisher(BuiltOfParts):
             budget=budget,
             people=self._people,
             limits=self._parts.config.limits,
-            process=process,
+            process=None
+            if self._footprint is None
+            else self._footprint.reading(self.outside, weights, budget.bytes_taken, tiers),
         )
 
 
