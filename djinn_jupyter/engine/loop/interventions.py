@@ -42,8 +42,8 @@ def made_rule(runtime: Runtime, request: ask.Steer, number: int) -> Rule:
     """Return the rule that the request asks for. Raises InvalidEdit, InvalidCondition and UnknownSite."""
     every = parse_every_layer(request.site)
     if every is None:
-        here = runtime.site(request.site)
-        sites, taps = (here,), (runtime.resolve(here),)
+        sites: tuple[Site, ...] = (runtime.site(request.site),)
+        taps: tuple[Tap, ...] = (runtime.resolve(sites[0]),)
     else:
         sites, taps = _everywhere(runtime, every)
     if isinstance(request.edit, PatchFrom):
