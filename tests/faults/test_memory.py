@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.loop.dispatch import SessionLifecycle
 from djinn_jupyter.engine.memory.offload.swappable import Item, Storage
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.system.faults import InvariantError

@@ -1,31 +1,28 @@
-"""The handler of each request: a method marked by `@handles`. It is called with the request, with its session where it
-concerns one that is there, and with the holder who asks."""
+"""From a request to its handler, a method marked by `@handles`: it is called with the request, with its session where
+it concerns one that is there, and with the holder who asks. Each request is answered at once, made a job, or queued
+until its session can be worked on. Runs no job."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 
-from djinn_jupyter.engine.loop import origin, replies
+from djinn_jupyter.engine.loop import recipes, replies
 from djinn_jupyter.engine.loop.figures import Workspace
 from djinn_jupyter.engine.loop.intake import Intake
-from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
-from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, Mailbox, QueuedRequest, TextRead
-from djinn_jupyter.engine.loop.open_requests import OpenRequests
-from djinn_jupyter.engine.loop.owner_budgets import RequestBudgets
+from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, QueuedRequest, TextRead
 from djinn_jupyter.engine.loop.owners import Owners
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.replies import lacks_bytes, lacks_rows
-from djinn_jupyter.engine.loop.scheduler import Scheduler
+from djinn_jupyter.engine.loop.scheduler import Job, Underway
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.mover import Moved
-from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes.steering import Rule
+from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.residency.owner_budgets import AwaitedRoom
-from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.session.jobs import Job, Underway
 from djinn_jupyter.engine.session.residence import Answer, GaveWay, JobKind, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -33,16 +30,91 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.store.checkpoint_files import FileWorker, UntilDone
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.load import recompute
-from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.engine.system.log import WorkingOn
 from djinn_jupyter.errors import IllegalMove, SlabFull, UsageError
 from djinn_jupyter.extensions import Method, in_short, leave_out, methods, part
 from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.provenance import Provenance
-from djinn_jupyter.wire.replies import Pausing, Reply
+from djinn_jupyter.wire.replies import Failed, Pausing, Reply, SessionClosed, SessionOpened, SessionSwapped
 from djinn_jupyter.wire.texts import in_quotes
+
+log = logging.getLogger(__name__)
+
+
+class SessionLifecycle(BuiltOfParts):
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._publish = parts.runtime.publish
+
+    def begin(self, session: Session) -> None:
+        self._sessions.add(session)
+        self._publish(SessionOpened(session=session.name))
+
+    def replace(self, before: Session, session: Session) -> None:
+        """Begin a session in the place of another, whose grants and replies it keeps."""
+        session.shares.take_over(before.shares.by_person)
+        session.answered.take_over(iter(before.answered), before.answered.let_go)
+        self.end(before)
+        self.begin(session)
+
+    def end(self, session: Session) -> int:
+        """Remove a session and free its pages. Return the number of pages it held."""
+        job = self._scheduler.job_of(session)
+        if job is not None:
+            with self._faults.during(f"it ended the work of {in_quotes(session.name)}"):
+                job.steps.close()
+            self._scheduler.remove(job)
+            if job.for_request is not None:
+                closed = Failed(code="IllegalMove", message=f"Session {in_quotes(session.name)} was closed.")
+                self._open.answer(job.for_request, closed)
+        self._open.answer_all(
+            session, Failed(code="UnknownSession", message=f"Session {in_quotes(session.name)} was closed meanwhile.")
+        )
+        pages = session.cache.statistics().pages
+        session.cache.free()
+        self._sessions.remove(session)
+        self._residency.closed(session)
+        self._residency.room_changed()
+        return pages
+
+    def close(self, session: Session) -> int:
+        """End a session and tell the clients. Return the number of pages it held."""
+        session.move("close")
+        pages = self.end(session)
+        self._publish(SessionClosed(session=session.name))
+        return pages
+
+    def break_off(self, session: Session) -> None:
+        """End the session's run, which failed. A prompt of which it has fed nothing is no part of the line then."""
+        with self._faults.during(f"it broke off the run of {in_quotes(session.name)}"):
+            session.break_off()
+            session.drop_unread_prompt()
+
+    def moved(self, session: Session, transfer: Transfer | None) -> None:
+        """Tell of the end of a move between device and tiers. `transfer` is None where it failed: the session's
+        residence has its error, which the queued requests get that needed the move, up to the first that did not."""
+        self._sessions.touch(session.name)
+        if transfer is not None:
+            _log(session.name, transfer)
+            self._publish(SessionSwapped(session=session.name, transfer=transfer))
+            if session.residence.state == "disk":
+                self._sessions.changed(session.name)  # the journal says from now on where its pages are
+        error = session.residence.error
+        while error is not None and session in self._open and lacks_bytes(session, self._open.first(session).request):
+            self._open.answer(self._open.take(session), Failed.of(error))
+
+
+def _log(session: str, moved: Transfer) -> None:
+    """Log the end of a move, in the words that the original's users look for."""
+    if moved.direction == "out":
+        line = "evicted: session %r, %d bytes to the %s in %.6f s (%s)"
+    else:
+        line = "restored: session %r, %d bytes from the %s in %.6f s (%s)"
+    log.info(line, session, moved.bytes_moved, moved.tier, moved.seconds, moved.cause)
+
 
 Given = ParamSpec("Given")
 Answered = Reply | Steps[Reply] | Underway
@@ -153,34 +225,20 @@ def marked(part: type) -> Iterator[tuple[str, type[ask.Request]]]:
             yield name, getattr(method, MARK)
 
 
-# The mail: each request is answered at once, made a job, or queued until its session can be worked on. Runs no job.
-
-
-class Dispatcher:
+class Dispatcher(BuiltOfParts):
     """Every request gets one reply. Requests of one session are answered in order of arrival, except those that need
     not wait."""
 
     def __init__(
         self,
-        mailbox: Mailbox,
+        parts: EngineParts,
         handlers: RequestHandlers,
         owners: Owners,
-        budgets: RequestBudgets,
         intake: Intake,
-        runtime: Runtime,
-        *,
-        sessions: SessionTable,
         life: SessionLifecycle,
-        scheduler: Scheduler,
-        residency: Residency,
-        open_requests: OpenRequests,
-        storage_table: StorageTable,
-        faults: Faults,
     ) -> None:
-        self._mailbox, self._handlers, self._owners, self._budgets = mailbox, handlers, owners, budgets
-        self._intake, self._runtime, self._storage_table = intake, runtime, storage_table
-        self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
-        self._open, self._faults = open_requests, faults
+        super().__init__(parts)
+        self._handlers, self._owners, self._intake, self._life = handlers, owners, intake, life
         self._changes_seen = 0
 
     def read_mail(self) -> bool:
@@ -245,14 +303,18 @@ class Dispatcher:
             return
         if session is not None and not type(request).terms.while_away:
             self._residency.asked(session)
-        if session is not None and isinstance(request, ask.Pause) and self._withdraw(session):
+        if (
+            session is not None
+            and isinstance(request, ask.Pause)
+            and (self._withdraw_unread(session) or self._withdraw_without_room(session))
+        ):
             self._open.answer(queued, Pausing(was_running=True))
             return
         if session is None or not (self._has_to_wait(session, request) or (queued.unread and session.work is None)):
             self._dispatch_now(queued, session)
             return
         self._open.add(session, queued)
-        if _looked_at(session):
+        if session.work == "look":
             return
         if lacks_bytes(session, request):
             self._residency.need(session)
@@ -274,16 +336,13 @@ class Dispatcher:
             self._open.answer(queued, failure)
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
-        looked_at = _looked_at(session) and not type(request).terms.while_looking
+        looked_at = session.work == "look" and not type(request).terms.while_looking
         behind = session in self._open and not type(request).terms.at_once
         return looked_at or behind or lacks_bytes(session, request) or lacks_rows(session, request)
 
-    def _withdraw(self, session: Session) -> bool:
-        """Refuse the run whose prompt is still being tokenized, or that waits for room to begin or to go on, because
-        its user interrupts. True where there was one."""
-        return self._withdraw_unread(session) or self._withdraw_without_room(session)
-
     def _withdraw_unread(self, session: Session) -> bool:
+        """Refuse the run whose prompt is still being tokenized, because its user interrupts. True where there was
+        one."""
         queued = next((waiting for waiting in self._open.of(session) if waiting.unread), None)
         if queued is None or queued.tokens is None:
             return False
@@ -293,6 +352,7 @@ class Dispatcher:
         return True
 
     def _withdraw_without_room(self, session: Session) -> bool:
+        """Refuse the run that waits for room to begin or to go on."""
         if session not in self._open or not session.residence.waits_for_room:
             return False
         queued = self._open.first(session)
@@ -316,7 +376,9 @@ class Dispatcher:
         try:
             self._begin(queued, session)
         except SlabFull as full:
-            if session is None or not (isinstance(full, AwaitedRoom) or self._finds_room(session, queued)):
+            if session is None or not (
+                isinstance(full, AwaitedRoom) or self._residency.find(session, self._wanted(queued.request))
+            ):
                 raise
             self._open.put_back(session, queued)
             if session.residence.want_room():
@@ -327,9 +389,6 @@ class Dispatcher:
                 session.residence.note_room()
                 self._note_done(session, queued.request)
         return True
-
-    def _finds_room(self, session: Session, queued: QueuedRequest) -> bool:
-        return self._residency.find(session, self._wanted(queued.request))
 
     def _note_done(self, session: Session, request: ask.Request) -> None:
         """Note that a handler has had the session, even if it refused."""
@@ -356,21 +415,19 @@ class Dispatcher:
             raise IllegalMove(f"Session {in_quotes(session.name)} is on its way between two engines; ask again.")
         if session is not None and session.work is not None and not terms.while_running:
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
-        self._budgets.require(request, queued.holder, session)
+        self._owners.require_budget(request, queued.holder, session)
         request = queued.request = self._intake.with_tokens(queued)
-        self._budgets.require_room(request, session, self._wanted(request))
+        self._owners.require_room(request, session, self._wanted(request))
         if session is not None and terms.wakes_weights:
             session.require_computable()
         if terms.wakes_weights:
-            self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room
+            self._forward.weights.wake()  # before the handler changes anything: it may find no room
         self._accept(queued, session, self._handlers.answer(request, queued.holder))
 
     def _wanted(self, request: ask.Request) -> int:
         """Return the bytes of pages that a prompt needs."""
         count = len(request.tokens or ()) if isinstance(request, ask.Run) else 0
-        return sum(
-            -(-count // group.page_positions) * group.page_bytes for group in self._runtime.forward.geometry.groups
-        )
+        return sum(-(-count // group.page_positions) * group.page_bytes for group in self._forward.geometry.groups)
 
     def _accept(self, queued: QueuedRequest, session: Session | None, result: Answered) -> None:
         """Handle a handler's result: a reply, or steps, which become a job of the request's session or of the one they
@@ -438,7 +495,7 @@ class Dispatcher:
         request = self._open.first(session).request
         if lacks_bytes(session, request):
             self._residency.need(session)
-        if lacks_bytes(session, request) or _looked_at(session):
+        if lacks_bytes(session, request) or session.work == "look":
             return False
         if lacks_rows(session, request):
             if session.work is None:
@@ -455,12 +512,6 @@ class Dispatcher:
                 self.take_up(session)
         return before != self._changes_seen
 
-
-def _looked_at(session: Session) -> bool:
-    return session.work == "look"
-
-
-# The parts of the engine that a method gets, and the handlers that it has, found by the registry.
 
 Outcome = TypeVar("Outcome")
 
@@ -501,12 +552,12 @@ class MethodParts:
 
     def origin(self) -> Provenance:
         """Return the provenance of what this engine computes."""
-        return origin.origin(self.identity, self.runtime.description)
+        return recipes.origin(self.identity, self.runtime.description)
 
     def circumstances(self, session: Session, rules: Iterable[Rule] = (), taps: Iterable[Tap] = ()) -> Circumstances:
         """Return what a measurement in a session, under these rules and at these taps, follows from besides its
         request."""
-        return origin.circumstances(self.identity, self.runtime.description, session, rules, taps)
+        return recipes.circumstances(self.identity, self.runtime.description, session, rules, taps)
 
     def file_work(self, work: Callable[[], Outcome]) -> Generator[None, None, Outcome]:
         """Do the work on the files' thread; the steps wait for it, and end in its result. Raises its error."""

@@ -1,4 +1,4 @@
-"""Run, pause, resume, step and go back."""
+"""Run, pause, resume, step and go back; resume with a value and read the next stop, answered once."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from typing import Literal
 
 from djinn_jupyter.engine.loop.dispatch import handles
 from djinn_jupyter.engine.loop.inspection import InspectionRequests
-from djinn_jupyter.engine.loop.interventions import BreakpointRequests
+from djinn_jupyter.engine.loop.interventions import InterventionRequests
 from djinn_jupyter.engine.loop.lines import require_fit
 from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.controller import Target
 from djinn_jupyter.engine.passes.frame import Frame
-from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session import history, queries, reports
-from djinn_jupyter.engine.session.footprint import tensors_of_stop
 from djinn_jupyter.engine.session.generation import GENERATION, Generation, Sampler, make_sampler
 from djinn_jupyter.engine.session.residence import RunSteps, Steps
-from djinn_jupyter.engine.session.rewind import recount, to_layer, to_token
-from djinn_jupyter.engine.session.run import draw_and_run
+from djinn_jupyter.engine.session.run import draw_and_run, recount, to_layer, to_token
 from djinn_jupyter.engine.session.run import run as run_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import tensors_of_stop
 from djinn_jupyter.errors import IllegalMove, NoTokenizer, PromptTooLong, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
@@ -31,10 +30,11 @@ from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.texts import in_quotes
 
 
-class ExecutionRequests:
-    def __init__(self, runtime: Runtime, residency: Residency) -> None:
-        self._runtime, self._residency = runtime, residency
-        self._forward, self._description = runtime.forward, runtime.description
+class ExecutionRequests(BuiltOfParts):
+    def __init__(self, parts: EngineParts, inspection: InspectionRequests, interventions: InterventionRequests) -> None:
+        super().__init__(parts)
+        self._description = parts.runtime.description
+        self._inspection, self._interventions = inspection, interventions
 
     @handles(ask.Run)
     def run(self, request: ask.Run, session: Session, holder: Holder) -> RunSteps:
@@ -204,6 +204,57 @@ class ExecutionRequests:
             SessionPaused(session=reply.session, stop=reply.stop, site=reply.site, step=reply.step, reason="back")
         )
 
+    @handles(ask.ResumeWith)
+    def resume_with(self, request: ask.ResumeWith, session: Session, holder: Holder) -> Steps[Reached | Finished]:
+        session.check_move("go_on")
+        halts = self._sites(session, request.halts)
+        if request.value is not None:
+            self._put(session, Set(value=request.value), request.positions)
+        if halts is not None:
+            self._arm(session, halts)
+        steps = self.resume(ask.Resume(session=session.name), session, holder)
+        return self._looked(session, steps, holder)
+
+    def _sites(self, session: Session, halts: tuple[str, ...] | None) -> list[Site] | None:
+        """Return the sites of breakpoints that are asked for. Raises UnknownSite before anything has changed."""
+        sites = None if halts is None else [self._runtime.site(site) for site in halts]
+        for site in sites or ():
+            self._runtime.of(session).resolve(site)
+        return sites
+
+    def _arm(self, session: Session, halts: list[Site]) -> None:
+        """Have the session stop at these sites, without a condition, and nowhere else."""
+        wanted, there = set(halts), session.breakpoints.items()
+        left = [n for n, one in there if one.condition is not None or one.site not in wanted]
+        session.remove(session.breakpoints, left)
+        for one in session.breakpoints.values():
+            one.arm(enabled=True, once=False)
+            session.set_breakpoint(one)
+        armed = {one.site for one in session.breakpoints.values()}
+        for site in dict.fromkeys(halts):
+            if site not in armed:
+                self._interventions.add(session, site, self._runtime.of(session).resolve(site), None, once=False)
+
+    def _put(self, session: Session, edit: Set, positions: tuple[int, ...] | None) -> None:
+        """Make an edit of the present stop. Raises InvalidEdit, and SlabFull where there is no room for it now."""
+        frame = queries.stopped_frame(session)
+        assert frame.tap is not None and frame.raw is not None
+        history.require_editable(frame.tap)
+        self._residency.set_aside_now(frame.raw.nbytes)
+        site = reports.site_of(session)
+        made = history.make(frame, edit, site, positions, number=len(session.edits) + 1)
+        session.set_edits(made.frame, [*session.edits, made.noted])
+        self._residency.accounted(session)
+
+    def _looked(self, session: Session, steps: RunSteps, holder: Holder) -> Steps[Reached | Finished]:
+        """Run the steps to the next stop. Return the value there; the end where there is none."""
+        stop = yield from steps
+        if not isinstance(stop, Paused):
+            return stop
+        seen = yield from self._inspection.inspect(ask.Inspect(session=session.name), session, holder)
+        drawn = stop.tokens[stop.prompt_tokens :]
+        return Reached(snapshot=seen.snapshot, step=stop.step, positions=stop.positions, drawn=drawn)
+
 
 def _next_points(runtime: Runtime, frame: Frame, count: int) -> tuple[Target, ...]:
     """Return all points of the stage in which the pass goes on, and the border after it. Only the pass itself knows
@@ -240,70 +291,3 @@ def _fits_in_place_of(old: PagedCache, positions: int) -> bool:
         short = wanted - own - group.slab.statistics().pages_free
         short_bytes += max(0, short) * group.geometry.page_bytes
     return all(short_bytes <= group.slab.budget.free for group in old.groups)
-
-
-# Resume with a value and read the next stop: what an edit, a resume and a look do, answered once.
-
-
-class ResumingRequests:
-    def __init__(
-        self,
-        residency: Residency,
-        runtime: Runtime,
-        execution: ExecutionRequests,
-        inspection: InspectionRequests,
-        breakpoints: BreakpointRequests,
-    ) -> None:
-        self._residency, self._runtime = residency, runtime
-        self._execution, self._inspection, self._breakpoints = execution, inspection, breakpoints
-
-    @handles(ask.ResumeWith)
-    def resume_with(self, request: ask.ResumeWith, session: Session, holder: Holder) -> Steps[Reached | Finished]:
-        session.check_move("go_on")
-        halts = self._sites(session, request.halts)
-        if request.value is not None:
-            self._put(session, Set(value=request.value), request.positions)
-        if halts is not None:
-            self._arm(session, halts)
-        steps = self._execution.resume(ask.Resume(session=session.name), session, holder)
-        return self._looked(session, steps, holder)
-
-    def _sites(self, session: Session, halts: tuple[str, ...] | None) -> list[Site] | None:
-        """Return the sites of breakpoints that are asked for. Raises UnknownSite before anything has changed."""
-        sites = None if halts is None else [self._runtime.site(site) for site in halts]
-        for site in sites or ():
-            self._runtime.of(session).resolve(site)
-        return sites
-
-    def _arm(self, session: Session, halts: list[Site]) -> None:
-        """Have the session stop at these sites, without a condition, and nowhere else."""
-        wanted, there = set(halts), session.breakpoints.items()
-        left = [n for n, one in there if one.condition is not None or one.site not in wanted]
-        session.remove(session.breakpoints, left)
-        for one in session.breakpoints.values():
-            one.arm(enabled=True, once=False)
-            session.set_breakpoint(one)
-        armed = {one.site for one in session.breakpoints.values()}
-        for site in dict.fromkeys(halts):
-            if site not in armed:
-                self._breakpoints.add(session, site, self._runtime.of(session).resolve(site), None, once=False)
-
-    def _put(self, session: Session, edit: Set, positions: tuple[int, ...] | None) -> None:
-        """Make an edit of the present stop. Raises InvalidEdit, and SlabFull where there is no room for it now."""
-        frame = queries.stopped_frame(session)
-        assert frame.tap is not None and frame.raw is not None
-        history.require_editable(frame.tap)
-        self._residency.set_aside_now(frame.raw.nbytes)
-        site = reports.site_of(session)
-        made = history.make(frame, edit, site, positions, number=len(session.edits) + 1)
-        session.set_edits(made.frame, [*session.edits, made.noted])
-        self._residency.accounted(session)
-
-    def _looked(self, session: Session, steps: RunSteps, holder: Holder) -> Steps[Reached | Finished]:
-        """Run the steps to the next stop. Return the value there; the end where there is none."""
-        stop = yield from steps
-        if not isinstance(stop, Paused):
-            return stop
-        seen = yield from self._inspection.inspect(ask.Inspect(session=session.name), session, holder)
-        drawn = stop.tokens[stop.prompt_tokens :]
-        return Reached(snapshot=seen.snapshot, step=stop.step, positions=stop.positions, drawn=drawn)

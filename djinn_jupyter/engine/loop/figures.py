@@ -1,7 +1,7 @@
-"""Pools values for a picture, where they are: what leaves the device is as much as a view draws.
+"""Values pooled for a picture, and their figures, where they are: what leaves the device is as much as a view draws.
+And the device memory that such work takes.
 
-On every line alike: a picture that depended on the line's speed would be another one on another day.
-"""
+A picture is pooled on every line alike: one that depended on the line's speed would be another one on another day."""
 
 from __future__ import annotations
 
@@ -203,14 +203,14 @@ def figures_for(part: PartOfPass, *, each: bool) -> FiguresRead:
 def figures_of(value: Tensor) -> Figures:
     """Return the figures of all numbers of [T, ...], which is not empty."""
     mean = torch.stack([part.sum() for part in chunks(value)]).sum() / value.numel()
-    apart, squares, lowest, highest = torch.stack([_of_chunk(part, mean) for part in chunks(value)]).unbind(1)
+    found = [
+        torch.stack([(part - mean).square().sum(), part.square().sum(), part.amin(), part.amax()])
+        for part in chunks(value)
+    ]
+    apart, squares, lowest, highest = torch.stack(found).unbind(1)
     std, norm = (apart.sum() / value.numel()).sqrt(), squares.sum().sqrt()
-    found = torch.stack([mean, std, lowest.amin(), highest.amax(), norm]).tolist()
-    return Figures(mean=found[0], std=found[1], lowest=found[2], highest=found[3], norm=found[4])
-
-
-def _of_chunk(part: Tensor, mean: Tensor) -> Tensor:
-    return torch.stack([(part - mean).square().sum(), part.square().sum(), part.amin(), part.amax()])
+    figures = torch.stack([mean, std, lowest.amin(), highest.amax(), norm]).tolist()
+    return Figures(mean=figures[0], std=figures[1], lowest=figures[2], highest=figures[3], norm=figures[4])
 
 
 def figures_of_each(value: Tensor) -> Tensor:
@@ -235,9 +235,6 @@ def chunks(value: Tensor) -> Iterator[Tensor]:
     yield from (part.double() for part in flat.split(max(1, CHUNK // flat.shape[1])))
 
 
-# Memory for tensors that a request adds to the engine. Knows no kind of request.
-
-
 def draw_for(added: AddedTensors, size: int, runtime: Runtime, session: Session) -> Pieces:
     """Draw bytes for what this session adds; its person's own sessions leave for them, and where that is not enough
     others. Raises OverQuota and SlabFull."""
@@ -246,13 +243,9 @@ def draw_for(added: AddedTensors, size: int, runtime: Runtime, session: Session)
     added.draw(size)
 
 
-# The device memory of measurements, drawn from the engine's budget: what a job holds beside its session's own pages,
-# such as residuals, patterns, or lines under way.
-
-
 class Workspace:
-    """The part of the budget that jobs of one kind hold together, under the `name` that statistics have for it. `idle`
-    are those of its bytes that no request uses now, which `release` gives back."""
+    """The device memory that jobs of one kind hold together beside their sessions' pages, under the `name` that
+    statistics have for it. `idle` are those of its bytes that no request uses now, which `release` gives back."""
 
     def __init__(
         self,

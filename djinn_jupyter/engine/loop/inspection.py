@@ -1,4 +1,4 @@
-"""The recipe of what a watch recorded: the lines of its runs, each with the passes that it was fed in."""
+"""Look at stopped passes and at recorded values; two of them compared. Changes nothing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.loop import interventions
 from djinn_jupyter.engine.loop.dispatch import handles
-from djinn_jupyter.engine.loop.figures import PartOfPass, Workspace, figures_for, pooled_for
+from djinn_jupyter.engine.loop.figures import PartOfPass, Workspace, chunks, figures_for, pooled_for
 from djinn_jupyter.engine.loop.interventions import checked_condition, require_known_tokens
 from djinn_jupyter.engine.loop.lines import (
     TOKEN_BYTES,
@@ -20,46 +21,33 @@ from djinn_jupyter.engine.loop.lines import (
     require_few_passes,
     require_few_tokens,
 )
-from djinn_jupyter.engine.loop.look_recipes import fed_tokens, look_recipe
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.loop.origin import circumstances
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
+from djinn_jupyter.engine.loop.recipes import circumstances, fed_tokens, look_recipe
+from djinn_jupyter.engine.loop.sessions import brought
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits
 from djinn_jupyter.engine.passes.breakpoints import FedLine, Watch
+from djinn_jupyter.engine.passes.conditions import Metrics
 from djinn_jupyter.engine.passes.frame import Frame
-from djinn_jupyter.engine.passes.metric import Metrics
 from djinn_jupyter.engine.passes.site_value import SiteValue, evaluate
 from djinn_jupyter.engine.session import history, queries, reports
-from djinn_jupyter.engine.session.feeding import fed_line
-from djinn_jupyter.engine.session.influences import influences
-from djinn_jupyter.engine.session.reports import Unspaced
+from djinn_jupyter.engine.session.history import fed_line
+from djinn_jupyter.engine.session.reports import Unspaced, influences
 from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.store.identity import ModelIdentity
-from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.system.arrays import dtype_name, handed_over, to_array
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
+from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.looks import Direction, LookRecipe, WatchedLine, WatchRecipe
 from djinn_jupyter.wire.nouns import LensRow, ModelDescription, Snapshot
-from djinn_jupyter.wire.replies import (
-    Effect,
-    Evaluated,
-    FiguresRead,
-    History,
-    Inspected,
-    LensRead,
-    Logits,
-    MetricsRead,
-    PassRead,
-    Paused,
-    PooledRead,
-    WatchRead,
-)
+from djinn_jupyter.wire.readings import Apart, Compared, LargestDifference
 from djinn_jupyter.wire.sites import Site
-from djinn_jupyter.wire.texts import in_quotes, sendable
+from djinn_jupyter.wire.texts import in_quotes, label, sendable
 
 EMPTY: Final = "it recorded no pass"
 BACK: Final = "the session went back, and other passes followed than some of those recorded"
@@ -118,20 +106,18 @@ def _direction(watch: Watch) -> Direction | None:
     return Direction(name=watch.direction, vector=to_array(watch.unit))
 
 
-# Look at a stopped pass and at recorded values. Changes nothing.
-
 LENS_ROWS = 64
 LENS_TOKENS = 8192  # that are spelled before others are answered
 
 
-class InspectionRequests:
-    def __init__(self, runtime: Runtime, workspace: Workspace, persistence: Persistence) -> None:
-        self._runtime, self._workspace = runtime, workspace
-        self._persistence = persistence
-        self._forward, self._tokenizer = runtime.forward, runtime.tokenizer
+class InspectionRequests(BuiltOfParts):
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._workspace = Workspace(parts.budget, parts.runtime.space, "lenses")
+        self._tokenizer = parts.runtime.tokenizer
 
     @handles(ask.MeasureEffect)
-    def measure_effect(self, request: ask.MeasureEffect, session: Session, holder: Holder) -> Steps[Effect]:
+    def measure_effect(self, request: ask.MeasureEffect, session: Session, holder: Holder) -> Steps[replies.Effect]:
         frame = queries.stopped_frame(session)
         stop = session.history.here
         assert stop is not None
@@ -143,7 +129,7 @@ class InspectionRequests:
         assert frame.tap is not None
         here = msgspec.structs.replace(request, tokens=tuple(asked))
         made, unmade = self._recipe(session, here, frame.tap)
-        return Effect(
+        return replies.Effect(
             stop=reports.standing(session),
             effect=reports.effect(self._runtime, before, after, request.top, asked),
             site=str(stop.site),
@@ -154,11 +140,11 @@ class InspectionRequests:
         )
 
     @handles(ask.Inspect)
-    def inspect(self, request: ask.Inspect, session: Session, holder: Holder) -> Steps[Inspected]:
+    def inspect(self, request: ask.Inspect, session: Session, holder: Holder) -> Steps[replies.Inspected]:
         part = yield from self._part(request, session)
         _, site, tap = self._looked_at(request, session)
         made, unmade = self._recipe(session, msgspec.structs.replace(request, site=str(site)), tap)
-        return Inspected(
+        return replies.Inspected(
             made=made,
             unmade=unmade,
             snapshot=Snapshot(
@@ -173,12 +159,12 @@ class InspectionRequests:
         )
 
     @handles(ask.ReadPooled)
-    def read_pooled(self, request: ask.ReadPooled, session: Session, holder: Holder) -> Steps[PooledRead]:
+    def read_pooled(self, request: ask.ReadPooled, session: Session, holder: Holder) -> Steps[replies.PooledRead]:
         part = yield from self._part(request, session)
-        return PooledRead(pooled=pooled_for(request, part))
+        return replies.PooledRead(pooled=pooled_for(request, part))
 
     @handles(ask.ReadFigures)
-    def read_figures(self, request: ask.ReadFigures, session: Session, holder: Holder) -> Steps[FiguresRead]:
+    def read_figures(self, request: ask.ReadFigures, session: Session, holder: Holder) -> Steps[replies.FiguresRead]:
         part = yield from self._part(request, session)
         return figures_for(part, each=request.each)
 
@@ -202,7 +188,7 @@ class InspectionRequests:
         )
 
     @handles(ask.Lens)
-    def lens(self, request: ask.Lens, session: Session, holder: Holder) -> Steps[LensRead]:
+    def lens(self, request: ask.Lens, session: Session, holder: Holder) -> Steps[replies.LensRead]:
         frame, site, tap = self._looked_at(request, session)
         if site.point == "logits":
             raise UnknownSite("The logits are the end of the network already; ask for their top with the run's result.")
@@ -239,7 +225,7 @@ class InspectionRequests:
         found = [reports.unread(row) if is_off else row for row, is_off in zip(found, off.tolist(), strict=True)]
         here = msgspec.structs.replace(request, site=str(site), tokens=tuple(asked))
         made, unmade = self._recipe(session, here, tap)
-        return LensRead(
+        return replies.LensRead(
             stop=reports.standing(session),
             site=str(tap.lens_site(site)),
             rows=tuple(found),
@@ -254,7 +240,7 @@ class InspectionRequests:
         return look_recipe(self._persistence.identity, self._runtime.description, session, asked, tap)
 
     @handles(ask.Evaluate)
-    def evaluate(self, request: ask.Evaluate, session: Session, holder: Holder) -> Steps[Evaluated]:
+    def evaluate(self, request: ask.Evaluate, session: Session, holder: Holder) -> Steps[replies.Evaluated]:
         frame, site, tap = self._looked_at(request, session)
         condition = checked_condition(self._runtime, request.expression, tap, site)
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
@@ -271,7 +257,7 @@ class InspectionRequests:
         value = evaluate(condition, site_value, site, rows[0], self._tokenizer.text_of, self._tokenizer.token_id)
         _require_tellable(value, request.expression)
         position = site_value.row_positions()[rows[0]]
-        return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
+        return replies.Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
 
     def _looked_at(
         self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures | ask.Lens | ask.Evaluate, session: Session
@@ -282,11 +268,11 @@ class InspectionRequests:
         return frame, site, self._runtime.of(session).resolve(site)
 
     @handles(ask.ReadWatch)
-    def read_watch(self, request: ask.ReadWatch, session: Session, holder: Holder) -> WatchRead:
+    def read_watch(self, request: ask.ReadWatch, session: Session, holder: Holder) -> replies.WatchRead:
         watch = interventions.watch_of(session, self._runtime.site(request.site), request.direction)
         require_few_passes(request.site, len(watch.values), watch.bytes_held)
         made, unmade = watch_recipe(self._persistence.identity, self._runtime.description, session, watch)
-        return WatchRead(
+        return replies.WatchRead(
             watch=watch.describe(),
             axes=watch.axes,
             values=tuple(to_array(value) for value in watch.values),
@@ -297,23 +283,52 @@ class InspectionRequests:
         )
 
     @handles(ask.ReadStop)
-    def read_stop(self, request: ask.ReadStop, session: Session, holder: Holder) -> Paused:
+    def read_stop(self, request: ask.ReadStop, session: Session, holder: Holder) -> replies.Paused:
         queries.stopped_frame(session)
         return reports.paused(self._runtime, session)
 
     @handles(ask.ReadLogits)
-    def read_logits(self, request: ask.ReadLogits, session: Session, holder: Holder) -> Logits:
-        return Logits(logits=to_array(last_logits(session)), stop=reports.standing(session))
+    def read_logits(self, request: ask.ReadLogits, session: Session, holder: Holder) -> replies.Logits:
+        return replies.Logits(logits=to_array(last_logits(session)), stop=reports.standing(session))
 
     @handles(ask.ReadMetrics)
-    def read_metrics(self, request: ask.ReadMetrics, session: Session, holder: Holder) -> MetricsRead:
+    def read_metrics(self, request: ask.ReadMetrics, session: Session, holder: Holder) -> replies.MetricsRead:
         metrics = metrics_in(self._runtime, request.metrics)
-        return MetricsRead(values=metrics.of(last_logits(session)))
+        return replies.MetricsRead(values=metrics.of(last_logits(session)))
 
     @handles(ask.ReadHistory)
-    def read_history(self, request: ask.ReadHistory, session: Session, holder: Holder) -> History:
+    def read_history(self, request: ask.ReadHistory, session: Session, holder: Holder) -> replies.History:
         history = session.history
-        return History(stops=history.describe(), present=history.present)
+        return replies.History(stops=history.describe(), present=history.present)
+
+    @handles(ask.ReadPass)
+    def read_pass(self, request: ask.ReadPass, session: Session, holder: Holder) -> Steps[replies.PassRead]:
+        frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()
+        places = {text: runtime.site(text) for text in dict.fromkeys(request.sites)}
+        seen = {text: Seen(site=site, tap=runtime.resolve(site), room=room) for text, site in places.items()}
+        if request.logits:
+            require_answerable(len(frame.positions), runtime.description.vocab_size)
+        below = [one for one in seen.values() if queries.may_be_reached(one.tap, frame)]
+        if below:
+            yield from queries.as_it_went(runtime, session, frame, below)
+        logits_TV = None
+        if request.ahead or request.logits:
+            ahead = [one for one in seen.values() if one.value is None]
+            logits_TV = yield from queries.as_it_would_go_on(runtime, session, frame, ahead)
+        met = {text: one.value for text, one in seen.items() if one.value is not None}
+        return replies.PassRead(
+            stop=reports.standing(session),
+            sites=tuple(met),
+            values=tuple(handed_over(value) for value in met.values()),
+            logits=None if logits_TV is None or not request.logits else handed_over(logits_TV.float()),
+        )
+
+    @handles(ask.Compare)
+    def compare(self, request: ask.Compare, session: Session, holder: Holder) -> Steps[Compared]:
+        other = self._sessions.find(request.other)
+        queries.stopped_frame(other)
+        yield from brought(other, self._sessions, self._residency)
+        return compared((session, other), request.last)
 
 
 def _require_tellable(value: object, expression: str) -> None:
@@ -353,9 +368,6 @@ def last_logits(session: Session) -> Tensor:
     return session.logits_1V[0]
 
 
-# Read a stopped pass at many sites at once: in one rerun up to the stop, and one that finishes it on the side.
-
-
 @dataclass(slots=True, kw_only=True)
 class Seen:
     """Keeps what one site has in a pass, on the host, within the `room` of one answer."""
@@ -376,33 +388,6 @@ class Seen:
         self.value = part.to("cpu", copy=True)
 
 
-class PassRequests:
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    @handles(ask.ReadPass)
-    def read_pass(self, request: ask.ReadPass, session: Session, holder: Holder) -> Steps[PassRead]:
-        frame, runtime, room = _frame_read(session, request), self._runtime.of(session), Room()
-        places = {text: runtime.site(text) for text in dict.fromkeys(request.sites)}
-        seen = {text: Seen(site=site, tap=runtime.resolve(site), room=room) for text, site in places.items()}
-        if request.logits:
-            require_answerable(len(frame.positions), runtime.description.vocab_size)
-        below = [one for one in seen.values() if queries.may_be_reached(one.tap, frame)]
-        if below:
-            yield from queries.as_it_went(runtime, session, frame, below)
-        logits_TV = None
-        if request.ahead or request.logits:
-            ahead = [one for one in seen.values() if one.value is None]
-            logits_TV = yield from queries.as_it_would_go_on(runtime, session, frame, ahead)
-        met = {text: one.value for text, one in seen.items() if one.value is not None}
-        return PassRead(
-            stop=reports.standing(session),
-            sites=tuple(met),
-            values=tuple(handed_over(value) for value in met.values()),
-            logits=None if logits_TV is None or not request.logits else handed_over(logits_TV.float()),
-        )
-
-
 def _frame_read(session: Session, request: ask.ReadPass) -> Frame:
     """Return the frame of the stop with the value that the request puts there, which stays out of the session. Raises
     InvalidEdit."""
@@ -413,3 +398,101 @@ def _frame_read(session: Session, request: ask.ReadPass) -> Frame:
     history.require_editable(frame.tap)
     site, number = reports.site_of(session), len(session.edits) + 1
     return history.make(frame, Set(value=request.value), site, request.positions, number=number).frame
+
+
+def compared(both: tuple[Session, Session], last: int) -> Compared:
+    """Return how far the stopped values of two sessions are apart: of the heads or features that both have named, else
+    whole. UsageError where they stand at other sites."""
+    frames = [queries.stopped_frame(session) for session in both]
+    sites = [reports.site_of(session) for session in both]
+    if sites[0] != sites[1]:
+        sites = [site.whole() for site in sites]
+    if sites[0] != sites[1]:
+        names = [in_quotes(label(session.name)) for session in both]
+        raise UsageError(
+            f"Session {names[0]} stands at {sites[0]} and {names[1]} at {sites[1]}: values are compared at one site."
+        )
+    a, b = (_value(frame, sites[0]) for frame in frames)
+    rows_a, rows_b = frames[0].positions[-len(a) :], frames[1].positions[-len(b) :]
+    shared = range(max(rows_a.start, rows_b.start), min(rows_a.stop, rows_b.stop))
+    alike = bool(shared) and a.shape[1:] == b.shape[1:]
+    return Compared(
+        site=str(sites[0]),
+        stops=(reports.standing(both[0]), reports.standing(both[1])),
+        shapes=(tuple(a.shape), tuple(b.shape)),
+        dtypes=(dtype_name(a.dtype), dtype_name(b.dtype)),
+        apart=_numbered(apart(_at(shared, rows_a, a), _at(shared, rows_b, b), tuple(shared), last), sites[0])
+        if alike
+        else None,
+    )
+
+
+def _numbered(found: Apart, site: Site) -> Apart:
+    """Return the same with the largest difference at the head or feature as the model numbers it."""
+    largest = found.largest
+    if largest is None or site.selector is None:
+        return found
+    index = (site.selector[largest.index[0]], *largest.index[1:])
+    return msgspec.structs.replace(found, largest=msgspec.structs.replace(largest, index=index))
+
+
+def _value(frame: Frame, site: Site) -> Tensor:
+    assert frame.tap is not None
+    assert frame.raw is not None
+    return edits.take(frame.tap.read(frame.raw), None, site.selector)
+
+
+def _at(shared: range, positions: range, value: Tensor) -> Tensor:
+    """Return the rows of the shared positions."""
+    return value[positions.index(shared.start) :][: len(shared)]
+
+
+def apart(a: Tensor, b: Tensor, positions: tuple[int, ...], last: int) -> Apart:
+    """Return how far two values [T, ...] of one shape are apart; `positions` are those of their rows."""
+    differing = not_finite = 0
+    largest: LargestDifference | None = None
+    distances: list[float | None] = []
+    first = 0
+    for rows_a, rows_b in zip(chunks(a), chunks(b.to(a.device)), strict=True):
+        differ = (rows_a != rows_b) & ~(rows_a.isnan() & rows_b.isnan())
+        finite = rows_a.isfinite() & rows_b.isfinite()
+        differences = (rows_b - rows_a).abs().where(finite, 0.0)
+        differing += int(differ.sum())
+        not_finite += int((differ & ~finite).sum())
+        found = _largest(differences, rows_a, rows_b, positions[first:], a.shape[1:])
+        if found is not None and (largest is None or found.difference > largest.difference):
+            largest = found
+        distances += _distances(differences, rows_a.where(finite, 0.0))
+        first += len(rows_a)
+    return Apart(
+        positions=positions[-last:],
+        numbers=a.numel(),
+        differing=differing,
+        not_finite=not_finite,
+        largest=largest,
+        distances=tuple(distances[-last:]),
+    )
+
+
+def _largest(
+    differences: Tensor, a: Tensor, b: Tensor, positions: tuple[int, ...], inner: torch.Size
+) -> LargestDifference | None:
+    place = int(differences.argmax())
+    row, column = divmod(place, differences.shape[1])
+    difference = float(differences[row, column])
+    if difference == 0:
+        return None
+    index = [int(one) for one in torch.unravel_index(torch.tensor(column), inner)] if inner else []
+    return LargestDifference(
+        difference=difference,
+        position=positions[row],
+        index=tuple(index),
+        a=float(a[row, column]),
+        b=float(b[row, column]),
+    )
+
+
+def _distances(differences: Tensor, a: Tensor) -> list[float | None]:
+    """Return |b - a| / |a| of each row; None where |a| is zero."""
+    apart, sizes = (torch.linalg.vector_norm(rows, dim=1).tolist() for rows in (differences, a))
+    return [distance / size if size else None for distance, size in zip(apart, sizes, strict=True)]

@@ -1,44 +1,177 @@
 """The way in, for any thread: a request is posted to the engine's thread, or answered by a worker where it needs no
-session (the model's modules, its tokenizer, the checkpoints on file)."""
+session (the model's modules, its tokenizer, the checkpoints on file).
+
+Workers tokenize in threads, three lanes of them, so that a question about ten words never waits for a long text or for
+a chat template. Rust tokenizers run there and release the interpreter's lock. Python ones would hold it, and so do Rust
+ones when they hand over a long encoding (22 ms for a million tokens, on a 2-core Xeon): those texts go to a process.
+Chat templates always run in one of their own."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial
+from queue import SimpleQueue
+from typing import Final, Literal
 
 import msgspec
 
 from djinn_jupyter.engine.loop.lines import require_extents
-from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mailbox, QueuedRequest, TextRead
-from djinn_jupyter.engine.loop.tokenizing import PendingTokens, Tokenizing, prompt_text
-from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.loop.mailbox import Departure, Holder, PendingTokens, QueuedRequest, TextRead
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
+from djinn_jupyter.engine.model.loading.chat_template import ChatTemplate
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.session.session import RequestId
-from djinn_jupyter.engine.store.checkpoint_files import KeptCheckpoints
-from djinn_jupyter.engine.system.faults import Faults
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import DjinnError, EngineError, UsageError, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
-from djinn_jupyter.wire.replies import Cleared, Modules, Reply, Tokenized
+from djinn_jupyter.wire.replies import Cleared, Failed, Modules, Reply, Tokenized
+from djinn_jupyter.wire.requests import Run
+
+AT_ONCE_CHARACTERS: Final = 2_000  # less than a millisecond with a Rust tokenizer; the engine's thread may
+SHORT_CHARACTERS: Final = 50_000  # some 20 ms
+THREAD_CHARACTERS: Final = 500_000  # longer texts go to the process
+WAITING: Final = 64  # pieces of work a thread
+WAITING_CHATS: Final = 4096  # the rows of a batch
+Lane = Literal["short", "long", "chat"]
+
+
+class TextWorker:
+    """A thread that does pieces of work in order. A daemon: work that does not end keeps no process alive."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._do_all, name=name, daemon=True)
+        self._lock = threading.Lock()
+        self._most, self._closed = most, False
+        self.waiting = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Queue `work`. Raises EngineError where too much is queued already, and after `close`."""
+        with self._lock:
+            if self._closed:
+                raise EngineError("The engine has been stopped.")
+            if self.waiting >= self._most:
+                raise EngineError(f"{self._most} texts are waiting to be tokenized already; ask again in a moment.")
+            self.waiting += 1
+            if not self._thread.is_alive():
+                self._thread.start()
+        self._work.put(work)
+
+    def close(self) -> None:
+        """Cancel queued work."""
+        self._closed = True
+        self._work.put(lambda: None)
+
+    def _do_all(self) -> None:
+        while not self._closed:
+            self._work.get()()
+
+    def done(self) -> None:
+        with self._lock:
+            self.waiting -= 1
+
+
+class Tokenizing:
+    """A text has `most` tokens. `wake` is called, on the worker's thread, when a piece of work is done and its outcome
+    told; `failed` makes the reply to an error, and logs unforeseen ones."""
+
+    def __init__(
+        self,
+        texts: TokenText,
+        process: TokenizerProcess | None,
+        most: int,
+        wake: Callable[[], None],
+        failed: Callable[[Exception], Failed],
+    ) -> None:
+        self._texts, self._process, self.most, self._wake, self._failed = texts, process, most, wake, failed
+        self._template = ChatTemplate(texts.tokenizer)
+        waiting: dict[Lane, int] = {"short": WAITING, "long": WAITING, "chat": WAITING_CHATS}
+        self._workers = {lane: TextWorker(f"djinn-{lane}-texts", number) for lane, number in waiting.items()}
+
+    @property
+    def busy(self) -> bool:
+        return any(worker.waiting for worker in self._workers.values())
+
+    def submit(self, work: Callable[[], None], size: int = 0, *, chat: bool = False) -> None:
+        """Queue `work`, which tells its outcome itself and raises nothing; `size` in characters or tokens. Raises
+        EngineError where too much is queued already."""
+        worker = self._workers["chat" if chat else "short" if size <= SHORT_CHARACTERS else "long"]
+        worker.submit(lambda: self._do(work, worker))
+
+    def pending(self, request: Run, then: Callable[[], None]) -> PendingTokens | None:
+        """Begin to tokenize a chat or a long prompt; `then` is called when it is done. Return None for a prompt short
+        enough for the engine's thread. Raises the errors that are known beforehand."""
+        text = prompt_text(request)
+        if text is None or (request.extend and not text):
+            return None
+        if not request.chat and len(text) <= AT_ONCE_CHARACTERS:
+            return None
+        if not request.chat:  # a template may leave parts of it out
+            self._texts.require_room(text, self.most)
+        pending = PendingTokens()
+
+        def work() -> None:
+            if not pending.withdrawn:
+                pending.outcome = self._outcome(text, request.chat)
+                then()
+
+        self.submit(work, len(text), chat=request.chat)
+        return pending
+
+    def encode(self, text: str, chat: bool) -> list[int]:
+        """Encode as `TokenText.encode` does, in this thread or in the process; with `chat` as one user turn of the chat
+        template. Call on a worker's thread, or for a short text that is no chat."""
+        if chat:
+            text = self._template.render(text)
+        short = AT_ONCE_CHARACTERS if not self._texts.is_fast else THREAD_CHARACTERS
+        if self._process is None or self._texts.tokenizer is None or len(text) <= short:
+            return self._texts.encode(text, chat, self.most)
+        self._texts.require_room(text, self.most)
+        return self._process.encode(text, chat, self.most)
+
+    def close(self) -> None:
+        """Cancel queued work; a text in a process is broken off, and one in a thread is left behind."""
+        for worker in self._workers.values():
+            worker.close()
+        self._template.close()
+        if self._process is not None:
+            self._process.close()
+
+    def _outcome(self, text: str, chat: bool) -> list[int] | DjinnError:
+        try:
+            return self.encode(text, chat)
+        except Exception as error:  # noqa: BLE001  the request's edge
+            failed = self._failed(error)
+            return from_code(failed.code, failed.message)
+
+    def _do(self, work: Callable[[], None], worker: TextWorker) -> None:
+        try:
+            work()
+        finally:
+            worker.done()
+            self._wake()
+
+
+def prompt_text(request: Run) -> str | None:
+    """Return the text to tokenize before the request can be worked on. Raises UsageError where it has tokens too."""
+    if request.text is not None and request.tokens is not None:
+        raise UsageError("A run takes text or token ids, not both.")
+    return request.text
+
 
 StatelessRequest = ask.ListModules | ask.Tokenize | ask.Detokenize | ask.ListCheckpoints | ask.DropCheckpoint
 
 
-class Intake:
+class Intake(BuiltOfParts):
     """`extents` are how long lists may be by what bounds them. A worker's thread answers while the engine's computes,
     so nothing here touches a session, a slab or the accounting."""
 
-    def __init__(
-        self,
-        mailbox: Mailbox,
-        runtime: Runtime,
-        tokenizing: Tokenizing,
-        checkpoints: KeptCheckpoints,
-        faults: Faults,
-        extents: Mapping[str, int],
-    ) -> None:
-        self._mailbox, self._faults, self._extents = mailbox, faults, extents
-        self._tokenizer, self._description = runtime.tokenizer, runtime.description
-        self._modules = runtime.forward.anatomy.modules
-        self._tokenizing, self._checkpoints = tokenizing, checkpoints
+    def __init__(self, parts: EngineParts, tokenizing: Tokenizing, extents: Mapping[str, int]) -> None:
+        super().__init__(parts)
+        self._tokenizing, self._extents = tokenizing, extents
+        self._tokenizer, self._description = parts.runtime.tokenizer, parts.runtime.description
 
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
         """Take a request of this process, checked as if it had come over the wire."""
@@ -61,7 +194,11 @@ class Intake:
             if isinstance(request, StatelessRequest):
                 self._answer_elsewhere(request, holder.person, reply)
                 return
-            tokens = self._begin_tokens(request) if isinstance(request, ask.Run) else None
+            tokens = None
+            if isinstance(request, ask.Run):
+                tokens = self._tokenizing.pending(
+                    request, partial(self._mailbox.post, TextRead(session=request.session))
+                )
         except Exception as error:  # noqa: BLE001  the request's edge
             reply(self._faults.reply_to(error))
         else:
@@ -72,12 +209,6 @@ class Intake:
     def depart(self, holder: Holder) -> None:
         """Post that the holder has gone; its sessions stay, detached."""
         self._mailbox.post(Departure(holder=holder))
-
-    def _begin_tokens(self, request: ask.Run) -> PendingTokens | None:
-        def post() -> None:
-            self._mailbox.post(TextRead(session=request.session))
-
-        return self._tokenizing.pending(request, post)
 
     def _answer_elsewhere(self, request: StatelessRequest, person: str | None, reply: Callable[[Reply], None]) -> None:
         """Have a worker make the reply to a person and pass it to `reply`. Raises errors that are known at once."""
@@ -121,16 +252,16 @@ class Intake:
     def _answer(self, request: StatelessRequest, person: str | None) -> Reply:
         match request:
             case ask.ListModules():
-                return Modules(modules=self._modules)
+                return Modules(modules=self._forward.anatomy.modules)
             case ask.Tokenize(text=text, chat=chat):
                 return self._tokenized(self._tokenizing.encode(text, chat))
             case ask.Detokenize(tokens=tokens):
                 _require_known(tokens, self._description.vocab_size)
                 return self._tokenized(list(tokens))
             case ask.ListCheckpoints():
-                return self._checkpoints.list(person)
+                return self._persistence.checkpoints.list(person)
             case ask.DropCheckpoint(name=name):
-                self._checkpoints.drop(name)
+                self._persistence.checkpoints.drop(name)
                 return Cleared(count=1)
 
     def _tokenized(self, tokens: list[int]) -> Tokenized:

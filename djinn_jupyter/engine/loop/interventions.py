@@ -1,4 +1,5 @@
-"""From a request to a steering rule of this model: everything that can be wrong with it is refused here."""
+"""Breakpoints, edits, steering rules and watches: set, turned off and on again, and cleared. All that can be wrong with
+one is refused here."""
 
 from __future__ import annotations
 
@@ -13,22 +14,19 @@ from torch import Tensor
 from djinn_jupyter.engine.loop.dispatch import handles
 from djinn_jupyter.engine.loop.lines import require_few_standing
 from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.loop.parts import BuiltOfParts
 from djinn_jupyter.engine.loop.sessions import brought
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import conditions, edits
-from djinn_jupyter.engine.passes import edits as edit_kinds
-from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Watch, unit_of
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Rule, Watch, check_rule, unit_of
 from djinn_jupyter.engine.passes.conditions import Condition
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import Guard
-from djinn_jupyter.engine.passes.steering import Rule, check_rule
-from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.reports import note_of
 from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.store.load import recompute
 from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UnknownBreakpoint, UnknownRule, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -43,7 +41,11 @@ from djinn_jupyter.wire.texts import in_quotes, shown
 def made_rule(runtime: Runtime, request: ask.Steer, number: int) -> Rule:
     """Return the rule that the request asks for. Raises InvalidEdit, InvalidCondition and UnknownSite."""
     every = parse_every_layer(request.site)
-    sites, taps = _here(runtime, runtime.site(request.site)) if every is None else _everywhere(runtime, every)
+    if every is None:
+        sites: tuple[Site, ...] = (runtime.site(request.site),)
+        taps: tuple[Tap, ...] = (runtime.resolve(sites[0]),)
+    else:
+        sites, taps = _everywhere(runtime, every)
     if isinstance(request.edit, PatchFrom):
         raise InvalidEdit(
             "patch_from takes the value of one stop; a rule holds for many passes. Use set with the array and its "
@@ -65,10 +67,6 @@ def made_rule(runtime: Runtime, request: ask.Steer, number: int) -> Rule:
         words=request.words,
         note=None if guard is None else note_of(runtime.tokenizer, sorted(guard.condition.tokens)),
     )
-
-
-def _here(runtime: Runtime, site: Site) -> tuple[tuple[Site, ...], tuple[Tap, ...]]:
-    return (site,), (runtime.resolve(site),)
 
 
 def _everywhere(runtime: Runtime, first: Site) -> tuple[tuple[Site, ...], tuple[Tap, ...]]:
@@ -123,14 +121,7 @@ def require_known_tokens(runtime: Runtime, condition: conditions.Condition) -> N
             raise InvalidCondition(f"There is no token {number}: there are {runtime.description.vocab_size} ids.")
 
 
-# Breakpoints, edits, steering rules and watches: set, turned off and on again, and cleared.
-
-
-class BreakpointRequests:
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._tokenizer = runtime.tokenizer
-
+class InterventionRequests(BuiltOfParts):
     @handles(ask.SetBreakpoint)
     def set_breakpoint(self, request: ask.SetBreakpoint, session: Session, holder: Holder) -> BreakpointSet:
         """Set a breakpoint. The same site and condition twice is one; setting it again enables it."""
@@ -156,9 +147,9 @@ class BreakpointRequests:
             tap=tap,
             condition=condition,
             once=once,
-            text_of=self._tokenizer.text_of,
-            id_of=self._tokenizer.token_id,
-            note=None if condition is None else note_of(self._tokenizer, sorted(condition.tokens)),
+            text_of=self._runtime.tokenizer.text_of,
+            id_of=self._runtime.tokenizer.token_id,
+            note=None if condition is None else note_of(self._runtime.tokenizer, sorted(condition.tokens)),
         )
         session.set_breakpoint(made)
         return made
@@ -194,11 +185,6 @@ class BreakpointRequests:
             raise UnknownBreakpoint(f"There is no breakpoint at {site}; there are {_numbers(session)}.")
         return at[site]
 
-
-class EditRequests:
-    def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
-        self._sessions, self._runtime, self._residency = sessions, runtime, residency
-
     @handles(ask.ApplyEdit)
     def apply_edit(self, request: ask.ApplyEdit, session: Session, holder: Holder) -> Steps[Edited]:
         frame = queries.stopped_frame(session)
@@ -224,7 +210,7 @@ class EditRequests:
             words=request.words,
         )
         session.set_edits(made.frame, [*session.edits, made.noted])
-        words = request.words or edit_kinds.spell(request.edit)
+        words = request.words or edits.spell(request.edit)
         return _edited(_tell_edited(self._runtime, session), site, words, made)
 
     def _patch(
@@ -285,13 +271,6 @@ class EditRequests:
         self._residency.accounted(session)
         _tell_edited(self._runtime, session)
         return reports.paused(self._runtime, session)
-
-
-class RuleRequests:
-    """Steering rules and watches."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
 
     @handles(ask.Steer)
     def steer(self, request: ask.Steer, session: Session, holder: Holder) -> Steered:

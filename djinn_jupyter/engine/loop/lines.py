@@ -1,4 +1,5 @@
-"""The lines of tokens that requests give or name, checked before anything is run. Knows no kind of request."""
+"""Bounds of requests, checked before anything is run: the lines of tokens that they give or name, the lengths of their
+lists, and the size that one answer may have. Knows no kind of request."""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ import msgspec
 import torch
 from msgspec import inspect
 
-from djinn_jupyter.engine.loop.tokenizing import limit
-from djinn_jupyter.engine.passes.steering import Rule
-from djinn_jupyter.engine.session.influences import has_edits
+from djinn_jupyter.engine.passes.breakpoints import Rule
+from djinn_jupyter.engine.session.reports import has_edits
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
@@ -21,6 +21,11 @@ from djinn_jupyter.wire.base import BOUNDED_BY, MOST_TOKENS
 from djinn_jupyter.wire.codec import MAX_FRAMES
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.texts import in_quotes
+
+
+def limit(context: int | None) -> int:
+    """Return the most tokens that a text may have."""
+    return MOST_TOKENS if context is None else min(context, MOST_TOKENS)
 
 
 def require_fit(model: ModelDescription, tokens: Sequence[int], line: str, *, or_else: str = "") -> None:
@@ -144,8 +149,6 @@ def _parts(shape: Any) -> Iterator[Any]:
     else:
         yield shape
 
-
-# The size that one answer may have: it lies whole in main memory, here and there.
 
 ANSWERED_LOGITS: Final = 2 * 2**30  # bytes in fp32 of one answer
 ANSWERED_VALUES: Final = 4 * 2**30  # bytes as computed

@@ -1,19 +1,68 @@
-"""Turns between people, and then between the jobs of one: round robin at both. Knows no layers.
+"""Jobs, a slice each, in turns between people and then between the jobs of one: round robin at both. Knows no layers.
+
+A job is a generator that yields between two layers or two tokens: when mail has come, or it is another job's turn.
+Running sessions alternate by decode steps; a prefill yields at every layer and never holds them up.
 
 A person's `turns` count those had since the rotation began; the turn is one's who has the fewest of those that are
 ready, first come first. One who comes, or whose jobs have all waited, begins where the others are: an absence saves up
-no turns, and to go and come back gains none.
-"""
+no turns, and to go and come back gains none."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from djinn_jupyter.engine.loop.mailbox import Mailbox
-from djinn_jupyter.engine.session.jobs import Job
+from djinn_jupyter.engine.loop.mailbox import Mailbox, QueuedRequest
+from djinn_jupyter.engine.session.residence import Blocked, JobKind, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.device import PrefillThrottle
+from djinn_jupyter.engine.system.log import LoggedRequest
+from djinn_jupyter.wire.base import ReplyBase, person_of
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """Work for one session that ends in the reply to `for_request`. A `run` moves the session, a `look` leaves it as it
+    is. `blocked` is what its steps yielded last: None, or a function that is True while the job must wait.
+    Without a request the job is done for the requests queued for the session."""
+
+    kind: JobKind
+    session: Session
+    steps: Steps[ReplyBase] | Pieces
+    for_request: QueuedRequest | None
+    blocked: Blocked | None = None
+
+    def advance(self) -> None:
+        """Do the next step. Raises StopIteration with the reply at the end."""
+        self.blocked = next(self.steps)
+
+    @property
+    def person(self) -> str:
+        """The user whose turn its slices are: the one who asked, else its session's owner."""
+        return self.session.owner if self.for_request is None else self.for_request.holder.user
+
+    @property
+    def asker(self) -> str | None:
+        """The person whose key asked for it, else the one whose session it is; None for the engine's own user."""
+        return person_of(self.session.name) if self.for_request is None else self.for_request.holder.person
+
+    @property
+    def logged_as(self) -> LoggedRequest | None:
+        """The request that it is done for, as the log knows it."""
+        return None if self.for_request is None else self.for_request.logged_as
+
+    @property
+    def waits(self) -> bool:
+        return self.blocked is not None and self.blocked()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Underway:
+    """The result of a verb whose steps are for a session that is not, or not yet, in the engine's table."""
+
+    session: Session
+    steps: Steps[ReplyBase]
 
 
 class FairTurns:
@@ -85,13 +134,11 @@ class FairTurns:
         self._turns[person] = max(self._turns.get(person, 0), self._now)
 
 
-# The rotation when layers stream: running sessions meet at every layer, so that it is fetched once for all. The layers
-# are fetched in a cycle. A run gets its turn when the cycle is at its next layer, also in the midst of a pass; a run
-# that begins waits until the cycle comes to the first layer, and is in step from there on.
-
-
 class Lockstep:
-    """`at` is the layer of the last run that was chosen."""
+    """The rotation when layers stream: running sessions meet at every layer, so that it is fetched once for all. The
+    layers are fetched in a cycle, and `at` is the layer of the last run that was chosen. A run gets its turn when the
+    cycle is at its next layer, also in the midst of a pass; a run that begins waits until the cycle comes to the first
+    layer, and is in step from there on."""
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
@@ -107,18 +154,9 @@ class Lockstep:
         self.at = self._next_layer(chosen)
         return chosen
 
-    def steps_aside(self, job: Job, running: int) -> bool:
-        """True where this job yields after every layer: a run among several, whose frame holds its place."""
-        return job.kind == "run" and running > 1 and job.session.frame is not None
-
     def _next_layer(self, job: Job) -> int:
         frame = job.session.frame
         return 0 if frame is None else frame.boundary % self._layers
-
-
-# The rotation of jobs, a slice each. A job is a generator that yields between two layers or two tokens: when mail has
-# come, or it is another job's turn. Running sessions alternate by decode steps; a prefill yields at every layer and
-# never holds them up. People have equal turns, however many sessions each of them runs.
 
 
 class Scheduler:
@@ -170,7 +208,8 @@ class Scheduler:
     def begin_slice(self, job: Job) -> None:
         """Prepare for a slice of the job: prefills yield to other jobs after each layer, and so do runs in lockstep."""
         self._at_turn, frame = job, job.session.frame
-        self._in_step = self.lockstep is not None and self.lockstep.steps_aside(job, self.running)
+        is_run_amid_its_pass = job.kind == "run" and frame is not None
+        self._in_step = self.lockstep is not None and is_run_amid_its_pass and self.running > 1
         self._prefilling = job.for_request is None or (frame is not None and len(frame.tokens) > 1)
 
     def end_slice(self) -> None:

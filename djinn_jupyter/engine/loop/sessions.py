@@ -1,68 +1,77 @@
-"""Open, describe, detach, close and fork sessions."""
+"""Open, describe, fork and close sessions; save and restore them; move them off the device and back; and read the
+weights, which are of none."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
-from djinn_jupyter.engine.loop.dispatch import handles
-from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
+import msgspec
+from torch import Tensor
+
+from djinn_jupyter.engine.loop.dispatch import SessionLifecycle, handles
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.passes.steering import Rule
+from djinn_jupyter.engine.loop.owners import Owners
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
+from djinn_jupyter.engine.loop.scheduler import Underway
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.rows import Rows, put_rows, take_rows
+from djinn_jupyter.engine.passes.breakpoints import Rule
+from djinn_jupyter.engine.passes.forward import device_memory_for
+from djinn_jupyter.engine.passes.weight_reader import WeightReader
 from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session import reports, table
 from djinn_jupyter.engine.session.generation import GenerationCopies
 from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.engine.session.queries import edit_cached
-from djinn_jupyter.engine.session.residence import Pieces
-from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.table import SessionTable, whose
-from djinn_jupyter.engine.store.persistence import Persistence
-from djinn_jupyter.errors import IllegalMove, SessionHeld, UnknownSession, UsageError
-from djinn_jupyter.settings import SettledOptions
+from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
+from djinn_jupyter.engine.session.session import Session, parts_within
+from djinn_jupyter.engine.store import checkpoint_files, dump, load
+from djinn_jupyter.engine.store.checkpoint_files import FoundCheckpoint, UntilDone
+from djinn_jupyter.engine.store.image import SessionImage
+from djinn_jupyter.engine.store.records import values_of
+from djinn_jupyter.engine.system.arrays import to_array
+from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SessionHeld, UnknownSession, UsageError
+from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Edit, dosed
-from djinn_jupyter.wire.nouns import Origin
-from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened
+from djinn_jupyter.wire.nouns import CheckpointDescription, Origin, StopDescription, Transfer
+from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.texts import NOTEBOOK, in_quotes, label, require_showable, told_apart
+from djinn_jupyter.wire.weights import parse_weight
 
 
-class SessionRequests:
-    def __init__(
-        self,
-        sessions: SessionTable,
-        life: SessionLifecycle,
-        runtime: Runtime,
-        residency: Residency,
-        options: SettledOptions,
-        persistence: Persistence,
-    ) -> None:
-        self._sessions, self._life, self._runtime = sessions, life, runtime
-        self._residency, self._options, self._persistence = residency, options, persistence
+class SessionRequests(BuiltOfParts):
+    def __init__(self, parts: EngineParts, life: SessionLifecycle) -> None:
+        super().__init__(parts)
+        self._life = life
 
     @handles(ask.Open)
-    def open_(self, request: ask.Open, holder: Holder) -> Opened:
+    def open_(self, request: ask.Open, holder: Holder) -> replies.Opened:
         session = self._sessions.get(request.session)
         if session is None:
             require_name(request.session, self._sessions)
-            session = self._empty(
-                request.session, holder.user, holder.name, holder.notebook, temporary=request.temporary
+            session = _empty(
+                self._parts, request.session, holder.user, holder.name, holder.notebook, temporary=request.temporary
             )
-            described = reports.describe(self._life.begin(session))
-            return Opened(session=described, created=True, note=self._left_out(request.session))
+            self._life.begin(session)
+            note = self._left_out(request.session)
+            return replies.Opened(session=reports.describe(session), created=True, note=note)
         held = session.holder not in (None, holder.name) and not self._residency.holder_has_gone(session)
         if held and not (request.join or (request.fresh and request.force)):
             shown = told_apart(self._sessions)[session.name]
             raise SessionHeld(
-                f"Session {in_quotes(shown)} {whose(session)}; to enter it all the same, add --join "
+                f"Session {in_quotes(shown)} {table.whose(session)}; to enter it all the same, add --join "
                 f"(%djinn_use {shown} --join, or %djinn_load; in Python join=True), or use another name."
             )
         if request.fresh:
             session = self._forget(session)
         if not held:
             session.attach(holder.name, holder.notebook)
-        return Opened(session=reports.describe(session), created=False)
+        return replies.Opened(session=reports.describe(session), created=False)
 
     def _left_out(self, session: str) -> str | None:
         why = self._persistence.left_out(session)
@@ -71,37 +80,23 @@ class SessionRequests:
             f"{why} It comes back with an engine that it fits; the log (%djinn_log, `djinn log`) names the file."
         )
 
-    def _empty(self, name: str, owner: str, holder: str | None, notebook: str | None, *, temporary: bool) -> Session:
-        return Session(
-            name=name,
-            owner=owner,
-            holder=holder,
-            holder_notebook=notebook,
-            temporary=temporary,
-            cache=self._runtime.space.new_cache(),
-            history=History(kept=self._options.stops_kept),
-        )
-
     def _forget(self, session: Session) -> Session:
         """Replace a session by a new one of the same name, and return that; refused while it runs."""
         if session.state == "running":
             raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it before it is made fresh.")
-        fresh = self._empty(
-            session.name, session.owner, session.holder, session.holder_notebook, temporary=session.temporary
-        )
-        fresh.shares.take_over(session.shares.by_person)
-        fresh.answered.take_over(iter(session.answered), session.answered.let_go)
-        self._life.end(session)
-        return self._life.begin(fresh)
+        where = session.holder, session.holder_notebook
+        fresh = _empty(self._parts, session.name, session.owner, *where, temporary=session.temporary)
+        self._life.replace(session, fresh)
+        return fresh
 
     @handles(ask.Describe)
-    def describe(self, request: ask.Describe, session: Session, holder: Holder) -> Described:
-        return Described(session=reports.describe(session))
+    def describe(self, request: ask.Describe, session: Session, holder: Holder) -> replies.Described:
+        return replies.Described(session=reports.describe(session))
 
     @handles(ask.SetAttention)
-    def set_attention(self, request: ask.SetAttention, session: Session, holder: Holder) -> Described:
+    def set_attention(self, request: ask.SetAttention, session: Session, holder: Holder) -> replies.Described:
         """Choose how a session that holds nothing yet computes attention; its points are those of that attention."""
-        session, own = session, self._runtime.forward.attention
+        session, own = session, self._forward.attention
         if request.attention != (session.attention or own):
             if session.tokens or session.breakpoints or session.rules or session.watches:
                 raise IllegalMove(
@@ -113,22 +108,22 @@ class SessionRequests:
                     f"This engine computes {own} attention, and sessions of it that or eager; load the model with "
                     f"--attention {request.attention}."
                 )
-            self._runtime.forward.attending(request.attention)
+            self._forward.attending(request.attention)
             session.compute_with(None if request.attention == own else request.attention, session.adapter)
-        return Described(session=reports.describe(session))
+        return replies.Described(session=reports.describe(session))
 
     @handles(ask.Detach)
-    def detach(self, request: ask.Detach, session: Session, holder: Holder) -> Detached:
+    def detach(self, request: ask.Detach, session: Session, holder: Holder) -> replies.Detached:
         if session.holder == holder.name:
             session.detach()
-        return Detached()
+        return replies.Detached()
 
     @handles(ask.Close)
-    def close(self, request: ask.Close, session: Session, holder: Holder) -> Closed:
-        return Closed(pages_freed=self._life.close(session))
+    def close(self, request: ask.Close, session: Session, holder: Holder) -> replies.Closed:
+        return replies.Closed(pages_freed=self._life.close(session))
 
     @handles(ask.Fork)
-    def fork(self, request: ask.Fork, session: Session, holder: Holder) -> Opened:
+    def fork(self, request: ask.Fork, session: Session, holder: Holder) -> replies.Opened:
         parent = session
         require_showable(request.name, "The name of a session")
         _require_free(request.name, self._sessions)
@@ -169,7 +164,7 @@ class SessionRequests:
             self._edit_cached(parent, child, request, request.edit)
         self._life.begin(child)
         self._residency.accounted(child)
-        return Opened(session=reports.describe(child), created=True)
+        return replies.Opened(session=reports.describe(child), created=True)
 
     def _edit_cached(self, parent: Session, child: Session, request: ask.Fork, edit: Edit) -> None:
         """Edit committed keys or values of a fork that is not there yet; it begins at this place."""
@@ -182,6 +177,90 @@ class SessionRequests:
             child.cache.free()
             raise
         child.history.keep_present(f"Those are stops of {in_quotes(label(parent.name))}, before the edit of this fork.")
+
+    @handles(ask.SwapOut)
+    def swap_out(self, request: ask.SwapOut, session: Session, holder: Holder) -> Steps[replies.Swapped]:
+        self._residency.require_tier(request.tier)
+        self._residency.owner_budgets.require_place(session, request.tier)
+        if session.state == "running":
+            raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it before it leaves the device.")
+        yield from self._residency.settled(session)
+        before = session.residence.last_transfer
+        self._residency.swap_out(session, request.tier)
+        yield from self._residency.settled(session)
+        return _swapped(session, before)
+
+    @handles(ask.SwapIn)
+    def swap_in(self, request: ask.SwapIn, session: Session, holder: Holder) -> Steps[replies.Swapped]:
+        before = session.residence.last_transfer
+        if session.residence.present:
+            return replies.Swapped(session=reports.describe(session), transfer=None)
+        self._residency.swap_in(session)
+        yield from self._residency.settled(session)
+        return _swapped(session, before)
+
+    @handles(ask.Rest)
+    def rest(self, request: ask.Rest, session: Session, holder: Holder) -> replies.Described:
+        self._residency.announce_rest(session, request.expected_seconds)
+        return replies.Described(session=reports.describe(session))
+
+    @handles(ask.Note)
+    def note(self, request: ask.Note, session: Session, holder: Holder) -> replies.Noted:
+        """Note what a notebook does. Any client may say so: its kernel, or the server that its window belongs to."""
+        if request.activity == "in_use":
+            self._use(session, holder)
+        self._residency.note(session, request.activity)
+        return replies.Noted()
+
+    def _use(self, session: Session, holder: Holder) -> None:
+        """Make this session, of all sessions, the one that the holder's magics act on."""
+        for other in self._sessions.values():
+            if other.used_by == holder.name:
+                other.use(None)
+                self._sessions.touch(other.name)
+        session.use(holder.name)
+
+    @handles(ask.ReadTree)
+    def read_tree(self, request: ask.ReadTree, holder: Holder) -> replies.Tree:
+        most = max(1, STOPS_TOLD // max(1, len(self._sessions)))
+        return replies.Tree(branches=tuple(self._branch(session, most) for session in self._sessions.values()))
+
+    def _branch(self, session: Session, most: int) -> Branch:
+        """Return a session's branch with `most` of its stops: the last ones, or those from where it stands on."""
+        here = session.history.present
+        first = max(0, len(session.history.stops) - most)
+        first = first if here is None else min(first, here)
+        return Branch(
+            session=session.name,
+            state=session.state,
+            stops=tuple(_stops(session, first, most)),
+            present=None if here is None else here - first,
+            tokens=len(session.tokens),
+            text=self._runtime.tokenizer.decode(session.tokens[-TOKENS_TOLD:]),
+            forked_from=session.forked_from,
+            stop=session.standing,
+            dropped=session.history.dropped + first,
+        )
+
+
+def _empty(
+    parts: EngineParts,
+    name: str,
+    owner: str,
+    holder: str | None,
+    notebook: str | None = None,
+    *,
+    temporary: bool = False,
+) -> Session:
+    return Session(
+        name=name,
+        owner=owner,
+        holder=holder,
+        holder_notebook=notebook,
+        temporary=temporary,
+        cache=parts.runtime.space.new_cache(),
+        history=History(kept=parts.config.stops_kept),
+    )
 
 
 def _require_draws(parent: Session) -> None:
@@ -225,13 +304,245 @@ def _origin(parent: Session) -> Origin:
     return Origin(session=parent.name, stop=None if last is None else last.number, tokens=len(parent.tokens))
 
 
-# Another session that a request reads beside its own.
-
-
-def brought(session: Session, sessions: SessionTable, residency: Residency) -> Pieces:
+def brought(session: Session, sessions: table.SessionTable, residency: Residency) -> Pieces:
     """Yield steps until the session's bytes are on the device. Raises the error that prevents it."""
     if not session.residence.present:
         residency.need(session)
         yield from residency.settled(session)
     if sessions.get(session.name) is not session or not session.residence.present:
         raise session.residence.error or UnknownSession(f"Session {in_quotes(session.name)} was closed meanwhile.")
+
+
+TakingRows = Generator[None, None, tuple[Rows, ...]]
+
+
+class WholeImages(BuiltOfParts):
+    """Whole images of sessions, with their rows and states, and sessions made of such images. Knows no files."""
+
+    def rows(self, session: Session) -> TakingRows:
+        """Take the rows of a session step by step, those of a stopped pass too."""
+        end = session.cache.length if session.frame is None else session.frame.committed + len(session.frame.tokens)
+        return take_rows(session.cache, end)
+
+    @contextmanager
+    def image(self, session: Session, rows: Sequence[Rows]) -> Iterator[SessionImage]:
+        """Yield the image of a session, whose tensors stay where they are meanwhile."""
+        groups = zip(self._forward.geometry.groups, rows, strict=True)
+        image = dump.dump_session(session, tuple(dump.group_rows(group, taken) for group, taken in groups))
+        with self._residency.pinned((*table.own_tensors(session), *table.past_tensors(session))):
+            yield dump.with_values(
+                image,
+                self._storage_table.is_away,
+                lambda tensor: values_of(self._storage_table, tensor).clone(),
+            )
+
+    def describe(self, name: str, image: SessionImage) -> CheckpointDescription:
+        """Return the list entry of a file that is about to have the image."""
+        model = self._runtime.description
+        return checkpoint_files.describe(name, image, model.name, model.dtype)
+
+    def empty(self, name: str, holder: Holder) -> Session:
+        """Return a session whose work is to be made of an image."""
+        return _empty(self._parts, name, holder.user, holder.name)
+
+    def placed(
+        self, image: SessionImage, source: str, name: str, holder: Holder, waits: Session
+    ) -> Generator[Blocked | None, None, Session]:
+        """Return a session like the image, with its rows and states, not yet in the table. `source` names the file in a
+        refusal; `waits` is the session whose job this is. Raises SlabFull where no room can be made, and OverQuota
+        where the person may not have so much."""
+        need = _bytes_at_once(image)
+        yield from self._residency.set_aside(waits, need, of_owner_budget=need)
+        session = load.load_session(
+            self._runtime,
+            image,
+            name=name,
+            owner=holder.user,
+            holder=holder.name,
+            stops_kept=self._parts.config.stops_kept,
+        )
+        try:
+            self._residency.note_tensors(table.own_tensors(session))
+            self._residency.put_back()
+            rows = load.rows_of(self._runtime, image)
+            yield from self._put(session.cache, rows, image.committed, waits)
+            session.cache.restore_all(load.states_of(self._runtime, image.states or {}))
+            self._residency.note_tensors(
+                (*table.tensors_of_states(session.cache.live_states()), *table.past_tensors(session))
+            )
+        except checkpoint_files.CRAFTED as error:
+            session.cache.free()
+            raise CheckpointRefused(f"{source} is refused. What it holds does not fit this engine: {error}.") from error
+        except BaseException:
+            session.cache.free()
+            raise
+        return session
+
+    def _put(
+        self, cache: PagedCache, rows: Sequence[Rows], length: int, waits: Session
+    ) -> Generator[Blocked | None, None, None]:
+        """Put rows into pages, once there is room for them."""
+        need = bytes_of(rows)
+
+        def begun() -> Generator[None, None, None]:
+            steps = put_rows(cache, rows, length)
+            next(steps, None)
+            return steps
+
+        yield from (yield from self._residency.with_room(waits, lambda: need, begun, of_owner_budget=lambda: need))
+
+
+def _bytes_at_once(image: SessionImage) -> int:
+    """Return the bytes that an image takes on the device at once, but for the ends of pages: older stops may leave."""
+    present = () if image.frame is None else image.frames[image.frame : image.frame + 1]
+    kept = parts_within((*present, image.logits, image.states, image.rows), Tensor)
+    return sum({id(tensor): tensor.nbytes for tensor in kept}.values())
+
+
+def bytes_of(rows: Sequence[Rows]) -> int:
+    return sum(tensor.nbytes for group in rows for pair in group.runs for tensor in pair)
+
+
+class CheckpointRequests(BuiltOfParts):
+    """Save sessions to checkpoint files and restore them. The engine's thread gathers and places values; `until_done`
+    makes the steps that wait for file work."""
+
+    def __init__(
+        self, parts: EngineParts, life: SessionLifecycle, owners: Owners, images: WholeImages, until_done: UntilDone
+    ) -> None:
+        super().__init__(parts)
+        self._life, self._owners, self._images, self._until_done = life, owners, images, until_done
+
+    @handles(ask.SaveCheckpoint)
+    def save_checkpoint(
+        self, request: ask.SaveCheckpoint, session: Session, holder: Holder
+    ) -> Steps[replies.CheckpointSaved]:
+        folder = self._persistence.checkpoints
+        folder.file_of(request.name)
+        if not request.replace:
+            folder.require_free(request.name)
+        rows = yield from self._images.rows(session)
+        self._require_disk(session, rows, request, holder)
+        with self._images.image(session, rows) as image:
+            described = self._images.describe(request.name, image)
+            saved, where = yield from self._write(request, image, described)
+        return replies.CheckpointSaved(checkpoint=saved, path=where)
+
+    def _require_disk(
+        self, session: Session, rows: Sequence[Rows], request: ask.SaveCheckpoint, holder: Holder
+    ) -> None:
+        """Raise OverQuota where the file would be more than the person who asks may have on disk."""
+        if holder.person is None:
+            return
+        beside = sum(storage.nbytes for storage in table.all_storages_of(session, self._storage_table))
+        there = self._persistence.checkpoints.size_of(request.name)
+        self._residency.owner_budgets.require_less(holder.person, more_on_disk=max(0, bytes_of(rows) + beside - there))
+
+    def _write(
+        self, request: ask.SaveCheckpoint, image: SessionImage, told: CheckpointDescription
+    ) -> Generator[Blocked | None, None, tuple[CheckpointDescription, str]]:
+        folder, abandoned = self._persistence.checkpoints, threading.Event()
+        write = self._persistence.file_worker.start(
+            lambda: folder.save(request.name, image, told, replace=request.replace, abandoned=abandoned)
+        )
+        try:
+            saved: tuple[CheckpointDescription, str] = yield from self._until_done(write)
+            return saved
+        finally:
+            abandoned.set()
+
+    @handles(ask.RestoreCheckpoint)
+    def restore_checkpoint(self, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
+        """Restore a session, which joins the engine's when all of it is there; until then nothing is changed."""
+        self._check_place(request)
+        empty = self._images.empty(request.session, holder)
+        return Underway(session=empty, steps=self._restore(request, holder, empty))
+
+    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, waits: Session) -> Steps[replies.Opened]:
+        folder, worker = self._persistence.checkpoints, self._persistence.file_worker
+        found: FoundCheckpoint = yield from self._until_done(worker.start(lambda: folder.found(request.name)))
+        kept = yield from self._until_done(worker.start(found.read))
+        session = yield from self._images.placed(kept.image, found.where, request.session, holder, waits)
+        try:
+            self._owners.require_own(request, holder)  # again: another may have opened it while the file was read
+            self._check_place(request)
+        except BaseException:
+            session.cache.free()
+            raise
+        session.attach(holder.name, holder.notebook)
+        before = self._sessions.get(request.session)
+        if before is None:
+            self._life.begin(session)
+        else:
+            self._life.replace(before, session)
+        return replies.Opened(session=reports.describe(session), created=True)
+
+    def _check_place(self, request: ask.RestoreCheckpoint) -> None:
+        """Raise the error for which no session of that name may be opened or replaced now."""
+        there = self._sessions.get(request.session)
+        if there is None:
+            return require_name(request.session, self._sessions)
+        if not request.replace:
+            raise UsageError(
+                f"There is a session {in_quotes(there.name)} already; restore under another name, or replace "
+                "it (--replace)."
+            )
+        if there.work == "run":
+            raise IllegalMove(f"Session {in_quotes(there.name)} is running; pause it before it is replaced.")
+
+    @handles(ask.AcceptRecomputed)
+    def accept_recomputed(self, request: ask.AcceptRecomputed, session: Session, holder: Holder) -> replies.Described:
+        if session.exactness == "recomputed":
+            session.count_as("exact")
+        return replies.Described(session=reports.describe(session))
+
+
+def _swapped(session: Session, before: Transfer | None) -> replies.Swapped:
+    if session.residence.error is not None:
+        raise session.residence.error
+    transfer = session.residence.last_transfer
+    return replies.Swapped(session=reports.describe(session), transfer=None if transfer is before else transfer)
+
+
+TOKENS_TOLD: Final = 12
+STOPS_TOLD: Final = 2**16  # of all sessions together, the last ones of each
+
+
+def _stops(session: Session, first: int, most: int) -> Iterator[StopDescription]:
+    """Yield stops of the history from the `first` one on; the present one is marked edited where an edit is in force
+    now."""
+    for number, stop in enumerate(session.history.describe()[first : first + most]):
+        edited = bool(session.edits_in_force) if stop.index == session.history.present else stop.edited
+        yield msgspec.structs.replace(stop, index=number, edited=edited)
+
+
+class WeightRequests(BuiltOfParts):
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._weights, self._reader = self._forward.weights, WeightReader(self._forward)
+
+    @handles(ask.ReadWeight)
+    def read_weight(self, request: ask.ReadWeight, holder: Holder) -> replies.WeightRead:
+        name = parse_weight(request.name)
+        with device_memory_for(f"a copy of {name}", "Close sessions, or choose heads or columns of it."):
+            part = self._reader.read(name, request.rows, request.columns, fold_norm=request.fold_norm)
+            return replies.WeightRead(name=str(name), values=to_array(part))
+
+    @handles(ask.Sleep)
+    def sleep(self, request: ask.Sleep, holder: Holder) -> replies.WeightsMoved:
+        """Put the weights to sleep. Raises IllegalMove while a forward pass is under way, UsageError where the weights
+        could not come back."""
+        busy = [session.name for session in self._sessions.values() if session.work is not None]
+        if busy:
+            raise IllegalMove(f"Session {in_quotes(busy[0])} is running and needs the weights; pause it first.")
+        seconds = self._weights.sleep()
+        return replies.WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
+
+    @handles(ask.Wake)
+    def wake(self, request: ask.Wake, holder: Holder) -> replies.WeightsMoved:
+        seconds = self._weights.wake()
+        return replies.WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
+
+    @handles(ask.ReadCopies)
+    def read_copies(self, request: ask.ReadCopies, holder: Holder) -> replies.Copies:
+        return replies.Copies(copies=self._weights.copies(request.since))

@@ -1,9 +1,8 @@
-"""Slices for jobs: gives the next job a slice and answers the request of a job that ends. Reads no mail.
+"""What the engine's thread does between mails: slices for jobs, and work that belongs to no request. Reads no mail.
 
 The runs that shared a pass go on from it one behind the other: a slice of one takes less than the mail, the replies,
 the upkeep and the look at the journal between two slices. Those that end there are answered together, and what they
-report is published once.
-"""
+report is published once."""
 
 from __future__ import annotations
 
@@ -11,44 +10,75 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from djinn_jupyter.engine.loop.dispatch import Dispatcher
-from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
-from djinn_jupyter.engine.loop.owner_budgets import RequestBudgets
-from djinn_jupyter.engine.loop.scheduler import Scheduler
-from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.session.jobs import Job, RunningTime
-from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.engine.loop.dispatch import Dispatcher, SessionLifecycle
+from djinn_jupyter.engine.loop.owners import Owners
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
+from djinn_jupyter.engine.loop.replies import Accounting, StatePublisher
+from djinn_jupyter.engine.loop.scheduler import Job
+from djinn_jupyter.engine.memory.weights.residence import IdleSleep
 from djinn_jupyter.engine.system.log import WorkingOn, told
+from djinn_jupyter.remote.engine.requests_moving import SessionMoves
 from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
+
+
+class Upkeep(BuiltOfParts):
+    """An error in one piece of work is a fault, and the others are done all the same."""
+
+    def __init__(
+        self,
+        parts: EngineParts,
+        accounting: Accounting,
+        idle_sleep: IdleSleep,
+        state_publisher: StatePublisher,
+        moves: SessionMoves,
+    ) -> None:
+        super().__init__(parts)
+        self._accounting, self.idle_sleep, self._state_publisher = accounting, idle_sleep, state_publisher
+        self.moves = moves
+        self._checked = True  # the accounting, since the last work
+
+    def rest(self) -> None:
+        """Do what an idle engine does."""
+        if not self._checked and not len(self._scheduler):
+            self._accounting.check_in_turn()
+        with self._faults.during("it rested"):
+            self._residency.rest()
+        with self._faults.during("it settled moves of sessions"):
+            self.moves.settle_old()
+        self._state_publisher.recount_people()
+
+    def move_sessions(self) -> None:
+        """Bring back the sessions that are expected, and make room for stops."""
+        with self._faults.during("it brought back sessions that are expected"):
+            self._residency.fetch_returning()
+        with self._faults.during("it made room for stops"):
+            self._residency.relieve()
+
+    def look_around(self, busy: bool) -> None:
+        """Do what is due after each slice."""
+        self._checked = not busy
+        with self._faults.during("it put the weights to sleep"):
+            self.idle_sleep.tell(busy)
+        with self._faults.during("it looked at what other programs need"):
+            self._residency.heed(self._state_publisher.outside)
+        self._accounting.require_sound()
+        with self._faults.during("it wrote the journal"):
+            self._persistence.attend(self._sessions, idle=not busy)
+        with self._faults.during("it told of the journal"):
+            self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)
+
 
 log = logging.getLogger(__name__)
 
 TURN: Final = told("turn")
 
 
-class Turns:
+class Turns(BuiltOfParts):
     """However a job ends, its request gets one reply and the other jobs go on."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        runtime: Runtime,
-        *,
-        sessions: SessionTable,
-        life: SessionLifecycle,
-        scheduler: Scheduler,
-        residency: Residency,
-        running_time: RunningTime,
-        budgets: RequestBudgets,
-        faults: Faults,
-    ) -> None:
-        self._dispatcher, self._publish = dispatcher, runtime.publish
-        self._weights, self._sharing = runtime.forward.weights, runtime.sharing
-        self._sessions, self._life, self._scheduler = sessions, life, scheduler
-        self._residency, self._faults = residency, faults
-        self._running_time, self._budgets = running_time, budgets
+    def __init__(self, parts: EngineParts, dispatcher: Dispatcher, life: SessionLifecycle, owners: Owners) -> None:
+        super().__init__(parts)
+        self._dispatcher, self._life, self._owners = dispatcher, life, owners
 
     def advance_next(self) -> bool:
         """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
@@ -57,7 +87,7 @@ class Turns:
         job = first = self._choose(self._scheduler.next)
         while job is not None:
             self.advance(job)
-            job = self._choose(self._next_answered)
+            job = self._choose(lambda: self._scheduler.next_if(self._was_answered))
         return first is not None or len(self._scheduler) < jobs
 
     def _choose(self, choose: Callable[[], Job | None]) -> Job | None:
@@ -70,12 +100,9 @@ class Turns:
                 self._conclude(job, self._broke(job, error))
             return None
 
-    def _next_answered(self) -> Job | None:
-        return self._scheduler.next_if(self._was_answered)
-
     def _was_answered(self, job: Job) -> bool:
         """True for a run whose pass was computed with another's: its slice draws a token and takes a seat."""
-        return job.kind == "run" and self._sharing.answered(job.session)
+        return job.kind == "run" and self._runtime.sharing.answered(job.session)
 
     def advance(self, job: Job) -> None:
         """Run one slice of a job, and conclude it where it ends."""
@@ -85,9 +112,12 @@ class Turns:
     def _advance(self, job: Job) -> None:
         log.debug("A turn of session %r", job.session.name, extra=TURN)
         try:
-            self._budgets.heed(job)
-            with self._running_time.counted(job.asker):
-                self._prepare(job)
+            self._owners.heed(job)
+            with self._parts.running_time.counted(job.asker):
+                self._sessions.touch(job.session.name)
+                self._scheduler.begin_slice(job)
+                if job.kind == "run":
+                    self._sessions.changed(job.session.name)
                 job.advance()
             return
         except StopIteration as done:
@@ -100,12 +130,6 @@ class Turns:
                 self._residency.accounted(job.session)
         self._conclude(job, reply)
 
-    def _prepare(self, job: Job) -> None:
-        self._sessions.touch(job.session.name)
-        self._scheduler.begin_slice(job)
-        if job.kind == "run":
-            self._sessions.changed(job.session.name)
-
     def _broke(self, job: Job, error: Exception) -> Failed:
         """Close a job that failed: a run leaves its session idle at the last committed step, a look as it was. Return
         the failure."""
@@ -115,14 +139,14 @@ class Turns:
         if job.kind == "run" and job.session.state == "running":
             self._life.break_off(job.session)
             failed = SessionFailed(session=job.session.name, code=failure.code, message=failure.message)
-            self._publish(failed)
+            self._runtime.publish(failed)
         return failure
 
     def _conclude(self, job: Job, reply: Reply | None) -> None:
         self._scheduler.remove(job)
         if not len(self._scheduler) and job.session.frame is None:
             with self._faults.during("it fetched layers ahead"):
-                self._weights.prefetch()
+                self._forward.weights.prefetch()
         with self._faults.during("it concluded a job"):
             if reply is not None:
                 self._dispatcher.answer_job(job, reply)

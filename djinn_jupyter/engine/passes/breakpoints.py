@@ -1,24 +1,300 @@
-"""Breakpoints: a site, an optional condition, a hit count. Decides whether to stop at a moment; stops nothing."""
+"""Breakpoints, watches and steering rules: what stops a pass, records it, or edits every one.
+
+The field's worst failure is an intervention that silently did nothing, so a rule counts the passes it met, changed and
+could not change, and records the relative size |after - before| / |before| of each change. The sizes stay on the device
+until they are read. Where a value refuses the edit the pass goes on without it, and the rule keeps the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes import edits
 from djinn_jupyter.engine.passes.conditions import Condition
-from djinn_jupyter.engine.passes.site_value import SiteValue, Texts, TokenIds, rows_meeting
-from djinn_jupyter.engine.passes.steering import Rule
+from djinn_jupyter.engine.passes.edits import Change, ChangeSizes
+from djinn_jupyter.engine.passes.site_value import Guard, SiteValue, Texts, TokenIds, rows_meeting
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UsageError
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.edits import Edit, with_coefficient
 from djinn_jupyter.wire.looks import spell_watch
-from djinn_jupyter.wire.nouns import BreakpointDescription, WatchDescription
+from djinn_jupyter.wire.nouns import BreakpointDescription, PassesMeant, RuleDescription, WatchDescription
+from djinn_jupyter.wire.readings import limits_of
 from djinn_jupyter.wire.sites import Site
+
+SIZES_TOLD: Final = 256
+UNREAD_KEPT: Final = 4096  # sizes that stay on the device until they are read, of 512 bytes each on a GPU
+FLOAT_BYTES: Final = 32  # of a number in a list
+ARRAYS_KEPT: Final = 1 << 20  # bytes of an edit's arrays that stay on the device; larger ones are copied at each pass
+
+
+@dataclass(slots=True, kw_only=True)
+class Rule:
+    """`taps` are those of `sites`, in order of layers; `named` is how a person spells them. `positions` are absolute,
+    negative ones count from the end of each pass, and all from `onward` on belong to them; without either it is the
+    whole pass. `on` says which passes. `words` are those of an edit that was made of another one. A rule that is not
+    `enabled` applies to no pass. `met_at` and `refused_at` are the first positions of the last pass that met it and of
+    the last whose value refused it, for the reason `trouble`; `announced` where that was published."""
+
+    number: int
+    named: str
+    sites: tuple[Site, ...]
+    taps: tuple[Tap, ...]
+    edit: Edit
+    positions: tuple[int, ...] | None
+    onward: int | None = None
+    on: PassesMeant | None = None
+    guard: Guard | None = None
+    words: str | None = None
+    note: str | None = None
+    enabled: bool = True
+    passes_met: int = 0
+    passes_changed: int = 0
+    passes_refused: int = 0
+    trouble: str | None = None
+    met_at: int | None = None
+    refused_at: int | None = None
+    announced: bool = False
+    _last: int = -1  # the tap that was met last, by number; the next pass meets one before it, or the same
+    _changed_in: int = 0  # the last pass that was counted as changed, by its number in `passes_met`
+    _refused_in: int = 0
+    _unread: list[tuple[int, ChangeSizes]] = field(default_factory=list)  # by passes; still on the device
+    _read: list[float] = field(default_factory=list)
+    _arrays: dict[str, Tensor] | None = None
+    _made_for: tuple[torch.device, torch.dtype, int] | None = None
+    what: str = field(init=False)  # the rule as a person would say it
+    places: dict[Site, int] = field(init=False)  # the numbers of the taps, by their sites without selectors
+
+    def __post_init__(self) -> None:
+        self.what = ", ".join((f"{self.words or edits.spell(self.edit)} at {self.named}", *limits_of(self)))
+        self.places = {site.whole(): number for number, site in enumerate(self.sites)}
+
+    @property
+    def when(self) -> str | None:
+        return None if self.guard is None else self.guard.condition.text
+
+    def says(self, other: Rule) -> bool:
+        """True where the other rule would do the same."""
+        mine, others = (
+            (one.named, one.edit, one.positions, one.onward, one.on, one.when, one.words) for one in (self, other)
+        )
+        return mine == others
+
+    def copy(self) -> Rule:
+        """Return the same rule with counts of its own."""
+        made = replace(self, _unread=[], _read=[])
+        made.reset()
+        return made
+
+    def with_coefficient(self, coef: float) -> Rule:
+        """Return the same rule, whose edit has one, with this factor or coefficient, turned on and with counts of its
+        own. Raises InvalidEdit for a number that no rule may have."""
+        edit = with_coefficient(self.edit, coef)
+        check_rule(edit, self.taps[0], self.sites[0].selector)
+        return replace(self, edit=edit, enabled=True, _arrays=None).copy()
+
+    def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change] | None:
+        """Return the edited value, a new tensor, and the change; None where nothing of the rule is in this pass, or
+        where its value refuses the edit. `counted` is False when part of a pass is rerun."""
+        if counted:
+            self._meet(site_value)
+        try:
+            applied = self._applied(site_value)
+        except (InvalidEdit, InvalidCondition) as error:
+            if counted:
+                self._refuse(site_value, str(error))
+            return None
+        if applied is None:
+            return None
+        value, sizes = applied
+        if counted:
+            if len(self._unread) >= UNREAD_KEPT:
+                self.sizes()
+            self._unread.append((self.passes_met, sizes))
+        return value, Change(what=self.what, size=sizes, rule=self.number)
+
+    def _applied(self, site_value: SiteValue) -> tuple[Tensor, ChangeSizes] | None:
+        if not self.takes(site_value.step):
+            return None
+        rows, selector = self._rows_at(site_value), self.sites[0].selector
+        if rows is None and selector is None:
+            part = site_value.value
+            changed = edits.compute(part, self.edit, self._on_device(part))
+            return changed, edits.sizes(part, changed)
+        if rows is not None and not rows:
+            return None
+        part = edits.take(site_value.value, rows, selector)
+        changed = edits.compute(part, self.edit, self._arrays_for(part, rows, site_value))
+        return edits.put(site_value.value, changed, rows, selector), edits.sizes(part, changed)
+
+    def takes(self, step: int) -> bool:
+        """True where the rule is for the pass of this step."""
+        return self.on is None or (self.on == "prompt") == (step == 0)
+
+    def _rows_at(self, site_value: SiteValue) -> list[int] | None:
+        rows = self.rows_in(site_value.row_positions()) if self._chooses_rows else None
+        if self.guard is None:
+            return rows
+        return self.guard.holding(site_value, self.sites[0], range(site_value.rows) if rows is None else rows)
+
+    @property
+    def _chooses_rows(self) -> bool:
+        return self.positions is not None or self.onward is not None
+
+    def rows_in(self, available: range) -> list[int] | None:
+        """Return the rows of its positions in a pass over these; None for all of them."""
+        if not self._chooses_rows:
+            return None
+        named = [available.index(p) for p in self._absolute(available) if p in available]
+        if self.onward is None:
+            return named
+        onward = range(max(0, self.onward - available.start), len(available))
+        return [*(row for row in named if row not in onward), *onward]
+
+    def _absolute(self, available: range) -> list[int]:
+        return [available.stop + p if p < 0 else p for p in self.positions or ()]
+
+    def _arrays_for(self, part: Tensor, rows: list[int] | None, site_value: SiteValue) -> dict[str, Tensor]:
+        """Return the edit's arrays. One with a row for each of the rule's positions gives those of this pass."""
+        arrays = self._on_device(part)
+        count = len(self.positions or ())
+        if rows is None or self.onward is not None or count < 2:
+            return arrays
+        available = site_value.row_positions()
+        number = {position: index for index, position in enumerate(self._absolute(available))}
+        chosen = [number[available[row]] for row in rows]
+        return {
+            name: array[chosen] if array.ndim == part.ndim and array.shape[0] == count else array
+            for name, array in arrays.items()
+        }
+
+    def _on_device(self, part: Tensor) -> dict[str, Tensor]:
+        kept, made_for = self._arrays, (part.device, part.dtype, part.shape[-1])
+        if kept is None or self._made_for != made_for:
+            kept, self._made_for = edits.arrays_of(self.edit, part), made_for
+            self._arrays = kept if sum(one.nbytes for one in kept.values()) <= ARRAYS_KEPT else None
+        return kept
+
+    @property
+    def copies(self) -> Iterable[Tensor]:
+        """The tensors that stay on the device, made of the edit's arrays."""
+        return () if self._arrays is None else self._arrays.values()
+
+    @property
+    def copies_to_come(self) -> int:
+        """The bytes that the next pass leaves on the device of its arrays, in float32; none of large ones."""
+        if self._arrays is not None or not self.enabled:
+            return 0
+        size = edits.array_bytes(self.edit, 4)
+        return size if size <= ARRAYS_KEPT else 0
+
+    @property
+    def bytes_recorded(self) -> int:
+        """The bytes on the host of the sizes of its changes."""
+        return FLOAT_BYTES * len(self._read)
+
+    # --- its counts --------------------------------------------------------------------------------------------------
+
+    def _meet(self, site_value: SiteValue) -> None:
+        number = self.places[site_value.tap.site] if len(self.sites) > 1 else 0
+        if number <= self._last or self._last < 0:
+            self.passes_met += 1
+        self._last, self.met_at = number, site_value.positions.start
+
+    def _refuse(self, site_value: SiteValue, reason: str) -> None:
+        if self._refused_in != self.passes_met:
+            self.passes_refused += 1
+        self._refused_in = self.passes_met
+        self.refused_at = site_value.positions.start
+        self.trouble = self.trouble or reason
+
+    def announce(self) -> str | None:
+        """Return the trouble of this run where it has not been announced, and take it as announced."""
+        if self.trouble is None or self.announced:
+            return None
+        self.announced = True
+        return self.trouble
+
+    def enable(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def mark(self) -> Callable[[], None]:
+        """Return a callable that restores the present counts."""
+        counts = (self.passes_met, self.passes_changed, self.passes_refused)
+        last = (self._last, self._changed_in, self._refused_in, self.met_at, self.refused_at, self.trouble)
+        unread, length, read = self._unread, len(self._unread), len(self._read)
+
+        def go_back() -> None:
+            self.passes_met, self.passes_changed, self.passes_refused = counts
+            self._last, self._changed_in, self._refused_in, self.met_at, self.refused_at, self.trouble = last
+            self._unread = unread  # `sizes` may have read some of them since
+            del self._unread[length:], self._read[read:]
+
+        return go_back
+
+    def sizes(self) -> tuple[float, ...]:
+        """Return the relative size of every change so far, and count the passes that have one; waits for those that
+        are still on the device. An edit that changed nothing there was no change."""
+        unread, self._unread = self._unread, []
+        sizes = edits.all_of([one for _, one in unread])
+        for (number, _), absolute, relative in zip(unread, *sizes, strict=True):
+            if absolute == 0:
+                continue
+            self._read.append(relative)
+            if self._changed_in != number:
+                self.passes_changed += 1
+            self._changed_in = number
+        return tuple(self._read)
+
+    def describe(self) -> RuleDescription:
+        sizes = self.sizes()
+        return RuleDescription(
+            number=self.number,
+            site=self.named,
+            edit=self.edit,
+            positions=self.positions,
+            passes_met=self.passes_met,
+            passes_changed=self.passes_changed,
+            last_relative_size=sizes[-1] if sizes else None,
+            mean_relative_size=sum(sizes) / len(sizes) if sizes else None,
+            relative_sizes=sizes[-SIZES_TOLD:],
+            what=self.what,
+            enabled=self.enabled,
+            onward=self.onward,
+            on=self.on,
+            when=self.when,
+            note=self.note,
+            passes_refused=self.passes_refused,
+            trouble=self.trouble,
+        )
+
+    def take_up(self, sizes: Iterable[float]) -> None:
+        """Restore the sizes that the rule had when it was saved."""
+        self._read = list(sizes)
+
+    def reset(self) -> None:
+        """Reset the counts and sizes for a new run."""
+        self.passes_met = self.passes_changed = self.passes_refused = 0
+        self.trouble = self.met_at = self.refused_at = None
+        self.announced, self._last = False, -1
+        self._changed_in = self._refused_in = 0
+        self._unread = []
+        self._read.clear()
+
+
+def check_rule(edit: Edit, tap: Tap, selector: tuple[int, ...] | None) -> None:
+    """Raise InvalidEdit for a rule that could never apply: `selector` names the heads or features that it takes."""
+    if not tap.editable:
+        raise InvalidEdit(f"{tap.site} can be looked at, not changed: {tap.reason}.")
+    if tap.heads is None:
+        edits.check(edit, tap.width if selector is None else len(selector))
+    else:
+        edits.check(edit, tap.width, heads=tap.heads if selector is None else len(selector))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,9 +343,6 @@ class Breakpoint:
         )
 
 
-# The line of a run as it was fed, pass by pass: from it the same values can be computed again.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedPasses:
     """Positions [start, end) of a line that were fed `each` at a time under these rules."""
@@ -100,15 +373,15 @@ class FedLine:
         return any(one.has_pass(positions) for one in self.passes)
 
 
-# Watches: record the value of a site at every pass of every run in host memory, up to a byte cap, without stopping.
-
 FOR_EXAMPLE: Final = "resid_post.4"
 ROUNDING: Final = 2.0**-23  # by which the norm of a unit vector of fp32 may differ from 1
 
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """`values` are on the host, one per pass, each with its `positions` and its entry in `runs`, the number of the
+    """Records the value of a site at every pass of every run, up to a byte cap, without stopping.
+
+    `values` are on the host, one per pass, each with its `positions` and its entry in `runs`, the number of the
     session's run, counted from 1; `run` is the current one. They are kept until the watch is cleared or ended. A pass
     that would exceed `byte_cap` is left out and counted, never half recorded.
 

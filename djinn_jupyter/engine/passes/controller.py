@@ -1,10 +1,13 @@
-"""The plan of a pass: rules, then watches, then halts at each tap. Built when something changes."""
+"""A pass as it runs: its plan (rules, then watches, then halts at each tap), what the log tells of it, and its entry
+into the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -14,15 +17,53 @@ from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.model.hooks.layout import laid_as
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes import pass_log
 from djinn_jupyter.engine.passes.breakpoints import Breakpoint
 from djinn_jupyter.engine.passes.edits import Change
 from djinn_jupyter.engine.passes.frame import Attended, Frame, Override
 from djinn_jupyter.engine.passes.site_value import Lens, SiteValue
 from djinn_jupyter.engine.system.arrays import tensors_within
+from djinn_jupyter.engine.system.log import present, told
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.modules.engine.feature_layout import ThroughLayout
 from djinn_jupyter.wire.sites import Site
+
+log = logging.getLogger(__name__)
+
+STOPPED: Final = "The pass stopped at %s, step %d; layers run: %d"
+
+
+def tell_stop(site: Site, *, layer: int, step: int, layers_run: int) -> None:
+    if present() is not None:
+        fields = told("pass.stopped", site=str(site), layer=layer, step=step, layers_run=layers_run)
+        log.info(STOPPED, site, step, layers_run, extra=fields)
+
+
+@contextmanager
+def failure_told(layer: Callable[[], int], *, step: int) -> Iterator[None]:
+    """Tell in which layer a pass fails, and the class of the error; its text is in the reply."""
+    try:
+        yield
+    except Leave:
+        raise
+    except Exception as error:
+        if present() is not None:
+            at, name = layer(), type(error).__name__
+            fields = told("pass.failed", layer=at, step=step, error_type=name)
+            log.warning("The pass failed in layer %d, step %d: %s", at, step, name, extra=fields)
+        raise
+
+
+def tells_layers() -> bool:
+    return log.isEnabledFor(logging.DEBUG) and present() is not None
+
+
+def tell_layer(layer: int, **fields: Any) -> None:
+    log.debug("Layer %d has run", layer, extra=told("pass.layer", layer=layer, **fields))
+
+
+def tell_rules(site: Site, count: int) -> None:
+    if tells_layers():
+        log.debug("Edited by %d rules at %s", count, site, extra=told("pass.edited", site=str(site), rules=count))
 
 
 class Observer(Protocol):
@@ -270,7 +311,7 @@ class PassController:
         self._handed = {given: frame.shared[given] for _, given in anatomy.handed if given in frame.shared}
         self._stopped_at = frame.tap if frame.inside else plan.after
         self._replaying = frame.inside or self._stage < plan.reach or (self._stage == plan.reach and not self._between)
-        self._tells_layers = pass_log.tells_layers()
+        self._tells_layers = tells_layers()
 
     @property
     def layer(self) -> int:
@@ -333,7 +374,7 @@ class PassController:
     def has_run(self, layer: int, output: Any) -> None:
         self.layers_run += 1
         if self._tells_layers:
-            pass_log.tell_layer(layer, step=self.frame.step)
+            tell_layer(layer, step=self.frame.step)
         self._handed = {argument: output[slot] for slot, argument in self.anatomy.handed}
 
     def given(self) -> Mapping[int | str, Any]:
@@ -413,7 +454,7 @@ class PassController:
         if not changes:
             return raw
         raw = site_value.written()
-        pass_log.tell_rules(place.tap.site, len(changes))
+        tell_rules(place.tap.site, len(changes))
         self._made[place.tap.site] = Override(tap=place.tap, raw=raw.clone(), changes=tuple(changes))
         return raw
 
@@ -472,7 +513,7 @@ class PassController:
             attended=self._attended_at(tap),
         ).read()
         self.left = Halted(frame=frame, hits=tuple(hits), layers_run=self.layers_run)
-        pass_log.tell_stop(tap.site, layer=boundary, step=frame.step, layers_run=self.layers_run)
+        tell_stop(tap.site, layer=boundary, step=frame.step, layers_run=self.layers_run)
         raise Leave
 
     def _attended_at(self, tap: Tap) -> Attended | None:

@@ -122,9 +122,6 @@ def spell_at(words: str, site: Site, positions: Sequence[int] | None) -> str:
     return f"{words} at {site}{where}"
 
 
-# The record of one change to a value, made where the change happens.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """The change of a value by an edit (`rule` is None) or a rule; `what` says it in words. `size` is |after - before|

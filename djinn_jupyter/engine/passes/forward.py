@@ -21,8 +21,15 @@ from djinn_jupyter.engine.model.hooks.gates import Arguments, Gates, Leave, RunL
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.load import Frequencies, RotaryBuffers, switches_at, takes_positions
 from djinn_jupyter.engine.model.loading.reasons import first_line
-from djinn_jupyter.engine.passes import pass_log
-from djinn_jupyter.engine.passes.controller import Admit, Completed, Outcome, PassController, Plan, SavedStates
+from djinn_jupyter.engine.passes.controller import (
+    Admit,
+    Completed,
+    Outcome,
+    PassController,
+    Plan,
+    SavedStates,
+    failure_told,
+)
 from djinn_jupyter.engine.passes.epilogue import AttentionSwitch, ManyRows, anatomy_under
 from djinn_jupyter.engine.passes.frame import Frame, passed_over
 from djinn_jupyter.engine.passes.site_value import Lens
@@ -185,7 +192,7 @@ class Forward:
         controller = PassController(frame, plan, self.anatomy, cache, saved_states, self.lens_at, admit)
         undo = plan.undo()
         try:
-            with pass_log.failure_told(lambda: controller.layer, step=frame.step):
+            with failure_told(lambda: controller.layer, step=frame.step):
                 logits = self._call(frame, controller, cache, alone)
         except Leave:
             if controller.left is None:

@@ -26,21 +26,10 @@ from transformers import Cache
 
 from djinn_jupyter.engine.model.hooks.gates import Arguments, Leave
 from djinn_jupyter.engine.model.loading.reasons import first_line
+from djinn_jupyter.engine.passes import sections
 from djinn_jupyter.engine.passes.columns import ColumnCache, Columns
 from djinn_jupyter.engine.passes.forward import Forward
-from djinn_jupyter.engine.passes.rounding import REFUSALS
-from djinn_jupyter.engine.passes.sections import (
-    Inside,
-    LayerCalls,
-    NotPacked,
-    Path,
-    SectionedCall,
-    in_place,
-    steps_of,
-    tensors_by_path,
-)
-from djinn_jupyter.engine.passes.shared_cache import KeyValues, SharedCache
-from djinn_jupyter.engine.passes.shared_keys import Entries, Handing, MappingWatch, SharedKeys, each_of, mapping_like
+from djinn_jupyter.engine.passes.shared_cache import REFUSALS, KeyValues, SharedCache
 from djinn_jupyter.engine.system.device import out_of_memory
 
 Attention = Callable[..., Any]
@@ -54,12 +43,12 @@ class Portion:
     `before` these, between the base's and theirs. Some have values `inside` the layer, by line. `shared` are keys and
     values of the same rows that layers below have handed on."""
 
-    calls: LayerCalls
+    calls: sections.LayerCalls
     start: int
     rows_BnD: Tensor
-    inside: Mapping[int, Inside] = field(default_factory=dict)
+    inside: Mapping[int, sections.Inside] = field(default_factory=dict)
     before: KeyValues | None = None
-    shared: Entries = field(default_factory=dict)
+    shared: sections.Entries = field(default_factory=dict)
 
     @property
     def lines(self) -> int:
@@ -80,7 +69,7 @@ class Portion:
             rows_BnD=self.rows_BnD[first:behind],
             inside={line - first: one for line, one in self.inside.items() if first <= line < behind},
             before=None if self.before is None else (self.before[0][first:behind], self.before[1][first:behind]),
-            shared=each_of(self.shared, lambda rows: rows[first:behind]),
+            shared=sections.each_of(self.shared, lambda rows: rows[first:behind]),
         )
 
 
@@ -90,7 +79,7 @@ class AfterLayer:
     layers above."""
 
     rows_BnD: Tensor
-    made: Entries = field(default_factory=dict)
+    made: sections.Entries = field(default_factory=dict)
 
 
 class Packing:
@@ -100,26 +89,28 @@ class Packing:
 
     def __init__(self, forward: Forward, in_sections: bool) -> None:
         self.forward, self.in_sections = forward, in_sections
-        self._steps = [tuple(steps_of(layer)) for layer in forward.anatomy.layers]
+        self._steps = [tuple(sections.steps_of(layer)) for layer in forward.anatomy.layers]
         self.places = [_places(layer) for layer in forward.anatomy.layers]
-        self.masks: list[Path | None] = []
-        self.axes: list[dict[Path, int]] = []
-        self.shared = SharedKeys(forward, [Handing()] * forward.layers)
+        self.masks: list[sections.Path | None] = []
+        self.axes: list[dict[sections.Path, int]] = []
+        self.shared = sections.SharedKeys(forward, [sections.Handing()] * forward.layers)
         self.kept_of_row = 0
 
-    def learn(self, several: LayerCalls, single: LayerCalls, hidden_1nD: Tensor) -> None:
+    def learn(self, several: sections.LayerCalls, single: sections.LayerCalls, hidden_1nD: Tensor) -> None:
         """Learn the layers' arguments from those for `several` rows behind a start, which are hidden_1nD, and those for
         a `single` row. Each layer is called up to its attention. Raises NotPacked where it cannot be packed."""
         layers = range(self.forward.layers)
         learned = [self._learned(layer, several, hidden_1nD) for layer in layers]
         self.masks = [mask for mask, _ in learned]
-        self.shared = SharedKeys(self.forward, [handing for _, handing in learned])
+        self.shared = sections.SharedKeys(self.forward, [handing for _, handing in learned])
         self.axes = [_row_axes(several.tensors[layer], single.tensors[layer], several.length) for layer in layers]
 
-    def _learned(self, layer: int, calls: LayerCalls, hidden_1nD: Tensor) -> tuple[Path | None, Handing]:
+    def _learned(
+        self, layer: int, calls: sections.LayerCalls, hidden_1nD: Tensor
+    ) -> tuple[sections.Path | None, sections.Handing]:
         """Return the path of a layer's mask, and the keys and values that it hands on or reads."""
-        met: list[tuple[Any, Handing]] = []
-        watch = MappingWatch(calls.arguments[layer], self.forward.anatomy.mappings)
+        met: list[tuple[Any, sections.Handing]] = []
+        watch = sections.MappingWatch(calls.arguments[layer], self.forward.anatomy.mappings)
         own = bool(self.forward.anatomy.cache_layers_of(layer))
 
         def note(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **given: Any) -> Any:
@@ -129,13 +120,13 @@ class Packing:
         with suppress(Leave), attention_as(self.places[layer], note):
             calls.call(layer, hidden_1nD)
         if len(met) != 1:
-            raise NotPacked(f"layer {layer} does not call the attention function once")
+            raise sections.NotPacked(f"layer {layer} does not call the attention function once")
         mask, handing = met[0]
         if mask is None:
             return None, handing
         path = next((path for path, one in calls.tensors[layer].items() if one is mask), None)
         if path is None:
-            raise NotPacked(f"layer {layer} makes a mask of its own")
+            raise sections.NotPacked(f"layer {layer} makes a mask of its own")
         return path, handing
 
     def call(self, layer: int, portions: Sequence[Portion]) -> list[AfterLayer]:
@@ -151,7 +142,7 @@ class Packing:
         call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=False))
         steps, after = self._steps[layer], None
         most = 0 if step_by_step else max((step.weights for step in steps), default=0)
-        cut = SectionedCall(steps, most)
+        cut = sections.SectionedCall(steps, most)
         while after is None:
             with suppress(Leave), cut.entered():
                 after = call.run()
@@ -164,7 +155,7 @@ class Packing:
         with suppress(Leave):
             call.run()
         if call.cache.caught is None:
-            raise NotPacked(f"layer {layer} did not update its cache")
+            raise sections.NotPacked(f"layer {layer} did not update its cache")
         keys, values = call.cache.caught
         return [
             (_of_lines(key, one), _of_lines(value, one))
@@ -196,12 +187,12 @@ class _PackedCall:
     portions: Sequence[Portion]
     cache: _PackedCache
     given: Arguments | None = None  # the layer's, laid out once, with the rows
-    packed: dict[int, Path] = field(default_factory=dict)
+    packed: dict[int, sections.Path] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)  # so that no identity is given twice
     mappings: dict[str, MutableMapping[Any, Any]] = field(default_factory=dict)  # by argument: what layers share
 
     @property
-    def mask(self) -> Path | None:
+    def mask(self) -> sections.Path | None:
         return self.packing.masks[self.layer]
 
     @property
@@ -216,10 +207,10 @@ class _PackedCall:
             args, kwargs = self._laid_out(self.portions[0].calls.arguments[self.layer], ())
             self.given = form.put(args, kwargs, anatomy.of_lines(rows_1RD))
         args, kwargs = self.given
-        with attention_as(self.packing.places[self.layer], self._attend), in_place(self._inside(), self.rows):
+        with attention_as(self.packing.places[self.layer], self._attend), sections.in_place(self._inside(), self.rows):
             return anatomy.by_line(form.unwrap(module(*args, **kwargs)))
 
-    def _inside(self) -> Iterator[tuple[int, Inside]]:
+    def _inside(self) -> Iterator[tuple[int, sections.Inside]]:
         """Yield what lines have inside the layer, with the first of their rows."""
         first = 0
         for one in self.portions:
@@ -227,7 +218,7 @@ class _PackedCall:
                 yield first + line * one.length, inside.last(one.length)
             first += one.rows
 
-    def _laid_out(self, value: Any, path: Path) -> Any:
+    def _laid_out(self, value: Any, path: sections.Path) -> Any:
         """Return the first portion's arguments with those by row laid out for all; no mask, and our cache."""
         if path and path == self.mask:
             return None
@@ -247,24 +238,24 @@ class _PackedCall:
     def _handed_on(self, argument: str, mapping: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:
         """Return a mapping with the keys and values that this layer reads, of the rows as they are packed."""
         entry = self.packing.shared.read(self.layer)
-        read: Entries = {}
+        read: sections.Entries = {}
         if entry is not None and entry.argument == argument:
             keys, values = zip(*(one.shared[entry] for one in self.portions), strict=True)
             read[entry] = _packed(keys), _packed(values)
-        self.mappings[argument] = mapping_like(mapping, read)
+        self.mappings[argument] = sections.mapping_like(mapping, read)
         return self.mappings[argument]
 
     def of_portions(self, after_1RD: Tensor) -> list[AfterLayer]:
         """Return the rows behind the layer, and the keys and values that it handed on, of each portion."""
         rows = [part[0].reshape(one.rows_BnD.shape) for part, one in _split(after_1RD, 1, self.portions)]
-        made: list[Entries] = [{} for _ in self.portions]
+        made: list[sections.Entries] = [{} for _ in self.portions]
         for entry in self.packing.shared.made(self.layer):
             keys, values = (_split(part, 2, self.portions) for part in self.mappings[entry.argument][entry.key])
             for own, (key, one), (value, _) in zip(made, keys, values, strict=True):
                 own[entry] = _of_lines(key, one), _of_lines(value, one)
         return [AfterLayer(rows_BnD=part, made=own) for part, own in zip(rows, made, strict=True)]
 
-    def _by_row(self, path: Path, axis: int) -> Tensor:
+    def _by_row(self, path: sections.Path, axis: int) -> Tensor:
         parts = []
         for one in self.portions:
             value = one.calls.tensors[self.layer][path]
@@ -279,7 +270,7 @@ class _PackedCall:
     ) -> Any:
         """Run the model's `own` attention for the lines of each portion."""
         if mask is not None:
-            raise NotPacked(f"layer {self.layer} makes a mask of its own")
+            raise sections.NotPacked(f"layer {self.layer} makes a mask of its own")
         parts = (_split(rows, 2, self.portions) for rows in (query, key, value))
         found = [
             self._attended(one, module, (_of_lines(q, one), _of_lines(k, one), _of_lines(v, one)), own, rest)
@@ -305,7 +296,7 @@ class _PackedCall:
         if id(value) in self.packed:
             return portion.calls.tensor(self.layer, self.packed[id(value)], portion.lines)
         if self.rows in value.shape:
-            raise NotPacked(f"attention of layer {self.layer} is given {name!r} by row")
+            raise sections.NotPacked(f"attention of layer {self.layer} is given {name!r} by row")
         return value
 
 
@@ -335,7 +326,7 @@ def attention_as(places: Sequence[FunctionEntry], attend: Attention) -> Iterator
     """Put `attend` in the place of the attention function inside this block; it gets the one that it replaces as `own`.
     Raises NotPacked where there is none."""
     if not places:
-        raise NotPacked("its layers look up no attention function")
+        raise sections.NotPacked("its layers look up no attention function")
     try:
         for place in places:
             place.table[place.key] = partial(attend, own=place.own)
@@ -352,7 +343,9 @@ def _implementations(layer: Any) -> set[str]:
     return {str(config._attn_implementation) for config in configs if config is not None}
 
 
-def _row_axes(several: Mapping[Path, Tensor], single: Mapping[Path, Tensor], rows: int) -> dict[Path, int]:
+def _row_axes(
+    several: Mapping[sections.Path, Tensor], single: Mapping[sections.Path, Tensor], rows: int
+) -> dict[sections.Path, int]:
     """Return the axes that count rows: as long as there are `several`, and 1 for a `single` one."""
     return {
         path: axis
@@ -416,5 +409,5 @@ def _behind(forward: Forward, window: int) -> Sequence[Arguments]:
 
 def _leaves_out_the_first(arguments: Arguments, columns: int) -> bool:
     """Return whether a mask of so many columns among the arguments treats the first otherwise than the last."""
-    masks = (one for _, one in tensors_by_path(arguments, ()) if one.ndim > 1 and one.shape[-1] == columns)
+    masks = (one for _, one in sections.tensors_by_path(arguments, ()) if one.ndim > 1 and one.shape[-1] == columns)
     return any(not bool((mask[..., 0] == mask[..., -1]).any()) for mask in masks)

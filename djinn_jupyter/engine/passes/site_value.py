@@ -81,8 +81,6 @@ class SiteValue:
         return self.tap.write(self.raw, self.value, self._met)
 
 
-# The readings of one row of a site value for a condition: norms, tokens, the logit lens. Decides nothing.
-
 LENS_ROWS = 256
 Texts = Callable[[int], str]
 TokenIds = Callable[[str], int]
@@ -182,20 +180,13 @@ class SiteScope:
         return self._lens[block][offset]
 
 
-# The guard of a rule: a condition that says at which rows of a value the rule applies. Changes nothing.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """`text_of` and `id_of` are the tokenizer's."""
+    """Says at which rows of a value a rule applies. `text_of` and `id_of` are the tokenizer's."""
 
     condition: Condition
     text_of: Texts
     id_of: TokenIds
-
-    @property
-    def text(self) -> str:
-        return self.condition.text
 
     def holding(self, site_value: SiteValue, site: Site, rows: Sequence[int]) -> list[int]:
         """Return those of the rows where the condition holds of the value at `site`. Raises InvalidCondition where it

@@ -16,9 +16,19 @@ from torch import Tensor
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.passes.packing import AfterLayer, Packing, Portion
-from djinn_jupyter.engine.passes.sections import ArgumentAxes, Inside, LayerCalls, NotPacked, tensors_by_path
+from djinn_jupyter.engine.passes.sections import (
+    ArgumentAxes,
+    Entries,
+    Inside,
+    LayerCalls,
+    NotPacked,
+    SharedEntry,
+    each_of,
+    joined,
+    of_base,
+    tensors_by_path,
+)
 from djinn_jupyter.engine.passes.shared_cache import BaseRows, KeyValues, SharedCache
-from djinn_jupyter.engine.passes.shared_keys import Entries, SharedEntry, each_of, joined, of_base
 from djinn_jupyter.engine.system.device import require_alive, to_home
 
 MOST_SECONDS: Final = 0.02  # of one call of a layer, or one section of it, so that others' requests wait no longer

@@ -6,28 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from djinn_jupyter.engine.loop.checkpoints import CheckpointRequests, WholeImages
-from djinn_jupyter.engine.loop.comparing import ComparisonRequests
-from djinn_jupyter.engine.loop.dispatch import Dispatcher, MethodParts, RequestHandlers, handlers_of_methods
-from djinn_jupyter.engine.loop.execution import ExecutionRequests, ResumingRequests
-from djinn_jupyter.engine.loop.figures import Workspace
-from djinn_jupyter.engine.loop.inspection import InspectionRequests, PassRequests
-from djinn_jupyter.engine.loop.intake import Intake
-from djinn_jupyter.engine.loop.interventions import BreakpointRequests, EditRequests, RuleRequests
-from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
-from djinn_jupyter.engine.loop.lines import extents
-from djinn_jupyter.engine.loop.mailbox import Mailbox
-from djinn_jupyter.engine.loop.open_requests import OpenRequests
-from djinn_jupyter.engine.loop.owner_budgets import RequestBudgets
+from djinn_jupyter.engine.loop.dispatch import (
+    Dispatcher,
+    MethodParts,
+    RequestHandlers,
+    SessionLifecycle,
+    handlers_of_methods,
+)
+from djinn_jupyter.engine.loop.execution import ExecutionRequests
+from djinn_jupyter.engine.loop.inspection import InspectionRequests
+from djinn_jupyter.engine.loop.intake import Intake, Tokenizing
+from djinn_jupyter.engine.loop.interventions import InterventionRequests
+from djinn_jupyter.engine.loop.lines import extents, limit
+from djinn_jupyter.engine.loop.mailbox import Mailbox, OpenRequests
 from djinn_jupyter.engine.loop.owners import Owners
-from djinn_jupyter.engine.loop.publisher import Accounting, StatePublisher
-from djinn_jupyter.engine.loop.replies import Promises
+from djinn_jupyter.engine.loop.parts import EngineParts
+from djinn_jupyter.engine.loop.replies import Accounting, Promises, StatePublisher
 from djinn_jupyter.engine.loop.scheduler import Lockstep, Scheduler
-from djinn_jupyter.engine.loop.sessions import SessionRequests
-from djinn_jupyter.engine.loop.stateless import SwapRequests, TreeRequests, WeightRequests
-from djinn_jupyter.engine.loop.tokenizing import Tokenizing, limit
-from djinn_jupyter.engine.loop.turns import Turns
-from djinn_jupyter.engine.loop.upkeep import Upkeep
+from djinn_jupyter.engine.loop.sessions import (
+    CheckpointRequests,
+    SessionRequests,
+    WeightRequests,
+    WholeImages,
+)
+from djinn_jupyter.engine.loop.turns import Turns, Upkeep
 from djinn_jupyter.engine.memory.budget import Budget, by_device
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.slab import Slab
@@ -42,10 +44,9 @@ from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProces
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.residency.eviction_policy import by_rest, in_order
 from djinn_jupyter.engine.residency.residency import ProcessFootprint, Residency
-from djinn_jupyter.engine.session.jobs import RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses
-from djinn_jupyter.engine.session.table import SessionTable, memory_of_persons
+from djinn_jupyter.engine.session.table import RunningTime, SessionTable, memory_of_persons
 from djinn_jupyter.engine.store.checkpoint_files import until_done
 from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.store.recovery import OrderlyShutdown
@@ -80,7 +81,7 @@ class Foundation:
     ranks: Ranks | None = None  # of a split model, besides this process
 
 
-class Parts:
+class Parts(EngineParts):
     """The session table is empty at first."""
 
     def __init__(self, given: Foundation) -> None:
@@ -141,35 +142,16 @@ class Parts:
             modules=SeenModules(self._modules, self._adapters),
             sharing=SharedPasses(given.forward, new_cache, self.scheduler.asked, self.budget),
         )
-        self.lifecycle = SessionLifecycle(
-            self.sessions, self.scheduler, self.residency, self.open_requests, self.faults, given.publish
-        )
+        self.lifecycle = SessionLifecycle(self)
         self.moves = SessionMoves(self.sessions, self.lifecycle, self.persistence)
 
     def _build_loop(self, given: Foundation) -> None:
-        self.accounting = Accounting(
-            self.sessions,
-            self.slabs,
-            self.tiers,
-            self.storage_table,
-            self.faults,
-            of_no_session=lambda: self.runtime.sharing.caches,
-            ranks=given.ranks,
-        )
+        self.accounting = Accounting(self, given.ranks)
         self.state_publisher = StatePublisher(
-            self.sessions,
-            self.slabs,
-            self.scheduler,
+            self,
             tuple(self._budgets),
-            self.weights,
-            self.tiers,
-            self.residency,
-            self.faults,
-            self.budget,
-            self.counters,
             given.footprint,
             lambda: memory_of_persons(self.sessions.values(), self.storage_table, self._added),
-            given.config.limits,
         )
         self.tokenizing = Tokenizing(
             given.tokenizer,
@@ -178,58 +160,15 @@ class Parts:
             self.mailbox.wake,
             self.faults.reply_to,
         )
-        owners = Owners(self.sessions, self.residency)
-        budgets = RequestBudgets(self.sessions, self.residency, self.scheduler, self.running_time)
+        owners = Owners(self)
         self.extents = extents(given.description.context_length)
-        self.intake = Intake(
-            self.mailbox, self.runtime, self.tokenizing, self.persistence.checkpoints, self.faults, self.extents
-        )
+        self.intake = Intake(self, self.tokenizing, self.extents)
         self.handlers = self._handlers(owners)
-        self.dispatcher = Dispatcher(
-            self.mailbox,
-            self.handlers,
-            owners,
-            budgets,
-            self.intake,
-            self.runtime,
-            sessions=self.sessions,
-            life=self.lifecycle,
-            scheduler=self.scheduler,
-            residency=self.residency,
-            open_requests=self.open_requests,
-            storage_table=self.storage_table,
-            faults=self.faults,
-        )
-        self.turns = Turns(
-            self.dispatcher,
-            self.runtime,
-            sessions=self.sessions,
-            life=self.lifecycle,
-            scheduler=self.scheduler,
-            residency=self.residency,
-            running_time=self.running_time,
-            budgets=budgets,
-            faults=self.faults,
-        )
-        self.promises = Promises(
-            self.open_requests,
-            self.accounting,
-            self.state_publisher,
-            sessions=self.sessions,
-            persistence=self.persistence,
-            faults=self.faults,
-        )
-        self.upkeep = Upkeep(
-            self.accounting,
-            IdleSleep(self.weights, self.config, given.forward.device),
-            self.state_publisher,
-            sessions=self.sessions,
-            persistence=self.persistence,
-            residency=self.residency,
-            moves=self.moves,
-            scheduler=self.scheduler,
-            faults=self.faults,
-        )
+        self.dispatcher = Dispatcher(self, self.handlers, owners, self.intake, self.lifecycle)
+        self.turns = Turns(self, self.dispatcher, self.lifecycle, owners)
+        self.promises = Promises(self, self.accounting, self.state_publisher)
+        idle_sleep = IdleSleep(self.weights, self.config, given.forward.device)
+        self.upkeep = Upkeep(self, self.accounting, idle_sleep, self.state_publisher, self.moves)
         self.orderly_shutdown = OrderlyShutdown(
             self.sessions, self.scheduler, self.residency, moving=lambda: self.tiers.moving, hear=self.dispatcher.hear
         )
@@ -237,12 +176,8 @@ class Parts:
     def _handlers(self, owners: Owners) -> RequestHandlers:
         """Return one handler for each kind of request."""
         until = partial(until_done, self.mailbox, self.scheduler)
-        execution = ExecutionRequests(self.runtime, self.residency)
-        inspection = InspectionRequests(
-            self.runtime, Workspace(self.budget, self.runtime.space, "lenses"), self.persistence
-        )
-        breakpoints = BreakpointRequests(self.runtime)
-        images = WholeImages(self.runtime, self.residency, self.storage_table, self.config)
+        inspection, interventions = InspectionRequests(self), InterventionRequests(self)
+        images = WholeImages(self)
         methods = MethodParts(
             sessions=self.sessions,
             runtime=self.runtime,
@@ -254,32 +189,16 @@ class Parts:
         )
         return RequestHandlers(
             self.sessions,
-            SessionRequests(self.sessions, self.lifecycle, self.runtime, self.residency, self.config, self.persistence),
-            execution,
-            ResumingRequests(self.residency, self.runtime, execution, inspection, breakpoints),
-            breakpoints,
-            EditRequests(self.sessions, self.runtime, self.residency),
-            RuleRequests(self.runtime),
+            SessionRequests(self, self.lifecycle),
+            ExecutionRequests(self, inspection, interventions),
+            interventions,
             inspection,
-            ComparisonRequests(self.sessions, self.residency),
-            PassRequests(self.runtime),
-            TreeRequests(self.sessions, self.runtime),
-            PeopleRequests(self.sessions, self.storage_table, self.persistence, self.residency, self.running_time),
-            SwapRequests(self.sessions, self.residency),
-            WeightRequests(self.sessions, self.runtime),
+            PeopleRequests(self),
+            WeightRequests(self),
             AddedModuleRequests(self.sessions, self.runtime),
             AdapterRequests(self.sessions, self.runtime),
-            CheckpointRequests(
-                self.sessions,
-                self.lifecycle,
-                owners,
-                images,
-                self.persistence,
-                self.residency,
-                self.storage_table,
-                until,
-            ),
-            MoveRequests(self.sessions, self.lifecycle, self.moves, images, self.runtime, self.persistence, until),
+            CheckpointRequests(self, self.lifecycle, owners, images, until),
+            MoveRequests(self, self.lifecycle, self.moves, images, until),
             *handlers_of_methods(methods),
             split=self.runtime.forward.split,
         )

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import torch
 
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.loop.publisher import EngineReading
+from djinn_jupyter.engine.loop.replies import EngineReading
 from djinn_jupyter.engine.process.assemble import Foundation, Parts
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.files import Stamps
@@ -107,14 +107,15 @@ class Engine(Parts):
 
     @property
     def watchful(self) -> bool:
-        """True while work may come due without mail, so that the engine has to be ticked more often."""
-        return self.upkeep.watchful
+        """True while some session could be evicted, evicted ones left memory to give back, or a session is not yet in
+        the journal: the daemon then ticks every second instead of every five."""
+        return bool(self.persistence.unkept) or self.residency.has_to_look
 
     @property
     def due_in(self) -> float:
         """The seconds after which the engine has to be ticked again, if no mail comes before; infinite where there is
         no such moment."""
-        return min(self.upkeep.due_in, self.runtime.sharing.due_in)
+        return min(self.residency.due_in, self.runtime.sharing.due_in)
 
     def check_invariants(self, contents: bool = False) -> None:
         """Raise InvariantError unless slabs, tables and tiers agree; with `contents`, compare working copies too."""

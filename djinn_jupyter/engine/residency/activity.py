@@ -19,8 +19,8 @@ from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.residency.eviction_policy import Candidate, EvictionOrder, in_order, may_leave_for, victims
 from djinn_jupyter.engine.residency.priority import QUIET, Claim, Signals, claim_of
 from djinn_jupyter.engine.residency.swapping import Bandwidth, Swapping
-from djinn_jupyter.engine.session.footprint import all_storages_of, own_items_of, pages_of
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import all_storages_of, own_items_of, pages_of
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
 
 LATE_SECONDS: Final = 60.0  # a session that is later than this is expected as if it had announced nothing

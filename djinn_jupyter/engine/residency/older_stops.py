@@ -17,9 +17,9 @@ from djinn_jupyter.engine.memory.offload.mover import Moved, MoverBatch
 from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
-from djinn_jupyter.engine.session.footprint import each_once, storages_of, tensors_of_stop
 from djinn_jupyter.engine.session.history import MOST_STOPS, StopRecord
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import each_once, storages_of, tensors_of_stop
 from djinn_jupyter.errors import DjinnError, TierFull
 from djinn_jupyter.wire.nouns import Tier
 

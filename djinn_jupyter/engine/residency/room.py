@@ -17,9 +17,9 @@ from djinn_jupyter.engine.memory.offload.swappable import Storage
 from djinn_jupyter.engine.passes.controller import Admit
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.session.footprint import own_tensors, tensors_of_states
 from djinn_jupyter.engine.session.residence import Blocked, Pieces
 from djinn_jupyter.engine.session.session import Session, copies_on_device
+from djinn_jupyter.engine.session.table import own_tensors, tensors_of_states
 from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.units import spell_bytes

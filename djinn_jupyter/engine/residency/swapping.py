@@ -16,9 +16,9 @@ from djinn_jupyter.engine.memory.offload.swappable import Item, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.older_stops import OlderStops
-from djinn_jupyter.engine.session.footprint import items_of, own_items_of, storages_of
 from djinn_jupyter.engine.session.residence import Cause, Swap
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import items_of, own_items_of, storages_of
 from djinn_jupyter.engine.system.faults import in_short
 from djinn_jupyter.errors import DjinnError, IllegalMove, OverQuota, SlabFull, StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import Tier, Transfer

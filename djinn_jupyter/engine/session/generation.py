@@ -1,4 +1,5 @@
-"""The fields of `generation_config.json`. Names and defaults as in transformers 5.23 (`GenerationConfig`)."""
+"""A run's settings and its progress, and its next token; it runs nothing. The fields of `generation_config.json` have
+the names and defaults of transformers 5.23 (`GenerationConfig`)."""
 
 from __future__ import annotations
 
@@ -178,8 +179,6 @@ def _processors(model: Any, config: GenerationConfig, prompt_length: int, device
     )
     return processors
 
-
-# A generation: the request of one `run` and its progress. Knows when it ends; runs nothing.
 
 STATE_PERIOD: Final = 16
 GROWING_KEPT: Final = 16

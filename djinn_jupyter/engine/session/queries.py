@@ -1,4 +1,5 @@
-"""Plans for the passes of a session: what its breakpoints, rules and watches do in them."""
+"""Looks at a stopped pass, by parts of it that are run on the side; and edits of keys and values that are committed,
+made in a fork, whose pages alone have them."""
 
 from __future__ import annotations
 
@@ -10,27 +11,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.kv import cache as committed_rows
-from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.cache import PagedCache, read_rows, readable, replace_rows
 from djinn_jupyter.engine.memory.kv.geometry import LayerGeometry
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes import edits
-from djinn_jupyter.engine.passes import edits as edit_kinds
-from djinn_jupyter.engine.passes.controller import (
-    Completed,
-    Halted,
-    Observer,
-    PassRule,
-    Plan,
-    Target,
-    Yielded,
-    make_plan,
-)
+from djinn_jupyter.engine.passes import controller, edits
 from djinn_jupyter.engine.passes.frame import Frame
-from djinn_jupyter.engine.session.entering import entered
-from djinn_jupyter.engine.session.pass_log import CachedEdit
+from djinn_jupyter.engine.session.history import CachedEdit
 from djinn_jupyter.engine.session.residence import Blocked
-from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.runtime import Runtime, entered
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite
 from djinn_jupyter.wire.edits import Edit, PatchFrom
@@ -40,17 +28,17 @@ from djinn_jupyter.wire.texts import in_quotes
 
 def side_plan_of(
     session: Session,
-    targets: Iterable[Target],
+    targets: Iterable[controller.Target],
     yields: Callable[[], bool],
     *,
     ruled: bool,
-    observers: Iterable[Observer] = (),
+    observers: Iterable[controller.Observer] = (),
     all_logits: bool = False,
-) -> Plan:
+) -> controller.Plan:
     """Return a plan for a look: no watches, no breakpoints, rules without counting (no rules at all where the pass is
     run again: there the frame's overrides hold what the rules made)."""
     rules = session.rules_in_force if ruled else ()
-    return make_plan(
+    return controller.make_plan(
         rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields, all_logits=all_logits
     )
 
@@ -75,11 +63,11 @@ def replay(
     runtime: Runtime,
     session: Session,
     frame: Frame,
-    targets: tuple[Target, ...],
+    targets: tuple[controller.Target, ...],
     *,
     ruled: bool,
-    observers: Iterable[Observer] = (),
-) -> Generator[Blocked | None, None, Halted | Completed]:
+    observers: Iterable[controller.Observer] = (),
+) -> Generator[Blocked | None, None, controller.Halted | controller.Completed]:
     """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's overrides already
     hold what the rules made."""
     plan = side_plan_of(session, targets, runtime.giving_way.asked, ruled=ruled, observers=observers)
@@ -87,13 +75,13 @@ def replay(
 
 
 def passed(
-    runtime: Runtime, session: Session, frame: Frame, plan: Plan
-) -> Generator[Blocked | None, None, Halted | Completed]:
+    runtime: Runtime, session: Session, frame: Frame, plan: controller.Plan
+) -> Generator[Blocked | None, None, controller.Halted | controller.Completed]:
     """Run on from `frame` under a plan, giving way where that says so."""
     while True:
         outcome = yield from entered(runtime, session, frame, plan, session.cache, session.saved_states)
         runtime.counters.count_layers(outcome.layers_run)
-        if not isinstance(outcome, Yielded):
+        if not isinstance(outcome, controller.Yielded):
             return outcome
         frame = outcome.frame
         yield None
@@ -104,17 +92,17 @@ def run_line(
     session: Session,
     tokens: tuple[int, ...],
     *,
-    rules: Iterable[PassRule] = (),
-    observers: Iterable[Observer] = (),
+    rules: Iterable[controller.PassRule] = (),
+    observers: Iterable[controller.Observer] = (),
     all_logits: bool = False,
-) -> Generator[Blocked | None, None, Completed]:
+) -> Generator[Blocked | None, None, controller.Completed]:
     """Run tokens in a pass of their own, under the rules, in an empty session, which is empty afterwards. Observers see
     the values at their taps. Nothing is counted, and other jobs run between layers."""
     yields = runtime.giving_way.asked
-    plan = make_plan(rules=rules, observers=observers, counted=False, yields=yields, all_logits=all_logits)
+    plan = controller.make_plan(rules=rules, observers=observers, counted=False, yields=yields, all_logits=all_logits)
     with isolated(session):
         outcome = yield from passed(runtime, session, Frame(tokens=tokens, committed=0, step=0), plan)
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, controller.Completed)
     return outcome
 
 
@@ -165,7 +153,7 @@ def value_at(
             f"{tap.site} lies ahead of the stop at {at}; resume or step to it, or look ahead with --ahead."
         )
     with isolated(session):
-        outcome = yield from replay(runtime, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
+        outcome = yield from replay(runtime, session, frame, (controller.Target(tap=tap, step=frame.step),), ruled=True)
     return _seen(outcome, tap, "run ahead")
 
 
@@ -181,17 +169,17 @@ def _below(
 ) -> Generator[Blocked | None, None, ObtainedValue | None]:
     """Run the pass again from its start up to the tap. Return None where the stop itself is met first."""
     assert frame.tap is not None
-    targets = (Target(tap=tap, step=frame.step), Target(tap=frame.tap, step=frame.step))
+    targets = (controller.Target(tap=tap, step=frame.step), controller.Target(tap=frame.tap, step=frame.step))
     with isolated(session):
         outcome = yield from replay(runtime, session, frame.at_start(), targets, ruled=False)
-    met = outcome.frame.tap if isinstance(outcome, Halted) else None
+    met = outcome.frame.tap if isinstance(outcome, controller.Halted) else None
     if met is not None and met.site != tap.site:
         return None
     return _seen(outcome, tap, "re-run from the committed cache")
 
 
-def _seen(outcome: Halted | Completed, tap: Tap, exactness: Provenance) -> ObtainedValue:
-    if isinstance(outcome, Completed) or outcome.frame.raw is None:
+def _seen(outcome: controller.Halted | controller.Completed, tap: Tap, exactness: Provenance) -> ObtainedValue:
+    if isinstance(outcome, controller.Completed) or outcome.frame.raw is None:
         raise UnknownSite(f"{tap.site} was not met in this pass.")
     return ObtainedValue(
         raw=outcome.frame.raw, exactness="recomputed from q and k" if tap.kind == "recomputed" else exactness
@@ -199,24 +187,24 @@ def _seen(outcome: Halted | Completed, tap: Tap, exactness: Provenance) -> Obtai
 
 
 def as_it_went(
-    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[Observer]
+    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[controller.Observer]
 ) -> Generator[Blocked | None, None, None]:
     """Run the pass again from its start to the stop, with observers."""
     assert frame.tap is not None
-    target = Target(tap=frame.tap, step=frame.step)
+    target = controller.Target(tap=frame.tap, step=frame.step)
     with isolated(session):
         yield from replay(runtime, session, frame.at_start(), (target,), ruled=False, observers=observers)
 
 
 def as_it_would_go_on(
-    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[Observer]
+    runtime: Runtime, session: Session, frame: Frame, observers: Iterable[controller.Observer]
 ) -> Generator[Blocked | None, None, Tensor]:
     """Finish the pass on the side, with observers. Return the logits [T, V] of all its positions."""
     asked = runtime.giving_way.asked
     plan = side_plan_of(session, (), asked, ruled=True, observers=observers, all_logits=True)
     with isolated(session):
         outcome = yield from passed(runtime, session, frame, plan)
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, controller.Completed)
     return outcome.logits_1TV[0]
 
 
@@ -224,11 +212,9 @@ def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[B
     """Return the logits [V] of the pass's last position if it went on from `frame`."""
     with isolated(session):
         outcome = yield from replay(runtime, session, frame, (), ruled=True)
-    assert isinstance(outcome, Completed)
+    assert isinstance(outcome, controller.Completed)
     return outcome.logits_1V[0]
 
-
-# Edits of keys and values that are committed: made in a fork, whose pages alone have them.
 
 KEYS, VALUES = "k_rot", "v"
 
@@ -240,15 +226,15 @@ def edit_cached(
     """Edit committed keys (`k_rot.N`) or values (`v.N`) of a session and note that in its pass log. Raises InvalidEdit,
     UnknownSite and SlabFull; nothing has changed then."""
     layer = _cache_layer(runtime, session.frame, site)
-    available = committed_rows.readable(session.cache, layer)
+    available = readable(session.cache, layer)
     chosen = _chosen(positions, available)
     keys = site.point == KEYS
-    before = committed_rows.read_rows(session.cache, layer, chosen, keys=keys)
+    before = read_rows(session.cache, layer, chosen, keys=keys)
     if isinstance(edit, PatchFrom):
         raise InvalidEdit("patch_from takes the value of a stop, and these rows are of none; use set with an array.")
-    edit_kinds.check(edit, before.shape[-1])
+    edits.check(edit, before.shape[-1])
     part = edits.take(before, None, site.selector)
-    after = edit_kinds.compute(part, edit, None)
+    after = edits.compute(part, edit, None)
     if not bool(torch.isfinite(after).all()):
         raise InvalidEdit("The edit makes NaN or infinity of the keys or values; there is no fork.")
     made = CachedEdit(
@@ -256,7 +242,7 @@ def edit_cached(
         site=site,
         positions=chosen,
         rows_nHD=edits.put(before, after, None, site.selector).to("cpu"),
-        what=edits.spell_at(words or edit_kinds.spell(edit), site, chosen) + ", in the cache",
+        what=edits.spell_at(words or edits.spell(edit), site, chosen) + ", in the cache",
         size=float(edits.sizes(part, after).relative),
     )
     put_back(runtime, session.cache, made)
@@ -268,10 +254,10 @@ def put_back(runtime: Runtime, cache: PagedCache, made: CachedEdit) -> None:
     """Put the edited rows into a cache, those that a window has not given up. Raises SlabFull."""
     assert made.site.layer is not None
     (layer,) = runtime.forward.anatomy.cache_layers_of(made.site.layer)
-    here = committed_rows.readable(cache, layer)
+    here = readable(cache, layer)
     kept = [index for index, position in enumerate(made.positions) if position in here]
     positions = [made.positions[index] for index in kept]
-    committed_rows.replace_rows(cache, layer, positions, made.rows_nHD[kept], keys=made.site.point == KEYS)
+    replace_rows(cache, layer, positions, made.rows_nHD[kept], keys=made.site.point == KEYS)
 
 
 def _cache_layer(runtime: Runtime, frame: Frame | None, site: Site) -> int:

@@ -48,8 +48,6 @@ def after(state: Residency, move: ResidenceMove, name: str) -> Residency:
     return follow(MOVES, state, move, f"Session {in_quotes(name)} is {state} and cannot {move.replace('_', ' ')}.")
 
 
-# The steps of a job: between them other jobs run, and a step may name the condition that it waits for.
-
 Answer = TypeVar("Answer", bound=ReplyBase)
 Blocked = Callable[[], bool]  # True while there is still something to wait for
 Pieces = Generator[Blocked | None, None, None]  # steps that return nothing
@@ -61,8 +59,6 @@ JobKind = Literal["run", "look"]
 class GaveWay(Exception):
     """Raised in work that waits for room when it gives what it has reserved to work that was begun earlier."""
 
-
-# One session's state of residency and the move under way. Separate from the session's own state.
 
 Cause = Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
 

@@ -1,6 +1,5 @@
-"""The requests that changed a session, with the replies to them. They are kept with the session, so that one that comes
-again, also to the next engine, is answered again and not done again. Knows no requests and no replies, only bytes.
-"""
+"""A session: one line of work, its tokens, pages, stop, history, breakpoints, rules and watches. It moves by `states`.
+With it are kept the requests that changed it, so that one that comes again is not done again."""
 
 from __future__ import annotations
 
@@ -15,24 +14,54 @@ from torch import Tensor
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
-from djinn_jupyter.engine.passes.breakpoints import Breakpoint, FedLine, Watch
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint, FedLine, Rule, Watch
 from djinn_jupyter.engine.passes.controller import SavedStates
 from djinn_jupyter.engine.passes.frame import Frame
-from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.engine.session import states
-from djinn_jupyter.engine.session.feeding import fed_line
 from djinn_jupyter.engine.session.generation import Generation
-from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
-from djinn_jupyter.engine.session.pass_log import PassLog
+from djinn_jupyter.engine.session.history import History, PassLog, StopEdit, StopRecord, fed_line
 from djinn_jupyter.engine.session.residence import JobKind, Residence
-from djinn_jupyter.engine.session.shares import Grants
-from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
 from djinn_jupyter.remote.engine.moving import MoveUnderWay
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.base import Progress
+from djinn_jupyter.wire.base import Access, Progress, SharedWith
 from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, SessionState, StopIdentity
 from djinn_jupyter.wire.texts import in_quotes, label
+
+MOST_PERSONS: Final = 100  # all of them are in every description of the session
+
+
+class Grants:
+    """The mapping is replaced whole, because the service looks into it for each message."""
+
+    def __init__(self) -> None:
+        self._access: Mapping[str, Access] = {}
+
+    @property
+    def by_person(self) -> dict[str, Access]:
+        return dict(self._access)
+
+    def access(self, person: str) -> Access | None:
+        return self._access.get(person)
+
+    def grant(self, person: str, access: Access | None) -> None:
+        """Give a person this access in place of another; None takes it back. UsageError where they would be more than
+        MOST_PERSONS."""
+        others = {name: given for name, given in self._access.items() if name != person}
+        if access is not None and len(others) >= MOST_PERSONS:
+            raise UsageError(
+                f"A session is shared with at most {MOST_PERSONS} persons: take it back from one (--none)."
+            )
+        self._access = others if access is None else {**others, person: access}
+
+    def take_over(self, given: Mapping[str, Access]) -> None:
+        """Grant the same as an earlier session of the name did."""
+        self._access = dict(given)
+
+    def describe(self) -> tuple[SharedWith, ...]:
+        return tuple(SharedWith(person=person, access=access) for person, access in sorted(self._access.items()))
+
 
 MOST_REQUESTS: Final = 32
 MOST_BYTES: Final = 64 * 2**10  # of replies: each image in the journal has them
@@ -110,9 +139,6 @@ class AnsweredRequests:
             del self._let_go[next(iter(self._let_go))]
 
 
-# The progress of work in a session, and its end with the parts that are done, where a Pause asks for that.
-
-
 @dataclass(slots=True)
 class WorkProgress:
     """`now` is None where no work is under way, or none that tells; `told` is when a client was last told. `ending` is
@@ -142,8 +168,6 @@ class WorkProgress:
         self.ending = None if self.ending is None else True
         return self.ending is not None
 
-
-# A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules, watches. Moves by `states`.
 
 Key = TypeVar("Key", int, str)
 
@@ -233,7 +257,7 @@ class Session:
         self.lose_rows() if away else self.cache.restore_all(self.saved_states)
         self.saved_states.clear()
         self.frame = None
-        self.history.depart()
+        self.history.present = None
         self.move("fail")
         self.residence.touch()
 
@@ -388,10 +412,7 @@ class Session:
         """Leave the present stop, if any."""
         self.pause_requested = None
         self.move(move)
-        self.history.depart()
-
-    def begin_pass(self, *, token_by_token: bool) -> None:
-        self.frame = self.next_frame(token_by_token=token_by_token)
+        self.history.present = None
 
     def keep_logits(self, logits_1V: Tensor) -> None:
         """Keep the logits of a pass that reached the last token; those before leave the accounting."""
@@ -410,7 +431,7 @@ class Session:
     def finish(self) -> None:
         """End the run; its line may be extended later."""
         self.frame = None
-        self.history.depart()
+        self.history.present = None
         self.pause_requested = None
         self.move("finish")
 
@@ -452,12 +473,13 @@ class Session:
         """The texts of the present stop's edits that are not turned off."""
         return tuple(edit.what for edit in self.edits if edit.enabled)
 
-    def next_frame(self, *, token_by_token: bool = False) -> Frame:
-        """Return the pass over the uncommitted tokens; over the first alone where a family is fed token by token."""
+    def begin_pass(self, *, token_by_token: bool) -> None:
+        """Stand before the pass over the uncommitted tokens; over the first alone where a family is fed token by
+        token."""
         committed = self.cache.length
         pending = self.tokens[committed:]
         fed = pending[:1] if token_by_token and committed else pending
-        return Frame(tokens=tuple(fed), committed=committed, step=self.step_at(committed + len(fed)))
+        self.frame = Frame(tokens=tuple(fed), committed=committed, step=self.step_at(committed + len(fed)))
 
     def step_at(self, end: int) -> int:
         """Return 0 for a pass that feeds prompt tokens, n for one that feeds the n-th generated token."""
@@ -483,8 +505,6 @@ class Session:
         self.cache.rewind(committed)
         self.pass_log.cut(committed)
 
-
-# The arrays that clients give a session to keep, and what it records on the host beside its line. Reads only.
 
 Part = TypeVar("Part")
 TOKEN_BYTES: Final = 8  # of a token in a tuple, whose number is shared with the line

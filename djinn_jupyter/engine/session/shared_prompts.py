@@ -1,24 +1,115 @@
-"""The columns of prompts of one length that begin together. Their runs go on in these, and no row is copied there from
-its pages, as rows are that begin at other lengths."""
+"""A run's place among those that share passes, and the prompts that several runs share. The runs of prompts of one
+length go on in their columns, and no row is copied there from its pages, as rows are that begin at other lengths."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.passes.columns import Columns, KeptMemory, batches_of, capacity_for, prompt_logits
+from djinn_jupyter.engine.passes.controller import Completed, Yielded, make_plan
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.passes.sections import Sections
-from djinn_jupyter.engine.session.rechecks import drawn, rechecked
+from djinn_jupyter.engine.passes.shared_cache import difference, equal_but_for_rounding
 from djinn_jupyter.engine.session.residence import Blocked
-from djinn_jupyter.engine.session.seats import Seat, driven
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import SlabFull
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One run of one session, for as long as it goes on without a pass of its own. `version` is that of the plan of its
+    next pass, in which nothing is to happen. `waits` while a shared pass may answer it. `difference`: of the shared row
+    from the same computed again alone, where it was."""
+
+    session: Session
+    version: int = -1
+    waits: bool = False
+    outcome: Completed | None = None
+    difference: float | None = None
+
+    @property
+    def up_to_date(self) -> bool:
+        """False where a breakpoint, rule or watch of the session has changed since its plan was made."""
+        return self.version == self.session.plan_version
+
+    @property
+    def open(self) -> bool:
+        return self.waits and self.up_to_date
+
+    @property
+    def begins(self) -> bool:
+        """True before its prompt."""
+        return not self.session.cache.length
+
+    @property
+    def to_come(self) -> int:
+        """The passes that its run has before it, at most: each new token but the last begins one."""
+        generation = self.session.generation
+        assert generation is not None
+        return generation.max_new_tokens - len(generation.new_tokens(self.session.tokens))
+
+    def allocate(self) -> bool:
+        """Allocate the pages of its pending tokens. False where there are none: its own pass evicts others."""
+        cache = self.session.cache
+        try:
+            cache.allocate(cache.length, len(self.session.tokens))
+        except SlabFull:
+            return False
+        return True
+
+    def take(self, logits_1V: Tensor, layers: int) -> None:
+        """Take a row of shared logits as its own pass's."""
+        self.outcome = Completed(logits_1TV=logits_1V[:, None].clone(), layers_run=layers)
+
+
+def driven(
+    step: Generator[None, None, Tensor], should_yield: Callable[[], bool]
+) -> Generator[Blocked | None, None, Tensor]:
+    """Run a shared pass to its end, giving way between its layers."""
+    while True:
+        try:
+            next(step)
+        except StopIteration as done:
+            logits_BV: Tensor = done.value
+            return logits_BV
+        if should_yield():
+            yield None
+
+
+def drawn(seats: Sequence[Seat]) -> Seat:
+    """Draw the seat that is computed again alone, by the first one's seed and length."""
+    session = seats[0].session
+    assert session.generation is not None
+    return random.Random(session.generation.sampler.sampling.seed + session.cache.length).choice(seats)
+
+
+def rechecked(
+    forward: Forward, seat: Seat, shared_V: Tensor, should_yield: Callable[[], bool]
+) -> Generator[Blocked | None, None, bool]:
+    """Run the pass of a drawn seat alone and note by how much its shared row differed. Return False where that is more
+    than rounding. A seat that is out of date by then has no outcome. Raises SlabFull and OutOfDeviceMemory."""
+    session, plan = seat.session, make_plan(yields=should_yield)
+    frame = session.frame
+    assert frame is not None
+    session.cache.reserve(frame.committed, frame.end, once=True)  # its rows go on in columns
+    while seat.open:
+        outcome = forward.enter(frame, plan, session.cache, session.saved_states, lambda kept: None)
+        if isinstance(outcome, Completed):
+            seat.outcome = replace(outcome, layers_run=forward.layers)
+            seat.difference = float(difference(shared_V, outcome.logits_1V[0]).abs().max())
+            return equal_but_for_rounding(shared_V[None], outcome.logits_1V, forward.model.dtype)
+        assert isinstance(outcome, Yielded)
+        frame = outcome.frame
+        yield None
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,11 +128,6 @@ class JoinedPrompts:
         if len(seats) < 2 or len(set(lengths)) > 1 or to_come < 1:
             return None
         return capacity_for(lengths, to_come)
-
-    @classmethod
-    def of(cls, memory: KeptMemory, seats: Sequence[Seat], capacity: int) -> JoinedPrompts:
-        """Return empty columns for these prompts, in memory that is the caller's to give back. Raises SlabFull."""
-        return cls(seats=seats, columns=Columns(memory.take(len(seats) * capacity), [0] * len(seats), capacity))
 
     def part(self, seats: Sequence[Seat]) -> Columns | None:
         """Return the columns of these seats; None where they do not lie beside each other."""
@@ -118,8 +204,9 @@ class SharedPrompts:
         if capacity is None:
             return
         with suppress(SlabFull):
-            self._joined = JoinedPrompts.of(self._memory, seats, capacity)
-            self.held += self._joined.columns.memory.nbytes
+            memory = self._memory.take(len(seats) * capacity)
+            self._joined = JoinedPrompts(seats=seats, columns=Columns(memory, [0] * len(seats), capacity))
+            self.held += memory.nbytes
 
     def _drop(self) -> None:
         joined = self.take_joined()

@@ -29,14 +29,11 @@ from djinn_jupyter.engine.passes.controller import Completed, Yielded, make_plan
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.packing import why_not_in_columns
-from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.passes.sections import Sections
-from djinn_jupyter.engine.passes.shared_cache import why_not_batched
-from djinn_jupyter.engine.session.rechecks import drawn, rechecked
+from djinn_jupyter.engine.passes.shared_cache import REFUSALS, equal_but_for_rounding, why_not_batched
 from djinn_jupyter.engine.session.residence import Blocked, Pieces
-from djinn_jupyter.engine.session.seats import Seat, driven
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.shared_prompts import JoinedPrompts, SharedPrompts
+from djinn_jupyter.engine.session.shared_prompts import JoinedPrompts, Seat, SharedPrompts, drawn, driven, rechecked
 from djinn_jupyter.engine.system.device import out_of_memory
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 
@@ -314,7 +311,8 @@ class SharedPasses:
         return left
 
     def _next_positions(self, seats: Sequence[Seat]) -> Pieces:
-        seats = self._as_joined(self._alike([seat for seat in seats if seat.open and seat.allocate()]))
+        seats = self._alike([seat for seat in seats if seat.open and seat.allocate()])
+        seats = list(self._members) if set(seats) == set(self._members) else seats  # in the order of the columns
         if len(seats) < 2 or not self._join(seats):
             return
         columns = self._columns
@@ -332,10 +330,6 @@ class SharedPasses:
         each = [self._forward.frequencies(len(seat.session.tokens)) for seat in seats]
         most = max(each, key=each.count, default=None)
         return [seat for seat, frequencies in zip(seats, each, strict=True) if frequencies == most]
-
-    def _as_joined(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Return the seats in the order of the columns, where they are all of those."""
-        return list(self._members) if set(seats) == set(self._members) else seats
 
     def _recheck(self, columns: Columns, seats: Sequence[Seat], logits_BV: Tensor) -> Pieces:
         """Run a drawn line's position alone, where that is due, and put the rows that it made into the columns."""

@@ -1,18 +1,166 @@
-"""The sessions of an engine by name, and which of them changed: for the journal, and for clients that show them."""
+"""The sessions of an engine by name, which of them changed, and whose they are; the memory that each has, and each
+person's sessions together; the time that the engine has worked for each person."""
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from djinn_jupyter.engine.memory.offload.swappable import Item, StorageTable
-from djinn_jupyter.engine.session.footprint import items_of
+from torch import Tensor
+
+from djinn_jupyter.engine.memory.kv.geometry import LayerState
+from djinn_jupyter.engine.memory.kv.slab import Page
+from djinn_jupyter.engine.memory.offload.swappable import Item, Storage, StorageTable
+from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.session.history import StopRecord
+from djinn_jupyter.engine.session.residence import SessionStorages
 from djinn_jupyter.engine.session.session import Session, given_arrays, recorded
+from djinn_jupyter.engine.system.arrays import tensors_within
 from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire.base import known_to_the_same, person_of
 from djinn_jupyter.wire.nouns import PersonMemory
 from djinn_jupyter.wire.texts import NOTEBOOK, few_of, in_quotes, notebook_shown, shown
+
+
+def pages_of(session: Session) -> Iterator[Page]:
+    for group in session.cache.groups:
+        for number in group.table.pages:
+            yield group.slab.page(number)
+
+
+def storages_of(session: Session, storage_table: StorageTable) -> SessionStorages:
+    """Return the session's storages; those that passes write in place are marked with its present version."""
+    here = session.residence
+    if here.storages_known is None or here.storages_known[0] != here.version or session.work is not None:
+        here.storages_known = (here.version, _found(session, storage_table))
+    known = here.storages_known[1]
+    return SessionStorages(own=_living(known.own), past=_living(known.past))
+
+
+def all_storages_of(session: Session, storage_table: StorageTable) -> list[Storage]:
+    """Return all storages of the session."""
+    found = storages_of(session, storage_table)
+    return [*found.own, *found.past]
+
+
+def _found(session: Session, storage_table: StorageTable) -> SessionStorages:
+    own = each_once(storage_table, own_tensors(session))
+    for state in session.cache.live_states().values():
+        for tensor in state.tensors():
+            storage = storage_table.of(tensor)
+            if storage is not None:
+                storage.written_at(session.residence.version)
+                own[storage.identity] = storage
+    past = each_once(storage_table, past_tensors(session))
+    return SessionStorages(own=list(own.values()), past=[past[identity] for identity in past if identity not in own])
+
+
+def each_once(storage_table: StorageTable, tensors: Iterable[Tensor]) -> dict[int, Storage]:
+    """Return the storages of tensors by identity. Each stop of a pass has the overrides of those before it, so most
+    tensors come again and again; the table is asked for each once."""
+    each = {id(tensor): tensor for tensor in tensors}
+    found = (storage_table.of(tensor) for tensor in each.values())
+    return {storage.identity: storage for storage in found if storage is not None}
+
+
+def _living(storages: list[Storage]) -> list[Storage]:
+    return [storage for storage in storages if not storage.expired]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Bytes of a session by place: on the device, those of them with no copy elsewhere (`dirty`), and copies."""
+
+    device: int = 0
+    dirty: int = 0
+    host: int = 0
+    disk: int = 0
+
+    @classmethod
+    def count(cls, session: Session, storage_table: StorageTable) -> Footprint:
+        device = dirty = host = disk = 0
+        for item in items_of(session, storage_table):
+            size, copies = item.nbytes, item.copies
+            if item.resident:
+                device += size
+                dirty += 0 if copies else size
+            host += size if "host" in copies else 0
+            disk += size if "disk" in copies else 0
+        return cls(device=device, dirty=dirty, host=host, disk=disk)
+
+
+def items_of(session: Session, storage_table: StorageTable) -> list[Item]:
+    """Return all storages and pages of a session. Pages last: where there is room, their slab grows by more than it was
+    asked for."""
+    return [*all_storages_of(session, storage_table), *pages_of(session)]
+
+
+def own_items_of(session: Session, storage_table: StorageTable) -> list[Item]:
+    """Return the storages and pages that must be on the device before the session is used."""
+    return [*storages_of(session, storage_table).own, *pages_of(session)]
+
+
+def own_tensors(session: Session) -> Iterator[Tensor]:
+    """Yield the tensors of the present stop, and those the next pass starts from and no pass writes in place."""
+    if session.logits_1V is not None:
+        yield session.logits_1V
+    yield from tensors_of_states(session.saved_states)
+    here = session.history.here
+    if here is not None:
+        yield from tensors_of_stop(here)
+    if session.frame is not None:
+        yield from tensors_of_frame(session.frame)
+    if session.needs_recompute:
+        yield from _of_pass_log(session)
+
+
+def past_tensors(session: Session) -> Iterator[Tensor]:
+    """Yield the tensors of all stops, the oldest first, then those that generations and passes kept on the way."""
+    for stop in session.history.stops:
+        yield from tensors_of_stop(stop)
+    for generation in session.generations:
+        for kept in generation.states.values():
+            yield from tensors_of_states(kept)
+    yield from _of_pass_log(session)
+
+
+def tensors_of_stop(stop: StopRecord) -> Iterator[Tensor]:
+    """Yield the tensors that going back to the stop reads."""
+    yield stop.generator
+    yield from tensors_of_frame(stop.frame)
+    if stop.left_as is not None:
+        yield from tensors_of_frame(stop.left_as)
+
+
+def tensors_of_frame(frame: Frame) -> Iterator[Tensor]:
+    if frame.hidden is not None:
+        yield frame.hidden
+    if frame.raw is not None:
+        yield frame.raw
+    if frame.attended is not None:
+        yield from tensors_within(frame.attended)
+    if frame.shared:
+        yield from tensors_within(frame.shared)
+    for override in frame.overrides:
+        yield override.raw
+    for states in (frame.states, frame.start_states):
+        if states:
+            yield from tensors_of_states(states)
+
+
+def _of_pass_log(session: Session) -> Iterator[Tensor]:
+    for passes in session.pass_log.passes:
+        if passes.entry is not None:
+            yield from tensors_of_frame(passes.entry)
+
+
+def tensors_of_states(states: Mapping[int, LayerState]) -> Iterator[Tensor]:
+    for state in states.values():
+        yield from state.tensors()
 
 
 class SessionTable(Mapping[str, Session]):
@@ -99,13 +247,6 @@ class Owned(Protocol):
     def notebook(self) -> str | None: ...
 
 
-class HeldSession(Owned, Protocol):
-    """A session that also knows the notebook of its holder, which may have entered a session of another notebook."""
-
-    @property
-    def holder_notebook(self) -> str | None: ...
-
-
 def is_anothers(session: Owned, holder: str, notebook: str | None) -> bool:
     """Return whether it belongs to another than the kernel or process `holder`, which speaks for that notebook."""
     if session.notebook is not None:
@@ -113,7 +254,7 @@ def is_anothers(session: Owned, holder: str, notebook: str | None) -> bool:
     return session.holder not in (None, holder)
 
 
-def whose(session: HeldSession) -> str:
+def whose(session: Session) -> str:
     """Say whose it is: a notebook's, named with its folder, or that of a kernel or process without one; where another
     than the owner has it open, both."""
     said = []
@@ -126,7 +267,7 @@ def whose(session: HeldSession) -> str:
     return " and ".join(said)
 
 
-def refusal(session: HeldSession, label: str, deed: str) -> str:
+def refusal(session: Session, label: str, deed: str) -> str:
     """Return the sentence that refuses `deed` to others; `label` is the session's name as it is shown."""
     return (
         f"Session {in_quotes(label)} {whose(session)}; to {deed} all the same, add --force "
@@ -221,3 +362,72 @@ def memory_of_persons(
 
 def memory(person: str | None, held: Holdings, added: int) -> PersonMemory:
     return PersonMemory(person=person, device_bytes=held.on_device + added, host_bytes=held.host, disk_bytes=held.disk)
+
+
+DAY_SECONDS: Final = 24 * 3600.0
+STEP_SECONDS: Final = 600.0  # the time of so long is kept as one number, and forgotten together
+WorkedSteps = list[tuple[int, float]]
+
+
+class RunningTime:
+    """Seconds of the engine's thread by person within the last day, None being the engine's own user. `clock` is
+    monotonic; `now` is the time of day, with which the next engine goes on. `counted_seconds` are all that were counted
+    or taken over here, `worked` those of each person that were counted here; it may be read from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
+        self._clock, self._now = clock, now
+        self._steps: defaultdict[str | None, dict[int, float]] = defaultdict(dict)
+        self._worked: dict[str | None, float] = {}
+        self.counted_seconds = 0.0
+
+    @property
+    def persons(self) -> tuple[str | None, ...]:
+        """Those for whom the engine has worked."""
+        return tuple(self._steps)
+
+    @property
+    def worked(self) -> Mapping[str | None, float]:
+        """The seconds of each person since this engine began, those first for whom it worked first."""
+        return self._worked.copy()
+
+    @contextmanager
+    def counted(self, person: str | None) -> Iterator[None]:
+        """Count the time that passes within for a person."""
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            self.add(person, self._clock() - begun)
+
+    def add(self, person: str | None, seconds: float) -> None:
+        self._count(person, self._step(), seconds)
+        self._worked[person] = self._worked.get(person, 0.0) + seconds
+
+    def seconds(self, person: str | None) -> float:
+        """Return the seconds within the last day."""
+        steps = self._steps.get(person, {})
+        for old in [step for step in steps if step <= self._oldest()]:
+            del steps[old]
+        return sum(steps.values())
+
+    def steps(self) -> Mapping[str | None, WorkedSteps]:
+        """Return the seconds of each person within the last day, by step."""
+        return {person: sorted(self._steps[person].items()) for person in self._steps if self.seconds(person)}
+
+    def take_over(self, person: str | None, steps: Iterable[tuple[int, float]]) -> None:
+        """Count what an earlier engine has worked for a person, as far as it is of the last day."""
+        for step, seconds in steps:
+            if self._oldest() < step <= self._step() and seconds > 0:
+                self._count(person, step, seconds)
+
+    def _count(self, person: str | None, step: int, seconds: float) -> None:
+        steps = self._steps[person]
+        steps[step] = steps.get(step, 0.0) + seconds
+        self.counted_seconds += seconds
+
+    def _oldest(self) -> float:
+        """Return the step that is a day ago by now."""
+        return self._step() - DAY_SECONDS / STEP_SECONDS
+
+    def _step(self) -> int:
+        return int(self._now() // STEP_SECONDS)

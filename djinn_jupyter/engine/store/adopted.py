@@ -25,8 +25,8 @@ from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable, Stored
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.passes.frame import States
-from djinn_jupyter.engine.session.footprint import all_storages_of
 from djinn_jupyter.engine.session.generation import Generation
+from djinn_jupyter.engine.session.table import all_storages_of
 from djinn_jupyter.engine.store.dump import STATES
 from djinn_jupyter.engine.store.image import GroupPlaces, PlacesImage, SessionImage, StatesImage
 from djinn_jupyter.engine.store.load import states_of

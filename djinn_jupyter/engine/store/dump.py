@@ -11,12 +11,10 @@ from torch import Tensor
 
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerState
 from djinn_jupyter.engine.memory.kv.rows import Rows
-from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Watch
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Rule, Watch
 from djinn_jupyter.engine.passes.frame import Frame, Override
-from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.engine.session.generation import Generation
-from djinn_jupyter.engine.session.history import StopRecord
-from djinn_jupyter.engine.session.pass_log import Passes, PassLog
+from djinn_jupyter.engine.session.history import Passes, PassLog, StopRecord
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.store import image as kept
 from djinn_jupyter.engine.store.values import keep

@@ -18,22 +18,18 @@ from djinn_jupyter.engine.memory.kv.rows import Rows
 from djinn_jupyter.engine.model.discovery.model_map import check_selector
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import conditions
-from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Watch
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Rule, Watch
 from djinn_jupyter.engine.passes.controller import Completed, Halted, Plan, SavedStates, Target, Yielded, make_plan
 from djinn_jupyter.engine.passes.edits import Change
 from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.site_value import Guard
-from djinn_jupyter.engine.passes.steering import Rule
-from djinn_jupyter.engine.session.entering import entered
 from djinn_jupyter.engine.session.generation import Generation, make_sampler
-from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
-from djinn_jupyter.engine.session.pass_log import CachedEdit, Passes, PassLog
+from djinn_jupyter.engine.session.history import CachedEdit, History, Passes, PassLog, StopEdit, StopRecord
 from djinn_jupyter.engine.session.queries import fits_layer, put_back
 from djinn_jupyter.engine.session.residence import Blocked, Pieces
-from djinn_jupyter.engine.session.rewind import boundary_tap
-from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.session import AnsweredRequests, Session
-from djinn_jupyter.engine.session.shares import Grants
+from djinn_jupyter.engine.session.run import boundary_tap
+from djinn_jupyter.engine.session.runtime import Runtime, entered
+from djinn_jupyter.engine.session.session import AnsweredRequests, Grants, Session
 from djinn_jupyter.engine.store import image as kept
 from djinn_jupyter.engine.store.image import GroupRows
 from djinn_jupyter.engine.store.values import Kept, KeptStored, give_back, nowhere

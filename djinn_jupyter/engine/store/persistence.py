@@ -10,9 +10,9 @@ from typing import Any, Final
 import torch
 from jupyter_core.paths import jupyter_data_dir
 
-from djinn_jupyter.engine.session.jobs import RunningTime
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import RunningTime
 from djinn_jupyter.engine.store import adopted
 from djinn_jupyter.engine.store.checkpoint_files import CheckpointFolder, FileWorker, KeptCheckpoints
 from djinn_jupyter.engine.store.identity import ModelIdentity

@@ -10,15 +10,14 @@ from typing import Final
 
 import torch
 
-from djinn_jupyter.engine.loop.scheduler import Scheduler
+from djinn_jupyter.engine.loop.scheduler import Job, Scheduler
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.residency import Residency, open_disk
-from djinn_jupyter.engine.session.jobs import Job, RunningTime
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import AnsweredRequest, Session
-from djinn_jupyter.engine.session.table import SessionTable, named_notebook
+from djinn_jupyter.engine.session.table import RunningTime, SessionTable, named_notebook
 from djinn_jupyter.engine.store.adopted import SUFFIX, KeptPages, keep_pages
 from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.engine.store.journal import Journal

@@ -11,13 +11,10 @@ import msgspec
 
 from djinn_jupyter.engine.loop.dispatch import handles
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.memory.offload.swappable import StorageTable
-from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.session import reports
-from djinn_jupyter.engine.session.jobs import RunningTime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.table import Holdings, SessionTable, by_person, memory
-from djinn_jupyter.engine.store.persistence import Persistence
+from djinn_jupyter.engine.session.table import Holdings, by_person, memory
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of
@@ -27,17 +24,10 @@ from djinn_jupyter.wire.sessions import Described
 from djinn_jupyter.wire.texts import in_quotes, label
 
 
-class PeopleRequests:
-    def __init__(
-        self,
-        sessions: SessionTable,
-        storage_table: StorageTable,
-        persistence: Persistence,
-        residency: Residency,
-        running_time: RunningTime,
-    ) -> None:
-        self._sessions, self._storage_table, self._residency = sessions, storage_table, residency
-        self._persistence, self._running_time = persistence, running_time
+class PeopleRequests(BuiltOfParts):
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._running_time = parts.running_time
 
     @handles(ask.ReadPeople)
     def read_people(self, request: ask.ReadPeople, holder: Holder) -> People:

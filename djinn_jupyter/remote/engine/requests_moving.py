@@ -12,16 +12,14 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from djinn_jupyter.engine.loop.checkpoints import WholeImages
-from djinn_jupyter.engine.loop.dispatch import handles
-from djinn_jupyter.engine.loop.lifecycle import SessionLifecycle
+from djinn_jupyter.engine.loop.dispatch import SessionLifecycle, handles
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.loop.origin import origin
-from djinn_jupyter.engine.loop.sessions import require_name
+from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
+from djinn_jupyter.engine.loop.recipes import origin
+from djinn_jupyter.engine.loop.scheduler import Underway
+from djinn_jupyter.engine.loop.sessions import WholeImages, require_name
 from djinn_jupyter.engine.session import reports
-from djinn_jupyter.engine.session.jobs import Underway
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
-from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import AnsweredRequest, Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.store.checkpoint_files import UntilDone
@@ -132,21 +130,19 @@ def looked_at(work: Future[Outcome]) -> Generator[None, None, Outcome]:
     return work.result()
 
 
-class MoveRequests:
+class MoveRequests(BuiltOfParts):
     """`until_done` makes the steps that wait for file work."""
 
     def __init__(
         self,
-        sessions: SessionTable,
+        parts: EngineParts,
         life: SessionLifecycle,
         moves: SessionMoves,
         images: WholeImages,
-        runtime: Runtime,
-        persistence: Persistence,
         until_done: UntilDone,
     ) -> None:
-        self._sessions, self._life, self._moves, self._images = sessions, life, moves, images
-        self._runtime, self._persistence, self._until_done = runtime, persistence, until_done
+        super().__init__(parts)
+        self._life, self._moves, self._images, self._until_done = life, moves, images, until_done
 
     @property
     def _here(self) -> Provenance:

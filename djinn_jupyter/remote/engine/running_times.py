@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from djinn_jupyter.engine.session.jobs import STEP_SECONDS, RunningTime
+from djinn_jupyter.engine.session.table import STEP_SECONDS, RunningTime
 from djinn_jupyter.files import PART, is_plain, make_folder, written_aside
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.passes.site_value import SiteValue
-from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, NormMatch, Orthogonal, ProjectionCap, ProjectOut, Scale, Zero
 from tests.device import DEVICE
 from tests.engine.desk import Desk, array, desk_of, tokens

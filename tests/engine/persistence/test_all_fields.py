@@ -14,17 +14,14 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Watch
+from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Rule, Watch
 from djinn_jupyter.engine.passes.conditions import Condition
 from djinn_jupyter.engine.passes.edits import Change
 from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.site_value import Guard
-from djinn_jupyter.engine.passes.steering import Rule
 from djinn_jupyter.engine.session.generation import Generation, Sampler
-from djinn_jupyter.engine.session.history import History, StopEdit, StopRecord
-from djinn_jupyter.engine.session.pass_log import Passes, PassLog
-from djinn_jupyter.engine.session.session import MOST_REQUESTS, AnsweredRequests, RequestId, Session
-from djinn_jupyter.engine.session.shares import Grants
+from djinn_jupyter.engine.session.history import History, Passes, PassLog, StopEdit, StopRecord
+from djinn_jupyter.engine.session.session import MOST_REQUESTS, AnsweredRequests, Grants, RequestId, Session
 from djinn_jupyter.engine.store import image
 from djinn_jupyter.engine.store.image import ImagePart
 from djinn_jupyter.wire import requests as ask

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from djinn_jupyter.engine.session.footprint import own_tensors, past_tensors
+from djinn_jupyter.engine.session.table import own_tensors, past_tensors
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.engine.session.jobs import DAY_SECONDS, STEP_SECONDS, RunningTime
+from djinn_jupyter.engine.session.table import DAY_SECONDS, STEP_SECONDS, RunningTime
 from djinn_jupyter.remote.engine.running_times import TIMES, WRITTEN_SECONDS, RunningTimesFile
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.people import Quota

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from djinn_jupyter.engine.loop import figures
-from djinn_jupyter.engine.loop.comparing import apart
+from djinn_jupyter.engine.loop.inspection import apart
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.errors import IllegalMove, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask

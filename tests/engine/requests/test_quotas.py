@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import torch
 
-from djinn_jupyter.engine.loop import owner_budgets
+from djinn_jupyter.engine.loop import owners
 from djinn_jupyter.engine.session.table import by_person
 from djinn_jupyter.errors import EngineError
 from djinn_jupyter.methods.datasets.request import Score, Scored
@@ -119,7 +119,7 @@ def test_no_one_has_more_sessions_than_one_person_may_have_by_any_way(
     quoted.ask(person, ask.Open(session="a"))
     quoted.ask(person, ask.SaveCheckpoint(session="a", name="of many", replace=True))
     quoted.ask(person, ask.Open(session="b"))
-    monkeypatch.setattr(owner_budgets, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(owners, "MOST_SESSIONS", 2)
     for request in (
         ask.Open(session="c"),
         ask.Fork(session="a", name="c"),
@@ -244,8 +244,8 @@ def test_checkpoints_count_for_the_disk_and_one_in_place_of_another_for_the_diff
 def test_a_run_is_paused_where_the_running_time_is_used_up_and_goes_on_when_there_is_more(quoted: Quoted) -> None:
     done: list[Any] = []
     quoted.ask("anna", ask.Open(session="a"))
-    budgets = quoted.desk.engine.turns._budgets
-    budgets._clock = lambda: budgets._looked + 1.0
+    owners = quoted.desk.engine.turns._owners
+    owners._clock = lambda: owners._looked + 1.0
     running = ask.Run(session="a", tokens=SHORT, max_new_tokens=40, ignore_eos=True)
     quoted.house.clients.receive(b"anna", running, done.append, "anna")
     session = quoted.desk.engine.sessions["anna@a"]
@@ -269,8 +269,8 @@ def test_a_run_is_paused_where_the_running_time_is_used_up_and_goes_on_when_ther
 def test_other_work_that_uses_up_the_time_ends_with_the_sentence(quoted: Quoted) -> None:
     done: list[Any] = []
     quoted.ask("anna", ask.Open(session="a"))
-    budgets = quoted.desk.engine.turns._budgets
-    budgets._clock = lambda: budgets._looked + 1.0
+    owners = quoted.desk.engine.turns._owners
+    owners._clock = lambda: owners._looked + 1.0
     asked = Score(session="a", prompts=tuple(tokens(30, seed=seed) for seed in range(8)), mode="exact")
     quoted.house.clients.receive(b"anna", asked, done.append, "anna")
     while not len(quoted.desk.engine.scheduler):

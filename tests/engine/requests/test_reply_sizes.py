@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from djinn_jupyter.engine.loop import lines, stateless
+from djinn_jupyter.engine.loop import lines, sessions
 from djinn_jupyter.engine.loop.lines import ANSWERED_TOKENS, MOST_STANDING
-from djinn_jupyter.engine.loop.publisher import EngineReading
+from djinn_jupyter.engine.loop.replies import EngineReading
 from djinn_jupyter.engine.residency import older_stops
-from djinn_jupyter.engine.session import feeding, influences
 from djinn_jupyter.engine.session import history as stops
+from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.system.faults import in_short
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import sessions_of
@@ -172,7 +172,7 @@ def test_a_tree_tells_a_bounded_number_of_stops_the_present_one_among_them(
     for _ in range(4):
         desk.resume()
     whole = desk.ask(ask.ReadTree()).branches[0]
-    monkeypatch.setattr(stateless, "STOPS_TOLD", 2)
+    monkeypatch.setattr(sessions, "STOPS_TOLD", 2)
     short = desk.ask(ask.ReadTree()).branches[0]
     assert [one.number for one in short.stops] == [one.number for one in whole.stops[-2:]]
     assert (short.dropped, short.present) == (whole.dropped + 3, 1)
@@ -191,7 +191,7 @@ def test_changes_of_earlier_passes_beyond_a_number_are_told_by_their_number(
         desk.steer("resid_post.5", Scale(factor=1.5 + number))
         report = desk.resume()
     whole = report.influences.earlier
-    monkeypatch.setattr(influences, "CHANGES_TOLD", len(whole[-1].changes))
+    monkeypatch.setattr(reports, "CHANGES_TOLD", len(whole[-1].changes))
     oldest, last = desk.ask(ask.ReadStop(session="a")).influences.earlier
     count = sum(len(one.changes) for one in whole[:-1])
     assert last == whole[-1]
@@ -207,9 +207,9 @@ def test_a_line_fed_under_more_rules_than_a_recipe_tells_has_none_and_says_why(
     desk.run(PROMPT, new=2)
     session = desk.session()
     fed = session.tokens, session.pass_log, session.exactness, session.committed
-    assert feeding.committed_line(*fed).unmade == ""
-    monkeypatch.setattr(feeding, "MOST_RULES", 2)
-    assert feeding.committed_line(*fed).unmade == feeding.MANY
+    assert stops.committed_line(*fed).unmade == ""
+    monkeypatch.setattr(stops, "MOST_RULES", 2)
+    assert stops.committed_line(*fed).unmade == stops.MANY
 
 
 def test_the_longest_lens_that_is_not_refused_can_be_sent() -> None:

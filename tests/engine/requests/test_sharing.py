@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from djinn_jupyter.engine.process.inbox import named_by
-from djinn_jupyter.engine.session.shares import MOST_PERSONS, Grants
+from djinn_jupyter.engine.session.session import MOST_PERSONS, Grants
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.request import CheckCollect, Collect
 from djinn_jupyter.wire import codec

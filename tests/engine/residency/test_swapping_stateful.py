@@ -27,10 +27,10 @@ from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.room import StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.session.footprint import own_items_of, tensors_of_stop
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import own_items_of, tensors_of_stop
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.engine.system.host_memory import pageable
 from djinn_jupyter.errors import IllegalMove, SlabFull, StorageFailed, TierFull

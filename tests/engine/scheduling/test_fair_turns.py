@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from djinn_jupyter.engine.loop.mailbox import Mailbox
-from djinn_jupyter.engine.loop.scheduler import Scheduler
-from djinn_jupyter.engine.session.jobs import Job
+from djinn_jupyter.engine.loop.scheduler import Job, Scheduler
 from djinn_jupyter.engine.session.residence import Residence
 from djinn_jupyter.engine.system.device import PrefillThrottle
 

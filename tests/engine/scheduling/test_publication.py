@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from djinn_jupyter.engine.loop.publisher import LONGEST_PERIOD, PERIOD, SHARE, EngineReading
+from djinn_jupyter.engine.loop.replies import LONGEST_PERIOD, PERIOD, SHARE, EngineReading
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire import requests as ask
@@ -117,7 +117,7 @@ def test_what_takes_long_to_publish_is_published_less_often(
         return reports.describe(session)
 
     monkeypatch.setattr(publisher, "_describe", described)
-    monkeypatch.setattr("djinn_jupyter.engine.loop.publisher.time", clock)
+    monkeypatch.setattr("djinn_jupyter.engine.loop.replies.time", clock)
     publisher.publish(all_sessions=True)
     clock.now += 0.9 * period
     assert not publisher.due

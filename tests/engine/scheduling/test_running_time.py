@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.session.jobs import DAY_SECONDS, STEP_SECONDS, RunningTime
+from djinn_jupyter.engine.session.table import DAY_SECONDS, STEP_SECONDS, RunningTime
 
 
 class Clock:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.loop.tokenizing import AT_ONCE_CHARACTERS, WAITING
+from djinn_jupyter.engine.loop.intake import AT_ONCE_CHARACTERS, WAITING
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.errors import EngineError, PromptTooLong, UsageError
 from djinn_jupyter.wire import replies as told
@@ -248,7 +248,7 @@ import subprocess
 import sys
 import threading
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
-from djinn_jupyter.engine.loop.tokenizing import Tokenizing
+from djinn_jupyter.engine.loop.intake import Tokenizing
 
 begun = threading.Event()
 texts = Tokenizing(TokenText(None), None, 1, lambda: None, lambda error: None)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.loop import publisher
+from djinn_jupyter.engine.loop import replies as publishing
 from djinn_jupyter.engine.loop.mailbox import Holder, Mailbox
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
@@ -348,7 +348,7 @@ def test_a_session_that_nobody_touches_grows_idle_in_the_reading(monkeypatch: py
     begun = time.monotonic()
     before = reading.sessions[0].idle_seconds
     now = time.monotonic()
-    monkeypatch.setattr(publisher, "time", SimpleNamespace(monotonic=lambda: now + 3600.0))
+    monkeypatch.setattr(publishing, "time", SimpleNamespace(monotonic=lambda: now + 3600.0))
     after = reading.sessions[0].idle_seconds
     assert reading is desk.engine.reading
     assert 3600.0 <= after <= before + 3600.0 + (now - begun) + 1e-6

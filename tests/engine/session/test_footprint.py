@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable
-from djinn_jupyter.engine.session.footprint import past_tensors, storages_of
+from djinn_jupyter.engine.session.table import past_tensors, storages_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, tokens

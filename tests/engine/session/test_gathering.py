@@ -11,7 +11,7 @@ import pytest
 
 from djinn_jupyter.engine.passes import columns
 from djinn_jupyter.engine.session import shared_prompts, sharing
-from djinn_jupyter.engine.session.seats import driven
+from djinn_jupyter.engine.session.shared_prompts import driven
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.session.test_sharing import run_at_once

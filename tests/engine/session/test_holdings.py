@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.breakpoints import FLOAT_BYTES, Rule
 from djinn_jupyter.engine.passes.forward import Forward
-from djinn_jupyter.engine.passes.steering import FLOAT_BYTES, Rule
-from djinn_jupyter.engine.session.footprint import items_of
 from djinn_jupyter.engine.session.session import POSITION_BYTES, TOKEN_BYTES, Session, given_arrays, recorded
-from djinn_jupyter.engine.session.table import Holdings, by_person, holdings_of, memory_of_persons
+from djinn_jupyter.engine.session.table import Holdings, by_person, holdings_of, items_of, memory_of_persons
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
 from djinn_jupyter.wire import requests as ask

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.passes import packing
+from djinn_jupyter.engine.passes import sections
 from djinn_jupyter.engine.passes.sections import Inside, is_served
 from djinn_jupyter.methods.sweep.engine.together import CellLines
 from djinn_jupyter.wire.edits import Zero
@@ -93,20 +93,20 @@ def shifted(values: Any, rows: int) -> Any:
     return put([(first, one) for (first, _), one in zip(given, moved, strict=True)], rows)
 
 
-put = packing.in_place
+put = sections.in_place
 
 
 def test_values_inside_another_line_are_found_by_the_recheck(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = values(swept(desk, mode="exact", **HEADS))
     swept(desk, **HEADS)  # the tap is known to be served: what breaks from here on its test cannot see
-    monkeypatch.setattr(packing, "in_place", shifted)
+    monkeypatch.setattr(sections, "in_place", shifted)
     falls_back(swept(desk, **HEADS), expected)
 
 
 def test_where_a_line_would_have_anothers_value_every_cell_runs_its_layer_alone(
     desk: Desk, alone: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "in_place", shifted)
+    monkeypatch.setattr(sections, "in_place", shifted)
     assert apart(desk, **HEADS) < 2e-5
     assert len(alone) == LAYERS * 4 + 1  # one of them once more, as the test
 
@@ -114,7 +114,7 @@ def test_where_a_line_would_have_anothers_value_every_cell_runs_its_layer_alone(
 def test_a_tap_that_has_other_rows_than_were_packed_is_not_served(
     desk: Desk, alone: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "in_place", lambda values, rows: put(values, rows + 1))
+    monkeypatch.setattr(sections, "in_place", lambda values, rows: put(values, rows + 1))
     assert apart(desk, **HEADS) < 2e-5
     assert len(alone) == LAYERS * 4 + 1
 

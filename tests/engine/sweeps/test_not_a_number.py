@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from djinn_jupyter.engine.passes.rounding import difference, equal_but_for_rounding
+from djinn_jupyter.engine.passes.shared_cache import difference, equal_but_for_rounding
 
 NAN, INF = math.nan, math.inf
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from djinn_jupyter.engine.passes.rounding import rounding_of
+from djinn_jupyter.engine.passes.shared_cache import rounding_of
 from djinn_jupyter.methods.sweep.engine.checked_sweep import Found
 from tests.engine.desk import desk_of
 from tests.engine.sweeps.test_sweeps import A, B, swept, values

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.loop.publisher import Accounting
+from djinn_jupyter.engine.loop.parts import EngineParts
+from djinn_jupyter.engine.loop.replies import Accounting
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import EngineBroken
 from tests.streams import CUDA
@@ -17,9 +18,10 @@ from tests.streams import CUDA
 @pytest.fixture
 def accounting(monkeypatch: pytest.MonkeyPatch) -> Accounting:
     monkeypatch.setattr(Accounting, "check", lambda self: None)  # the accounting is of the host, and sound
-    storages = SimpleNamespace(devices=(CUDA,))
-    parts: dict[str, Any] = {"sessions": {}, "slabs": (), "tiers": None, "storage_table": storages}
-    return Accounting(**parts, of_no_session=list, faults=Faults())
+    parts: Any = SimpleNamespace(**dict.fromkeys(EngineParts.__annotations__))
+    parts.storage_table, parts.faults = SimpleNamespace(devices=(CUDA,)), Faults()
+    parts.runtime = SimpleNamespace(forward=None)
+    return Accounting(parts, None)
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:

@@ -41,6 +41,6 @@ def test_the_header_of_a_file_ends_with_its_imports(tmp_path: Path) -> None:
 def test_a_prompt_crosses_rooms_from_its_receipt_to_the_first_layer(tmp_path: Path) -> None:
     with private_jupyter():
         found = [set(crossed) for crossed in rooms(tmp_path, rounds=2)]
-    assert all({f"{PACKAGE}.wire.codec", f"{PACKAGE}.engine.requests.dispatcher"} <= crossed for crossed in found)
+    assert all({f"{PACKAGE}.wire.codec", f"{PACKAGE}.engine.loop.dispatch"} <= crossed for crossed in found)
     assert all(30 < len(crossed) < 200 for crossed in found)
-    assert not any(f"{PACKAGE}.client" in module for crossed in found for module in crossed)
+    assert not any(f"{PACKAGE}.link" in module for crossed in found for module in crossed)

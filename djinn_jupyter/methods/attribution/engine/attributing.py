@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.reasons import first_line
-from djinn_jupyter.engine.passes import rounding, shared_cache
+from djinn_jupyter.engine.passes import conditions, shared_cache
 from djinn_jupyter.engine.passes.forward import Forward, device_memory_for
-from djinn_jupyter.engine.passes.metric import Metrics
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -97,12 +96,12 @@ def _tried(runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, Non
         assert line is not None
         logits_V = line.logits(end_1SD)
         yield from line.back([torch.ones_like(logits_V)], _Unread())
-    except (*rounding.REFUSALS, UsageError) as error:
+    except (*shared_cache.REFUSALS, UsageError) as error:
         if isinstance(error, BaseException) and device.out_of_memory(error):
             raise  # this says nothing of the family
         return f"its layers refuse to ({first_line(error).rstrip('.')})"
     base = yield from alone.run(tokens, (), residuals=False)
-    if not rounding.equal_but_for_rounding(logits_V[None], base.logits_V[None], end_1SD.dtype):
+    if not shared_cache.equal_but_for_rounding(logits_V[None], base.logits_V[None], end_1SD.dtype):
         return "its layers compute other values by themselves than in its own forward"
     return GraphSize(measured=(sizes[0], sizes[1], sizes[2]))
 
@@ -369,7 +368,7 @@ class ByGradients(SweepWay):
     def takes(self, request: Sweep) -> bool:
         return request.estimate is not None
 
-    def check_lines(self, request: Sweep, metrics: Metrics, line: int, source: int | None) -> None:
+    def check_lines(self, request: Sweep, metrics: conditions.Metrics, line: int, source: int | None) -> None:
         """Raise InvalidCondition and UsageError for a sweep that gradients cannot estimate."""
         for metric in metrics.each:
             estimates.require_slopes(metric)

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
-from djinn_jupyter.engine.passes.conditions import READINGS, TokenReading, of_token
+from djinn_jupyter.engine.passes.conditions import READINGS, Metric, TokenReading, of_token
 from djinn_jupyter.engine.passes.forward import Forward
-from djinn_jupyter.engine.passes.metric import Metric
 from djinn_jupyter.errors import InvalidCondition, UnknownSite
 from djinn_jupyter.methods.attribution.engine.line import GradedLine, GradientStream
 from djinn_jupyter.methods.sweep.engine.places import Part, SweptPlaces

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
 from djinn_jupyter.engine.loop.lines import require_empty
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.passes.metric import Metric
+from djinn_jupyter.engine.passes.conditions import Metric
 from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session

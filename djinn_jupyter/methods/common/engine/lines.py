@@ -16,12 +16,12 @@ from torch import Tensor
 from djinn_jupyter.engine.loop import dispatch, inspection, lines
 from djinn_jupyter.engine.memory.kv.cache import whole_rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.conditions import Metrics
 from djinn_jupyter.engine.passes.controller import Completed, Halted, PassRule, Plan, Target, Unmarked, make_plan
 from djinn_jupyter.engine.passes.frame import Frame, Override
-from djinn_jupyter.engine.passes.metric import Metrics
 from djinn_jupyter.engine.passes.shared_cache import BaseRows, KeyValues
 from djinn_jupyter.engine.passes.site_value import SiteValue
-from djinn_jupyter.engine.session import influences, queries
+from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -251,7 +251,7 @@ class LineSources:
 
 
 def _notes_on(session: Session) -> tuple[str, ...]:
-    if not session.rules_in_force and not influences.has_edits(session):
+    if not session.rules_in_force and not reports.has_edits(session):
         return ()
     return (
         f"The rules and edits of session {in_quotes(label(session.name))} are no part of the sweep: it runs the tokens "

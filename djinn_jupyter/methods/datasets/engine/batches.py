@@ -21,7 +21,7 @@ from djinn_jupyter.engine.model.hooks.gates import Arguments
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.reasons import first_line
-from djinn_jupyter.engine.passes import columns, edits, rounding, sections, shared_cache
+from djinn_jupyter.engine.passes import columns, edits, sections, shared_cache
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.system.device import out_of_memory, require_alive, to_home
@@ -107,7 +107,7 @@ class Batches:
 
     def agree(self, one: Tensor, other: Tensor) -> bool:
         """Return whether the rows of both are equal within the rounding of this model."""
-        return rounding.equal_but_for_rounding(one, other, self.forward.model.dtype)
+        return shared_cache.equal_but_for_rounding(one, other, self.forward.model.dtype)
 
     def run(
         self,
@@ -190,7 +190,7 @@ class Batches:
                 pairs = [(parts[at], exact[n]) for at, n in enumerate(order) if at != spoilt]
                 if not all(self.agree(one, other) for one, other in pairs):
                     return "its layers give a prompt other values among others than alone"
-        except rounding.REFUSALS as error:
+        except shared_cache.REFUSALS as error:
             if out_of_memory(error):
                 raise  # this says nothing of the family
             return f"its layers refuse several prompts ({first_line(error)})"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.loop.dispatch import MethodParts
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
-from djinn_jupyter.engine.passes import forward, rounding
+from djinn_jupyter.engine.passes import forward, shared_cache
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import SlabFull
@@ -232,4 +232,4 @@ class Collecting:
 
 def _difference(one: Tensor, other: Tensor) -> float:
     """Return by how much two values differ at most: infinitely where only one of them is a finite number."""
-    return float(rounding.difference(one.to(torch.float32), other.to(torch.float32)).abs().max())
+    return float(shared_cache.difference(one.to(torch.float32), other.to(torch.float32)).abs().max())

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from djinn_jupyter.engine.loop import lines, mailbox, origin
+from djinn_jupyter.engine.loop import lines, mailbox, recipes
 from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
 from djinn_jupyter.engine.loop.figures import Reservation
+from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.passes.forward import device_memory_for
-from djinn_jupyter.engine.passes.rounding import difference, rounding_of
-from djinn_jupyter.engine.passes.steering import Rule
+from djinn_jupyter.engine.passes.shared_cache import difference, rounding_of
 from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -219,7 +219,7 @@ class CollectionRequests:
             "format": FORMAT,
             "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._parts.identity)},
             "adapter": None if session.adapter is None else session.adapter.identity.digest,
-            "modules": [[one.name, one.at, one.digest] for one in origin.modules_at(places.taps.values())] or None,
+            "modules": [[one.name, one.at, one.digest] for one in recipes.modules_at(places.taps.values())] or None,
             "sites": [str(site) for site in places.taps],
             "positions": None if request.positions is None else list(request.positions),
             "dtype": request.dtype,

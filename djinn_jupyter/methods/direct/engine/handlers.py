@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import inspection, look_recipes, mailbox
+from djinn_jupyter.engine.loop import inspection, mailbox, recipes
 from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits, weight_reader
@@ -36,7 +36,7 @@ def attribution_recipe(
 ) -> tuple[AttributionRecipe | None, str]:
     """Return what tells the parts again at the present stop, of these `tokens`; None, with the reason, where the tokens
     of the line alone do not come to it."""
-    way = look_recipes.way_to_stop(session)
+    way = recipes.way_to_stop(session)
     if way.unmade:
         return None, way.unmade
     recipe = AttributionRecipe(

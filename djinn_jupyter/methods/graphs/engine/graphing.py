@@ -15,8 +15,8 @@ from torch.nn.functional import linear
 
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
+from djinn_jupyter.engine.passes.conditions import Metric
 from djinn_jupyter.engine.passes.forward import device_memory_for
-from djinn_jupyter.engine.passes.metric import Metric
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime

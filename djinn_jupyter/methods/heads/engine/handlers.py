@@ -23,7 +23,7 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.controller import PassRule
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.site_value import SiteValue
-from djinn_jupyter.engine.session import influences, queries, residence, run
+from djinn_jupyter.engine.session import queries, reports, residence, run
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.arrays import to_array
@@ -203,6 +203,6 @@ class HeadRequests:
 
 def _tokens_of(session: Session) -> tuple[int, ...]:
     """Return the tokens of a session's line, those of a stopped pass among them."""
-    if session.frame is not None and not influences.has_edits(session):
+    if session.frame is not None and not reports.has_edits(session):
         return tuple(session.tokens[: session.frame.end])
     return fed_tokens(session)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.attention import BLOCK, head_blocks
+from djinn_jupyter.engine.passes.conditions import Metrics, Values
 from djinn_jupyter.engine.passes.forward import Forward
-from djinn_jupyter.engine.passes.metric import Metrics, Values
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.system.faults import Counters

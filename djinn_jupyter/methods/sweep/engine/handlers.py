@@ -11,7 +11,7 @@ import msgspec
 from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
 from djinn_jupyter.engine.loop.lines import require_empty
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.loop.origin import modules_at
+from djinn_jupyter.engine.loop.recipes import modules_at
 from djinn_jupyter.engine.session.residence import Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session

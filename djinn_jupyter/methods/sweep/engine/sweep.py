@@ -12,8 +12,8 @@ from torch import Tensor
 
 from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.passes import forward, frame, rounding
-from djinn_jupyter.engine.passes.metric import Metrics, Values
+from djinn_jupyter.engine.passes import forward, frame, shared_cache
+from djinn_jupyter.engine.passes.conditions import Metrics, Values
 from djinn_jupyter.engine.passes.wavefront import CallPlan, JoiningLine, Wavefront
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -95,7 +95,7 @@ class Sweeping:
         unchanged = asked.metrics.of(base.logits_V)
         found = Found(
             metrics=asked.metrics.texts,
-            rounding=rounding.rounding_of(self.runtime.forward.model.dtype, self.runtime.forward.layers),
+            rounding=shared_cache.rounding_of(self.runtime.forward.model.dtype, self.runtime.forward.layers),
             sizes=asked.metrics.sizes(base.logits_V),
             unchanged=unchanged,
             values=asked.before(unchanged),

@@ -13,10 +13,10 @@ from torch import Tensor
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.reasons import first_line
-from djinn_jupyter.engine.passes import metric, shared_cache, shared_keys
+from djinn_jupyter.engine.passes.conditions import Metrics, Values
 from djinn_jupyter.engine.passes.packing import Packing
-from djinn_jupyter.engine.passes.rounding import REFUSALS, equal_but_for_rounding
-from djinn_jupyter.engine.passes.sections import ArgumentAxes, Inside, is_served
+from djinn_jupyter.engine.passes.sections import ArgumentAxes, Inside, first_other_keys, is_served, of_base
+from djinn_jupyter.engine.passes.shared_cache import REFUSALS, KeyValues, equal_but_for_rounding, why_not_joined
 from djinn_jupyter.engine.passes.wavefront import CallPlan, JoiningLine, Wavefront
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -51,7 +51,7 @@ class Together:
     def why_not(self, alone: LinesAlone) -> Generator[Blocked | None, None, str | None]:
         """Return why lines have to run one by one here, None if they need not."""
         if not self._tested:
-            self._why_not = shared_cache.why_not_joined(self.runtime.forward) or (yield from self._trial(alone))
+            self._why_not = why_not_joined(self.runtime.forward) or (yield from self._trial(alone))
             self._tested = True
         return self._why_not
 
@@ -178,13 +178,13 @@ class Together:
 
 
 def values_of(
-    together: Together, front: Wavefront, lines: Sequence[JoiningLine], metrics: metric.Metrics
-) -> Generator[None, None, dict[int, metric.Values]]:
+    together: Together, front: Wavefront, lines: Sequence[JoiningLine], metrics: Metrics
+) -> Generator[None, None, dict[int, Values]]:
     """Return the metrics at each line's last position, by its number."""
     behind = yield from _run(front, lines)
     together.runtime.counters.count_layers(front.count())
     numbers = list(behind)
-    values: dict[int, metric.Values] = {}
+    values: dict[int, Values] = {}
     for first in range(0, len(numbers), HEAD_ROWS):
         some = numbers[first : first + HEAD_ROWS]
         rows_nV = together.logits(torch.stack([behind[number] for number in some]), metrics.tokens)
@@ -222,7 +222,7 @@ class CellLines:
         if edited is None:
             return None
         boundary, after, later = edited.tap.boundary, self.by_line(edited.raw), edited.later
-        keys: dict[int, shared_cache.KeyValues] = {}
+        keys: dict[int, KeyValues] = {}
         if boundary is None:
             inside = self._inside(edits.base, edited, cell.number)
             taps = (edited.tap, *edited.tap.later, *(one.tap for one in later))
@@ -234,7 +234,7 @@ class CellLines:
             boundary, after, later = layer + 1, (yield from self.behind(edits, edited, layer)), ()
             keys = yield from self._keys(edits, edited, front.handed_on(edited.tap.stage, boundary))
         start = first_other(after[0], edits.base.residuals[boundary][0])
-        other = (shared_keys.first_other_keys(rows, edits.base.rows.of_layer[number]) for number, rows in keys.items())
+        other = (first_other_keys(rows, edits.base.rows.of_layer[number]) for number, rows in keys.items())
         starts = [one for one in (start, *other, *(edit.first_changed() for edit in later)) if one is not None]
         last = len(edits.base.tokens) - 1
         if not starts or (
@@ -247,7 +247,7 @@ class CellLines:
             start=min(starts),
             rows_nD=after[0, min(starts) :].clone(),
             later=tuple((edit.boundary, edit.of_rows) for edit in later),
-            keys={number: shared_keys.of_base(rows, min(starts)) for number, rows in keys.items()},
+            keys={number: of_base(rows, min(starts)) for number, rows in keys.items()},
         )
 
     def _inside(self, base: RunLine, edited: CellEdit, number: int) -> JoiningLine | None:
@@ -277,7 +277,7 @@ class CellLines:
 
     def _keys(
         self, edits: CellEdits, edited: CellEdit, numbers: Collection[int]
-    ) -> Generator[Blocked | None, None, dict[int, shared_cache.KeyValues]]:
+    ) -> Generator[Blocked | None, None, dict[int, KeyValues]]:
         """Return a cell's keys and values in these layers of the cache."""
         if not numbers:
             return {}
