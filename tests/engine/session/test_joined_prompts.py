@@ -142,8 +142,8 @@ def test_prompts_for_one_token_take_no_columns_for_more(llama: Desk, monkeypatch
     run_at_once(llama, mode="fast", prompts=ALIKE, new=2)
     llama.close_all()
     made: list[int] = []
-    of = JoinedPrompts.of
-    monkeypatch.setattr(JoinedPrompts, "of", lambda *given: (made.append(given[2]), of(*given))[1])
+    columns = shared_prompts.Columns
+    monkeypatch.setattr(shared_prompts, "Columns", lambda *given: (made.append(given[2]), columns(*given))[1])
     run_at_once(llama, mode="fast", prompts=ALIKE, new=1)
     assert made == []
     llama.close_all()
