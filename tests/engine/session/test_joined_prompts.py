@@ -142,8 +142,14 @@ def test_prompts_for_one_token_take_no_columns_for_more(llama: Desk, monkeypatch
     run_at_once(llama, mode="fast", prompts=ALIKE, new=2)
     llama.close_all()
     made: list[int] = []
-    columns = shared_prompts.Columns
-    monkeypatch.setattr(shared_prompts, "Columns", lambda *given: (made.append(given[2]), columns(*given))[1])
+    joined = shared_prompts.JoinedPrompts
+
+    def counted(*, columns: Columns, **others: Any) -> JoinedPrompts:
+        made.append(columns.capacity)
+        return joined(columns=columns, **others)
+
+    counted.capacity = joined.capacity
+    monkeypatch.setattr(shared_prompts, "JoinedPrompts", counted)
     run_at_once(llama, mode="fast", prompts=ALIKE, new=1)
     assert made == []
     llama.close_all()
