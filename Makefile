@@ -5,7 +5,7 @@
 #   make test     everything that must hold: check, tests, notebooks, browser
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make explore  the property tests on other examples than those of `make test`
-#   make families the tests of many families with all of them, not twelve and the six that the commit draws (hours)
+#   make families all families and cases of the tests that have many; `make test` has those that the commit draws (hours)
 #   make processors  the tests of bits with the kernels of smaller processors
 #   make bench    measure; writes evaluation/results/benchmarks/*.json
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
@@ -134,7 +134,8 @@ explore: setup
 
 # Before a landing that touches model, passes or memory.
 families: setup
-	$(BIN)/pytest $$(grep -lE 'drawn\(|mark\.slow' $$(grep -rl tests.families tests/engine --include='test_*.py')) -m 'not processes and not alone' --numprocesses 2 --dist loadfile
+	$(BIN)/pytest $$(grep -rlE 'drawn|tests\.families' tests/engine tests/client tests/faults tests/magics --include='test_*.py') \
+	  -m 'not processes and not alone' --numprocesses 2 --dist loadfile
 
 # Kernels of PyTorch, MKL and oneDNN set down, one setting a word: what other processors compute with.
 LOWER := ATEN_CPU_CAPABILITY=default+MKL_ENABLE_INSTRUCTIONS=SSE4_2+ONEDNN_MAX_CPU_ISA=SSE41 \

@@ -18,6 +18,7 @@ from jupyter_client.connect import LocalPortCache
 
 from djinn_evaluation.machine import computed_on
 from djinn_jupyter.engine.system.process import importing
+from tests.draw import leave_out
 from tests.ports import port_of_a_kernel
 
 # Short, because the path of an ipc socket may have no more than about a hundred characters.
@@ -74,6 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.suffix == ".ipynb" or item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.processes)
+    leave_out(items)
 
 
 def _place(item: pytest.Item) -> Path:

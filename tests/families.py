@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import functools
 import random
-import subprocess
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from tests.draw import commit
 from tests.family_parts import (
     COMMON,
     GATED_DELTA,
@@ -307,16 +306,9 @@ MORE_REFUSED = _builders(_MORE_REFUSED)
 
 def drawn(families: Iterable[str]) -> list[Any]:
     """Return the families as parameters of a test, those that this commit leaves out marked as slow."""
-    here = {*KINDS, *_draw(_commit())}
+    here = {*KINDS, *_draw(commit())}
     return [name if name in here else pytest.param(name, marks=pytest.mark.slow) for name in families]
 
 
 def _draw(commit: str) -> list[str]:
     return random.Random(commit).sample(sorted({*FAMILIES, *MORE} - {*KINDS}), DRAWN)
-
-
-@functools.cache
-def _commit() -> str:
-    """Return the commit of the checkout, of which all processes of a run draw the same families; "" outside of one."""
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()

@@ -22,6 +22,8 @@ from tests import transcoders
 from tests.client.tables import LINE, METRIC, OTHER
 from tests.engine.desk import Desk
 
+pytestmark = pytest.mark.drawn
+
 PAIR: Final[dict[str, Any]] = {"clean": LINE, "corrupted": OTHER, "metric": METRIC}
 PAIRS: Final[dict[str, Any]] = {"clean": [LINE, OTHER, LINE], "corrupted": [OTHER, LINE, OTHER], "metric": METRIC}
 CELLS: Final[dict[str, Any]] = {"site": "resid_post", "over": "layer,position", "mode": "exact"}

@@ -26,6 +26,8 @@ from tests.engine.sweeps import test_planted_circuit as induction
 from tests.families import build
 from tests.threads import one_thread
 
+pytestmark = pytest.mark.drawn
+
 CORRUPTED = tokens(7)
 CLEAN = (*CORRUPTED[:3], *tokens(7, seed=2)[3:])
 METRIC = "logit(17) - logit(42)"

@@ -21,6 +21,8 @@ from tests.engine.desk import build_desk, desk_of, tokens
 from tests.engine.plain import plain_of
 from tests.engine.requests.plain_attribution import PlainAttribution, plain_attribution
 
+pytestmark = pytest.mark.drawn
+
 LINE, METRIC = tokens(9), "logit(17) - logit(42)"
 FULL, HALF = torch.float32, torch.bfloat16
 ROUNDED = {FULL: 1e-6, HALF: 2**-8}

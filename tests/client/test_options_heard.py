@@ -21,6 +21,8 @@ from tests.client.observed import plain
 from tests.client.reached import reached
 from tests.engine.desk import Desk
 
+pytestmark = pytest.mark.drawn
+
 OF_AN_ENGINE = ("loss", "collect", "head_scores", "weight")
 OF_EDGES_FOUND = ("direct", "circuit", "circuit_curve", "acdc")
 LINE, OTHER = [9, 8, 7, 21], [9, 8, 7, 31]

@@ -20,6 +20,8 @@ from djinn_jupyter.modules.training.jobs import SteeringJob
 from djinn_jupyter.modules.training.process import module_in
 from tests.waiting import until
 
+pytestmark = pytest.mark.drawn
+
 PROMPTS = [(9, 8, 7, 21, 22), (9, 8), (31, 7, 7, 5), (4, 4, 9)]
 SMALL: dict[str, Any] = {"features": 12, "active": 2, "steps": 4, "batch": 8}
 

@@ -20,6 +20,8 @@ from tests.engine.session.test_states import reading, same
 from tests.engine.words import tokenizer
 from tests.families import VOCAB, build
 
+pytestmark = pytest.mark.drawn
+
 PROMPT = tokens(10)
 
 

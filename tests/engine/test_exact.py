@@ -16,6 +16,8 @@ from tests.engine.desk import Desk, Outcome, array, build_desk, tokens
 from tests.engine.plain import generate, plain_of
 from tests.families import build, enough_layers
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = (
     "llama",
     "gpt2",

@@ -38,6 +38,8 @@ from tests.engine.test_exact import NEW, PROMPT, stop_edit_and_go_back
 from tests.families import build, enough_layers
 from tests.homes import DEVICES, HOMES, HomesMeet, two_homes
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = ("llama", "gemma3_text", "jamba", pytest.param("deepseek_v32", marks=pytest.mark.slow))
 EACH = 8 << 20  # bytes for weights and pages on each home
 A, B = 17, 42

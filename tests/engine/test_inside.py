@@ -14,6 +14,8 @@ from djinn_jupyter.wire.sites import parse_site
 from tests.engine.desk import Desk, Outcome, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
+pytestmark = pytest.mark.drawn
+
 KINDS = [(family, None) for family in ("llama", "gpt2", "gemma3_text", "gpt_neox", "mixtral", "jamba")]
 KINDS += [("llama", "eager"), ("gpt_neox", "eager"), ("gemma3_text", "eager")]
 SEVERAL_KINDS = ("gemma3_text", "jamba")  # windows and none, states and attention

@@ -19,6 +19,8 @@ from djinn_jupyter.wire.sites import parse_site
 from tests.engine.desk import Desk, Outcome, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
+pytestmark = pytest.mark.drawn
+
 PROMPT = tokens(13)
 NEW = 5
 V = torch.randn(32, generator=torch.Generator().manual_seed(1))

@@ -18,6 +18,8 @@ from tests.engine.sweeps.test_recheck import falls_back
 from tests.engine.sweeps.test_sweeps import LAYERS, swept, values
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = ["gpt2", "llama", "gemma3_text", "bloom", "mixtral", "phi", "gpt_oss", "opt", "falcon"]
 WIDE, LONG = 256, 512
 ROWS = int(LEAST_WORK) // (WIDE * LONG) + 1

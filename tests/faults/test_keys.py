@@ -19,6 +19,8 @@ from djinn_evaluation.configuration.sections import CheckpointCost, ResumeLatenc
 from djinn_evaluation.whitebox import experiment as whitebox
 from tests.faults.inside import OURS_ALONE, Inside, Ran
 
+pytestmark = pytest.mark.drawn
+
 Patch = pytest.MonkeyPatch
 E, V = "experiment", "validation"
 NO_TRIALS = (f"{E}.breakpoints.enabled=false", f"{V}.require_output_equivalence=false")

@@ -28,6 +28,8 @@ from tests.magics.test_adding import folder_in
 from tests.magics.test_bad_input import magics
 from tests.widgets import samples
 
+pytestmark = pytest.mark.drawn
+
 ASKED_ANYWAY = (requests.Note, requests.ListSessions)  # where a name is looked up, and around each cell
 _IDENTITY, _TIME = re.compile(rb"[0-9a-f]{32}"), re.compile(r"\d\d:\d\d(:\d\d)?|\d+\.\d+ s\b")
 

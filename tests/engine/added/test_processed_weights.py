@@ -20,6 +20,8 @@ from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build
 from tests.family_parts import HEADS, KV_HEADS
 
+pytestmark = pytest.mark.drawn
+
 PROMPT, LAYER = tokens(12), 2
 FOLDED = {"fold_ln": True, "fold_value_biases": True}
 FAMILIES = ("gpt2", "llama", "qwen2", "gemma2")

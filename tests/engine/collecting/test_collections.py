@@ -32,6 +32,8 @@ from tests.engine.collecting import plain_collection
 from tests.engine.desk import ME, Desk, desk_of, tokens
 from tests.engine.plain import plain_of
 
+pytestmark = pytest.mark.drawn
+
 LAYERS = 4
 PROMPTS = tuple(tokens(length, seed=length) for length in (7, 3, 12, 7))
 FAMILIES = ("llama", "gpt2", "gemma3_text", "bloom", "mixtral", "gpt_neox", "mamba2")

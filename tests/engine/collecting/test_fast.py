@@ -20,6 +20,8 @@ from tests.engine.collecting.test_collections import LAYERS, PROMPTS, collected,
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = (
     "llama",
     "gpt2",

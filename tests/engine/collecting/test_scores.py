@@ -21,6 +21,8 @@ from tests.engine.collecting.test_collections import LAYERS, PROMPTS
 from tests.engine.desk import Desk, desk_of
 from tests.engine.plain import plain_of
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = ("llama", "gpt2", "gemma2", "bloom", "mixtral", "mamba2", "gemma3_text")
 
 

@@ -21,6 +21,8 @@ from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.gradients.plain_graph import Leaves, ReplacedLlama
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 LINE, LAYERS, METRIC = tokens(8), 4, "logit(17) - logit(42)"
 KINDS = ("by layer", "with a skip", "across layers", "some layers", "across layers with a skip", "of the residual")
 

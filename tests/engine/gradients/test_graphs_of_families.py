@@ -17,6 +17,8 @@ from tests.engine.desk import build_desk, tokens
 from tests.engine.gradients.held_model import HeldModel
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 LINE, LAYERS, METRIC = tokens(8), 3, "logit(17) - logit(42)"
 ROUNDING: Final = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of the largest effect
 AFTER: Final = {"mlp.hook_out": "mlp", "hook_mlp_out": "post_feedforward_layernorm"}

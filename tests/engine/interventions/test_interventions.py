@@ -14,6 +14,8 @@ from djinn_jupyter.wire.edits import Edit, Scale, Zero
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
+pytestmark = pytest.mark.drawn
+
 # family: (path of the layers, point: (module of a layer, what of it)). `columns` are thirds of a fused projection.
 LLAMA = {
     "attn_in": ("input_layernorm", "output"),

@@ -33,6 +33,8 @@ from tests.device import DEVICE
 from tests.engine.desk import Desk, Outcome, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
+pytestmark = pytest.mark.drawn
+
 PROMPT = tokens(12)
 NEW = 5
 V = torch.randn(32, generator=torch.Generator().manual_seed(1))

@@ -28,6 +28,8 @@ from tests.engine.methods.rule_hooks import EDITS, LAYER, LENGTH, LIMITS, NEW, P
 from tests.engine.methods.sweep_cells import CLEAN, CORRUPTED, GRID, METHODS, METRICS, A, B, Cell
 from tests.engine.session.test_sharing import run_at_once
 
+pytestmark = pytest.mark.drawn
+
 SOURCE = tokens(LENGTH, seed=5)
 PROMPTS = tuple(tokens(length, seed=length) for length in (22, 5, 24, 22))
 HERE = f"resid_post.{LAYER}"

@@ -17,6 +17,8 @@ from tests.engine.model.looking import TOKENS, Subject, run, subject
 from tests.engine.model.test_points import layers_with
 from tests.families import FAMILIES, MORE, drawn
 
+pytestmark = pytest.mark.drawn
+
 
 @pytest.fixture(scope="module", params=drawn([*FAMILIES, *MORE]))
 def name(request: pytest.FixtureRequest) -> str:

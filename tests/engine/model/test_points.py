@@ -12,6 +12,8 @@ from djinn_jupyter.errors import ModelRefused
 from tests.engine.model.looking import TOKENS, Subject, noise, run, subject, zero, zero_head
 from tests.families import FAMILIES, build, drawn
 
+pytestmark = pytest.mark.drawn
+
 # z is not pattern @ v: an output gate, a difference of two attentions, a norm before the last linear map.
 MIXED = {"qwen3_next", "diffllama", "bitnet"}
 REPORTS_AFTER = {"mamba", "mamba2", "falcon_mamba"}  # their list of hidden states begins after the first layer

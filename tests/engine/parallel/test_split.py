@@ -34,6 +34,8 @@ from tests.engine.desk import Desk, Outcome, tokens
 from tests.engine.parallel.ranked import MIDDLE, NEW, PROMPT, saved, split_desk, whole_desk
 from tests.engine.persistence.carrying import moved, sent
 
+pytestmark = pytest.mark.drawn
+
 OTHER = tokens(9, seed=2)
 NEAR = {"rtol": 1e-4, "atol": 1e-5}
 

@@ -19,6 +19,8 @@ from tests.engine.desk import Desk, tokens
 from tests.engine.persistence.crashes import journal, written
 from tests.engine.persistence.roundtrip import pair_of
 
+pytestmark = pytest.mark.drawn
+
 
 def refused(desk: Desk, request: ask.Request) -> None:
     with pytest.raises(DjinnError):

@@ -12,6 +12,8 @@ from tests.engine.persistence.works import WORKS, edited_and_steered, gone_back,
 from tests.engine.plain import generate, plain_of
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 # What a file holds differs by the family's kind of cache in these; the other works are told apart by the first four.
 FEWER = (inside_a_layer, edited_and_steered, gone_back)
 CASES = [(family, WORKS if family in FAMILIES[:4] else FEWER) for family in FAMILIES]

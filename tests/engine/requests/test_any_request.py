@@ -16,6 +16,8 @@ from tests.engine.desk import desk_of
 from tests.wire import values
 from tests.wire.values import Quality
 
+pytestmark = pytest.mark.drawn
+
 MOST = 40  # cases of one request and quality in the usual run: edits and sweeps have up to 310
 
 

@@ -21,6 +21,8 @@ from tests.engine.persistence.carrying import MOVE
 from tests.magics.methods import PROVENANCE
 from tests.wire import values
 
+pytestmark = pytest.mark.drawn
+
 PARIS, ROME = "shared/trips/paris.ipynb", "shared/trips/rome.ipynb"
 OWNER = Holder(name="kernel-paris", user="tester", notebook=PARIS)
 OTHER = Holder(name="kernel-rome", user="tester", notebook=ROME)

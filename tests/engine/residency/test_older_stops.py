@@ -22,6 +22,8 @@ from tests.engine.residency.doubles import HeldMover
 from tests.engine.residency.evicting import held, made, nothing_left, post, until_idle
 from tests.engine.residency.test_pressure import small
 
+pytestmark = pytest.mark.drawn
+
 PROMPT = tokens(300)
 PAGES = 28
 """Nine pages more than the prompt's rows fill; a stop in it has the bytes of more than two."""

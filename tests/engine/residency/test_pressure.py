@@ -20,6 +20,8 @@ from tests.engine.plain import generate, plain_of
 from tests.engine.residency.evicting import held, nothing_left
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 PAGE = 8 * 2 * 2 * 16 * 8 * 4  # layers, key and value, heads, positions, features, bytes
 NEW = 4
 

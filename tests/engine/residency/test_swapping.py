@@ -14,6 +14,8 @@ from djinn_jupyter.wire.replies import Paused, SessionSwapped
 from tests.engine.desk import Desk
 from tests.engine.residency.evicting import PROMPT, made, nothing_left
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = ["llama", "gemma3_text", "mamba2", "jamba", "glm_moe_dsa:shared", "deepseek_v4"]
 
 

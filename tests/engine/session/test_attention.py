@@ -23,6 +23,8 @@ from tests.engine.persistence.roundtrip import carry, future, pair_of, reading, 
 from tests.engine.plain import generate, plain_of
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 PROMPT, NEW = tokens(21, seed=5), 4
 FAMILIES = ("llama", "gpt2", "gemma3_text", "mistral", "cohere2", "mixtral", "falcon_h1", "qwen3", "deepseek_v3", "phi")
 

@@ -21,6 +21,8 @@ from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import carry, future, pair_of, reading, same
 from tests.engine.plain import generate, plain_of
 
+pytestmark = pytest.mark.drawn
+
 PROMPT, NEW, MORE = tokens(21, seed=5), 3, 4
 FAMILIES = ("llama", "gpt2", "gemma3_text", "mistral", "falcon", "mixtral", "jamba", "qwen3")
 ByHand = Callable[[DynamicCache], None]

@@ -22,6 +22,8 @@ from tests.engine.desk import Desk, desk_of, engine_like, tokens
 from tests.engine.plain import generate, plain_of
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 PROMPT = tokens(14)
 NEW = 8
 SETTINGS = (

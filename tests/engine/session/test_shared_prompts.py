@@ -9,6 +9,8 @@ from djinn_jupyter.engine.session import shared_prompts
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.session.test_sharing import run_at_once
 
+pytestmark = pytest.mark.drawn
+
 LENGTH, NEW = 14, 12
 PROMPTS = [tokens(LENGTH, seed=seed) for seed in (5, 6, 7)]
 

@@ -20,6 +20,8 @@ from tests.engine.desk import ME, Desk, build_desk, desk_of, tokens
 from tests.engine.variants import dynamic_rope, two_ropes
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 LENGTHS, NEW = (3, 14, 8), 30
 
 

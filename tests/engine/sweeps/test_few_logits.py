@@ -18,6 +18,8 @@ from tests.engine.sweeps.test_recheck import falls_back
 from tests.engine.sweeps.test_sweeps import LAYERS, swept, values
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 Blocks = list[tuple[int, ...]]
 
 

@@ -22,6 +22,8 @@ from tests.engine.sweeps.plain_paths import PlainPaths
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, LAYERS, METRIC, A, values
 from tests.engine.variants import two_ropes
 
+pytestmark = pytest.mark.drawn
+
 QUERIES = (("q", 2, 0), ("q", 3, 1), ("q", 3, 2))  # in two layers
 MLP = (("mlp_in", 2, None),)
 END = (("end", LAYERS - 1, None),)

@@ -24,6 +24,8 @@ from tests.engine.sweeps.test_recheck import falls_back
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, A, B, swept, values
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 FAMILY = "gemma4_text:shared"  # layers 5 to 7 read the keys of layer 2 or, within a window, of layer 4
 STREAMS = "gemma3n_text"  # layers 6 and 7 read those of layers below, and there are two residual streams
 POSITIONS = (3, 7, 11)

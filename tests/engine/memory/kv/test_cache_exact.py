@@ -11,6 +11,8 @@ from tests.engine.memory.kv.runs import pair, tokens
 from tests.engine.memory.kv.small import build_working
 from tests.families import enough_layers
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = (
     "llama gpt2 mistral gemma3_text phi3 deepseek_v3 mamba2 jamba qwen3_next bloom falcon opt gpt_neox qwen3 mixtral"
 ).split()

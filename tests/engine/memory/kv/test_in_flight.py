@@ -14,6 +14,8 @@ from tests.engine.memory.kv.runs import pair, tokens
 from tests.engine.memory.kv.small import CopiesNothing, CopiesTheTailOnly
 from tests.engine.memory.kv.stops import resume, stop_before
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = (
     "llama gpt2 mistral gemma3_text phi3 deepseek_v3 mamba2 jamba qwen3_next bloom falcon opt gpt_neox falcon_h1"
 ).split()

@@ -24,6 +24,8 @@ from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.memory.weights.saved import desk_from, save
 from tests.families import build
 
+pytestmark = pytest.mark.drawn
+
 PROMPT = tokens(20)
 
 

@@ -17,6 +17,8 @@ from tests.device import DEVICE
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.memory.weights.streaming import arrive, moved_by, streamed, streamed_desk
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = (
     "llama gpt2 mistral qwen3 gemma3_text phi3 mixtral gpt_neox opt falcon bloom deepseek_v3 mamba2 jamba".split()
 )
