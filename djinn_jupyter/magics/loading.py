@@ -88,8 +88,8 @@ class LoadingMagics(Group):
         option("--forget", action="store_true", help="its sessions do not come back"),
     )
     def djinn_stop(self, args: Namespace) -> None:
-        """End the engine. Its sessions return when the model is loaded again, unless --forget. Refused while other
-        notebooks have some, unless forced."""
+        """End the engine; its sessions return when the model is loaded again, except with --forget.
+        It is refused while other notebooks have sessions, except with --force."""
         engine = self.state.engine
         lost = engine.stop(force=args.force, forget=args.forget)
         self.state.forget()

@@ -66,8 +66,8 @@ class CollectingMagics(Group):
         SESSION,
     )
     def djinn_loss(self, args: Namespace) -> None:
-        """Measure the loss of each token and the perplexity of the present tokens, or of other prompts, under the
-        session's steering rules."""
+        """Measure the loss of each token and the perplexity of the present tokens, or of other prompts.
+        The session's steering rules are in force."""
         session = self.state.session(args.session)
         if args.prompts is not None and args.text_from is not None:
             raise UsageError("Give the text once: as --prompts or as --text-from.")
