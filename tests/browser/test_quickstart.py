@@ -89,6 +89,7 @@ def test_it_runs_to_its_end_and_its_views_are_seen_in_light_and_dark(
         opened.drawn(FIRST_STOP).first.screenshot(path=artifacts / f"stop-{theme.split()[1].lower()}.png")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("notebook", OTHERS, ids=lambda path: path.stem)
 def test_so_does_every_other_notebook(notebook: Path, lab: LabServer, page: Page, artifacts: Path) -> None:
     opened = LabPage.open(page, lab.address(copied(notebook, lab, notebook.stem)))

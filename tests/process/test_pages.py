@@ -120,6 +120,7 @@ def run(shell: InteractiveShell, code: str, where: str) -> None:
     assert done.success, f"{where}\n{code}\n{said.stdout[-2000:]}{said.stderr[-2000:]}"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("page", dict.fromkeys(one.page for one in HERE))
 def test_a_page_runs_as_printed(engine: RemoteEngine, shell: InteractiveShell, page: str) -> None:
     run(shell, "import djinn_jupyter as dj\n%djinn_load demo --fresh", "the beginning")
