@@ -111,7 +111,7 @@ def test_a_hidden_state_with_several_rows_a_token_is_refused_by_its_shape() -> N
 
 def test_layers_that_a_text_does_not_run_are_absent_and_the_others_counted_without_them() -> None:
     mllama = subject("mllama")
-    stack = mllama.anatomy.stack
+    stack = mllama.anatomy
     assert stack.absent == ("model.language_model.layers.3",)
     assert [path.rpartition(".")[2] for path in stack.paths] == ["0", "1", "2", "4", "5", "6", "7"]
     assert mllama.tap("model.language_model.layers.4").boundary == mllama.tap("resid_post.3").boundary == 4
