@@ -9,7 +9,6 @@ Importing this imports neither torch nor IPython nor numpy: every name below is 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter._version import __version__ as __version__
@@ -122,7 +121,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return ["__version__", *_HOMES, *_edits()]
-    home = _HOMES.get(name) or ("api.edits" if _may_be_an_edit(name) and name in _edits() else None)
+    home = _HOMES.get(name) or ("api.edits" if not name.startswith("_") and name in _edits() else None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{home}"), name)
@@ -130,12 +129,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__getattr__("__all__"))
-
-
-def _may_be_an_edit(name: str) -> bool:
-    """Return False for a module of the package, which `from djinn_jupyter import name` asks for before it imports it:
-    the module of edits needs msgspec, which `%load_ext` does without."""
-    return not name.startswith("_") and find_spec(f"{__name__}.{name}") is None
 
 
 def _edits() -> list[str]:

@@ -1,31 +1,33 @@
 """The kinds of edits as a user makes them: in Python (`dj.scale(0.9)`) and in words (`scale 0.9`), one entry of `KINDS`
-each."""
+each. Imports no msgspec until an edit is made: `%load_ext` needs the words alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from djinn_jupyter.api.arguments import shown
 from djinn_jupyter.api.arrays import from_any
 from djinn_jupyter.api.patches import Patch
 from djinn_jupyter.api.patches import patch_from as patch_from
 from djinn_jupyter.errors import InvalidEdit, UsageError
-from djinn_jupyter.wire.edits import (
-    Add,
-    Clamp,
-    Edit,
-    NormMatch,
-    Orthogonal,
-    ProjectionCap,
-    ProjectOut,
-    Scale,
-    Set,
-    Zero,
-)
-from djinn_jupyter.wire.texts import unquoted
+
+if TYPE_CHECKING:
+    from djinn_jupyter.wire.edits import (
+        Add,
+        Clamp,
+        Edit,
+        NormMatch,
+        Orthogonal,
+        ProjectionCap,
+        ProjectOut,
+        Scale,
+        Set,
+        Zero,
+    )
+
 
 __all__ = [
     "add",
@@ -47,11 +49,15 @@ def scale(factor: float) -> Scale:
     >>> dj.scale(0.5)
     Scale(factor=0.5)
     """
+    from djinn_jupyter.wire.edits import Scale
+
     return Scale(factor=_number("factor", factor))
 
 
 def add(vector: object, coef: float = 1.0) -> Add:
     """x + coef * vector. `vector` broadcasts against [positions, features] (or [positions, heads, head features])."""
+    from djinn_jupyter.wire.edits import Add
+
     return Add(vector=from_any(vector), coef=_number("coef", coef))
 
 
@@ -61,16 +67,22 @@ def set_to(value: object) -> Set:
     >>> dj.set_to([0.0, 1.0]).value.shape
     (2,)
     """
+    from djinn_jupyter.wire.edits import Set
+
     return Set(value=from_any(value))
 
 
 def zero() -> Zero:
     """0"""
+    from djinn_jupyter.wire.edits import Zero
+
     return Zero()
 
 
 def clamp(low: float | None = None, high: float | None = None) -> Clamp:
     """min(max(x, low), high); None leaves that side open."""
+    from djinn_jupyter.wire.edits import Clamp
+
     if low is None and high is None:
         raise InvalidEdit("clamp needs low, high or both.")
     return Clamp(low=_bound("low", low), high=_bound("high", high))
@@ -78,22 +90,30 @@ def clamp(low: float | None = None, high: float | None = None) -> Clamp:
 
 def project_out(direction: object) -> ProjectOut:
     """x without its component along `direction`, over the last axis."""
+    from djinn_jupyter.wire.edits import ProjectOut
+
     return ProjectOut(direction=from_any(direction))
 
 
 def norm_match(vector: object, coef: float = 1.0) -> NormMatch:
     """x + coef * |x| * vector / |vector|: the vector, as long as `coef` times the value of each position is."""
+    from djinn_jupyter.wire.edits import NormMatch
+
     return NormMatch(vector=from_any(vector), coef=_number("coef", coef))
 
 
 def orthogonal(direction: object, coef: float = 0.0) -> Orthogonal:
     """x with its component along `direction` multiplied by `coef`; what is orthogonal to it stays."""
+    from djinn_jupyter.wire.edits import Orthogonal
+
     return Orthogonal(direction=from_any(direction), coef=_number("coef", coef))
 
 
 def projection_cap(direction: object, low: float | None = None, high: float | None = None) -> ProjectionCap:
     """x with its component along the unit vector of `direction` between `low` and `high`; None leaves that side
     open."""
+    from djinn_jupyter.wire.edits import ProjectionCap
+
     if low is None and high is None:
         raise InvalidEdit("projection_cap needs low, high or both.")
     return ProjectionCap(direction=from_any(direction), low=_bound("low", low), high=_bound("high", high))
@@ -101,6 +121,8 @@ def projection_cap(direction: object, low: float | None = None, high: float | No
 
 def as_edit(value: object) -> Edit | Patch:
     """Return an Edit or a patch unchanged, and any other value as a Set edit. InvalidEdit for text."""
+    from djinn_jupyter.wire.edits import Edit
+
     if isinstance(value, str):
         raise InvalidEdit(f"In Python an edit is dj.scale(0.5) or its like, an array or a number, not {shown(value)}.")
     if isinstance(value, Patch):
@@ -220,6 +242,11 @@ def _refuse_options_of_others(name: str, options: Mapping[str, Any]) -> None:
 def _flags(kind: EditWords) -> str:
     flags = [one.flag for one in kind.options]
     return f"{' and '.join(flags)} belong{'s' if len(flags) == 1 else ''}"
+
+
+def unquoted(text: str) -> str:
+    """Return `text` without the pair of quotes around it, if there is one."""
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def _number_in(value: Callable[[str], Any], expression: str) -> float:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex
 from djinn_jupyter.api.arguments import shown
 from djinn_jupyter.api.arrays import from_any
 from djinn_jupyter.errors import DjinnError, InvalidEdit
-from djinn_jupyter.wire.edits import Edit, PatchFrom, Set
-from djinn_jupyter.wire.sites import parse_every_layer
-from djinn_jupyter.wire.texts import label
 
 if TYPE_CHECKING:
     from djinn_jupyter.api.stops import Paused
     from djinn_jupyter.link.channel import Channel
+    from djinn_jupyter.wire.edits import Edit, PatchFrom, Set
+
 
 Positions = int | slice | str | Iterable[SupportsIndex] | None
 MAX_POSITIONS = 4_000_000
@@ -227,6 +226,8 @@ class Patch:
 
     def within(self) -> PatchFrom:
         """Return the edit for an engine that has both sessions."""
+        from djinn_jupyter.wire.edits import PatchFrom
+
         return PatchFrom(session=self.name, site=self.site, positions=self.positions)
 
     def is_away(self, session: PatchedSession) -> bool:
@@ -265,6 +266,10 @@ def taken(
     patch: Patch, target: PatchedSession, site: str, positions: tuple[int, ...] | None
 ) -> tuple[Set, tuple[int, ...], str]:
     """Read the value of a patch. Return the edit that sets it, its positions in the target and the edit in words."""
+    from djinn_jupyter.wire.edits import Set
+    from djinn_jupyter.wire.sites import parse_every_layer
+    from djinn_jupyter.wire.texts import label
+
     if parse_every_layer(patch.site or site) is not None:
         raise InvalidEdit("patch_from takes the value of one site: name its layer, such as resid_post.4.")
     source = target.sibling(patch.session) if isinstance(patch.session, str) else patch.session

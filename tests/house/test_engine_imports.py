@@ -19,6 +19,8 @@ LATE = {
     "remote/cli/entry.py": ("the process of `djinn serve` stays small", {"api.loading"}),
     "remote/cli/hub.py": ("tornado, which an environment of engines may not have", {"remote.hub"}),
     "remote/cli/people.py": ("the process of `djinn serve` stays small", {"api.loading"}),
+    "api/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
+    "api/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
     "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process"}),
     "engine/process/daemon.py": ("Prometheus's library, 50 ms of every start", {"engine.process.metrics"}),
     "engine/model/loading/tokenizer_process.py": ("the child alone needs transformers", {"engine.model.loading"}),
