@@ -133,7 +133,7 @@ def test_work_goes_on_with_the_same_bits_where_the_file_is_back(desk: Desk, mode
 
 def test_a_change_in_the_midst_of_a_pass_gives_no_number(model: Path) -> None:
     desk = opened(model)
-    layer = desk.engine.anatomy.stack.layers[3]
+    layer = desk.engine.anatomy.layers[3]
     layer.register_forward_hook(lambda *_: written_over(model / FILE, model.parent / "other"))
     desk.open()
     with pytest.raises(StorageFailed, match=REFUSED):
