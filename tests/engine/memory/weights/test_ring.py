@@ -81,15 +81,15 @@ class RingMachine(RuleBasedStateMachine):
 
     @rule()
     def some_arrive(self) -> None:
-        if self.copy_engine.open_requests:
-            self.copy_engine.wait(self.copy_engine.open_requests[0])
+        if self.copy_engine.waiting:
+            self.copy_engine.wait(self.copy_engine.waiting[0])
 
     @precondition(lambda self: self.lease is None)
     @rule()
     def sleep(self) -> None:
         self.ring.close()
         assert self.ring.slot_bytes == 0
-        assert not self.copy_engine.open_requests
+        assert not self.copy_engine.waiting
         self.ring.open()
         self.generations = [0] * self.ring._count
 
