@@ -2,7 +2,7 @@
 #
 #   make lab      set up, then open the quickstart notebook in JupyterLab
 #   make demo     set up, then play the quickstart in this terminal
-#   make test     everything that must hold: check, tests, notebooks, browser
+#   make test     check, tests, notebooks, browser; of many cases those that the commit draws
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make explore  the property tests on other examples than those of `make test`
 #   make families all families and cases of the tests that have many; `make test` has those that the commit draws (hours)
