@@ -127,7 +127,7 @@ PostPiece = Callable[[pieces.ReadPiece, Callable[[pieces.PieceRead | DjinnError]
 Ended = Callable[[list[codec.WireFrame] | DjinnError], None]
 
 
-class Crossing(ABC):
+class Transmission(ABC):
     """Message number `of`, whose frames have these sizes. What ends it is called once, unless it is given up."""
 
     def __init__(self, of: int, sizes: tuple[int, ...], way: Way, rate: LineRate) -> None:
@@ -171,7 +171,7 @@ class Crossing(ABC):
     def _complete(self) -> None: ...
 
 
-class Arrival(Crossing):
+class Arrival(Transmission):
     """The reply to request number `of`. `ended` is called with its frames or the error that ends it."""
 
     def __init__(self, of: int, told: pieces.InPieces, *, post: PostPiece, rate: LineRate, ended: Ended) -> None:
@@ -229,7 +229,7 @@ PutPieces = Callable[[pieces.PutPiece, Callable[[pieces.PieceTaken | DjinnError]
 UploadEnded = Callable[[DjinnError | None], None]
 
 
-class Upload(Crossing):
+class Upload(Transmission):
     """Request number `of`, which has these frames. `ended` is called with None when the engine has all of them, or with
     the error that ends it."""
 
@@ -315,13 +315,13 @@ def settle(answer: asyncio.Future[Answer], outcome: Answer | DjinnError) -> None
         answer.set_result(outcome)
 
 
-class Crossings:
+class Transmissions:
     """The large messages of one way. `rate` is that of the line; `latest` is how far the one came that ended last."""
 
     def __init__(self, post: Post) -> None:
         self.rate, self._post = LineRate(), post
         self.latest: SoFar | None = None
-        self._under_way: dict[int, Crossing] = {}
+        self._under_way: dict[int, Transmission] = {}
 
     @property
     def progress(self) -> SoFar | None:
@@ -345,7 +345,7 @@ class Crossings:
         self._post(pieces.DropPieces(of=number), lambda dropped: None)
 
 
-class Arrivals(Crossings):
+class Arrivals(Transmissions):
     """`arrived` is called with the number of a request, and the frames of its reply when they are all there."""
 
     def __init__(self, post: Post, arrived: Callable[[int, Sent, list[codec.WireFrame]], None]) -> None:
@@ -397,7 +397,7 @@ class Arrivals(Crossings):
 TAKEN_BACK: Final = "The request was taken back on its way, and nothing of it was done; ask again."
 
 
-class Uploads(Crossings):
+class Uploads(Transmissions):
     """`send` sends a message as it is; `failed` is called with the number of a request that could not be sent whole, of
     which nothing was done."""
 

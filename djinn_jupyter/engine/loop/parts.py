@@ -1,4 +1,4 @@
-"""What the parts of the loop and the handlers of the core are built of, spelled once."""
+"""The parts that the loop and the handlers of the core are built of, spelled once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine's thread does between mails: slices for jobs, and work that belongs to no request. Reads no mail.
+"""The work of the engine's thread between mails: slices for jobs, and work that belongs to no request.
 
 The runs that shared a pass go on from it one behind the other: a slice of one takes less than the mail, the replies,
 the upkeep and the look at the journal between two slices. Those that end there are answered together, and what they

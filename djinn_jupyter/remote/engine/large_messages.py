@@ -169,7 +169,7 @@ def no_budget(owner: str) -> OwnerBudget:
 
 
 class HeldByClient(Generic[Held]):
-    """What is held of messages by client and number, and the thread that works on their pieces."""
+    """Messages in part, by client and number, and the thread that works on their pieces."""
 
     def __init__(self, thread: str) -> None:
         self._held: dict[tuple[bytes, int], Held] = {}
