@@ -1,7 +1,7 @@
 """Copies the pictures of the documents from what the browser tests left, and joins the frames of the moving one: `make
 pictures`, after a `make test`.
 
-Nothing in docs/pictures is made by hand; a picture that is missing stops the copying and says which test makes it.
+Nothing in docs/pictures is made by hand; a missing picture is an error that names the test that makes it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The kinds of arguments of public verbs, checked by their annotations: a wrong one is one sentence, and nothing has
-begun. What an annotation of `object` admits, and ranges of numbers, are the verb's to check."""
+"""Check the arguments of public verbs by their annotations, before any work begins. An annotation of `object` admits
+anything; ranges of numbers are the verb's to check."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ WORDS: Final[dict[Any, str]] = {str: "a text", int: "a whole number", float: "a 
 
 
 def typed(function: Call) -> Call:
-    """Have a function raise UsageError for an argument that it does not have, that is missing, or that its annotation
-    does not admit, and be handed the others as the annotation says: a numpy integer as int, an array of numbers as a
-    tuple."""
+    """Make a function check its arguments and convert them to their annotations: a numpy integer to int, an array of
+    numbers to a tuple. UsageError for an unknown or missing argument, or a value that its annotation does not admit."""
     signature = inspect.signature(function)
     hints: dict[str, Any] = {}
 
@@ -47,7 +46,7 @@ def typed(function: Call) -> Call:
 def _bound(
     name: str, signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> inspect.BoundArguments:
-    """Return the arguments by name. Raises UsageError, with the names that there are, where these do not fit."""
+    """Return the arguments by name. Raises UsageError, with the known names, where these do not fit."""
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -59,7 +58,7 @@ def _bound(
 
 
 def shown(value: object) -> str:
-    """Spell a value that was given, on one line and not too long; of other classes than Python's own, their name."""
+    """Spell a given value on one short line; for classes other than Python's own, the name of the class."""
     if not isinstance(value, PLAIN):
         return f"a {type(value).__name__}"
     text = " ".join(repr(value).split())
@@ -67,7 +66,7 @@ def shown(value: object) -> str:
 
 
 def chosen_tokens(tokens: object) -> tuple[str | int, ...]:
-    """Return the tokens that a reading tells besides the most probable ones. Raises UsageError for no list of them."""
+    """Return the tokens to report besides the most probable ones. UsageError unless they are a list of tokens."""
     return cast(tuple[str | int, ...], _admitted("tokens", tokens, Iterable[str | int]))
 
 
@@ -86,11 +85,11 @@ def _admitted(name: str, value: object, kind: Any) -> Any:
 
 
 class _Other(Exception):
-    """A value is not of a kind."""
+    """The value has another kind."""
 
 
 def _kinds(kind: Any) -> tuple[Any, ...]:
-    """Return the kinds of a union; of one that admits slices, which are positions and check themselves, `object`."""
+    """Return the kinds of a union; `object` for a union that admits slices, because positions check themselves."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return (object,) if slice in kinds else kinds
 
@@ -126,7 +125,7 @@ def _several(kind: Any, value: Any) -> tuple[Any, ...]:
 
 
 def _any_of(kind: Any, value: Any) -> Any:
-    """Return a value as one of the kinds of a union, the first that admits it."""
+    """Return a value converted to the first kind of a union that admits it."""
     for one in _kinds(kind):
         with suppress(_Other):
             return _as(one, value)
@@ -169,8 +168,8 @@ def _words(kind: Any) -> str:
 
 
 def given_path(given: str | Path, noun: str) -> Path:
-    """Return the full path that is meant by what names a `noun`, be it there or not. Raises UsageError for what names
-    none here: no text, one that no file system takes, the home of a user who is not there."""
+    """Return the full path of a file or folder, which need not exist. Raises UsageError for no text, a name that no
+    file system takes, or the home of an unknown user. `noun` names the argument in errors."""
     try:
         if not str(given).strip() or "\0" in str(given):
             raise ValueError

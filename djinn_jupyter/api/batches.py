@@ -41,8 +41,8 @@ def run_until_stop(
     """Return the reply of a run, and True if it was interrupted; `on_token` is called in the caller's thread.
 
     On a KeyboardInterrupt, ask the engine to pause and wait for the reply: the session is then intact, and the caller
-    knows its stop. A second interrupt is raised at once, and so is the first where a long prompt is still on its way,
-    which is taken back, or while the line is down: the engine hears of the pause when it is back.
+    has its stop. A second interrupt is raised at once. So is the first while a long prompt is still being sent (it is
+    withdrawn) or while the connection is down (the engine receives the pause when it is back).
     """
     if on_token is None:
         with waited("The run", "pauses it"):
@@ -73,10 +73,10 @@ def _pause(channel: Channel, session: str, reply: Future[Answer]) -> Answer:
     return reply.result()
 
 
-# Rows of a batch: many prompts, or many samples of one, each run in a session of its own, all at once. Row i of
-# session "a" is session "a/i", a fork of "a" that has its breakpoints and rules and draws with seed + i; its name has
-# the folders of a notebook where another one has that stem. The samples of one prompt share its pass and its pages.
-# Rows are forked, run and paused as any session is.
+# Rows of a batch: many prompts, or many samples of one, each in a session of its own, all at once. Row i of session "a"
+# is session "a/i", a fork of "a" with its breakpoints and rules and with seed + i. Its name includes the notebook's
+# folders where another notebook has the same stem. The samples of one prompt share its pass and its pages. Rows are
+# forked, run and paused like any session.
 
 MOST_ROWS: Final = 4096
 OnRow = Callable[[int, Stop], None]
@@ -84,7 +84,7 @@ RunOrder = ask.Run | ask.Resume
 
 
 class Forked(Protocol):
-    """The handle of a session, as a batch of it works with it and with its rows."""
+    """The handle of a session, as a batch uses it."""
 
     name: str
 
@@ -103,8 +103,7 @@ class Forked(Protocol):
 
 @dataclass(slots=True)
 class Row:
-    """One row: its number, its session, its run, and its end: a stop or an error. With a `coef` a rule has that
-    coefficient."""
+    """One row: its number, session, run, and end (a stop or an error). `coef` is the coefficient of its rule."""
 
     number: int
     session: Forked
@@ -121,9 +120,9 @@ class Row:
 
 @dataclass(slots=True)
 class Batch:
-    """The rows of one call. `on_row` is told of each that ends, `on_token` of each token, in the caller's thread. Rows
-    of another notebook are replaced with `force` alone. `all_logits`: those that finish have the logits of all
-    positions. `rule` is the number of the rule that has the rows' coefficients, None for the only one."""
+    """The rows of one call. `on_row` is called for each row that ends, `on_token` for each token, in the caller's
+    thread. Rows of another notebook are replaced only with `force`. `all_logits` fetches the logits of all positions
+    for finished rows. `rule` is the number of the rule with the rows' coefficients, None for the only one."""
 
     parent: Forked
     channel: Channel
@@ -151,7 +150,7 @@ class Batch:
         return self._ended()
 
     def resume(self, order: ask.Resume, samples: int, seed: int) -> list[Stop]:
-        """Go on from the parent's stop `samples` times. Raises IllegalMove where it stands at none."""
+        """Continue from the parent's stop `samples` times. Raises IllegalMove where it has no stop."""
         _require_some(samples)
         stop = self.parent.stop.reply.stop if order.stop is None else order.stop
         self._make_rows([(replace(order, stop=None), None)] * samples, seed)
@@ -164,7 +163,7 @@ class Batch:
     # --- beginning -------------------------------------------------------------------------------------------------
 
     def _make_rows(self, orders: Sequence[tuple[RunOrder, float | None]], seed: int) -> None:
-        """Make the rows in place of those of an earlier batch, which end."""
+        """Replace the rows of an earlier batch, which end."""
         there = all_sessions(self.channel)
         stem = told_apart([self.parent.name, *(one.name for one in there)])[self.parent.name]
         for number, (order, coef) in enumerate(orders):
@@ -174,12 +173,12 @@ class Batch:
                 changes["sampling"] = replace(order.sampling, seed=seed + number)
             made = Row(number=number, session=row, order=replace(order, **changes), seed=seed + number, coef=coef)
             self.rows.append(made)
-            as_read(made.order)  # what no engine would read is refused while the earlier rows are there
+            as_read(made.order)  # a prompt that no engine reads is refused before the earlier rows end
         _require_tokens(orders[0][0], there)
         self._close(_earlier(there, self.parent.name, stem))
 
     def _close(self, earlier: Sequence[SessionDescription]) -> None:
-        """Close an earlier batch's rows: those of another notebook first, as one is refused while all are there."""
+        """Close an earlier batch's rows. Another notebook's come first, so that a refusal leaves all rows."""
         ours = [one for one in earlier if one.holder == self.channel.holder]
         for one in earlier:
             if one not in ours:
@@ -195,8 +194,7 @@ class Batch:
             reply.result()
 
     def _fork(self, parent: Forked, rows: Sequence[Row], stop: StopIdentity | None = None) -> None:
-        """Make the sessions of these rows, which draw with their seeds from a `stop` on; a row whose fork fails has
-        ended."""
+        """Create the sessions of these rows, which sample from a `stop` on; a failed fork ends its row."""
         asked = [self.channel.ask(self._fork_of(parent, row, stop)) for row in rows]
         for row, reply in zip(rows, asked, strict=True):
             try:
@@ -213,8 +211,8 @@ class Batch:
         return replace(fork, coef=row.coef, rule=self.rule)
 
     def _run_prompts(self, groups: Sequence[Sequence[Row]]) -> None:
-        """Run the prompt of each group once, in its first row, and fork the others there. Where it stops on its way,
-        each row runs it by itself."""
+        """Run the prompt of each group once, in its first row, and fork the others from it. If that run stops early,
+        each row runs the prompt itself."""
         heads = [group[0] for group in groups]
         self._start(heads, max_new_tokens=0)
         self._wait(quiet=True)
@@ -234,7 +232,7 @@ class Batch:
     # --- running ---------------------------------------------------------------------------------------------------
 
     def _start(self, rows: Sequence[Row], **changes: Any) -> None:
-        """Start all of these rows that have not ended."""
+        """Start those of these rows that have not ended."""
         for row in rows:
             if row.end is None and not self.interrupted:
                 row.runs = True
@@ -242,7 +240,7 @@ class Batch:
                 reply.add_done_callback(partial(_put_end, self._feed, row.number))
 
     def _heard(self) -> ExitStack:
-        """Have the tokens of all rows told."""
+        """Listen to the tokens of all rows."""
         heard = ExitStack()
         if self.on_token is not None:
             for row in self.rows:
@@ -253,7 +251,7 @@ class Batch:
         return waiting("The batch", "pauses it", quiet=self.on_row is not None or self.on_token is not None)
 
     def _wait(self, quiet: bool = False) -> None:
-        """Wait until no row runs. An interrupt pauses those that run; a second one is raised at once."""
+        """Wait until no row runs. An interrupt pauses the running rows; a second one is raised at once."""
         while any(row.runs for row in self.rows):
             far(f"{sum(not row.runs for row in self.rows):,} of {len(self.rows):,} rows")
             try:
@@ -306,7 +304,7 @@ class Batch:
 
 
 def _require_tokens(order: RunOrder, there: Sequence[SessionDescription]) -> None:
-    """Raise UsageError for a run without a prompt, unless it extends a line that is there."""
+    """Raise UsageError for a run without a prompt, unless it extends existing tokens."""
     if not isinstance(order, ask.Run) or order.text is not None or order.tokens is not None:
         return
     if not order.extend:
@@ -316,8 +314,8 @@ def _require_tokens(order: RunOrder, there: Sequence[SessionDescription]) -> Non
 
 
 def _earlier(there: Sequence[SessionDescription], parent: str, stem: str) -> list[SessionDescription]:
-    """Return the rows of the parent's earlier batch. Where its stem was another then, as long as no other notebook had
-    it, only those of its own notebook."""
+    """Return the rows of the parent's earlier batch. If its stem was different then (no other notebook had it), return
+    only the rows of its own notebook."""
     notebook = next((one.notebook for one in there if one.name == parent), None)
     rows = re.compile(rf"(?:.+/)?{re.escape(label(parent))}/\d+")
     found = [one for one in there if rows.fullmatch(one.name)]
@@ -332,8 +330,8 @@ def _earlier(there: Sequence[SessionDescription], parent: str, stem: str) -> lis
 
 
 def _read_all_logits(ends: Sequence[Stop | DjinnError | None]) -> None:
-    """Have the logits of all positions of those that finished, while the rules are those of the run. Raises
-    BatchInterrupted after an interrupt; those that are too many raise where they are read."""
+    """Fetch the logits of all positions of finished rows, while the rules are still those of the run. Raises
+    BatchInterrupted after an interrupt. Logits over the limit raise when they are read."""
     try:
         for end in ends:
             if isinstance(end, Finished):
@@ -350,8 +348,8 @@ def _require_some(rows: int) -> None:
 
 
 def _put_end(feed: SimpleQueue[Any], number: int, done: Future[RunReply]) -> None:
-    """Tell of a row's end. A reply may outlive the batch: it does not keep the row, whose logits would be fetched when
-    its session ends, as those of a run are that is still referenced."""
+    """Record a row's end. A reply may outlive the batch, so it does not reference the row: the logits of a referenced
+    run are fetched when its session ends."""
     feed.put((number, done))
 
 
@@ -370,13 +368,13 @@ def are_prompts(given: object) -> bool:
 
 
 def doses_of(rows: Sequence[object], coefs: Sequence[float], samples: int) -> list[float]:
-    """Return the coefficient of each row: the samples of one follow one another, and the coefficients of a prompt."""
+    """Return the coefficient of each row: all coefficients of one prompt in turn, each with its samples in a row."""
     return [coefs[number // samples % len(coefs)] for number in range(len(rows))]
 
 
 class DoseRows(Tabular, list[Any]):
-    """The rows of a dose-response in order, each with its coefficient in `doses`; and as a table. `responses` has the
-    mean of each of `metrics` by coefficient, read behind the prompt."""
+    """The rows of a dose-response in order, and as a table. `doses` has the coefficient of each. `responses` has the
+    mean of each of `metrics` by coefficient, read after the prompt."""
 
     def __init__(
         self,
@@ -389,8 +387,7 @@ class DoseRows(Tabular, list[Any]):
         self.doses, self.metrics, self.responses = tuple(doses), tuple(metrics), dict(responses or {})
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for each row of the batch: its coefficient, its text (None where it has none), and each metric
-        at that coefficient."""
+        """Return a row for each row of the batch: its coefficient, its text (or None), and each metric there."""
         found = [self.responses.get(dose) for dose in self.doses]
         table: dict[str, list[Any]] = {
             "coefficient": list(self.doses),
@@ -402,8 +399,7 @@ class DoseRows(Tabular, list[Any]):
 
 
 def responses(rows: Sequence[object], doses: Sequence[float], metrics: Sequence[str]) -> dict[float, tuple[float, ...]]:
-    """Return the mean of each metric over the rows of each dose that finished, by rising dose; a dose of which none
-    finished is left out."""
+    """Return the mean of each metric over the finished rows of each dose, by rising dose."""
     found: dict[float, list[tuple[float, ...]]] = {}
     for row, dose in zip(rows, doses, strict=True):
         if isinstance(row, Finished):

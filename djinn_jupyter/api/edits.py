@@ -1,5 +1,5 @@
-"""The kinds of edits as a user makes them: in Python (`dj.scale(0.9)`) and in words (`scale 0.9`), one entry of `KINDS`
-each. Imports no msgspec until an edit is made: `%load_ext` needs the words alone."""
+"""The kinds of edits as a user writes them: in Python (`dj.scale(0.9)`) and in words (`scale 0.9`), one entry of
+`KINDS` each. Imports msgspec only when an edit is made: `%load_ext` needs the words alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def add(vector: object, coef: float = 1.0) -> Add:
 
 
 def set_to(value: object) -> Set:
-    """Replace the value: by an array that broadcasts to the selected part, or by a number.
+    """Replace the value by a number, or by an array that broadcasts to the selected part.
 
     >>> dj.set_to([0.0, 1.0]).value.shape
     (2,)
@@ -96,22 +96,21 @@ def project_out(direction: object) -> ProjectOut:
 
 
 def norm_match(vector: object, coef: float = 1.0) -> NormMatch:
-    """x + coef * |x| * vector / |vector|: the vector, as long as `coef` times the value of each position is."""
+    """x + coef * |x| * vector / |vector|: at each position the added vector is `coef` times as long as the value."""
     from djinn_jupyter.wire.edits import NormMatch
 
     return NormMatch(vector=from_any(vector), coef=_number("coef", coef))
 
 
 def orthogonal(direction: object, coef: float = 0.0) -> Orthogonal:
-    """x with its component along `direction` multiplied by `coef`; what is orthogonal to it stays."""
+    """x with its component along `direction` multiplied by `coef`; the orthogonal part stays."""
     from djinn_jupyter.wire.edits import Orthogonal
 
     return Orthogonal(direction=from_any(direction), coef=_number("coef", coef))
 
 
 def projection_cap(direction: object, low: float | None = None, high: float | None = None) -> ProjectionCap:
-    """x with its component along the unit vector of `direction` between `low` and `high`; None leaves that side
-    open."""
+    """x with its component along the unit vector of `direction` between `low` and `high`; None is no bound."""
     from djinn_jupyter.wire.edits import ProjectionCap
 
     if low is None and high is None:
@@ -131,7 +130,7 @@ def as_edit(value: object) -> Edit | Patch:
 
 
 def _number(name: str, given: Any) -> float:
-    """Return a number that is an argument of an edit: one of Python's, of numpy's or of torch's. Raises InvalidEdit."""
+    """Return a numeric argument of an edit (of Python, numpy or torch) as a Python number. Raises InvalidEdit."""
     try:
         return float(given)
     except (TypeError, ValueError, OverflowError):
@@ -147,7 +146,7 @@ def _bound(name: str, given: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of one kind's words, and the parameter of its constructor that takes it."""
+    """An option in the words of one kind, and the constructor parameter that it sets."""
 
     flag: str
     parameter: str
@@ -200,9 +199,9 @@ KINDS: Final = {
 EXAMPLES: Final = "; ".join(kind.example for kind in KINDS.values())
 
 
-# Parse edits from words: `scale 0.9`, `add VECTOR`, `patch_from paris`, as `client.edits` declares their kinds. The
-# caller resolves each argument to a number, a vector or a session: a notebook looks in its namespace, an editor
-# accepts numbers and lists.
+# Parse edits from words: `scale 0.9`, `add VECTOR`, `patch_from paris`, as `KINDS` declares them. The caller resolves
+# each argument to a number, a vector or a session: a notebook looks in its namespace, an editor accepts numbers and
+# lists.
 
 NO_OPTIONS: Final[Mapping[str, Any]] = {}
 
@@ -214,8 +213,8 @@ def parse_edit(
     find: Callable[[str], Any],
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> Edit | Patch:
-    """Return the edit that the words spell. `options` are parsed options by their keys; None and those of no edit are
-    ignored. Raises UsageError."""
+    """Return the edit that the words spell. `options` are parsed options by their keys; None and options of other
+    commands are ignored. Raises UsageError."""
     name, *rest = [unquoted(word) for word in words] or [""]
     kind = KINDS.get(name)
     if kind is None:

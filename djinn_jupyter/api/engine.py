@@ -1,4 +1,4 @@
-"""Arrange sessions and their stops in a tree by fork: each session below the session it was forked from."""
+"""The client's handle of an engine, and the tree of its sessions and their stops by fork."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ NO_STOP: Final = (None,) * 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRow:
-    """One session of the tree. `own` are its stops that `parent` does not have; it branches off after the parent's
-    first `at` stops, counting those that the parent shares with its own parent. `depth` 0 is a root."""
+    """One session of the tree. `own` are its stops that `parent` does not have. It branches off after the parent's
+    first `at` stops, including stops that the parent shares with its own parent. `depth` 0 is a root."""
 
     branch: Branch
     own: tuple[StopDescription, ...]
@@ -62,17 +62,17 @@ class TreeRow:
 
 
 class Branches(Tabular, tuple[Branch, ...]):
-    """The stops of all sessions: a tuple of branches, one a session, and a table."""
+    """The stops of all sessions: a tuple with one branch per session, and a table."""
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the stops as lists by column, each once, where it was made: its session, the session's state, and the
-        session that it was forked from; the stop's index, site, step, position and reason, and whether it is edited
-        and the one where the session stands. A session without stops of its own has one row with None."""
+        """Return the stops as lists by column, each once, in the session that made it. Columns: the session, its state
+        and parent; the stop's index, site, step, position and reason, whether it is edited, and whether the session is
+        at it. A session without own stops has one row with None."""
         return in_columns(ROW, [line for row in rows_of(self) for line in _lines(row)])
 
 
 def _lines(row: TreeRow) -> Iterator[tuple[Any, ...]]:
-    """Yield a line for each own stop of a session, or one without a stop."""
+    """Yield a row for each own stop of a session, or one row without a stop."""
     branch = row.branch
     origin = branch.forked_from.session if branch.forked_from is not None else None
     for stop in row.own:
@@ -83,7 +83,7 @@ def _lines(row: TreeRow) -> Iterator[tuple[Any, ...]]:
 
 
 def rows_of(branches: Sequence[Branch]) -> list[TreeRow]:
-    """Return each session once, a fork below its parent. A fork of a session that is gone is a root."""
+    """Return each session once, a fork below its parent. A fork of a session that no longer exists is a root."""
     there = {branch.session: branch for branch in branches}
     roots = [branch for branch in branches if _parent(branch, there) is None]
     return [row for root in roots for row in _below(root, there, None, 0)]
@@ -99,8 +99,8 @@ def _below(branch: Branch, there: dict[str, Branch], parent: Branch | None, dept
 
 
 def _parent(branch: Branch, there: dict[str, Branch]) -> str | None:
-    """Return the session that this one was forked from, or None if it is gone. A parent's name since reused by a
-    session forked from this one would make a cycle: it counts as gone."""
+    """Return the session that this one was forked from, or None if it no longer exists. A parent whose name a session
+    forked from this one reuses would make a cycle: it counts as gone."""
     seen = {branch.session}
     above = branch
     while above.forked_from is not None and above.forked_from.session in there:
@@ -113,7 +113,7 @@ def _parent(branch: Branch, there: dict[str, Branch]) -> str | None:
 
 
 def _shared(branch: Branch, parent: Branch) -> int:
-    """Return how many leading stops both have. A stop without a number is never shared."""
+    """Return the number of leading stops that both share. A stop without a number is never shared."""
     pairs = zip(branch.stops, parent.stops, strict=False)
     count = 0
     for one, other in pairs:
@@ -126,7 +126,7 @@ def _shared(branch: Branch, parent: Branch) -> int:
 def read_weight(
     channel: Channel, name: str, rows: Positions, columns: Positions, *, fold_norm: bool
 ) -> np.ndarray[Any, Any]:
-    """Return a matrix of the model, or the rows and columns of it that are chosen."""
+    """Return a matrix of the model, or its chosen rows and columns."""
     ends = no_ends(UsageError("Write the rows and columns of a matrix with both ends, as 0:100."))
     chosen = [spell_positions(part, ends) for part in (rows, columns)]
     request = ask.ReadWeight(name=name, rows=chosen[0], columns=chosen[1], fold_norm=fold_norm)
@@ -147,17 +147,17 @@ class RemoteEngine(EngineVerbs):
 
     @property
     def description(self) -> ModelDescription:
-        """The model: its layers, points and where each is, dtype, device and attention."""
+        """The model: its layers, points and their locations, dtype, device and attention."""
         return self.channel.welcome.model
 
     @property
     def holder(self) -> str:
-        """The name by which the engine knows this kernel or process: the `holder` of the client's own sessions."""
+        """The engine's name for this kernel or process: the `holder` of the client's own sessions."""
         return self.channel.holder
 
     @property
     def wire_bytes(self) -> WireBytes:
-        """The bytes that have crossed the wire between this process and the engine."""
+        """The bytes sent and received between this process and the engine."""
         return self.channel.wire_bytes
 
     @typed
@@ -171,12 +171,12 @@ class RemoteEngine(EngineVerbs):
         attention: AttentionName | None = None,
         adapter: str | None = None,
     ) -> RemoteSession:
-        """Open a session or attach to it; by default this notebook's. `join` enters a session that another kernel
-        holds (else SessionHeld); `fresh` first discards its tokens, breakpoints and rules: SessionsWouldSuffer where it
-        belongs to another notebook, unless `force`. `attention` "eager" has its passes alone compute attention step by
-        step, so that `pattern` and `attn_scores` can be stopped at and edited; IllegalMove where it holds something of
-        another attention, UsageError where the family cannot. `adapter` is the name of one that was added, with which
-        its passes alone compute.
+        """Open a session or attach to it; by default this notebook's. `join` enters a session that another kernel holds
+        (else SessionHeld); `fresh` first discards its tokens, breakpoints and rules: SessionsWouldSuffer where it
+        belongs to another notebook, unless `force`. `attention` "eager" computes attention step by step in this
+        session, so that it can stop at `pattern` and `attn_scores` and edit them; IllegalMove where the session has
+        tokens of another attention, UsageError where the model family has no eager attention. `adapter` names an added
+        adapter, which only this session uses.
 
         >>> session = engine.session("patterns", attention="eager")
         >>> session.breakpoint("pattern.3").site, session.run("The capital of France is").shape
@@ -195,7 +195,7 @@ class RemoteEngine(EngineVerbs):
         return opened
 
     def reach(self, name: str) -> RemoteSession:
-        """Return a handle of a session without opening it: for reading, forking and closing one of another notebook."""
+        """Return a handle of a session without opening it, to read, fork or close a session of another notebook."""
         return RemoteSession(self.channel, name)
 
     def sessions(self) -> Listing[SessionDescription]:
@@ -203,9 +203,9 @@ class RemoteEngine(EngineVerbs):
         return Listing(all_sessions(self.channel), SHOWN)
 
     def people(self) -> Listing[PersonDescription]:
-        """Return the persons at the engine, its own user first (`person` None): the memory of each on device, host and
-        disk, and of all whom the asker may know more of, the sessions, the checkpoints' bytes, the running time of the
-        last day, and when they were last heard. A person with a key is told all of themselves alone."""
+        """Return the persons at the engine, its own user first (`person` None). Each has memory on device, host and
+        disk; where the caller may see them, also sessions, checkpoint bytes, running time of the last day, and the time
+        of the last message. A person with a key sees these only for themselves."""
         return Listing(ask_for(self.channel, ask.ReadPeople()).people)
 
     def tree(self) -> Branches:
@@ -224,22 +224,21 @@ class RemoteEngine(EngineVerbs):
         seconds: float | None = None,
         heard: Callable[[MemoryTrace], None] = lambda trace: None,
     ) -> MemoryTrace:
-        """Sample memory over time in a background thread until the trace's `stop()`; `with` stops it too."""
+        """Sample memory over time in a background thread until the trace's `stop()`, or the end of its `with` block."""
         return MemoryTrace(self.channel, hertz=hertz, seconds=seconds, heard=heard)
 
     def checkpoints(self) -> Listing[CheckpointDescription]:
-        """Return the checkpoint files of this model, those of earlier engines too: of very many the last ones, and
-        `left_out` says how many older ones there are."""
+        """Return the checkpoint files of this model, including those of earlier engines. Of a long list only the latest
+        are returned; `left_out` counts the others."""
         told = ask_for(self.channel, ask.ListCheckpoints())
         return Listing(told.checkpoints, left_out=told.left_out)
 
     def restore(
         self, name: str, session: str | None = None, *, replace: bool = False, force: bool = False
     ) -> RemoteSession:
-        """Open `session`, by default this notebook's, as it was when the checkpoint (by name, or a file's path) was
-        saved. An existing session of that name is replaced only with `replace`, another notebook's only with `force`
-        as well (SessionsWouldSuffer). UnknownCheckpoint; CheckpointRefused for a checkpoint of another model, or a
-        damaged one."""
+        """Open `session`, by default this notebook's, in the state that the checkpoint (a name or a file's path) saved.
+        An existing session of that name is replaced only with `replace`, another notebook's only with `force` as well
+        (SessionsWouldSuffer). UnknownCheckpoint; CheckpointRefused for another model's or a damaged one."""
         chosen = session if session is not None else default_session_name()
         request = ask.RestoreCheckpoint(session=chosen, name=name, replace=replace, force=force)
         return RemoteSession(self.channel, ask_for(self.channel, request).session.name)
@@ -259,13 +258,12 @@ class RemoteEngine(EngineVerbs):
         return ask_for(self.channel, ask.Wake())
 
     def copies(self, since: int = 0) -> Listing[LayerCopy]:
-        """Return completed copies of streamed layers with numbers above `since`, oldest first; the engine keeps the
-        last few thousand."""
+        """Return completed copies of streamed layers with numbers above `since`, oldest first; only the last few
+        thousand are kept."""
         return Listing(ask_for(self.channel, ask.ReadCopies(since=since)).copies)
 
     def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
-        """Return the tokens of a text as a prompt has them, special ones included; with `chat` those of a message to
-        the model. NoTokenizer.
+        """Return the tokens of a text as a prompt, with special tokens; with `chat` as a chat message. NoTokenizer.
 
         >>> engine.tokenize("The capital of France is").texts
         ('The', ' capital', ' of', ' France', ' is')
@@ -278,13 +276,13 @@ class RemoteEngine(EngineVerbs):
 
     @typed
     def weight(self, name: str, *, rows: Positions = None, columns: Positions = None, fold_norm: bool = False) -> Any:
-        """Return a numpy array: a matrix as the points have it, so that `x @ matrix` is the next point, apart
-        from biases: "W_U" [D, vocabulary], "W_E", "W_pos"; of a layer "W_Q.5" [heads, D, features], "W_K",
-        "W_V", "W_O", "W_in" [D, neurons], "W_gate", "W_out"; and "W_OV.5", "W_QK.5" [heads, D, D], fp32, of
-        heads with their own keys and values. `W_Q.5[3]` is one head, `W_in.5[17]` one neuron. `rows` and
-        `columns` (5, [1, 4], "0:100") are those kept of the last two axes. `fold_norm` multiplies in the gain
-        of the norm before it, and subtracts the columns' mean where that norm subtracts one. UnknownSite where
-        the model has no such matrix, or it does not make its point.
+        """Return a matrix of the model as a numpy array. `x @ matrix` is the next point, apart from biases. Names:
+        "W_U" [D, vocabulary], "W_E", "W_pos"; per layer "W_Q.5" [heads, D, features], "W_K", "W_V", "W_O", "W_in" [D,
+        neurons], "W_gate", "W_out"; and "W_OV.5", "W_QK.5" [heads, D, D], fp32, of heads with their own keys and
+        values. `W_Q.5[3]` is one head, `W_in.5[17]` one neuron. `rows` and `columns` (5, [1, 4], "0:100") select from
+        the last two axes. `fold_norm` multiplies in the gain of the norm before the matrix, and subtracts the columns'
+        mean where that norm subtracts a mean. UnknownSite where the model has no such matrix, or the matrix does not
+        make its point.
 
         >>> engine.weight("W_U").shape, engine.weight("W_OV.5[3]").shape, engine.weight("W_out.5[17]").shape
         ((128, 1393), (128, 128), (128,))
@@ -292,7 +290,7 @@ class RemoteEngine(EngineVerbs):
         return read_weight(self.channel, name, rows, columns, fold_norm=fold_norm)
 
     def modules(self) -> Listing[ModuleDescription]:
-        """Return the modules of the model in the order of its own tree; those that run once in a pass are sites."""
+        """Return the modules of the model in the order of its own tree; modules that run once in a pass are sites."""
         return Listing(ask_for(self.channel, ask.ListModules()).modules)
 
     @typed
@@ -301,10 +299,10 @@ class RemoteEngine(EngineVerbs):
     ) -> AddedModuleDescription:
         """Add the module in a folder to the model: an SAE or transcoder as SAELens saves it, circuit-tracer's
         transcoder of one layer, a linear probe or a tuned lens. It reads the point `at`, by default the one that its
-        files name; its values are then a site, `name.LAYER`, for breakpoints, watches, edits, rules, sweeps and the
-        lens, in sessions of yours. Files are read here; their tensors count in the engine's memory. An edit of
-        features keeps what the SAE does not reconstruct, unless `error_term` is False. UsageError for a folder that is
-        no module of this point; SlabFull.
+        files name. Its values are then a site, `name.LAYER`, for breakpoints, watches, edits, rules, sweeps and the
+        lens, in your sessions. This process reads the files; their tensors use the engine's memory. An edit of features
+        keeps the SAE's reconstruction error, unless `error_term` is False. UsageError for a folder without a module for
+        this point; SlabFull.
 
         >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
         'sae.4'
@@ -319,8 +317,8 @@ class RemoteEngine(EngineVerbs):
     ) -> Listing[AddedModuleDescription]:
         """Add the transcoders of all layers in a folder of circuit-tracer: one for each layer (`layer_0.safetensors`),
         or a cross-layer transcoder (`W_enc_0.safetensors`, `W_dec_0.safetensors`). Their sites are `name.LAYER`. They
-        read `point` of their layers, such as "mlp_in", by default the hook that `config.yaml` names. Where one is
-        refused, those before it stay. Errors as of `add_module`.
+        read `point` of their layers, such as "mlp_in", by default the hook that `config.yaml` names. If one is refused,
+        the earlier ones stay. Errors as in `add_module`.
 
         >>> [one.site for one in engine.add_transcoders("clt", clt_folder, "mlp_in")][:3]
         ['clt.0', 'clt.1', 'clt.2']
@@ -328,21 +326,21 @@ class RemoteEngine(EngineVerbs):
         return api.add_transcoders(self.channel, name, folder, point, error_term=error_term)
 
     def added_modules(self) -> Listing[AddedModuleDescription]:
-        """Return the modules that you have added."""
+        """Return the modules that you added."""
         return Listing(ask_for(self.channel, ask.ListAddedModules()).modules)
 
     @typed
     def remove_module(self, name: str) -> int:
-        """Remove added modules: all of a name, or one (`sae.4`). Return how many there were. UnknownSite; UsageError
+        """Remove added modules: all of a name, or one (`sae.4`). Return the number removed. UnknownSite; UsageError
         while a session has a breakpoint, a rule or a watch there."""
         return api.remove_module(self.channel, name)
 
     @typed
     def add_adapter(self, name: str, folder: str | Path) -> AdapterDescription:
-        """Add the LoRA adapter in a folder as PEFT saves it (`adapter_config.json`, `adapter_model.safetensors`).
-        Sessions of yours then compute with it where they are told to (`session.adapter = name`), on the same weights;
-        all others compute the model alone. Files are read here; their tensors count in the engine's memory. UsageError
-        for a folder that is no adapter of this model; SlabFull.
+        """Add the LoRA adapter in a folder as PEFT saves it (`adapter_config.json`, `adapter_model.safetensors`). A
+        session of yours uses it after `session.adapter = name`, on the same weights; all others use the model alone.
+        This process reads the files; their tensors use the engine's memory. UsageError for a folder without an adapter
+        for this model; SlabFull.
 
         >>> engine.add_adapter("sql", adapter_folder).targets
         ('q_proj', 'v_proj')
@@ -352,11 +350,11 @@ class RemoteEngine(EngineVerbs):
         return api.add_adapter(self.channel, name, folder)
 
     def adapters(self) -> Listing[AdapterDescription]:
-        """Return the adapters that you have added, with the sessions that compute with each."""
+        """Return the adapters that you added, with the sessions that use each."""
         return Listing(ask_for(self.channel, ask.ListAdapters()).adapters)
 
     def remove_adapter(self, name: str) -> None:
-        """Remove an adapter. UsageError while a session computes with it, or where there is none."""
+        """Remove an adapter. UsageError while a session uses it, or for an unknown name."""
         ask_for(self.channel, ask.RemoveAdapter(name=name))
 
     def ping(self) -> float:
@@ -366,9 +364,9 @@ class RemoteEngine(EngineVerbs):
         return time.perf_counter() - begun
 
     def stop(self, *, force: bool = False, forget: bool = False) -> tuple[str, ...]:
-        """End the engine and return, when its process has gone, the names of the sessions that are lost: all with
-        `forget`, else none, for the next load restores them. SessionsWouldSuffer, unless `force`, when other kernels
-        hold sessions, or with `forget` when sessions belong to other notebooks."""
+        """End the engine, wait until its process has gone, and return the names of the lost sessions: all with
+        `forget`; otherwise none, because the next load restores them. SessionsWouldSuffer, unless `force`, when other
+        kernels hold sessions, or with `forget` when sessions belong to other notebooks."""
         lost = ask_for(self.channel, ask.Shutdown(force=force, forget=forget)).sessions_lost
         if self.entry is not None and self.entry.is_afar:
             with suppress(EngineUnavailable):

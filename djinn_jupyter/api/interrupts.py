@@ -1,5 +1,4 @@
-"""Interrupts of work that has no stop to stand at: sweeps, collections, measurements of loss. One sentence says what
-ended and what is kept."""
+"""Interrupts of work without a stop: sweeps, collections, loss measurements. A sentence says what is kept."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ Result = TypeVar("Result")
 
 
 class WorkInterrupted(KeyboardInterrupt):
-    """Raised after a KeyboardInterrupt during a sweep, a collection or a measurement. The engine was told to end it.
-    `kept` is what was finished: the Grid so far, the Losses of the first prompts, the Edges of the first pairs and the
-    like; or None."""
+    """Raised after a KeyboardInterrupt during a sweep, a collection or a measurement, which has ended in the engine.
+    `kept` has the finished part (the Grid so far, the Losses of the first prompts, the Edges of the first pairs, ...),
+    or None."""
 
     def __init__(self, said: str, kept: object = None) -> None:
         self.kept = kept
@@ -38,8 +37,9 @@ def interruptible(
     done: str = "the engine told to end it",
     quiet: bool = False,
 ) -> Iterator[None]:
-    """Have an interrupt within say what it ended and what was `done`, and have what is `kept` of it, in words and
-    itself. `work` begins a sentence. What takes a second shows how far it is, unless the caller does (`quiet`)."""
+    """Convert an interrupt within the block to WorkInterrupted. `work` begins its sentence, `done` says how much was
+    finished, and `kept` returns the finished part, in words and itself. Work of more than a second shows its progress,
+    unless the caller does (`quiet`)."""
     try:
         with waiting(work, quiet=quiet):
             yield
@@ -54,8 +54,8 @@ def interruptible(
 def in_parts(
     work: str, name: str, items: Sequence[Item], do: Callable[[Item], Result], kept: Callable[[list[Result]], object]
 ) -> list[Result]:
-    """Return what `do` makes of each item. An interrupt keeps what is `kept` of those that were done, if anything;
-    `name` says what the items are, as "pairs"."""
+    """Return `do(item)` for each item. An interrupt keeps `kept` of the finished ones, if any; `name` is the noun for
+    items, such as "pairs"."""
     found: list[Result] = []
 
     def left() -> tuple[str, object]:
@@ -70,22 +70,22 @@ def in_parts(
 
 
 def counted(items: Sequence[Item], name: str) -> Iterator[Item]:
-    """Yield the items; the line of the wait says how many were done, where there are several."""
+    """Yield the items and count them in the progress line, where there are several."""
     for number, item in enumerate(items):
         if len(items) > 1:
             far(f"{number:,} of {len(items):,} {name}")
         yield item
 
 
-# The one wrapper of public calls that take longer than a moment: a line says how far they are, and an interrupt raises
-# and keeps what there is.
+# The one wrapper of public calls that take longer than a moment: a line shows their progress, and an interrupt raises
+# and keeps the finished part.
 
 P = ParamSpec("P")
 SHOWN_BY_CALLER: Final = ("on_progress", "progress", "each_second")
 
 
 def waits(work: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """Have a function wait so; `work` begins a sentence. WorkInterrupted for an interrupt."""
+    """Decorate a function so that it shows its progress; `work` begins a sentence. WorkInterrupted for an interrupt."""
 
     def decorate(call: Callable[P, Result]) -> Callable[P, Result]:
         @functools.wraps(call)
@@ -105,10 +105,9 @@ ITS_PARTS: Final = "`kept` of this error has the parts that were done."
 def replied_in_parts(
     channel: Channel, request: SessionRequest[Answer], work: str, kept: Callable[[Answer], object]
 ) -> Answer:
-    """Return the reply to a request whose work has parts; the line of the wait says how far it is. On an interrupt, and
-    where the session is paused from elsewhere, the engine replies with those that were done, of which WorkInterrupted
-    has what is `kept`. A second interrupt, and one where there are no parts yet or nothing is kept, is a
-    KeyboardInterrupt."""
+    """Return the reply to a request whose work has parts, and show its progress. On an interrupt, or when another
+    client pauses the session, the engine replies with the finished parts, and WorkInterrupted has `kept` of them. A
+    second interrupt, and one without finished or kept parts, is a KeyboardInterrupt."""
     with followed(channel, request.session, request) as under_way:
         try:
             for event in under_way.events():
@@ -126,7 +125,7 @@ def replied_in_parts(
 
 
 def _ended(channel: Channel, session: str, reply: Future[Answer]) -> Answer:
-    """Have the work of a session end with the parts that are done, and return its reply."""
+    """End the work of a session with its finished parts, and return the reply."""
     if channel.take_back(reply) or channel.down_since is not None:
         raise KeyboardInterrupt
     try:

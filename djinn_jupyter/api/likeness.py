@@ -23,9 +23,9 @@ from djinn_jupyter.wire.texts import label
 
 @contextmanager
 def temporary_session(channel: Channel, kind: str, adapter: str | None = None) -> Iterator[str]:
-    """Open the first of "sweep 1", "sweep 2" and so on, for a `kind` of "sweep", that is free and that no other client
-    takes meanwhile. It computes with the adapter, where one is named. The next engine at the address does not have it:
-    there another's may have its name by then, which is not closed."""
+    """Open the first free one of "sweep 1", "sweep 2" and so on (for the `kind` "sweep") that no other client takes
+    meanwhile, with the named adapter if any. If the connection comes back to a new engine, the session is not there;
+    another client's may have its name by then, and is not closed."""
     name, engine = open_temporarily(channel, kind), channel.welcome.engine
     try:
         if adapter is not None:
@@ -38,7 +38,7 @@ def temporary_session(channel: Channel, kind: str, adapter: str | None = None) -
 
 
 def open_temporarily(channel: Channel, kind: str) -> str:
-    """Open a session under the first free name of that kind, which ends with this client at the latest."""
+    """Open a session under the first free name of that kind; it ends with this client at the latest."""
     taken = {label(one.name) for one in all_sessions(channel)}
     while True:
         name = next(name for n in count(1) if (name := f"{kind} {n}") not in taken)
@@ -47,14 +47,14 @@ def open_temporarily(channel: Channel, kind: str) -> str:
             try:
                 if ask_for(channel, ask.Open(session=name, temporary=True)).created:
                     return name
-            except KeyboardInterrupt:  # it may be there by now, and nothing else would close it
+            except KeyboardInterrupt:  # it may exist by now, and nothing else would close it
                 channel.ask(ask.Close(session=name))
                 raise
 
 
 def same_adapter(channel: Channel, kept: AdapterIdentity | None) -> str | None:
-    """Return the name of the adapter here that is of the same files as one that a result was computed with; None where
-    it was computed with none. Raises UsageError where it is not there."""
+    """Return the name of the adapter here with the same files as a result's adapter; None for a result without one.
+    Raises UsageError where it is not there."""
     if kept is None:
         return None
     there = ask_for(channel, ask.ListAdapters()).adapters
@@ -68,7 +68,7 @@ def same_adapter(channel: Channel, kept: AdapterIdentity | None) -> str | None:
 
 
 class HowComputed(Protocol):
-    """The way in which passes were computed: their attention, None for the engine's own, and their adapter."""
+    """The settings of passes: their attention (None for the engine's own) and their adapter."""
 
     @property
     def attention(self) -> AttentionName | None: ...
@@ -78,7 +78,7 @@ class HowComputed(Protocol):
 
 @contextmanager
 def session_like(channel: Channel, kind: str, made: HowComputed | None) -> Iterator[str]:
-    """Open a session that computes as these passes did; as the engine does, where there are none."""
+    """Open a session with the settings of these passes, or with the engine's own where there are none."""
     adapter = None if made is None else same_adapter(channel, made.adapter)
     with temporary_session(channel, kind, adapter) as name:
         if made is not None and made.attention is not None:
@@ -87,7 +87,7 @@ def session_like(channel: Channel, kind: str, made: HowComputed | None) -> Itera
 
 
 def require_modules(channel: Channel, modules: Sequence[ModuleIdentity | AddedModuleDescription]) -> None:
-    """Raise UsageError unless these modules are added here, of the same files."""
+    """Raise UsageError unless these modules are added here, with the same files."""
     there = ask_for(channel, ask.ListAddedModules()).modules if modules else ()
     for one in modules:
         same = (one.name, one.at, one.digest, one.error_term)
@@ -101,8 +101,7 @@ def require_modules(channel: Channel, modules: Sequence[ModuleIdentity | AddedMo
 
 @contextmanager
 def ruling_session(channel: Channel, made: Circumstances) -> Iterator[str | None]:
-    """Yield the name of a session with the rules, the attention and the adapter that held; None where none is
-    needed."""
+    """Yield the name of a session with the original rules, attention and adapter; None where none is needed."""
     if not made.rules and made.attention is None and made.adapter is None:
         yield None
         return
@@ -115,7 +114,7 @@ def ruling_session(channel: Channel, made: Circumstances) -> Iterator[str | None
 
 @dataclass(frozen=True, slots=True)
 class OnePass:
-    """Positions [start, end) of a line, fed at once under these rules."""
+    """Positions [start, end) of a sequence, fed in one pass under these rules."""
 
     start: int
     end: int
@@ -126,8 +125,7 @@ class OnePass:
 def stopped_again(
     channel: Channel, kind: str, made: Circumstances, line: Sequence[int], fed: Sequence[FedTokens], site: str
 ) -> Iterator[tuple[str, Paused]]:
-    """Open a session that computes as it was done then, feed it the line as it was fed, and yield its name and its stop
-    at this site of the last pass."""
+    """Open a session with the original settings, replay the passes, and yield its name and its stop at this site."""
     with session_like(channel, kind, made) as name:
         for one in passes_of(line, fed):
             feed(channel, name, line, one)
@@ -138,13 +136,13 @@ def stopped_again(
 
 
 def fed_recipe(fed: Sequence[FedTokens]) -> dict[str, Any]:
-    """Return the passes of a line, and the rules that held in them, as a recipe tells them."""
+    """Return the passes of a sequence and their rules from a recipe."""
     rules = [rule for one in fed for rule in one.rules]
     return {"passes": [(one.start, one.end, one.each) for one in fed], "rules": rules}
 
 
 def passes_of(line: Sequence[int], fed: Sequence[FedTokens]) -> Iterator[OnePass]:
-    """Yield the passes of a line one by one. Raises UsageError where they go beyond it."""
+    """Yield the passes of a sequence one by one. Raises UsageError where they exceed it."""
     if any(one.end > len(line) for one in fed):
         raise UsageError("its passes go beyond its line: the file is not as it was written.")
     for one in fed:
@@ -153,7 +151,7 @@ def passes_of(line: Sequence[int], fed: Sequence[FedTokens]) -> Iterator[OnePass
 
 
 def feed(channel: Channel, session: str, line: Sequence[int], one: OnePass) -> None:
-    """Feed the next pass of a line; no rule is in force afterwards."""
+    """Feed the next pass of a sequence; no rule is in force afterwards."""
     for rule in one.rules:
         ask_for(channel, msgspec.structs.replace(rule, session=session))
     tokens = tuple(line[one.start : one.end])

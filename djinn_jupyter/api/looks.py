@@ -1,4 +1,4 @@
-"""The top of a distribution over the next token, spelled."""
+"""Readings at a stop: the logit lens, the effect of edits, snapshots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spell_top(top: tuple[TopToken, ...]) -> str:
     return "  ".join(f"{entry.text!r} {entry.probability:.3f}" for entry in top) or "-"
 
 
-# Looks at a stop: what they share, the logit lens and the effect of its edits; and the same looked at again.
+# Readings at a stop: their base class, the logit lens, the effect of edits; and how they are reproduced.
 
 SHIFT: Final = ("token", "text", "probability_before", "probability_after", "logit_before", "logit_after")
 NUMBERS: Final = tuple(name for name in SHIFT if name != "text")
@@ -35,8 +35,8 @@ ReplyHere = TypeVar("ReplyHere", Inspected, LensRead, EffectReply)
 
 
 class StopLook(result.Result):
-    """A look at a stop. It has a recipe, with the edits that were made there, where the passes before were plain or
-    steered by rules, and its own is plain."""
+    """A reading at a stop. It has a recipe, with the edits made there, where all passes were plain or steered by rules
+    and its own pass is plain."""
 
     reply: Any
 
@@ -50,7 +50,7 @@ class StopLook(result.Result):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """All that the numbers follow from: as of every measurement, and the stop, its edits, and what was asked."""
+        """All that the numbers follow from: every measurement's circumstances, the stop, its edits, and the request."""
         found = super().recipe
         assert self._recipe is not None
         asked = {name: value for name, value in msgspec.structs.asdict(self._recipe.asked).items() if name != "session"}
@@ -59,8 +59,8 @@ class StopLook(result.Result):
 
 
 class Lens(StopLook):
-    """The model's own epilogue applied to a residual value: for each position its most probable next tokens.
-    `values` are the id, the probability and the logit of each, a row a token, float64."""
+    """The model's own epilogue applied to a residual value: for each position its most probable next tokens. `values`
+    has a row per token with its id, probability and logit, float64."""
 
     ending = ".lens.djinn"
     named = "file of a lens"
@@ -76,8 +76,7 @@ class Lens(StopLook):
         self.values = _numbers([(one.token, one.probability, one.logit) for _, _, one in self._told()])
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
-        """Return the position, and the rank of the next token (None of one that was asked for), of the number at this
-        index."""
+        """Return the position and the rank of the next token of the number at this index (None for a requested one)."""
         row, rank, _ = self._told()[index[0]]
         return {"position": row.position, "rank": rank}
 
@@ -89,8 +88,8 @@ class Lens(StopLook):
         ]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the predictions as lists by column: the position, the token there, the rank of the next token (None of
-        one that was asked for), that token, its probability and its logit."""
+        """Return the predictions as lists by column: the position, the token there, the rank of the next token (None
+        for a requested one), that token, its probability and its logit."""
         rows = [
             (row.position, row.text, rank, next_token.text, next_token.probability, next_token.logit)
             for row, rank, next_token in self._told()
@@ -111,9 +110,8 @@ class Lens(StopLook):
 
 
 class Effect(StopLook):
-    """The next-token distribution without and with the edits of the present stop; `kl` in nats. `values` are the
-    numbers of each token of `columns()`, float64, a row a token; a first row has `kl`, the norm of the change of
-    the logits, and zeros."""
+    """The next-token distribution without and with the edits of the present stop; `kl` in nats. `values` has a row per
+    token with the numbers of `columns()`, float64; the first has `kl`, the norm of the logits' change, and zeros."""
 
     ending = ".effect.djinn"
     named = "file of an effect"
@@ -132,21 +130,21 @@ class Effect(StopLook):
         self.values = _numbers([[self.kl, self.logit_difference_norm, 0, 0, 0], *rows])
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
-        """Return the token of the number at this index, or "all" of those of the whole distribution."""
+        """Return the token of the number at this index, or "all" for numbers of the whole distribution."""
         return {"token": self._told()[index[0] - 1].text if index[0] else "all"}
 
     def _told(self) -> list[TokenShift]:
         return list(dict.fromkeys((*self.shifts, *self.chosen)))
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the tokens that shift most, and those that were asked for, as lists by column: token and text, and its
+        """Return the tokens that shift most, and the requested ones, as lists by column: token and text, and its
         probability and logit before and after."""
         return in_columns(SHIFT, [[getattr(one, name) for name in SHIFT] for one in self._told()])
 
     @arguments.typed
     def top(self, count: int = result.STRONGEST) -> list[tuple[str, float]]:
-        """Return the text and the change of the probability of the `count` tokens whose probability changes most, the
-        largest change first. UsageError."""
+        """Return the text and the change of the `count` tokens whose probability changes most, by change.
+        UsageError."""
         found = arrays.largest(self.values[1:, 2] - self.values[1:, 1], count)
         return [(self._told()[at].text, change) for (at,), change in found]
 
@@ -167,7 +165,7 @@ def _numbers(rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
 
 
 def looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere]) -> ReplyHere:
-    """Return what the same request finds at the stop of a recipe."""
+    """Return the reply to the same request at the stop of a recipe."""
     assert made is not None
     likeness.require_modules(channel, made.made.modules)
     with likeness.stopped_again(channel, "look", made.made, made.line, made.passes, made.site) as (name, stop):
@@ -207,13 +205,13 @@ class Snapshot(StopLook):
         return self.reply.snapshot.value.shape
 
     def check(self) -> None:
-        """Raise ValueError where the value is not that of its positions."""
+        """Raise ValueError where the value does not match its positions."""
         read = self.reply.snapshot
         if read.value.dtype != read.dtype or read.value.shape[:1] != (len(read.positions),):
             raise ValueError("its value is not that of its positions")
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
-        """Return the position of the number at this index, and which one of it."""
+        """Return the position of the number at this index, and its index within the position."""
         row, *rest = index
         number = 0
         for size, at in zip(self.shape[1:], rest, strict=True):

@@ -30,14 +30,14 @@ def spell_positions(
     positions: Positions, ends: Callable[[], tuple[int, int]], named: Callable[[str], list[int]] | None = None
 ) -> tuple[int, ...] | None:
     """Return the indices; None stays None (the whole pass). `ends` returns the first position of the stopped pass and
-    the one after its last, needed for an open slice; `named` returns the positions of a token by its text."""
+    the one after its last, for open slices; `named` returns the positions of a token by its text."""
     if positions is None:
         return None
     return _some(_indices(_by_name(positions, named) if isinstance(positions, str) else positions, ends), positions)
 
 
 def positions_at(stop: Paused, positions: Positions) -> tuple[int, ...] | None:
-    """Return the indices of positions of a stopped pass, whose tokens are known by their texts."""
+    """Return the indices of positions of a stopped pass with the texts of its tokens."""
     return spell_positions(
         positions,
         lambda: (stop.positions[0], stop.positions[-1] + 1),
@@ -46,7 +46,7 @@ def positions_at(stop: Paused, positions: Positions) -> tuple[int, ...] | None:
 
 
 def _some(found: Iterable[int], written: object) -> tuple[int, ...]:
-    """Return the indices that were found by what was written. InvalidEdit where they are none or too many."""
+    """Return the indices that a text selects. InvalidEdit for none or too many."""
     indices = tuple(found)
     if not indices or len(indices) > MAX_POSITIONS:
         raise InvalidEdit(f"Positions {shown(written)} select nothing (or too much); write -1, [0, 4] or '2:5'.")
@@ -56,8 +56,8 @@ def _some(found: Iterable[int], written: object) -> tuple[int, ...]:
 def spell_standing(
     positions: Positions, named: Callable[[str], list[int]] | None = None
 ) -> tuple[tuple[int, ...] | None, int | None]:
-    """Return the positions of a rule, which is for passes to come: indices, and the first of all later ones (`5:`);
-    (None, None) for the whole pass. Negative indices count from the end of each pass."""
+    """Return the positions of a rule, which applies to later passes: indices, and the first of all later positions
+    (`5:`); (None, None) for the whole pass. Negative indices count from the end of each pass."""
     if positions is None:
         return None, None
     chosen = _by_name(positions, named) if isinstance(positions, str) else positions
@@ -79,7 +79,7 @@ class Onward(NamedTuple):
 
 
 def _closed(part: Any) -> Any:
-    """Return a slice of a rule with both of its ends, or as Onward; other positions unchanged."""
+    """Return a slice of a rule with both ends, or as Onward; other positions unchanged."""
     if not isinstance(part, slice):
         return part
     start, stop, step = _bounds(part)
@@ -93,7 +93,7 @@ def _closed(part: Any) -> Any:
 
 
 def no_ends(refusal: DjinnError) -> Callable[[], tuple[int, int]]:
-    """Return the `ends` of positions that are of no stopped pass: an open slice raises the refusal."""
+    """Return the `ends` of positions without a stopped pass: an open slice raises the refusal."""
 
     def refuse() -> tuple[int, int]:
         raise refusal
@@ -102,8 +102,8 @@ def no_ends(refusal: DjinnError) -> Callable[[], tuple[int, int]]:
 
 
 def positions_of_text(text: str, texts: Mapping[int, str]) -> list[int]:
-    """Return the positions of tokens with this text, of `texts` by position; if there are none, of tokens that match
-    without surrounding spaces. InvalidEdit where none matches."""
+    """Return the positions in `texts` of tokens with this text; if there are none, of tokens that match without
+    surrounding spaces. InvalidEdit where none matches."""
     exactly = [position for position, one in texts.items() if one == text]
     found = exactly or [position for position, one in texts.items() if one.strip() == text.strip()]
     if not found:
@@ -170,8 +170,8 @@ def _sliced(chosen: slice, ends: Callable[[], tuple[int, int]]) -> list[int]:
     return list(range(start, stop, step))
 
 
-# Patches whose value crosses the wire: from a session of another engine, and for rules, which outlive the stop that
-# has it. A patch between two stops of one engine stays there.
+# Patches whose value crosses the wire: from a session of another engine, and for rules, which outlive the source's
+# stop. A patch between two stops of one engine stays there.
 
 
 class SeenValue(Protocol):
@@ -213,8 +213,8 @@ class PatchedSession(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """The value at a site of another session's stopped pass. `session` is one of any engine, or the name of one of the
-    edited session's; `positions` count in the source."""
+    """The value at a site of another session's stopped pass. `session` is a session of any engine, or the name of one
+    in the edited session's engine; `positions` count in the source."""
 
     session: PatchedSession | str
     site: str | None = None
@@ -236,21 +236,21 @@ class Patch:
 
 
 def patch_from(session: PatchedSession | str, *, site: str | None = None, positions: Positions = None) -> Patch:
-    """Replace the value by that at a site of another session's stopped pass. `positions` count in the source; an open
-    slice is refused."""
+    """Replace the value by the value at a site of another session's stopped pass. `positions` count in the source; an
+    open slice is refused."""
     ends = no_ends(InvalidEdit("The source of a patch needs both ends of a slice: write '2:5'."))
     return Patch(session=session, site=site, positions=spell_positions(positions, ends))
 
 
 def in_one_engine(edit: Edit | Patch) -> Edit:
-    """Return the edit as the engine of its session takes it."""
+    """Return the edit in the form of its session's engine."""
     return edit.within() if isinstance(edit, Patch) else edit
 
 
 def at_stop(
     edit: Edit | Patch, target: PatchedSession, site: str | None, positions: tuple[int, ...] | None
 ) -> tuple[Edit, str | None]:
-    """Return the edit of a stopped value, with its words where its value had to cross from another engine."""
+    """Return the edit of a stopped value, with its words where the value came from another engine."""
     if not isinstance(edit, Patch):
         return edit, None
     if not edit.is_away(target):
@@ -265,7 +265,7 @@ def at_stop(
 def taken(
     patch: Patch, target: PatchedSession, site: str, positions: tuple[int, ...] | None
 ) -> tuple[Set, tuple[int, ...], str]:
-    """Read the value of a patch. Return the edit that sets it, its positions in the target and the edit in words."""
+    """Read the value of a patch. Return the edit that sets it, its positions in the target, and the edit in words."""
     from djinn_jupyter.wire.edits import Set
     from djinn_jupyter.wire.sites import parse_every_layer
     from djinn_jupyter.wire.texts import label

@@ -1,5 +1,5 @@
-"""A result: the replies of the engine, and all that makes their numbers again. It is kept in a file, is a table, and is
-asked for again, by what it says of itself."""
+"""A result: the engine's replies, and everything needed to compute their numbers again. Saving, tables and reproduction
+follow from its declarations."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ UNMADE: Final = "it was read at a stop with edits, under steering rules or behin
 STILL: Final = (
     "Its numbers stay as they are (columns(), to_pandas()); for a file and the same again read it in a plain run."
 )
-NOT_KEPT: Final = ("engine", "_format", "_version", "_values")  # the engine here, and what a file had been written with
+NOT_KEPT: Final = ("engine", "_format", "_version", "_values")  # the engine here, and the versions that wrote a file
 Steps = tuple[str | int, ...]  # from a result to an array: fields and numbers
 
 
 class _Numbers(tables.Tabular, Reproducible):
-    """Numbers that follow from the fields of a result: all as `values`, with the token ids of each line."""
+    """Numbers that follow from the fields of a result: all as `values`, with the token ids of each sequence."""
 
     if TYPE_CHECKING:
         values: np.ndarray[Any, Any]  # msgspec would read this, and numpy is imported late
@@ -44,13 +44,13 @@ class _Numbers(tables.Tabular, Reproducible):
 
 
 class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=True):
-    """Its fields are the content of its file. The first field is the reply, or several replies, each with all that
-    makes its numbers again as `made`. What follows from the fields is set in `__post_init__`: at least `values`.
+    """Its fields are the content of its file. The first field is the reply, or several replies; `made` of each reply
+    has everything needed to compute its numbers again. `__post_init__` sets derived attributes: at least `values`.
 
-    A kind of result says how its files end and what they are called (`ending`, `named`), and has its request as the
-    field `request`, where a reply does not have it in `made`. `_words` are names of tensors by the field that has them;
-    `_tabled` is true where the replies have no tensor of all numbers, so that the file gets one; `_parts` is what
-    several replies are of."""
+    A subclass declares the ending and the noun of its files (`ending`, `named`), and has a field `request` where
+    `made` of the reply does not include the request. `_words` maps fields to names of tensors. `_tabled` is true
+    where the replies have no tensor with all numbers, so that the file gets one. `_parts` is the noun for one of
+    several replies."""
 
     reproduced_by = "djinn_jupyter.api.reproducing:measured"
     _words: ClassVar[Mapping[str, str]] = {}
@@ -65,11 +65,11 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
 
     @property
     def made(self) -> tuple[Circumstances, ...]:
-        """The circumstances of each reply, from which its numbers follow; none where no recipe makes them again."""
+        """The circumstances of each reply, from which its numbers follow; empty where no recipe reproduces them."""
         return tuple(circumstances(one.made) for one in self._replies if one.made is not None)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
-        """Return where in the lines, or in the model, the value at this index is."""
+        """Return the place in the sequences, or in the model, of the value at this index."""
         return {f"axis {axis}": at for axis, at in enumerate(index)}
 
     def columns(self) -> dict[str, list[Any]]:
@@ -83,13 +83,13 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
 
     @arguments.typed
     def top(self, count: int = STRONGEST) -> Sequence[tuple[Any, ...]]:
-        """Return the `count` largest values by size, the largest first: the place of each, as `place_of` tells it, and
+        """Return the `count` values of largest magnitude, the largest first: the place of each, as in `place_of`, and
         the value. UsageError."""
         return [(*self.place_of(at).values(), value) for at, value in arrays.largest(self.compared_values, count)]
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """All that the values follow from: the lines, the rules that held, the attention, the model and the machine."""
+        """All that the values follow from: the sequences, the rules in force, attention, model and machine."""
         first = origin_of(self)
         return {
             "lines": list(self._lines),
@@ -102,8 +102,8 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
     # --- kept in a file --------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
-        """Write the values with their recipe to a file of safetensors, and return its path. Another file that is there
-        is kept unless `replace`. `dj.reproduce` measures them again. UsageError; StorageFailed."""
+        """Write the values with their recipe to a safetensors file, and return its path. An existing other file stays
+        unless `replace`. `dj.reproduce` measures the values again. UsageError; StorageFailed."""
         target = named(path, type(self))
         _ = origin_of(self)
         content, tensors = _content_of(self)
@@ -112,11 +112,11 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Return what `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
+        """Read a file of `save`, with the same bits. UsageError where the file is of another kind, or damaged."""
         return read(path, cls)
 
     def require_fit(self) -> None:
-        """Raise ValueError where the parts of what a file had do not fit each other, or have no recipe."""
+        """Raise ValueError where the parts of a file do not fit each other, or have no recipe."""
         for one in _results_in(self):
             one.require_fit()
         if len(self.made) != len(self._replies):
@@ -128,20 +128,20 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
             raise ValueError("its values are not those of its reply")
 
     def check(self) -> None:
-        """Raise ValueError where arrays of the replies have other shapes or dtypes than what they are of."""
+        """Raise ValueError where arrays of the replies have wrong shapes or dtypes."""
 
     def __copy__(self) -> Self:
         return msgspec.structs.replace(self)
 
-    # --- asked for again -------------------------------------------------------------------------------------------
+    # --- measured again ---------------------------------------------------------------------------------------------
 
     def again(self, channel: Channel) -> Self:
-        """Return the same, measured anew: what each reply answers is asked again, as it was computed then."""
+        """Return the same result, measured again: each request is repeated under its original circumstances."""
         anew = {name: self._anew(channel, getattr(self, name)) for name in self.__struct_fields__}
         return msgspec.structs.replace(self, **anew)
 
     def _anew(self, channel: Channel, value: Any) -> Any:
-        """Return a field of the same, measured anew."""
+        """Return a field of the result, measured again."""
         if isinstance(value, ReplyBase):
             return self._replied_again(channel, value)
         if isinstance(value, Result):
@@ -156,25 +156,25 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
         return asked_again(channel, self._request_of(reply), circumstances(reply.made), kind)
 
     def _request_of(self, reply: Any) -> SessionRequest[Any]:
-        """Return the request that a reply answers, of any session: the field `request`, or a part of the recipe."""
+        """Return the request that a reply answers, for any session: the field `request`, or a part of the recipe."""
         given = "request" in self.__struct_fields__
         request: SessionRequest[Any] = getattr(self, "request") if given else reply.made.asked  # noqa: B009
         return request
 
     def notes_on(self, same: bool) -> Sequence[str]:
-        """Return sentences on why the same measured again may have other bits."""
+        """Return sentences on why a repeated measurement may have other bits."""
         return ()
 
 
 def origin_of(result: Result) -> Circumstances:
-    """Return what the first of its numbers follow from. Raises UsageError where nothing makes them again."""
+    """Return what the first of its numbers follow from. Raises UsageError where nothing reproduces them."""
     if not result.made:
         raise UsageError(f"No recipe makes this {type(result).__name__} again: {result._unmade}. {STILL}")
     return result.made[0]
 
 
 def circumstances(made: Any) -> Circumstances:
-    """Return what the numbers of a recipe follow from besides its request: a part of it, or its fields."""
+    """Return what the numbers of a recipe follow from besides its request: a part of the recipe, or its fields."""
     if isinstance(made, Circumstances):
         return made
     if "made" in made.__struct_fields__:
@@ -183,7 +183,7 @@ def circumstances(made: Any) -> Circumstances:
 
 
 def asked_again(channel: Channel, request: SessionRequest[Answer], made: Circumstances, kind: str) -> Answer:
-    """Return the reply to a request in an empty session, under the rules, attention and adapter that held then."""
+    """Return the reply to a request in an empty session, under the original rules, attention and adapter."""
     ruled = "rules_of" in request.__struct_fields__
     with (
         likeness.ruling_session(channel, made) if ruled else nullcontext() as rules_of,
@@ -194,7 +194,7 @@ def asked_again(channel: Channel, request: SessionRequest[Answer], made: Circums
 
 
 def _results_in(result: Result) -> Iterator[Result]:
-    """Yield the results among the fields of one."""
+    """Yield the results among the fields of a result."""
     for name in result.__struct_fields__:
         value = getattr(result, name)
         yield from (one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, Result))
@@ -224,14 +224,14 @@ def _content_of(result: Result) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def _tensor(result: Result, path: Steps) -> str:
-    """Name a tensor: by the word for a field on its path or by the last one, and by its numbers."""
+    """Name a tensor: by the word for a field on its path, else by its last field, and by its numbers."""
     fields = [one for one in path if isinstance(one, str)]
     word = next((result._words[one] for one in fields if one in result._words), fields[-1])
     return " ".join([word, *(str(one) for one in path if isinstance(one, int))])
 
 
 def _arrays_in(value: Any, path: Steps) -> Iterator[tuple[Steps, Array]]:
-    """Yield the arrays of a reply with their paths; those of rules and edits in its recipe have no name."""
+    """Yield the arrays of a reply with their paths; arrays of rules and edits in its recipe have no name."""
     if isinstance(value, Array):
         yield path, value
     elif isinstance(value, msgspec.Struct):

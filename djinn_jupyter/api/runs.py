@@ -1,4 +1,4 @@
-"""Prompts of a collection, as users give them: texts or token ids, one by one or in a file; and their tokens."""
+"""Prompts as users give them (texts or token ids, also in a file), their tokens, and the verbs `run` and `resume`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def given_prompts(prompts: object) -> Iterator[object]:
 
 
 def of_how_many(prompts: object) -> str:
-    """Return " of 12" for a list of prompts; nothing where they are counted only by reading them."""
+    """Return " of 12" for a list of prompts; empty where only reading them would count them."""
     try:
         return f" of {len(prompts):,}" if isinstance(prompts, Sized) else ""
-    except TypeError:  # an array without an axis, whose refusal comes where it is read
+    except TypeError:  # an array without an axis; reading it raises the refusal
         return ""
 
 
@@ -60,7 +60,7 @@ def _one_by_one(prompts: Any) -> Iterator[object]:
 
 
 def tokenized(channel: Channel, prompts: Iterable[object]) -> Iterator[tuple[int, ...]]:
-    """Yield the token ids of each prompt. Raises UsageError, by its number, for one that has none."""
+    """Yield the token ids of each prompt. Raises UsageError, with the prompt's number, for an empty one."""
     for number, prompt in enumerate(prompts):
         with of_prompt(number):
             tokens = _tokens(channel, prompt)
@@ -75,11 +75,11 @@ def tokenized(channel: Channel, prompts: Iterable[object]) -> Iterator[tuple[int
 
 @contextmanager
 def of_prompt(number: int) -> Iterator[None]:
-    """Have a refusal within name the prompt, one of many, by its number."""
+    """Prefix a refusal with the number of the prompt, one of many."""
     try:
         yield
     except NoTokenizer:
-        raise  # as it would every prompt
+        raise  # the same for every prompt
     except (UsageError, MessageTooLarge) as error:
         raise type(error)(f"Prompt {number} (counted from 0): {error}") from None
 
@@ -91,15 +91,15 @@ def _tokens(channel: Channel, prompt: object) -> tuple[int, ...]:
 
 
 def records(path: Path, of: str) -> list[tuple[str, Any]]:
-    """Return what a file has (`of` is "prompt" or "pair"), each with its place in words: its lines, those of `.jsonl`
-    or the list of `.json` read as JSON."""
+    """Return the records of a file (`of` is "prompt" or "pair"), each with its place in words: lines, or JSON for
+    `.jsonl` (one a line) and `.json` (a list)."""
     try:
-        read = contents_of(path).decode("utf-8-sig")  # Windows' editors begin a file with a mark
+        read = contents_of(path).decode("utf-8-sig")  # editors on Windows begin a file with a byte order mark
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror or error}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8.") from None
-    text = StringIO(read, newline=None).read()  # its lines end as text's do here
+    text = StringIO(read, newline=None).read()  # universal newlines, as in open()
     found = _listed(path, text, of) if path.suffix == ".json" else _by_line(path, text)
     if not found:
         raise UsageError(f"{path} has no {of}s; write one a line.")
@@ -135,7 +135,7 @@ def _prompt(where: str, value: Any) -> Any:
 
 
 class Runs:
-    """The runs of a session's handle."""
+    """The verbs of a session that run prompts."""
 
     name: str
     _channel: Channel
@@ -185,19 +185,19 @@ class Runs:
     ) -> Stop | list[Stop]:
         """Run a prompt (text or token ids) until a breakpoint or the end. `extend` continues the present tokens; the
         prompt may then be omitted. `on_token` is called for each new token, in this thread. With `logits` "all" the
-        `logits` of the Finished have a row for each position, from one pass over the line.
+        Finished has `logits` with a row for each position, from one pass over all tokens.
 
         A list of prompts, or `samples` of one, run at once, row i in a session of its own, "<session>/i", with this
-        one's breakpoints and rules and with seed + i: the result is a list of stops. Rows of an earlier batch end,
-        those of another notebook with `force` alone. `on_row` is called with the number and the stop of each row that
-        ends. BatchEnded where some rows fail: its `rows` are the others; an interrupt pauses the rows that run, and
+        one's breakpoints and rules and with seed + i: the result is a list of stops. Rows of an earlier batch end, rows
+        of another notebook only with `force`. `on_row` is called with the number and the stop of each row that ends.
+        BatchEnded where some rows fail: its `rows` has the others. An interrupt pauses the running rows, and
         BatchInterrupted has all.
 
-        With `coefs`, a dose-response, each is a row in which the steering rule number `rule`, by default the only one,
-        has that factor or coefficient, turned on; this session's own rule stays as it is.
+        `coefs` makes a dose-response: each coefficient is a row in which the steering rule number `rule`, by default
+        the only one, is on with that factor or coefficient. This session's own rule stays unchanged.
 
-        `exact` computes each row alone, bit for bit; `fast` computes a token of all rows in one pass, so that the last
-        bits may differ, where nothing happens in that pass (no breakpoint, rule or watch).
+        `exact` computes each row alone, bit for bit. `fast` computes one token of all rows in one pass, where that pass
+        has no breakpoint, rule or watch; the last bits may differ.
 
         >>> session.run("The capital of France is", max_new_tokens=2).text
         ' Paris.'
@@ -237,8 +237,7 @@ class Runs:
         return batch.run(_of_rows(request, prompt), 1 if samples is None else samples, doses)
 
     def _doses(self, coefs: Sequence[float], rule: int | None) -> tuple[float, ...]:
-        """Return the coefficients of a dose-response. Raises UsageError for what no row could have, before the rows of
-        an earlier batch end."""
+        """Return the coefficients of a dose-response. UsageError for invalid ones, before an earlier batch ends."""
         dosed(self.rules(), rule)
         strange = next((coef for coef in coefs if not abs(coef) <= LARGEST_SINGLE), None)
         if strange is not None:
@@ -283,11 +282,10 @@ class Runs:
         force: bool = False,
         on_row: OnRow | None = None,
     ) -> Stop | list[Stop]:
-        """Go on from the stop; `free` ignores breakpoints to the end. `stop` is the stop that the caller displays:
+        """Continue from the stop; `free` ignores breakpoints to the end. `stop` is the stop that the caller displays:
         IllegalMove where the session has moved on from it; likewise in `step`, `back`, `edit` and `revert`. With
-        `samples` this session stays at its stop and as many forks of it go on, as rows of a batch (`run`), drawn with
-        the run's own sampling from `seed` + i on; UsageError where the run draws no token. `mode` None is the run's
-        own.
+        `samples` this session stays at its stop and as many forks continue, as rows of a batch (`run`), with the run's
+        own sampling and the seeds `seed` + i; UsageError for a run without sampling. `mode` None is the run's own.
 
         >>> here = session.breakpoint("resid_post.4", when="step == 0")
         >>> stop = session.run("The capital of France is", max_new_tokens=2, temperature=0.1)
@@ -303,10 +301,10 @@ class Runs:
 
 
 def _of_rows(request: ask.Run, given: object) -> list[ask.Run]:
-    """Return the request of each prompt. UsageError, by its number, for one that no engine would read."""
+    """Return the request of each prompt. UsageError, with the prompt's number, for one that no engine would read."""
     if not are_prompts(given):
         return [_with_prompt(request, given)]
-    as_read(request)  # what is wrong with every prompt is told without a number
+    as_read(request)  # errors that apply to every prompt have no number
     found = []
     for number, prompt in enumerate(cast(Sequence[object], given)):
         with of_prompt(number):

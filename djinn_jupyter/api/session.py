@@ -1,4 +1,4 @@
-"""The client's handle of one session. Holds no engine state: only the stop that this client saw last."""
+"""The client's handle of one session. Holds no engine state, only the stop that this client saw last."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ AtStop = TypeVar("AtStop", bound=Stop)
 
 
 class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
-    """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
-    them to find out that the session has moved on."""
+    """A session of an engine. `moves` and `changes` count this client's moves and edits; a Paused or Finished compares
+    them to detect that the session has moved on."""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self._channel, self.name = channel, name
@@ -60,7 +60,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
 
     @property
     def label(self) -> str:
-        """The name as it is shown: a notebook's own session has the name of the notebook."""
+        """The name for display: a notebook's own session has the name of the notebook."""
         return label(self.name)
 
     @property
@@ -76,7 +76,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
     def step(
         self, count: int = 1, *, by: Literal["layer", "token", "point"] = "layer", stop: StopIdentity | None = None
     ) -> Stop:
-        """Run `count` layers on from the stop, or to the next points inside them, or to the next tokens at this site.
+        """Run `count` layers from the stop, or to the next points inside them, or to the next tokens at this site.
         IllegalMove where no pass is stopped.
 
         >>> here = session.breakpoint("resid_post.1")
@@ -88,7 +88,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
     def back(
         self, count: int = 1, *, by: Literal["stop", "layer", "token"] = "stop", stop: StopIdentity | None = None
     ) -> Paused:
-        """Go back `count` stops, layers or tokens, bit for bit; edits made at later stops are gone. IllegalMove where
+        """Go back `count` stops, layers or tokens, bit for bit; edits at later stops are discarded. IllegalMove where
         there is no such stop.
 
         >>> here = session.breakpoint("resid_post.4", when="step == 0")
@@ -110,12 +110,12 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return self._paused(self._ask(ask.ReadStop(session=self.name)))
 
     def where(self) -> Paused:
-        """Return the present stop with all that influences it, whichever client moved the session there; IllegalMove
+        """Return the present stop with all influences on it, whichever client moved the session there; IllegalMove
         where no pass is stopped."""
         return self.stop
 
     def history(self) -> StopHistory:
-        """Return the stops that `back` can go to, and which of them is the present one."""
+        """Return the stops that `back` can reach, and which of them is the present one."""
         return StopHistory.of(self._ask(ask.ReadHistory(session=self.name)))
 
     def logits(self) -> np.ndarray[Any, Any]:
@@ -123,8 +123,8 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return to_numpy(self._ask(ask.ReadLogits(session=self.name)).logits)
 
     def metrics(self, *texts: str) -> tuple[float, ...]:
-        """Return metrics, as those of `dj.sweep`, of the logits in which the last finished pass ended. UsageError
-        where none has; IllegalMove where a pass is stopped; InvalidCondition.
+        """Return metrics, as in `dj.sweep`, of the logits of the last finished pass. UsageError where none has;
+        IllegalMove where a pass is stopped; InvalidCondition.
 
         >>> done = session.run("The capital of France is", max_new_tokens=0)
         >>> session.metrics("rank(' Paris')", "rank(' Paris') + 1")
@@ -148,12 +148,11 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return self._ask(request).breakpoint
 
     def breakpoints(self) -> Listing[BreakpointDescription]:
-        """Return the breakpoints, with how often each was hit."""
+        """Return the breakpoints, with their hit counts."""
         return Listing(self._ask(ask.Describe(session=self.name)).session.breakpoints)
 
     def clear(self, *sites: str | int) -> int:
-        """Remove the breakpoints at these sites (or of these numbers), or all. Return how many were removed.
-        UnknownBreakpoint."""
+        """Remove the breakpoints at these sites (or with these numbers), or all. Return how many. UnknownBreakpoint."""
         chosen = tuple(str(site) for site in sites) or None
         return self._ask(ask.ClearBreakpoints(session=self.name, sites=chosen)).count
 
@@ -163,7 +162,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         self, edit: object, positions: Positions = None, site: str | None = None, *, stop: StopIdentity | None = None
     ) -> replies.Edited:
         """Change the stopped value by an Edit, or set it to an array or number; by default at all positions. `site`
-        must be the stopped one or one ahead in this pass. IllegalMove where no pass is stopped; InvalidEdit.
+        must be the stopped one or a later one in this pass. IllegalMove where no pass is stopped; InvalidEdit.
 
         >>> here = session.breakpoint("resid_post.4", when="step == 0")
         >>> stop = session.run("The capital of France is")
@@ -186,13 +185,13 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return self._paused(reverted)
 
     def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
-        """Measure the next token without and with the stop's edits: the `top` most probable, and these `tokens`.
+        """Measure the next token without and with the stop's edits: the `top` most probable tokens, and these `tokens`.
         IllegalMove where no pass is stopped."""
         request = ask.MeasureEffect(session=self.name, top=top, tokens=chosen_tokens(tokens))
         return Effect(self._ask(request))
 
     def enable_edit(self, number: int, enabled: bool = True) -> Paused:
-        """Turn an edit of the present stop on, or off: the value is then computed with the other edits alone. Edits are
+        """Turn an edit of the present stop on or off: the value is then computed with the other edits only. Edits are
         numbered from 1 in `stop.influences.edits`."""
         switched = self._ask(ask.EnableEdit(session=self.name, number=number, enabled=enabled))
         self.changes += 1
@@ -209,8 +208,8 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         on: PassesMeant | None = None,
     ) -> SteeringRule:
         """Add a rule that applies `edit` at every pass until `unsteer`; `rule.off()` and `rule.on()` switch it.
-        `resid_post.*` is the point at every layer, `5:` all positions from 5 on; `when` is a breakpoint's condition,
-        asked at each position; `on` is "prompt" or "new", for passes over the prompt or over new tokens alone.
+        `resid_post.*` is the point at every layer, `5:` all positions from 5 on. `when` is a breakpoint's condition,
+        tested at each position. `on` is "prompt" or "new", for passes over the prompt only, or over new tokens only.
         UnknownSite; InvalidEdit; InvalidCondition.
 
         >>> rule = session.steer("mlp_out.*", dj.scale(0.5), "2:", when="norm > 3", on="prompt")
@@ -230,14 +229,14 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return SteeringRule(self, self._ask(request).rule)
 
     def unsteer(self, number: int | None = None) -> int:
-        """End the rule of that number, or all. Return how many ended. UnknownRule."""
+        """End the rule with that number, or all. Return the number ended. UnknownRule."""
         return self._ask(ask.Unsteer(session=self.name, number=number)).count
 
     # ------------------------------------------------------------------------------------------------ looking
 
     def inspect(self, site: str | int | None = None, positions: Positions = None, *, ahead: bool = False) -> Snapshot:
         """Return the value at a site of the stopped pass, by default the stopped one; `ahead` also allows a site that
-        the pass has not reached. IllegalMove where no pass is stopped, or for a site ahead; UnknownSite.
+        the pass has not reached. IllegalMove where no pass is stopped, or without `ahead` for such a site; UnknownSite.
 
         >>> here = session.breakpoint("resid_post.4", when="step == 0")
         >>> stop = session.run("The capital of France is")
@@ -266,14 +265,14 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return self.evaluated(expression, position, site).value
 
     def evaluated(self, expression: str, position: int = -1, site: str | int | None = None) -> replies.Evaluated:
-        """Return the value with the stop that it was read from."""
+        """Return the value with its stop."""
         request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
         return self._ask(request)
 
     def values(self, *sites: str | int, ahead: bool = False) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the values at many sites of the stopped pass at once, by site; with `ahead` also of those that it has
-        not reached, as it would go on with the edits made so far. A site that the pass does not meet is left out.
-        IllegalMove where no pass is stopped; UnknownSite.
+        """Return the values at many sites of the stopped pass at once, by site; with `ahead` also of sites that the
+        pass would still reach with the edits so far. A site that the pass does not reach is left out. IllegalMove where
+        no pass is stopped; UnknownSite.
 
         >>> here = session.breakpoint("resid_post.4", when="step == 0")
         >>> stop = session.run("The capital of France is")
@@ -286,9 +285,8 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return {site: to_numpy(value) for site, value in zip(read.sites, read.values, strict=True)}
 
     def logits_ahead(self) -> np.ndarray[Any, Any]:
-        """Return the logits, fp32 [positions of the pass, vocabulary], of the stopped pass if it went on from here with
-        the edits made so far. It goes on on the side: the session stays at its stop. IllegalMove where no pass is
-        stopped.
+        """Return the logits, fp32 [positions of the pass, vocabulary], that the stopped pass would end with, given the
+        edits so far. The session stays at its stop. IllegalMove where no pass is stopped.
 
         >>> here = session.breakpoint("resid_post.4", when="step == 0")
         >>> stop = session.run("The capital of France is")
@@ -314,9 +312,9 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         direction: object = None,
         name: str | None = None,
     ) -> WatchDescription:
-        """Record the site at every pass of every run from now on, or with a `direction` (a vector, called `name`) the
-        component of its value along it; `fresh` discards earlier recordings. Passes that would exceed `byte_cap` bytes
-        are left out and counted. UnknownSite.
+        """Record the site at every pass of every run from now on. With a `direction` (a vector, called `name`) record
+        the component of its value along it. `fresh` discards earlier recordings. Passes that would exceed `byte_cap`
+        bytes are omitted and counted. UnknownSite.
 
         >>> watch = session.watch("resid_post.3")
         >>> done = session.run("The capital of France is", max_new_tokens=2, free=True)
@@ -330,13 +328,12 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return self._ask(request).watch
 
     def watched(self, site: str | int, name: str | None = None) -> Watched:
-        """Return the recordings of the site's watch; `name` is that of a direction."""
+        """Return the recordings of the site's watch; `name` is the name of a direction."""
         request = ask.ReadWatch(session=self.name, site=str(site), direction=name)
         return Watched(self._ask(request))
 
     def unwatch(self, site: str | int | None = None, name: str | None = None) -> int:
-        """End the watch of a site, or all, with what they recorded; `name` is that of a direction. Return how many
-        ended."""
+        """End the watch of a site, or all, and discard the recordings; `name` names a direction. Return how many."""
         if site is None and name is not None:
             raise UsageError("name is that of a direction which is watched at a site: give the site too.")
         request = ask.Unwatch(session=self.name, site=None if site is None else str(site), direction=name)
@@ -350,20 +347,20 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
 
     @typed
     def attend(self, attention: AttentionName) -> SessionDescription:
-        """Choose how the passes of this session compute attention, as in `engine.session`, before its first prompt."""
+        """Choose the attention of this session's passes, as in `engine.session`, before its first prompt."""
         return self._ask(ask.SetAttention(session=self.name, attention=attention)).session
 
     @typed
     def share(self, person: str, access: Access | None = "read") -> SessionDescription:
         """Let a person who is admitted to the engine `read` this session (inspect, listen, fork), or also `write` it
-        (run and edit it, all but close and share it), as `OWNER@NAME`; None takes it back. UsageError where it belongs
-        to the engine's own user, or to another."""
+        (run and edit it, everything but closing and sharing), as `OWNER@NAME`; None revokes it. UsageError where the
+        session belongs to the engine's own user, or to another person."""
         return self._ask(ask.Share(session=self.name, person=person, access=access)).session
 
     @property
     def adapter(self) -> str | None:
-        """The name of the adapter that the session computes with, None for the model alone. It is chosen before the
-        first prompt: IllegalMove where the session has a line, UsageError where there is no such adapter.
+        """The name of the session's adapter, None for the model alone. Set it before the first prompt: IllegalMove
+        where the session has tokens, UsageError for an unknown adapter.
 
         >>> added = engine.add_adapter("sql", adapter_folder)
         >>> tuned = engine.session("tuned", fresh=True)
@@ -379,19 +376,19 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
 
     def swap_out(self, tier: Tier = "host") -> Transfer | None:
         """Move the session's pages and states from the device to `host` or `disk` until they are next needed; None when
-        nothing had to move. TierFull when the tier has no room."""
+        nothing had to move. TierFull when the tier is full."""
         return self._ask(ask.SwapOut(session=self.name, tier=tier)).transfer
 
     def swap_in(self) -> Transfer | None:
-        """Bring the session back now; None when it is on the device already. SlabFull when there is no room."""
+        """Move the session back now; None when it is on the device already. SlabFull when the device is full."""
         return self._ask(ask.SwapIn(session=self.name)).transfer
 
     @typed
     def rest(self, expected_seconds: float) -> bool:
-        """Say that the session will be used again in so many seconds, as an agent knows that waits for a tool. Return
-        True where it leaves the device meanwhile, which a rest of `idle_swap_seconds` or more does at once; it is
-        brought back before the time is up, where there is room for it and prefetching is not off. Using it earlier or
-        later is no mistake. IllegalMove while it runs; UsageError for a time that is none.
+        """Announce that the session will be used again in so many seconds, for example by an agent that waits for a
+        tool. Return True if it leaves the device meanwhile; a rest of `idle_swap_seconds` or more does so at once. The
+        session returns before the time is up, if there is room and prefetching is on. Using it earlier or later is
+        allowed. IllegalMove while it runs; UsageError for an invalid time.
 
         >>> done = session.run("The capital of France is", max_new_tokens=2)
         >>> session.rest(expected_seconds=300.0)
@@ -401,11 +398,11 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return self._ask(request).session.residency != "resident"
 
     def accept_recomputed(self) -> SessionDescription:
-        """Confirm that the user knows a recovery recomputed tokens of this session; from now on it counts as exact."""
+        """Confirm that a recovery recomputed tokens of this session; from now on it counts as exact."""
         return self._ask(ask.AcceptRecomputed(session=self.name)).session
 
     def detach(self) -> None:
-        """Release the session; it stays as it is for the next client that opens it."""
+        """Release the session; it stays unchanged for the next client that opens it."""
         self._ask(ask.Detach(session=self.name))
 
     def close(self, *, force: bool = False) -> int:
@@ -428,13 +425,13 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         positions: Positions = None,
         stop: StopIdentity | None = None,
     ) -> Self:
-        """Create a session `name` with the same tokens, stop and rules; keys and values are shared until one of the two
-        writes. IllegalMove where it no longer stands at `stop`; UsageError where there is a session of that name.
+        """Create a session `name` with the same tokens, stop and rules; the two share keys and values until one writes.
+        IllegalMove where the session is no longer at `stop`; UsageError where a session has that name.
 
         With an `edit` (as in `session.edit`) the fork has other keys (`k_rot.N`, after the rotary embedding) or values
-        (`v.N`) at committed `positions`, [positions, key heads, head features]; by default at all of them. What it runs
-        from there on attends to these; this session keeps its own. InvalidEdit where a layer has run in the stopped
-        pass already.
+        (`v.N`) at committed `positions`, [positions, key heads, head features]; by default at all of them. Later runs
+        of the fork attend to these; this session keeps its own. InvalidEdit where a layer has already run in the
+        stopped pass.
 
         >>> done = session.run("The capital of France is", max_new_tokens=1)
         >>> other = session.fork("other", edit=dj.zero(), site="v.3[0]", positions="1:4")
@@ -465,8 +462,8 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return self._ask(request)
 
     def restore(self, name: str, *, force: bool = False) -> SessionDescription:
-        """Return to the state saved in a checkpoint (by name, or a file's path); the session's present state is lost,
-        as by `back`. CheckpointRefused for a checkpoint of another model, or a damaged one; SessionsWouldSuffer, unless
+        """Return to the state saved in a checkpoint (a name or a file's path); the session's present state is lost, as
+        with `back`. CheckpointRefused for a checkpoint of another model, or a damaged one; SessionsWouldSuffer, unless
         `force`, where the session belongs to another notebook or is open in another kernel."""
         self._complete_finished()
         request = ask.RestoreCheckpoint(session=self.name, name=name, replace=True, force=force)
@@ -496,14 +493,14 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return stop
 
     def depart(self, request: RunRequest) -> Future[RunReply]:
-        """Send a request that moves the session, and wait for nothing."""
+        """Send a request that moves the session, without waiting."""
         self._complete_finished()
         self.moves += 1
         self._last = None
         return self._channel.ask(request)
 
     def _batch(self, **settings: Any) -> Batch:
-        """Return a new batch of this session; values read from earlier rows stay, and no more can be read from them."""
+        """Return a new batch of this session; of earlier rows only the values already read stay readable."""
         for row in self._rows:
             row._complete_finished()
             row.moves += 1
@@ -511,12 +508,12 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return Batch(self, self._channel, **settings)
 
     def row(self, name: str) -> RemoteSession:
-        """Return the handle of a row that a batch makes."""
+        """Return the handle of a row of a batch."""
         self._rows.append(RemoteSession(self._channel, name))
         return self._rows[-1]
 
     def arrived(self, reply: RunReply) -> Stop:
-        """Return the stop of a move, also of one that was begun by `depart`."""
+        """Return the stop of a move, also of one that `depart` started."""
         if isinstance(reply, replies.Paused):
             return self._paused(reply)
         finished = Finished(self, reply, self.moves, self._logits)
@@ -527,7 +524,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
 
     def _complete_finished(self) -> None:
         """Fetch the logits of the last run before the session moves on, if its Finished is still referenced. They are
-        one row; comparing two runs must not fail because the first one's logits were not read in time."""
+        one row; a comparison of two runs must not fail because the first one's logits were not read in time."""
         finished = self._finished() if self._finished is not None else None
         self._finished = None
         if finished is not None:
@@ -545,7 +542,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return positions[0], positions[-1] + 1
 
     def spelled(self, positions: Positions) -> tuple[int, ...] | None:
-        """Return positions of the stopped pass as they cross the wire; None for the whole pass."""
+        """Return positions of the stopped pass in the form of requests; None for the whole pass."""
         return spell_positions(positions, self._ends, self._named)
 
     def _named(self, text: str) -> list[int]:

@@ -34,7 +34,7 @@ SHOWN_CHARACTERS = 60
 
 
 class StoppedSession(Protocol):
-    """The session of a stop, as its stops read from it."""
+    """The session of a stop, as its stops use it."""
 
     name: str
     moves: int
@@ -58,10 +58,10 @@ class StoppedSession(Protocol):
 
 
 class Generated(copies.ReadsSession, Displayed):
-    """The probabilities of the new tokens of a run, ended or stopped."""
+    """The probabilities of the new tokens of a run, finished or stopped."""
 
     reply: replies.Paused | replies.Finished
-    _moved_on: str  # what a late reading says
+    _moved_on: str  # the error of a late reading
 
     @property
     def _viewed(self) -> replies.Paused | replies.Finished:
@@ -78,23 +78,23 @@ class Generated(copies.ReadsSession, Displayed):
         return tuple(None if one is None else math.exp(one) for one in self.logprobs)
 
     def _require_read_here(self, read: StopIdentity) -> None:
-        """Raise IllegalMove where a value was read from another stop: another handle has moved the session since."""
+        """Raise IllegalMove where a value was read from another stop, because another handle has moved the session."""
         if read.number != self.reply.stop.number:
             raise IllegalMove(self._moved_on)
 
 
 class Paused(Generated):
-    """A stopped forward pass, of which `layer` layers have run. `reply` is the wire's own value, whose fields are
-    attributes here. `site` is as it was named, and `shape`, `norms` and `values` are of its selected heads or features:
-    `norms` are L2 norms by position, `values` the numbers by position where each has one alone, as one feature does,
-    else None."""
+    """A stopped forward pass, after `layer` layers. `reply` is the wire's own value; its fields are attributes here.
+    `site` is in the caller's spelling, and `shape`, `norms` and `values` are of its selected heads or features. `norms`
+    are L2 norms by position. `values` are the numbers by position where each position has one (a single feature), else
+    None."""
 
     _view = "stop_view"
 
     reply: replies.Paused
 
     def __init__(self, session: StoppedSession, reply: replies.Paused, move: int) -> None:
-        vars(self).update(msgspec.structs.asdict(reply))  # every field; the lines below say types
+        vars(self).update(msgspec.structs.asdict(reply))  # every field; the lines below declare types
         self.session, self.reply = session, reply
         self._move = move
         self._hidden: tuple[int, np.ndarray[Any, Any]] | None = None
@@ -118,8 +118,8 @@ class Paused(Generated):
 
     @property
     def hidden(self) -> np.ndarray[Any, Any]:
-        """The value at the stop, [positions, features] (or with heads between), with the edits made so far.
-        IllegalMove where the session has moved on before it was fetched."""
+        """The value at the stop, [positions, features] (or with heads between), with the edits so far. IllegalMove
+        where the session has moved on before it was fetched."""
         self._require_present()
         changes = self.session.changes
         if self._hidden is None or self._hidden[0] != changes:
@@ -129,7 +129,7 @@ class Paused(Generated):
         return self._hidden[1]
 
     def lens(self, k: int = 5, positions: Any = None) -> Lens:
-        """Return the `k` most probable next tokens at each position, as `session.lens` does. IllegalMove where the
+        """Return the `k` most probable next tokens at each position, as in `session.lens`. IllegalMove where the
         session has moved on."""
         self._require_present()
         lens = self.session.lens(k, positions=positions)
@@ -137,8 +137,7 @@ class Paused(Generated):
         return lens
 
     def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
-        """Measure the next token without and with the edits, as `session.effect` does. IllegalMove where the session
-        has moved on."""
+        """Measure the next token without and with the edits, like `session.effect`. IllegalMove after a later move."""
         self._require_present()
         effect = self.session.effect(top, tokens=tokens)
         self._require_read_here(effect.reply.stop)
@@ -188,13 +187,11 @@ class Finished(Generated):
 
     @property
     def logits(self) -> np.ndarray[Any, Any]:
-        """The logits at the last position, fp32 [vocabulary]; at all, [positions, vocabulary], where the run was asked
-        for those."""
+        """The logits at the last position, fp32 [vocabulary]; or at all, [positions, vocabulary], if requested."""
         return self.fetch_logits()
 
     def fetch_logits(self) -> np.ndarray[Any, Any]:
-        """Return `logits`, fp32 [vocabulary], fetching them if needed; IllegalMove where the session has moved on
-        before that."""
+        """Return `logits`, fp32 [vocabulary], fetching them if needed; IllegalMove once the session has moved on."""
         if self._logits is None:
             if self.session.moves != self._move:
                 raise IllegalMove(self._moved_on)
@@ -207,7 +204,7 @@ class Finished(Generated):
         return arrays.to_numpy(read.logits)
 
     def fetch_all_logits(self) -> np.ndarray[Any, Any]:
-        """Have `logits` be those of all positions, fp32 [positions, vocabulary], and return them."""
+        """Make `logits` those of all positions, fp32 [positions, vocabulary], and return them."""
         self._wanted, self._logits = "all", None
         return self.fetch_logits()
 
@@ -232,8 +229,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class BatchInterrupted(KeyboardInterrupt):
-    """Raised after a KeyboardInterrupt during a batch. `rows` has, in order, the stop of each row: where it had ended
-    or was paused; its error; None where it had not begun."""
+    """Raised after a KeyboardInterrupt during a batch. `rows` has, in order, for each row: its stop (at its end or its
+    pause), its error, or None where it had not started."""
 
     def __init__(self, rows: Sequence[Stop | DjinnError | None]) -> None:
         self.rows = list(rows)
@@ -251,18 +248,18 @@ def _end_of(text: str) -> str:
 def read_figures(
     session: StoppedSession, site: str, *, positions: tuple[int, ...] | None = None, each: bool = False
 ) -> FiguresRead:
-    """Return the figures of a value, with those of each position where they are asked for."""
+    """Return the figures of a value, on request with those of each position."""
     request = ask.ReadFigures(session=session.name, site=site, positions=positions, each=each)
     return ask_for(session.channel, request)
 
 
 def compare(session: StoppedSession, other: StoppedSession, *, last: int) -> Compared:
-    """Return how far the stopped values of two sessions of one engine are apart, with the distances of the `last`
-    positions that both passes have. UsageError where they stand at other sites."""
+    """Return the distance of the stopped values of two sessions of one engine, with the distances at the `last`
+    positions that both passes have. UsageError where they are stopped at other sites."""
     return ask_for(session.channel, ask.Compare(session=session.name, other=other.name, last=last))
 
 
-# A value as a view draws it, pooled by the engine. Whatever is computed with is read by `inspect`.
+# A value as a view draws it, pooled by the engine. Computations use `inspect`.
 
 
 def read_pooled(
@@ -275,8 +272,8 @@ def read_pooled(
     last: int = 0,
     rounded: bool = True,
 ) -> Pooled:
-    """Return a value for a card's picture, by default the stopped one, with a row for each of the positions `alone`,
-    and with the `last` positions whole. Cells are exact where they are not to be `rounded`."""
+    """Return a value for a card's picture, by default the stopped one, with a row for each position in `alone`, and the
+    `last` positions whole. Cells are exact unless `rounded`."""
     among = None if alone is None else tuple(alone)
     request = ask.ReadPooled(
         session=session.name, site=site, positions=positions, ahead=ahead, alone=among, last=last, rounded=rounded
@@ -286,8 +283,8 @@ def read_pooled(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternCells:
-    """The most that a card draws of a pattern: the first `heads`, in so many `cells` altogether, and of each head the
-    `strongest` keys of the last `queries`."""
+    """The most that a card draws of a pattern: the first `heads`, with so many `cells` altogether, and for each head
+    the `strongest` keys of the last `queries`."""
 
     heads: int
     cells: int
@@ -322,8 +319,8 @@ def read_pattern(
 
 
 class StopHistory(Listing[StopDescription]):
-    """The stops of a session, oldest first: a tuple of them, and a table. `present` is the index of the one where it
-    stands, None where it runs or has finished."""
+    """The stops of a session, oldest first: a tuple, and a table. `present` is the index of the present stop, None
+    while the session runs or after it finished."""
 
     present: int | None
 
@@ -340,7 +337,7 @@ class StopHistory(Listing[StopDescription]):
         return tuple(self)
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the fields of the stops as lists by column, and `present`: True for the one where it stands. No column
-        where there is no stop."""
+        """Return the fields of the stops as lists by column, and `present`: True for the present stop. Empty without a
+        stop."""
         found = super().columns()
         return {**found, "present": [stop.index == self.present for stop in self]} if self else found

@@ -1,4 +1,4 @@
-"""The record of a watch: the values of all passes, a table, and the same recorded again."""
+"""The record of a watch: the values of all passes, a table, and how it is reproduced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Watched(result.Result):
     """All recorded passes of a site: `values[i]` covers the absolute `positions[i]` of run `runs[i]`; runs are counted
     from the session's first prompt, run 1. With a `direction` each value has one component a position.
 
-    It has a recipe where its runs were plain, or steered by rules: not where a line was edited or gone back in."""
+    It has a recipe where its runs were plain or steered by rules, without edits and without `back`."""
 
     ending = ".watched.djinn"
     named = "file of what a watch recorded"
@@ -46,14 +46,14 @@ class Watched(result.Result):
 
     @property
     def compared_values(self) -> np.ndarray[Any, Any]:
-        """All values, one pass after the other, without axes."""
+        """All values, one pass after the other, flattened."""
         import numpy as np
 
         return np.concatenate([value.reshape(-1) for value in self.values])
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """All that the values follow from: as of every measurement, and the passes that each line was fed in."""
+        """All that the values follow from: the circumstances of every measurement, and the passes of each sequence."""
         found = super().recipe
         assert self.reply.made is not None
         fed = [[(one.start, one.end, one.each) for one in line.passes] for line in self.reply.made.lines]
@@ -61,7 +61,7 @@ class Watched(result.Result):
         return {**found, "site": spell_watch(self.site, self.direction), "passes": fed, "rules": rules}
 
     def check(self) -> None:
-        """Raise ValueError where the values are not those of the positions, of one dtype, or of the runs."""
+        """Raise ValueError where the values do not match the positions or runs, or differ in dtype."""
         read = self.reply
         if [value.shape[:1] for value in read.values] != [(len(at),) for at in read.positions]:
             raise ValueError("its values are not those of its positions")
@@ -73,7 +73,7 @@ class Watched(result.Result):
             raise ValueError("it has no recipe")
 
     def _replied_again(self, channel: Channel, reply: WatchRead) -> WatchRead:
-        """Return the same passes, recorded as their lines are fed again."""
+        """Return the same passes, recorded while their sequences are replayed."""
         recipe, by = reply.made, result.origin_of(self)
         assert recipe is not None
         likeness.require_modules(channel, by.modules)
@@ -87,7 +87,7 @@ class Watched(result.Result):
         return msgspec.structs.replace(reply, values=values, made=made, unmade=read[-1].unmade)
 
     def _fed_again(self, channel: Channel, session: str, line: WatchedLine) -> dict[int, WatchRead]:
-        """Return each recorded pass of a line as it is recorded again, by its last position."""
+        """Return each recorded pass of a sequence, recorded again, by its last position."""
         wanted = {at[-1] for run, at in zip(self.runs, self.positions, strict=True) if run == line.run}
         found = {}
         for one in likeness.passes_of(line.tokens, line.passes):
@@ -116,9 +116,9 @@ class Watched(result.Result):
         raise IndexError(index)
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the passes as lists by column, with a row for each position of each: the number of the pass, its run,
-        the position, and its `value`; of several features (heads and features one after the other) `value 0`, ...; None
-        where another pass has more."""
+        """Return the passes as lists by column, with a row for each position of each pass: the number of the pass, its
+        run, the position, and its `value`; of several features (heads and features one after the other) `value 0`, ...;
+        None where another pass has more."""
         places = [(n, self.runs[n], at) for n, positions in enumerate(self.positions) for at in positions]
         rows = [row.reshape(-1).tolist() for value in self.values for row in value]
         named = tables.numbered(rows) if self.direction is None else tables.in_columns(["value"], rows)

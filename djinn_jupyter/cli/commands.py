@@ -1,5 +1,4 @@
-"""The value to which a family of commands adds its own, and a parser that names in a sentence any word it does not
-know.
+"""Shared parts of commands: how a family of commands is added, and a parser that names unknown words in a sentence.
 
 Every command sets the default `command`: a function of the parsed options that returns the exit status.
 """
@@ -20,11 +19,11 @@ from djinn_jupyter.units import read_duration, read_moment
 from djinn_jupyter.wire.registry import Entry, Notice, Progressed, Ready, StartFailed, StillStarting, encode_notice
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-_PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b(?!=)")  # an argument is Python
+_PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b(?!=)")  # a Python argument
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a command, which itself refuses unknown options: `djinn` does not know them."""
+    """The parser of a command, which refuses unknown options itself, because `djinn` does not know them."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         words = None if args is None else in_full(args, self._option_string_actions)
@@ -48,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def as_typed(options: argparse.Namespace, said: str) -> str:
-    """Return an error with the options as they were typed, in place of the parameters of Python that they are."""
+    """Return an error that names the typed options instead of their Python parameters."""
     given = vars(options)
 
     def spelled(found: re.Match[str]) -> str:
@@ -75,7 +74,7 @@ def _said(read: Callable[[str], float], text: str) -> float:
 
 
 def tell_entry(find: Callable[[], Entry]) -> int:
-    """Write the entry that is found, or the error; return the exit status."""
+    """Write the entry that was found, or the error; return the exit status."""
     try:
         entry = find()
     except DjinnError as error:

@@ -30,11 +30,11 @@ from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.texts import faults_line, notebook_shown, told_apart
 
-MOST_STARTS = 3  # in PERIOD_SECONDS, of an engine that is served and that a signal ended
+MOST_STARTS = 3  # in PERIOD_SECONDS, of a served engine that a signal ended
 PERIOD_SECONDS = 3600.0
-LOOK_SECONDS = 1.0  # at an engine that is served, whether it lives
+LOOK_SECONDS = 1.0  # between checks whether a served engine lives
 RUN_THIS = "from djinn_jupyter.cli.main import main; sys.exit(main())"
-KILL_SECONDS = 25.0  # it may have sessions to put away first
+KILL_SECONDS = 25.0  # it may have sessions to store first
 
 
 def add_to(commands: Commands) -> None:
@@ -79,14 +79,14 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    """Keep an engine that listens, and end it in order when this command is interrupted or told to end. One that a
-    signal ended is started anew, and its sessions come back."""
+    """Keep an engine that listens, and end it in order when this command is interrupted or terminated. An engine that a
+    signal ended is started again, and its sessions return."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = cast(GivenOptions, chosen(GivenOptions, options))
     began: list[float] = []
     while True:
         entry = _loaded_beside(options.model, given)
-        given["listen"] = entry.listens or given["listen"]  # the port that was free, also the next time
+        given["listen"] = entry.listens or given["listen"]  # a free port, kept for the next start
         status = _served(entry)
         reason = reason_of_end(registry.log_of(entry), entry.pid)
         began = [at for at in began if time.monotonic() - at < PERIOD_SECONDS]
@@ -97,14 +97,14 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _loaded_beside(model: str, given: GivenOptions) -> Entry:
-    """Load a model by a process beside this one, which stays small: neither zmq nor what fails an engine is in it."""
+    """Load a model by another process: this one stays small, without zmq and anything that makes an engine fail."""
     command = starting.command(RUN_THIS, "entry", model, *flags_of(given))
     with TerminalProgress() as shown, subprocess.Popen(command, stdout=subprocess.PIPE) as beside:
         assert beside.stdout is not None
         try:
             entry = entry_told(beside.stdout, StartCallbacks(line=shown.line, second=shown.second))
         except KeyboardInterrupt:
-            beside.send_signal(signal.SIGINT)  # it ends what it started
+            beside.send_signal(signal.SIGINT)  # it ends the engine that it started
             raise
     if entry is None:
         raise EngineStartFailed(f"The process that loads {model} ended with status {beside.returncode}: see above.")
@@ -136,7 +136,7 @@ def _tell_address(entry: Entry) -> None:
 
 
 def _take_old_flags(options: argparse.Namespace) -> None:
-    """Put the flags of the original's server in the place of ours. UsageError where both are given."""
+    """Replace the flags of the original's server by ours. UsageError where both are given."""
     for old, new, value in (("port", "listen", "tcp://127.0.0.1:{}"), ("gpu", "device", "cuda:{}")):
         number = getattr(options, old)
         if number is not None and getattr(options, new) is not None:
@@ -156,8 +156,8 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _end(entry: Entry, *, force: bool, forget: bool) -> tuple[str, ...]:
-    """End an engine and return the sessions that ended with it. One that cannot be spoken to (it hangs, or speaks
-    another version's protocol) is ended by a signal, where `force` allows it."""
+    """End an engine and return the sessions that ended with it. An unreachable one (it hangs, or has another version's
+    protocol) is ended by a signal, if `force` allows it."""
     from djinn_jupyter.api.loading import attach
 
     try:
@@ -198,11 +198,11 @@ def _signal(entry: Entry) -> None:
         except EngineUnavailable:
             continue
         break
-    registry.running_engines()  # clears away what it left
+    registry.running_engines()  # removes its remaining files
 
 
 def _log_forced_end(entry: Entry) -> None:
-    """Have the log say that this end was asked for, so that none who serves the engine starts it anew."""
+    """Log that this end was requested, so that `djinn serve` does not start the engine again."""
     with suppress(UsageError, OSError), registry.log_of(entry).open("a") as log:
         log.write(f"{ENDED}`djinn stop --force` killed process {entry.pid}, which did not end by itself.\n")
 
@@ -223,7 +223,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _shown(entries: Sequence[Entry]) -> list[str]:
-    """Return folders by their last name, and in full where two have the same."""
+    """Return folders by their last name, or in full where two have the same."""
     short = [Path(entry.identity.model).name for entry in entries]
     return [
         name if short.count(name) == 1 else entry.identity.model for name, entry in zip(short, entries, strict=True)
@@ -238,14 +238,13 @@ def _row(entry: Entry, name: str) -> tuple[str, ...]:
 
 
 def _address(entry: Entry) -> list[str]:
-    """Return a line with the address at which an engine serves persons with keys; none where it serves only its own
-    user."""
+    """Return a line with the address at which an engine serves persons with keys; none without such an address."""
     return [f"listens on {entry.listens}"] if entry.listens else []
 
 
 def _sessions(entry: Entry) -> list[str]:
-    """Return a line for each session of an engine, or the one that says why they are not known; one for what it met
-    inside, and those on its methods."""
+    """Return a line for each session of an engine, or one with the reason why they are unknown; one for internal
+    errors, and those on its methods."""
     from djinn_jupyter.api.loading import attach
 
     try:
@@ -264,7 +263,7 @@ def _sessions(entry: Entry) -> list[str]:
 
 
 def _memory(statistics: EngineStatistics) -> list[str]:
-    """Return the process's memory, and the part of it that no account has."""
+    """Return the process's memory, and the part of it that is in no account."""
     process = statistics.process
     if process is None or process.beyond_bytes is None or statistics.process_bytes is None:
         return []
@@ -273,7 +272,7 @@ def _memory(statistics: EngineStatistics) -> list[str]:
 
 
 def _line(session: SessionDescription, shown: str) -> str:
-    """Return a session's activity, and its tokens, or the notebook that the work in it is for."""
+    """Return a session's activity and its tokens, or the notebook for which it works."""
     if session.progress is None or session.notebook is None:
         return f"{shown} ({_stands(session)}), {session.tokens} tokens"
     return f"{shown} ({_stands(session)}), for {notebook_shown(session.notebook)}"
@@ -297,8 +296,7 @@ def _log(options: argparse.Namespace) -> int:
 
 
 def _log_of(model: str | None) -> Path:
-    """Return the log of a running engine, or the last written whose name begins like the model's; logs outlive
-    engines."""
+    """Return the log of a running engine, or the last written one whose name begins like the model's."""
     for entry in registry.running_engines():
         if model is not None and _means(model, entry) and entry.log:
             return registry.log_of(entry)
@@ -314,7 +312,7 @@ def _logs_of(model: str | None) -> list[Path]:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    extensions.magics(MODULES)  # those that clash are left out, as `%load_ext` leaves them out
+    extensions.magics(MODULES)  # clashing ones are left out, as in `%load_ext`
     found = findings()
     for finding in found:
         print(finding)
@@ -322,12 +320,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def named_or_all(model: str | None) -> tuple[Entry, ...]:
-    """Return the engine of a model, or all that run. Raises UsageError where that one does not run."""
+    """Return the engine of a model, or all running ones. Raises UsageError where that one does not run."""
     return registry.running_engines() if model is None else (_only(model),)
 
 
 def _only(model: str | None) -> Entry:
-    """Return the engine that is meant. Raises UsageError where none is meant or several are."""
+    """Return the requested engine. Raises UsageError where none fits or several do."""
     entries = [entry for entry in registry.running_engines() if model is None or _means(model, entry)]
     if len(entries) == 1:
         return entries[0]

@@ -1,5 +1,5 @@
-"""One engine's adapter, asked from the kernel's control thread: requests go in as messages, replies come back as
-futures. Follows the sessions that the kernel holds, and reads the values that have no command in the protocol."""
+"""One engine's adapter, called from the kernel's control thread: requests go in as messages, replies come back as
+futures. Follows the sessions that the kernel holds, and reads values for which the protocol has no command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.replies import Event, SessionEdited
 
 FIRST_THREAD: Final = 2**40  # debugpy counts threads from 1
-FIRST_FRAME: Final = 2**50  # debugpy's are a thousand times its threads, and what is added to them
+FIRST_FRAME: Final = 2**50  # debugpy's are a thousand times its threads, plus an offset
 FIRST_REFERENCE: Final = 2**52  # debugpy's are small, or addresses of objects: 47 bits
 LEFT: Final = "The debugger panel has left this engine."
 Message = dict[str, Any]
@@ -39,8 +39,8 @@ def is_ours(given: Message) -> bool:
 
 
 class Bridge:
-    """`told` is called with the adapter's events, `answered` with command and thread of each request that succeeded;
-    both on the adapter's thread."""
+    """`told` is called with the adapter's events, `answered` with command and thread of each successful request; both
+    on the adapter's thread."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Bridge:
         self._post(then)
 
     def show(self, thread: DebugThread) -> None:
-        """Show where a session stands, if it is paused. On the adapter's thread."""
+        """Show a session's stop, if it is paused. On the adapter's thread."""
         if thread.state == "paused":
             self._reports.show_stop(thread)
 
@@ -95,7 +95,7 @@ class Bridge:
         thread = self._debuggee.named(event.session)
         if isinstance(event, SessionEdited) and thread is not None and thread.look is not None:
             if thread.move is None and thread.look.identity != event.stop:
-                self._reports.show_stop(thread)  # a stop that is told again is read again
+                self._reports.show_stop(thread)  # a stop that is reported again is read again
             return
         self._events.hear(event)
 
@@ -112,7 +112,7 @@ class Bridge:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     async def ask(self, message: Message, given: Message) -> Message:
-        """Have the adapter answer a request of JupyterLab's, with these arguments."""
+        """Let the adapter answer a request of JupyterLab's, with these arguments."""
         number, answer = next(self._numbers), self._promised()
         self._waiting[number] = (message["command"], given.get("threadId", 0), answer)
         self._receive({"type": "request", "seq": number, "command": message["command"], "arguments": given})
@@ -120,7 +120,7 @@ class Bridge:
         return {"type": "response", "command": message["command"], "body": {}, **reply, "request_seq": message["seq"]}
 
     async def picture(self, given: Message) -> Message:
-        """Draw the value at the stop, or what went into a module around it."""
+        """Draw the value at the stop, or the input of a module around it."""
         return await self._done(lambda: self._picture(given))
 
     async def copy(self, given: Message) -> Message:
@@ -128,7 +128,7 @@ class Bridge:
         return await self._done(lambda: self._copy(given))
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Do the adapter's work; refuse what it leaves, as the kernel reads no further request before each reply."""
+        """Do the adapter's work; refuse the rest at its end, as the kernel reads nothing before each reply."""
         work()
         with self._ending:
             self._over = True
@@ -197,16 +197,15 @@ def _refused(sentence: str) -> Message:
     return {"success": False, "message": sentence, "body": {"data": {}, "metadata": {}}}
 
 
-# ipykernel's debugger: where its requests come in, and where its events go out. All that is private to ipykernel is
-# named here.
+# ipykernel's debugger: where its requests come in, and where its events go out. All private names of ipykernel are used
+# here.
 
 KNOWN: Final = ("7.4.",)  # versions of ipykernel whose control channel this was tested with
 Answer = Callable[[Message], Awaitable[Message]]
 
 
 class KernelDebugger:
-    """The debugger of a shell's kernel. MissingDependency where there is none, or one of an unknown version, which
-    stays as it is."""
+    """The debugger of a shell's kernel. MissingDependency where there is none, or one of an unknown version."""
 
     def __init__(self, shell: Any) -> None:
         self._kernel = _known_kernel(shell)
@@ -214,7 +213,7 @@ class KernelDebugger:
 
     @property
     def is_stopped(self) -> bool:
-        """True while Python itself stands at a breakpoint."""
+        """True while Python itself is stopped at a breakpoint."""
         return bool(self._kernel.debugger.stopped_threads)
 
     def cover(self, answer: Answer) -> None:
@@ -244,15 +243,15 @@ def _known_kernel(shell: Any) -> Any:
     return kernel
 
 
-# The panel itself: which request is ours and which Python's, and which of our stops JupyterLab shows.
+# The panel itself: which requests are ours and which Python's, and which of our stops JupyterLab shows.
 
 MOVES: Final = frozenset({"continue", "next", "stepIn", "stepOut"})
 
 
 class NativePanel:
     """On from `start` until `stop`. Follows the sessions that this kernel holds, and shows the one in use: JupyterLab
-    shows one thread of those that stand, and presses Continue for the next. `_shown` is the one it was last told of,
-    `_armed` are its breakpoints in our sources, by session and path, as it set them."""
+    shows one stopped thread, and presses Continue for the next. `_shown` is the last reported one, `_armed` are its
+    breakpoints in our sources, by session and path, as it set them."""
 
     def __init__(self, state: kernel_state.KernelState) -> None:
         self._state = state
@@ -267,7 +266,7 @@ class NativePanel:
         self._look()
 
     def stop(self) -> None:
-        """Uncover ipykernel's debugger and leave the engine: nothing of the panel remains."""
+        """Uncover ipykernel's debugger and leave the engine, so that nothing of the panel remains."""
         self._state.shell.events.unregister("post_run_cell", self._look)
         self._debugger.uncover()
         self._leave()
@@ -275,7 +274,7 @@ class NativePanel:
     # --- following what the notebook works with ----------------------------------------------------------------------
 
     def _look(self, result: object = None) -> None:
-        """Go over, after a cell, to the engine and the sessions that the notebook works with now."""
+        """Switch, after a cell, to the engine and the sessions that the notebook uses now."""
         engine = self._state.loaded
         if engine is None or self._bridge is None or self._bridge.engine.channel is not engine.channel:
             self._leave()
@@ -339,14 +338,14 @@ class NativePanel:
 
     def _aimed(self, bridge: Bridge, command: str, given: Message) -> Message:
         """Return the arguments, with the thread of the session in use where JupyterLab's Pause or Continue names thread
-        1, as they do whatever it shows."""
+        1, as they always do."""
         meant = self._meant(bridge, command)
         if meant is not None and (given.get("threadId") or 0) < FIRST_THREAD:
             return {**given, "threadId": meant.number}
         return given
 
     def _meant(self, bridge: Bridge, command: str) -> DebugThread | None:
-        """Return the thread that a Pause or Continue is for; None where Python itself stands at a breakpoint."""
+        """Return the thread that a Pause or Continue is for; None where Python itself is stopped at a breakpoint."""
         state = {"pause": "running", "continue": "paused"}.get(command)
         if self._debugger.is_stopped:
             return None
@@ -354,8 +353,8 @@ class NativePanel:
         return thread if thread is not None and thread.state == state else None
 
     def _with_ours(self, bridge: Bridge | None, reply: Message) -> Message:
-        """Add to Python's state our thread, if it is stopped, and the breakpoints that were set in our source:
-        JupyterLab forgets those that are left out."""
+        """Add our thread, if stopped, and the breakpoints in our source to Python's state: JupyterLab forgets
+        others."""
         if bridge is None or not reply.get("success"):
             return reply
         body, thread = dict(reply["body"]), bridge.in_use
@@ -376,8 +375,8 @@ class NativePanel:
             self._publish("continued", {"threadId": thread, "allThreadsContinued": False})
 
     def _pass_on(self, event: str, body: Message) -> None:
-        """Publish stops of the session in use and their ends. Output belongs to cells, and while Python is stopped the
-        panel is Python's."""
+        """Publish stops of the session in use and their ends. Output belongs to cells. A stopped Python keeps the
+        panel."""
         if event == "terminated" or (event == "thread" and body["threadId"] == self._shown):
             self._clear()  # the engine has ended, or the session shown was closed
         elif event == "stopped" and self._debugger.is_stopped:
@@ -386,7 +385,7 @@ class NativePanel:
             self._publish(event, body)
 
     def _concerns(self, number: int) -> bool:
-        """Return True for the thread that JupyterLab shows and for that of the session in use."""
+        """Return True for the thread that JupyterLab shows, and for the thread of the session in use."""
         thread = None if self._bridge is None else self._bridge.in_use
         return number == self._shown or (thread is not None and number == thread.number)
 

@@ -1,5 +1,5 @@
-"""Lines of one length that run side by side, each in a session of its own, in one pass that stops wherever a Python
-function of the caller's is to see or change a value. Knows sites and numpy arrays, and no other tool."""
+"""Token sequences of one length that run side by side, each in its own session, in one pass that stops wherever a
+Python function of the caller's reads or changes a value. Knows sites and numpy arrays, and no other tool."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from djinn_jupyter.wire.nouns import Sampling, Snapshot
 from djinn_jupyter.wire.sites import Site, parse_site
 
 Values = np.ndarray[Any, Any]
-Asked = Callable[[str, tuple[int, ...]], ask.RequestBase[Answer]]  # what to ask of a line, by its session and tokens
+Asked = Callable[[str, tuple[int, ...]], ask.RequestBase[Answer]]  # the request for a line, from its session and tokens
 Change = Callable[[Values], Values]
 """Is given the values at a site of all lines, [lines, positions, ...], and returns those to go on with."""
-Put = tuple[Array, tuple[int, ...] | None]  # values in the place of a line's own, and their positions, None for all
+Put = tuple[Array, tuple[int, ...] | None]  # replacement values of a line, and their positions, None for all
 Puts = Sequence[Put | None]
-FIRST: Final = "resid_pre.0"  # a pass of which nothing is changed stops here, and is read from here on
+FIRST: Final = "resid_pre.0"  # a pass without changes stops here, and is read from here on
 LOGITS: Final = "logits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """The `values` at the sites that were asked for, [lines, positions, ...], after all changes, and the `logits`, fp32
-    [lines, positions, vocabulary], of one pass over all lines; None where they were not asked for."""
+    """The `values` at the requested sites, [lines, positions, ...], after all changes, and the `logits`, fp32 [lines,
+    positions, vocabulary], of one pass over all lines; None where not requested."""
 
     values: Mapping[str, Values]
     logits: Values | None
@@ -47,7 +47,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The lines of a pass and its halts. It ends at the last halt, `until` where that is given."""
+    """The lines (token sequences) of a pass and its halts. It ends at the last halt, `until` if given."""
 
     lines: tuple[tuple[int, ...], ...]
     halts: tuple[str, ...]
@@ -63,13 +63,13 @@ class Order:
 
 
 class HookedLines:
-    """The sessions in which lines run. `opened` opens that of line n and returns its name."""
+    """The sessions in which lines run. `opened` opens the session of line n and returns its name."""
 
     def __init__(self, channel: Channel, opened: Callable[[int], str]) -> None:
         self._channel, self._opened = channel, opened
         self._names: list[str] = []
         self._armed: tuple[int, tuple[str, ...]] = (0, ())
-        self._first: tuple[Order, str, Values] | None = None  # the stop at which all lines stand, and what is there
+        self._first: tuple[Order, str, Values] | None = None  # the stop of all lines, and its values
 
     def run(
         self,
@@ -80,8 +80,8 @@ class HookedLines:
         logits: bool = True,
         until: str | None = None,
     ) -> Passed:
-        """Run these lines in one pass that stops at the sites of `changes`, calls these in order, and goes on with what
-        they return; the values at `read` come back, those that it met. It ends at the site `until`, without logits.
+        """Run these lines in one pass that stops at the sites of `changes`, calls these in order, and continues with
+        their results. Return the values at `read` that the pass reached. It ends at the site `until`, without logits.
         UsageError for lines of different lengths; UnknownSite."""
         wanted = {site: place_of(site) for site in read}
         calls: dict[str, list[Change]] = {}
@@ -94,7 +94,7 @@ class HookedLines:
             values, puts = self._pass(order, calls)
             values |= self._read(order, puts, set(wanted.values()) - {*values, LOGITS}, whole)
         except BaseException:
-            self._first = None  # where the lines stand is not known: the next pass begins anew
+            self._first = None  # the place of the lines is unknown: the next pass starts again
             raise
         for call in of_logits:
             values[LOGITS] = call(values[LOGITS])
@@ -111,8 +111,8 @@ class HookedLines:
     # --- the pass ---------------------------------------------------------------------------------------------------
 
     def _pass(self, order: Order, calls: Mapping[str, Sequence[Change]]) -> tuple[dict[str, Values], Puts]:
-        """Bring all lines to their last stop. Return the values at all stops as they were left, and what was put in the
-        place of each line's last one, with which the pass is still to go on."""
+        """Run all lines to their last stop. Return the changed values at all stops, and each line's replacement for the
+        last one, which the pass has yet to use."""
         values: dict[str, Values] = {}
         place, here = self._begin(order)
         while True:
@@ -124,8 +124,7 @@ class HookedLines:
             place, here = self._reached(order, self._resumed(order, puts))
 
     def _begin(self, order: Order) -> tuple[str, Values]:
-        """Bring all lines to the first stop of their pass. Where they stand there since the last one, no layer below is
-        computed again."""
+        """Run all lines to the first stop of their pass. Lines still there from the last one skip the layers below."""
         if self._first is None or self._first[0] != order:
             self._first = None
             self._arm(order)
@@ -136,7 +135,7 @@ class HookedLines:
         return self._first[1], self._first[2]
 
     def _arm(self, order: Order) -> None:
-        """Have the sessions halt where this order says."""
+        """Make the sessions halt at the sites of this order."""
         while len(self._names) < len(order.lines):
             self._names.append(self._opened(len(self._names)))
         if self._armed == (len(order.lines), order.halts):
@@ -147,12 +146,12 @@ class HookedLines:
         self._armed = (len(order.lines), order.halts)
 
     def _resumed(self, order: Order, puts: Puts) -> list[replies.Reached]:
-        """Resume all lines with what was put in the place of their values. Return those at the next stop."""
+        """Resume all lines with their replacement values. Return the values at the next stop."""
         asked = [ask.ResumeWith(session=name, **given(put)) for name, put in zip(self._of(order), puts, strict=True)]
         return [expect(reply, replies.Reached) for reply in self._answers(asked)]
 
     def _reached(self, order: Order, here: Sequence[replies.Inspected | replies.Reached]) -> tuple[str, Values]:
-        """Return the place of a stop and the values there of all lines."""
+        """Return the place of a stop and the values of all lines there."""
         for one in here:
             _require_all(one.snapshot, order)
         values = _stacked([one.snapshot.value for one in here])
@@ -160,8 +159,8 @@ class HookedLines:
         return place_of(here[0].snapshot.site), values
 
     def _read(self, order: Order, puts: Puts, places: set[str], whole: bool) -> dict[str, Values]:
-        """Read the pass in which all lines stand: what it had and, unless it ends here, what it would have with what is
-        put there."""
+        """Read the pass in which all lines are stopped: its values so far and, unless it ends here, those of its
+        continuation with the replacement."""
         if not places and not whole:
             return {}
         sites, ahead = tuple(sorted(places)), order.until is None
@@ -208,7 +207,7 @@ def _require_all(here: Snapshot, order: Order) -> None:
 
 
 def _changed(here: Values, calls: Sequence[Change]) -> Values:
-    """Call the functions of a stop. Return what they make of the values."""
+    """Call the functions of a stop. Return the changed values."""
     changed = here
     for call in calls:
         changed = call(changed.copy())
@@ -228,7 +227,7 @@ def put_of(here: Values, changed: Values) -> Put | None:
 
 
 def given(put: Put | None) -> dict[str, Any]:
-    """Return the fields of a request with what is put in the place of a stopped value."""
+    """Return the fields of a request with the replacement for a stopped value."""
     return {} if put is None else {"value": put[0], "positions": put[1]}
 
 
@@ -238,7 +237,7 @@ def _stacked(arrays: Sequence[Any]) -> Values:
 
 
 def to_tensor(values: Values) -> Tensor:
-    """Return a tensor of these values on the host: in their memory where that may be written, else in its own."""
+    """Return a tensor of these values on the host, in their memory if writable, else copied."""
     if not (values.flags.writeable and values.flags.c_contiguous):
         values = np.array(values, copy=True, order="C")
     if values.dtype == ml_dtypes.bfloat16:
@@ -256,9 +255,9 @@ def to_values(tensor: Tensor) -> Values:
     return values
 
 
-# Lines that run side by side, each in a session of its own, and stop where the caller says while they run: it looks at
-# a stop, edits it, and names the sites of the next one. An edit and the sites go with the request to go on, whose
-# reply has the values of the next stop. Knows sites and numpy arrays, and no other tool.
+# Token sequences that run side by side, each in its own session, and stop where the caller says while they run: it
+# reads a stop, edits it, and names the sites of the next one. The request to continue carries the edit and the sites,
+# and its reply has the values of the next stop. Knows sites and numpy arrays, and no other tool.
 
 GREEDY: Final = Sampling()
 Move = ask.RequestBase[replies.Paused | replies.Reached | replies.Finished]
@@ -266,8 +265,8 @@ Move = ask.RequestBase[replies.Paused | replies.Reached | replies.Finished]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The place of lines that stand: a site, in the pass that makes the token after `step` new ones; their numbers, and
-    the tokens that each has drawn so far."""
+    """The place of stopped lines: a site, in the pass that makes the token after `step` new ones; their numbers, and
+    the tokens that each has sampled so far."""
 
     site: str
     step: int
@@ -277,7 +276,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stop:
-    """A line's stop, as a reply tells of it: the positions of the pass, and the value where it came along."""
+    """A line's stop, as in a reply: the positions of the pass, and the value if included."""
 
     site: str
     step: int
@@ -295,23 +294,23 @@ class _Stop:
 
 
 class SteppedLines:
-    """The sessions in which lines run. `opened` opens that of line n and returns its name."""
+    """The sessions in which lines run. `opened` opens the session of line n and returns its name."""
 
     def __init__(self, channel: Channel, opened: Callable[[int], str]) -> None:
         self._channel, self._opened = channel, opened
         self._names: list[str] = []
         self._armed: list[frozenset[str]] = []
         self._known: set[str] = set()  # sites at which passes of this model stop
-        self._next: frozenset[str] | None = None  # the sites to stop at from here on, where others are armed
+        self._next: frozenset[str] | None = None  # the sites to stop at from here on, where they have changed
         self._closing: list[Future[replies.Closed]] = []
         self._given: tuple[tuple[int, ...], ...] = ()
         self._at: dict[int, _Stop] = {}
-        self._puts: dict[int, Put] = {}  # what the lines that stand go on with in the place of their values
+        self._puts: dict[int, Put] = {}  # the replacement values with which the stopped lines continue
         self.ended: dict[int, replies.Finished] = {}
 
     def arm(self, count: int, halts: Collection[str]) -> dict[str, UnknownSite]:
-        """Have the sessions of so many lines stop at these sites alone. Return those at which no pass of this model can
-        stop, and why."""
+        """Make the sessions of so many lines stop only at these sites. Return the sites at which no pass of this model
+        can stop, with the reasons."""
         self._open(count)
         wanted = frozenset(halts)
         self._next = wanted if self._at and wanted <= self._known else None
@@ -331,7 +330,7 @@ class SteppedLines:
     def run(
         self, lines: Sequence[Sequence[int]], *, max_new_tokens: int = 0, sampling: Sampling = GREEDY
     ) -> Standing | None:
-        """Run these lines to their first stop, or to the end: None. Line n draws with `sampling.seed` + n."""
+        """Run these lines to their first stop, or to the end: None. Line n samples with `sampling.seed` + n."""
         self._given, self._at, self._puts, self.ended = tuple(map(tuple, lines)), {}, {}, {}
         if self._next is not None:
             self.arm(len(self._given), self._next)
@@ -348,7 +347,7 @@ class SteppedLines:
         )
 
     def go_on(self) -> Standing | None:
-        """Run the lines that stand on to their next stop, or to the end: None."""
+        """Continue the stopped lines to their next stop, or to the end: None."""
         halts = None if self._next is None else tuple(sorted(self._next))
         requests = {
             number: ask.ResumeWith(session=self._names[number], halts=halts, **given(self._puts.get(number)))
@@ -360,7 +359,7 @@ class SteppedLines:
         return self._moved(requests)
 
     def values(self) -> list[Values]:
-        """Return the values at the stop, [positions, ...], of each line that stands; they are only read."""
+        """Return the values at the stop, [positions, ...], of each stopped line, read-only."""
         asked = {
             number: self._channel.ask(ask.Inspect(session=self._names[number]))
             for number, stop in self._at.items()
@@ -372,8 +371,8 @@ class SteppedLines:
         return [stop.value for stop in self._at.values() if stop.value is not None]
 
     def logits(self) -> list[Values]:
-        """Return the logits of all positions, fp32, as each pass would go on from where it stands, edits included.
-        UsageError where the lines have ended."""
+        """Return the logits of all positions, fp32, that each pass would end with, edits included. UsageError after
+        their end."""
         if not self._at:
             raise UsageError("The logits of all positions are read at a stop of the pass, and this pass has ended.")
         asked = [
@@ -386,18 +385,18 @@ class SteppedLines:
         return [shared_numpy(one) for one in read if one is not None]
 
     def edit(self, here: Sequence[Values], changed: Sequence[Values]) -> None:
-        """Have the lines go on with these values in the place of those at the stop, where bits of theirs differ."""
+        """Continue the lines with these values in place of those at the stop, where bits differ."""
         edits = zip(self._at.items(), here, changed, strict=True)
         puts = {number: _put(old, new, stop) for (number, stop), old, new in edits}
         self._puts = {number: put for number, put in puts.items() if put is not None}
 
     def abandon(self) -> None:
-        """Close the sessions without waiting for them: what they run ends, and the next lines have others."""
+        """Close the sessions without waiting: their work ends, and the next lines have new ones."""
         self._closing += [self._channel.ask(ask.Close(session=name)) for name in self._names]
         self._names, self._armed, self._at, self._puts = [], [], {}, {}
 
     def close(self) -> None:
-        """Close the sessions, those that were abandoned too."""
+        """Close the sessions, including abandoned ones."""
         self.abandon()
         for closed in self._closing:
             with suppress(DjinnError):  # another client closed it, or the engine is gone
@@ -449,7 +448,7 @@ class SteppedLines:
 
 
 def _require_whole(stop: _Stop, line: tuple[int, ...]) -> None:
-    """Raise UsageError where a prompt is run in parts: what is read at a stop is the part, and not the line."""
+    """Raise UsageError where a prompt is run in parts, because a stop then has only a part of the values."""
     if stop.step == 0 and stop.site != LOGITS and len(stop.positions) != len(line):
         raise UsageError(
             f"A pass at {stop.site} has {len(stop.positions)} of {len(line)} positions; run shorter lines."

@@ -1,7 +1,7 @@
 """The interface between the client's methods and the wire: requests from any thread, without asyncio.
 
-There are two: SocketChannel, over a Connection in the I/O thread, and DirectChannel (tests/client/direct.py), without
-sockets.
+It has two implementations: SocketChannel, over a Connection in the I/O thread, and DirectChannel
+(tests/client/direct.py), without sockets.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ Item = TypeVar("Item")
 
 
 class Channel(Protocol):
-    """A client's path to one engine. `ask` returns at once; its future holds the reply, or raises the error that a
-    Failed reply stands for."""
+    """A client's path to one engine. `ask` returns at once; its future has the reply, or raises the error of Failed."""
 
     @property
     def welcome(self) -> Welcome: ...
@@ -45,33 +44,32 @@ class Channel(Protocol):
     def unkept(self) -> Unkept: ...
     @property
     def is_afar(self) -> bool:
-        """True for an engine that is reached over a line and may be on another machine: a path here says nothing
-        there."""
+        """True for an engine behind a network connection, possibly on another machine with other paths."""
 
     @property
     def down_since(self) -> float | None:
-        """The moment at which the line to the engine was lost, in seconds since the epoch; None while it is up."""
+        """The time at which the connection to the engine was lost, in seconds since the epoch; None while it is up."""
 
     def show_receiving(self, show: io_thread.Show) -> None:
-        """Have this called with how far a large reply or request is, now and then in the thread that waits for it."""
+        """Call this with the progress of a large reply or request, now and then, in the thread that waits for it."""
 
     def ask(self, request: RequestBase[Answer]) -> Future[Answer]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
     def watch_line(self, heard: LineHeard) -> Callable[[], None]:
-        """Have `heard` called, in the thread that receives messages, when the line to the engine is down for a while
-        and when it is back, until the returned function is called."""
+        """Call `heard`, in the thread that receives messages, when the connection to the engine has been down for a
+        while and when it is back, until the returned function is called."""
 
     def follow(
         self, session: str, request: RequestBase[Answer], heard: Heard
     ) -> tuple[Future[Answer], Callable[[], None]]:
-        """Send a request whose session's events are heard from its beginning on. Return its reply, and what ends the
-        listening."""
+        """Send a request and listen to its session's events from the beginning. Return its reply, and a function to end
+        it."""
 
     def take_back(self, reply: Future[Any]) -> bool:
-        """Take a large request back that is still on its way: nothing of it is done. False where the engine has it."""
+        """Withdraw a large request that is still being sent; nothing of it is done. False where the engine has it."""
 
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
-        """Take the next item that a reply or event puts into the queue; raises queue.Empty after `timeout` seconds."""
+        """Take the next item that a reply or event puts into the queue. Raises queue.Empty after `timeout` seconds."""
 
     def close(self) -> None: ...
 
@@ -92,12 +90,12 @@ class Unkept:
 
 
 def ask_for(channel: Channel, request: RequestBase[Answer]) -> Answer:
-    """Send a request, wait, and return the reply; WireError where it is none that answers it."""
+    """Send a request, wait, and return the reply; WireError where it does not answer the request."""
     return channel.ask(request).result()
 
 
 def sessions_of(answer: Callable[[ListSessions], Sessions]) -> tuple[SessionDescription, ...]:
-    """Return all sessions, of which `answer` gives the pages."""
+    """Return all sessions, from the pages that `answer` returns."""
     pages = listed()
     try:
         request = next(pages)
@@ -114,7 +112,7 @@ def all_sessions(channel: Channel) -> tuple[SessionDescription, ...]:
 
 
 def expect(reply: object, kind: type[Expected]) -> Expected:
-    """Return a reply that has to be of one kind, of those that the request may get; WireError for another."""
+    """Return a reply of one kind, among the kinds that the request may get; WireError for another."""
     if not isinstance(reply, kind):
         raise WireError(f"The engine answered with {type(reply).__name__}.")
     return reply
@@ -131,7 +129,7 @@ class SocketChannel:
         self.unkept = Unkept()
         self._refused = False
         opening = Connection.open(entry, holder=holder, user=user, notebook=notebook)
-        self._connection = Context().run(thread.wait, opening)  # it outlives the magic that asks for it
+        self._connection = Context().run(thread.wait, opening)  # it outlives the magic that reads it
         self._forget = note_attached(self._connection.entry)
         self._notice = io_thread.LineNotice(lambda: self.entry.place, lambda: self.down_since)
         ways = (lambda: self._connection.uploads, lambda: self._connection.arrivals)
@@ -183,7 +181,7 @@ class SocketChannel:
         future, forgets = self._awaited(request), list[Callable[[], None]]()
 
         def send() -> None:
-            forgets.append(self._connection.hear(session, heard, lambda outcome: None))  # the request fails as it does
+            forgets.append(self._connection.hear(session, heard, lambda outcome: None))  # the request raises it
             self._post(request, future)
 
         def forget() -> None:
@@ -195,7 +193,7 @@ class SocketChannel:
 
     def _awaited(self, request: RequestBase[Answer]) -> io_thread.AwaitedReply[Answer]:
         def given_up() -> None:
-            if type(request).terms.browser != "moves":  # which is paused, and waited for once more
+            if type(request).terms.browser != "moves":  # the session is paused, and the reply is awaited once more
                 self._thread.call(lambda: self._give_up(future))
 
         future = io_thread.AwaitedReply[Answer](self._look, given_up)
@@ -244,7 +242,7 @@ class SocketChannel:
         return feed.get(timeout=timeout)
 
     def close(self) -> None:
-        """Close the connection; it is closed in the end also where the waiting is interrupted."""
+        """Close the connection, even if the wait is interrupted."""
         if self._thread.usable:  # else a forked child's, whose parent is attached
             self._forget()
             self._thread.wait(self._close())
@@ -254,8 +252,8 @@ class SocketChannel:
 
 
 class Channels:
-    """One I/O thread, one channel to each engine. A forked child starts without any. Lost
-    channels are closed when the next one is asked for: each has sockets and a thread of zmq."""
+    """One I/O thread, one channel to each engine. A forked child starts without any. Lost channels are closed when the
+    next one is requested: each has sockets and a thread of zmq."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -295,13 +293,13 @@ class Channels:
 
 
 def _engine_of(entry: Entry) -> object:
-    """Return what two entries of one engine have in common: here its process and its start, for a broken engine starts
-    anew; afar its address, and the key."""
+    """Return the key that identifies an engine across entries: on this machine its process and start time, because a
+    broken engine starts again; elsewhere its address and the key."""
     return (entry.commands, entry.key) if entry.is_afar else (entry.pid, entry.started)
 
 
-# A request and the events of its session, in the caller's thread. Knows no kind of request and no kind of event.
-# Replies and events travel on one socket: the events of a request arrive before its reply.
+# A request and the events of its session, in the caller's thread. Knows no kind of request or event. Replies and events
+# share one socket: the events of a request arrive before its reply.
 
 REPLIED: Final = "replied"
 Feed = SimpleQueue[Event | Literal["replied"]]
@@ -321,7 +319,7 @@ class Following(Generic[Answer]):
 
 @contextmanager
 def followed(channel: Channel, session: str, request: RequestBase[Answer]) -> Iterator[Following[Answer]]:
-    """Send a request, and hear the events of its session from its beginning on."""
+    """Send a request, and listen to its session's events from the beginning."""
     feed: Feed = SimpleQueue()
     reply, forget = channel.follow(session, request, feed.put)
     try:

@@ -22,12 +22,12 @@ from djinn_jupyter.remote.large_messages import Answer, SoFar
 
 Result = TypeVar("Result")
 LOOK_SECONDS: Final = 0.5
-TOLD_SECONDS: Final = 2.0  # a line that is back sooner is not worth a word
+TOLD_SECONDS: Final = 2.0  # a shorter loss is not reported
 SHOWN_SECONDS: Final = 1.0  # nor is a reply that has arrived by then
 
 
 class LineNotice:
-    """Says once that the line is down, and once that it is back, in the thread that looks."""
+    """Reports once that the connection is down, and once that it is back, in the thread that calls `look`."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class LineNotice:
         say: Callable[[str], object] | None = None,
     ) -> None:
         self._place, self._down_since, self._say = place, down_since, say or _on_stderr
-        self._told: str | None = None  # the place of the engine whose line is down
+        self._told: str | None = None  # the place of the engine whose connection is down
 
     def look(self) -> None:
         since = self._down_since()
@@ -79,13 +79,13 @@ class Receiving(Protocol):
 
 
 class Show(Protocol):
-    """Shows how far a large reply is; `over` once it has arrived, or was given up."""
+    """Shows the progress of a large reply; `over` once it has arrived, or was given up."""
 
     def __call__(self, progress: SoFar, *, over: bool) -> None: ...
 
 
 class ReceivingNotice:
-    """Has `show` called, in the thread that looks, for a large reply that takes a while."""
+    """Calls `show`, in the thread that calls `look`, for a large reply that takes a while."""
 
     def __init__(self, receiving: Callable[[], Receiving]) -> None:
         self._receiving = receiving
@@ -104,12 +104,12 @@ class ReceivingNotice:
 
 
 class AwaitedReply(Future[Answer]):
-    """The future of a reply. The thread that waits for it without a limit is told of a line that is down, and how far a
-    large reply is. `given_up` is called where an interrupt ends its waiting."""
+    """The future of a reply. A thread that waits for it without a limit sees reports of a lost connection and of a
+    large reply's progress. `given_up` is called when an interrupt ends the wait."""
 
     def __init__(self, look: Callable[[], None], given_up: Callable[[], None]) -> None:
         super().__init__()
-        self.number: int | None = None  # once it is sent
+        self.number: int | None = None  # set when it is sent
         self._look, self._given_up = look, given_up
 
     def result(self, timeout: float | None = None) -> Answer:
@@ -123,7 +123,7 @@ class AwaitedReply(Future[Answer]):
 
 
 class OnStderr:
-    """Says once how large the reply is and how long it may take."""
+    """Prints once the size of the reply and the expected time."""
 
     def __init__(self) -> None:
         self._said = False
@@ -164,7 +164,7 @@ class IoThread:
         try:
             return awaited(working, look)
         finally:
-            working.cancel()  # does nothing where it is done
+            working.cancel()  # does nothing for a finished task
 
     def call(self, work: Callable[[], None]) -> None:
         """Schedule `work` in the loop and return at once."""
@@ -200,7 +200,7 @@ def settled(future: Future[Result], outcome: Result | BaseException) -> None:
 
 # A zmq socket in an event loop, without zmq.asyncio: a round trip takes 0.10 ms here and 0.15 ms with the futures of
 # zmq.asyncio (two cores, idle service that echoes). pyzmq's own ZMQStream was as fast at best and a third slower at
-# worst, by turns, and is built on tornado, which a program without Jupyter would import for it.
+# worst, and is built on tornado, which a program without Jupyter would import for it.
 
 MESSAGES_PER_TURN = 1000
 Take = Callable[[list[zmq.Frame]], None]

@@ -46,7 +46,7 @@ def adopt_or_start(identity: Identity, options: Options, serving: ProcessOptions
 
 def adopt(identity: Identity, options: Options, serving: ProcessOptions | None = None) -> Entry | None:
     """Return the running engine of that identity, or None. VersionMismatch for another version, UsageError where its
-    options, its addresses or its quota differ from those asked for, or its files from those that it loaded."""
+    options, its addresses or its quota differ from the requested ones, or its files from those that it loaded."""
     for entry in running_engines():
         if not entry.serves(identity):
             continue
@@ -77,7 +77,7 @@ def start_child(identity: Identity, arguments: list[str], *, told: StartCallback
 
 @contextmanager
 def _log(identity: Identity) -> Iterator[starting.Log]:
-    """Open the log of the engines of an identity; a long one is begun anew."""
+    """Open the log of the engines of an identity; a long one is truncated."""
     path = registry_folder() / f"{identity.slug()}{LOG_SUFFIX}"
     if path.exists() and path.stat().st_size > LOG_BYTES:
         rotate(path)
@@ -125,7 +125,7 @@ def _could_lock(descriptor: int) -> bool:
 
 
 def require_options(entry: Entry, wanted: Options) -> None:
-    """Raise UsageError where an option was given that the running engine does not have."""
+    """Raise UsageError for an option that the running engine does not have."""
     for name in (field.name for field in dataclasses.fields(wanted)):
         asked, has = getattr(wanted, name), getattr(entry.options, name)
         if asked is not None and asked is not False and asked != has:
@@ -137,7 +137,7 @@ def require_options(entry: Entry, wanted: Options) -> None:
 
 
 def _require_same_files(entry: Entry) -> None:
-    """Raise UsageError where the model's files are not those that the running engine has loaded."""
+    """Raise UsageError where the model's files differ from those that the running engine has loaded."""
     if (changed := first_change(entry.files)) is not None:
         when = time.strftime("%H:%M on %d %B", time.localtime(entry.started))
         raise UsageError(
@@ -147,8 +147,7 @@ def _require_same_files(entry: Entry) -> None:
 
 
 def _require_listening(entry: Entry, listen: str | None) -> None:
-    """Raise UsageError where an address was given that the running engine does not listen on; `*` and 0 are any
-    port."""
+    """Raise UsageError for an address that the running engine does not listen on; `*` and 0 are any port."""
     bound = entry.listens or ""
     if listen is None or _is_at(bound, listen):
         return
@@ -160,7 +159,7 @@ def _require_listening(entry: Entry, listen: str | None) -> None:
 
 
 def _require_metrics(entry: Entry, address: str | None) -> None:
-    """Raise UsageError where a page of metrics was asked for that the running engine does not serve."""
+    """Raise UsageError for a page of metrics that the running engine does not serve."""
     if address is None or _is_at(entry.metrics or "", address):
         return
     where = f"with its metrics at {entry.metrics}" if entry.metrics else "without a page of metrics"
@@ -171,7 +170,7 @@ def _require_metrics(entry: Entry, address: str | None) -> None:
 
 
 def _require_quota(entry: Entry, quota: str | None) -> None:
-    """Raise UsageError where a common quota was given that the running engine does not hold persons to."""
+    """Raise UsageError for a common quota that the running engine does not apply."""
     if quota is None or read_quota(quota) == (entry.quota and read_quota(entry.quota)):
         return
     has = f"with the common quota {entry.quota}" if entry.quota else "without a common quota"
@@ -182,7 +181,7 @@ def _require_quota(entry: Entry, quota: str | None) -> None:
 
 
 def _is_at(bound: str, asked: str) -> bool:
-    """True where an address that was bound is the one asked for; a port of `*` or 0 is any."""
+    """True where a bound address is the requested one; a port of `*` or 0 is any."""
     address, _, port = asked.rpartition(":")
     return bound == asked or (port in ("*", "0") and bound.startswith(f"{address}:"))
 

@@ -1,8 +1,8 @@
-"""Find the engines that run on this machine, from the entries they wrote. Starts nothing.
+"""Find the engines of this machine by the entries that they wrote. Starts nothing.
 
 Entries of other hosts (on a shared NFS home) are ignored and never touched. An entry of this host whose process has
-gone is removed, with its sockets. Files of a living process are left alone: a process that is not visible from here
-(in another container, with the same host name) is recognized by the lock it holds.
+gone is removed, with its sockets. Files of a living process stay: a process that is not visible from here (in another
+container, with the same host name) is recognized by its lock.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def registry_folder() -> Path:
-    """Return the folder of entries, locks and logs, creating it if missing. UsageError where it is not private to this
-    user."""
+    """Return the folder of entries, locks and logs, creating it if missing. UsageError unless private."""
     own.require_supported_platform()
     return own.make_own_folder(Path(jupyter_runtime_dir()) / FOLDER)
 
@@ -45,7 +44,7 @@ def running_engines() -> tuple[Entry, ...]:
 
 class Registry:
     """All entries of one kind, including those of other hosts. A file is read again only when it has changed, so that a
-    look once a second costs little."""
+    check once a second costs little."""
 
     def __init__(self, suffix: str = ENTRY_SUFFIX) -> None:
         self._suffix = suffix
@@ -93,7 +92,7 @@ def is_alive(entry: Entry) -> bool:
 
 
 def require_own_sockets(entry: Entry) -> None:
-    """Raise EngineUnavailable where the folder of an engine's sockets has gone, or is not private to this user."""
+    """Raise EngineUnavailable where the folder of an engine's sockets is missing, or is not private to this user."""
     folder = entry.socket_folder()
     if folder is None:
         return  # over TCP the keys authenticate the engine
@@ -111,8 +110,8 @@ def require_own_sockets(entry: Entry) -> None:
 
 def clear_away(path: Path, entry: Entry) -> None:
     """Remove the files of a dead engine of this host: the sockets it names, its entry and its life file, no others.
-    While a process holds the folder of the sockets all stay for the next look: the locks of a killed engine are freed
-    one after the other."""
+    While a process holds the folder of the sockets all files stay until the next check: the locks of a killed engine
+    are freed one after the other."""
     folder = entry.socket_folder()
     if (
         folder is not None
@@ -126,8 +125,8 @@ def clear_away(path: Path, entry: Entry) -> None:
 
 
 def _remove_sockets(folder: Path, names: set[str]) -> bool:
-    """Remove the sockets and their folder if the folder is ours. Files other than these sockets stay, and so does the
-    folder then. Return False, and remove nothing, while a living process holds the folder."""
+    """Remove the sockets and their folder if the folder is ours. Other files stay, and then so does the folder. Return
+    False, and remove nothing, while a living process holds the folder."""
     with suppress(OSError, UsageError):
         own.require_own_folder(folder, "")
         if _is_held(folder):
@@ -165,7 +164,7 @@ _ERR: Final = 2
 
 
 def log_of(entry: Entry) -> Path:
-    """Return the log of a running engine. UsageError where it writes none, or outside the registry's folder."""
+    """Return the log of a running engine. UsageError where it has none, or it is outside the registry's folder."""
     if entry.log is None:
         raise UsageError(f"The engine of {entry.identity} writes no log file: it was started by hand.")
     if Path(entry.log).parent != registry_folder():
@@ -190,8 +189,8 @@ def last_lines(path: Path, count: int) -> str:
 
 
 def lines_of_request(paths: Iterable[Path], request: str) -> list[str]:
-    """Return the lines of a request in logs, the oldest first, by the beginning of its own id or of its trace's. A line
-    has its traceback behind it. UsageError for what is no id, and where no line has it."""
+    """Return the log lines of a request, the oldest first, by the beginning of its own id or of its trace's. Each line
+    includes its traceback. UsageError for an invalid id, and where no line has it."""
     asked = request.lower()
     if not ID.match(asked):
         raise UsageError("A request's id is at least 4 of its digits 0-9 and a-f, as 3f2a9c01.")
@@ -206,7 +205,7 @@ def lines_of_request(paths: Iterable[Path], request: str) -> list[str]:
 def _read(path: Path) -> str:
     try:
         return own.read_own(path).decode(errors="replace")
-    except FileNotFoundError:  # begun anew since it was listed
+    except FileNotFoundError:  # truncated since it was listed
         return ""
 
 
@@ -220,7 +219,7 @@ def _lines_of(written: str, asked: str) -> Iterator[str]:
 
 
 def _ids_of(line: str) -> list[str]:
-    """Return the ids of the trace and of the request of a line, for people or of JSON."""
+    """Return the ids of the trace and of the request in a line, plain or JSON."""
     if line.startswith("{"):
         try:
             told = json.loads(line)
@@ -232,7 +231,7 @@ def _ids_of(line: str) -> list[str]:
 
 
 class FollowedLog:
-    """Copies what an engine writes to its log from now on to standard error, also when the log is begun anew."""
+    """Copies new lines of an engine's log to standard error, also after the log is truncated."""
 
     def __init__(self, path: Path) -> None:
         self._path: Path | None = path
@@ -240,7 +239,7 @@ class FollowedLog:
         os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def copy(self) -> None:
-        """Copy what is there. Nothing more is copied once standard error is closed."""
+        """Copy the new lines. Nothing more is copied once standard error is closed."""
         try:
             self._copy_rest()
             if self._path is not None and self._begun_anew(self._path):
@@ -264,19 +263,19 @@ class FollowedLog:
                 piece = piece[os.write(_ERR, piece) :]
 
 
-# An engine of another version of Djinn: told by its entry in the registry alone, before a word is said to it. Its
-# methods, which may be others, are told by its Welcome.
+# An engine of another version of Djinn: its registry entry shows it, before any message. Its Welcome lists its methods,
+# which may differ.
 
 
 def require_this_protocol(entry: Entry) -> None:
-    """Raise VersionMismatch where the engine is of another version of Djinn."""
+    """Raise VersionMismatch where the engine has another version of Djinn."""
     refusal = refusal_of(entry)
     if refusal is not None:
         raise VersionMismatch(refusal)
 
 
 def refusal_of(entry: Entry) -> str | None:
-    """Say which engine is of another version and what to do; None for one that speaks this protocol."""
+    """Name the engine of another version and the remedy; None for an engine with this protocol."""
     different = difference(entry)
     if different is None:
         return None
@@ -290,14 +289,14 @@ def refusal_of(entry: Entry) -> str | None:
 
 
 def difference(entry: Entry) -> str | None:
-    """Return `is of another version of Djinn (...)`; None for one that speaks this protocol."""
+    """Return `is of another version of Djinn (...)`; None for an engine with this protocol."""
     different = protocol.difference(entry.version, entry.protocol)
     return None if different is None else f"is of another version of Djinn ({different})"
 
 
 def method_lines(welcome: Welcome) -> list[str]:
-    """Return a line for each method of a stranger that an engine and this side share, for each method that they do not
-    share, and for each that one of them leaves out."""
+    """Return a line for each method of a stranger that an engine and this side share, that only one of them has, and
+    that one of them leaves out."""
     here, there, left_out = extensions.methods(), dict(welcome.methods), extensions.troubles().values()
     named, apart = {method.name: str(method) for method in here}, protocol.apart(there)
     shared = (method for method in here if not method.is_ours and method.name in there and method.name not in apart)

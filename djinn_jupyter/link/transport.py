@@ -60,7 +60,7 @@ async def sentence_of_end(entry: Entry) -> str:
 
 
 def ended_sentence(entry: Entry) -> str:
-    """Return what a client is told of an engine that has ended, with the reason where its files or its log have one."""
+    """Return the sentence for a client of an ended engine, with the reason where its files or its log have one."""
     changed = None if entry.is_afar else first_change(entry.files)
     why = f" ({changed})" if changed is not None and "cut short" in changed else ""
     reason = reason_of_end(Path(entry.log), entry.pid) if entry.log and not entry.is_afar else None
@@ -70,9 +70,9 @@ def ended_sentence(entry: Entry) -> str:
     )
 
 
-# Those who show something of an engine, and are told that the line to it is down. Called in the event loop.
+# Listeners that show a loss of the connection to an engine. Called in the event loop.
 
-DOWN_SECONDS: Final = 2.0  # a line that is back sooner is not worth a word
+DOWN_SECONDS: Final = 2.0  # a shorter loss is not reported
 LineHeard = Callable[["float | None"], None]
 """Called with the moment at which the line was lost, in seconds since the epoch, and with None when it is back."""
 
@@ -93,17 +93,17 @@ class LineWatch:
             self._watchers.remove(heard)
 
     def lost(self, since: float) -> None:
-        """Tell that the line is down if it is not back in DOWN_SECONDS."""
+        """Report that the connection is down if it is not back in DOWN_SECONDS."""
         self._waiting = asyncio.get_running_loop().call_later(DOWN_SECONDS, self._tell, since)
 
     def back(self) -> None:
-        """Tell that the line is back, if its loss was told."""
+        """Report that the connection is back, if its loss was reported."""
         self.close()
         if self._told is not None:
             self._tell(None)
 
     def close(self) -> None:
-        """Tell nothing more of a loss that was not told."""
+        """Report no loss any more."""
         if self._waiting is not None:
             self._waiting.cancel()
 
@@ -117,7 +117,7 @@ Heard = Callable[[Event], None]
 
 
 class Subscriptions:
-    """The session None stands for all. EventsMissed is heard by every listener."""
+    """The listeners by session; None stands for all sessions. EventsMissed goes to every listener."""
 
     def __init__(self) -> None:
         self._listeners: dict[str | None, list[Heard]] = {}
@@ -126,7 +126,7 @@ class Subscriptions:
         self._listeners.setdefault(session, []).append(heard)
 
     def remove(self, session: str | None, heard: Heard) -> bool:
-        """Remove a listener; it may be gone already. Return True where it was the last one of its session."""
+        """Remove a listener, if present. Return True where it was the last one of its session."""
         listeners = self._listeners.get(session, [])
         if heard in listeners:
             listeners.remove(heard)
@@ -147,12 +147,12 @@ class Subscriptions:
 
 
 def trace_of(request: Request) -> Trace | None:
-    """Return the ids of a new request, called in the context of who asks; None for one of the line itself."""
+    """Return the ids of a new request, called in the caller's context; None for a request of the connection itself."""
     return None if type(request).terms.unasked == "line" else next_request()
 
 
 def naming(trace: Trace | None, answered: AnsweredBy[Answer]) -> AnsweredBy[Answer]:
-    """Return the callback of a request that notes its id on an error."""
+    """Wrap a request's callback so that it notes the request's id on an error."""
     if trace is None:
         return answered
     shown = trace.shown
@@ -175,18 +175,18 @@ class WireBytes:
     arrays_received: int = 0
 
     def with_sent(self, frames: Sequence[WireFrame]) -> WireBytes:
-        """Return these bytes with those of a message that was sent."""
+        """Return these bytes plus those of a sent message."""
         head, arrays = _sizes(frames)
         return replace(self, sent=self.sent + head + arrays, arrays_sent=self.arrays_sent + arrays)
 
     def with_received(self, frames: Sequence[WireFrame]) -> WireBytes:
-        """Return these bytes with those of a message that has arrived."""
+        """Return these bytes plus those of a received message."""
         head, arrays = _sizes(frames)
         return replace(self, received=self.received + head + arrays, arrays_received=self.arrays_received + arrays)
 
 
 def _sizes(frames: Sequence[WireFrame]) -> tuple[int, int]:
-    """Return the bytes of a message's envelope, and of its arrays."""
+    """Return the bytes of a message's envelope and of its arrays."""
     head, *arrays = sizes_of(frames)
     return head, sum(arrays)
 
@@ -196,12 +196,12 @@ log = logging.getLogger(__name__)
 PING_SECONDS = 3.0
 SILENCE_SECONDS = 60.0  # for an engine whose process lives but does not answer Ping
 AWAY_SECONDS = 600.0  # as long as the engine keeps the replies to a client that it does not hear (`KeptReplies`)
-GREETING_SECONDS = 5.0  # until Hello is said on another line
+GREETING_SECONDS = 5.0  # until Hello is sent on another connection
 
 
 class Connection:
     """A connection, bound to the event loop that opened it. `welcome` is the engine's reply to Hello. `down_since` is
-    when its line was lost, in seconds since the epoch, None while it is up; requests wait until it is back."""
+    the moment of its loss, in seconds since the epoch, None while it is up; requests wait until it is back."""
 
     welcome: Welcome
 
@@ -242,7 +242,7 @@ class Connection:
         return await met(lambda: cls(entry, road, hello)._say_hello(timeout))
 
     async def _say_hello(self, timeout: float) -> Connection:
-        """Say Hello, and return this connection when it is welcome. Unmet where another attempt may fare better."""
+        """Send Hello, and return this connection when it is welcome. Raises Unmet where another attempt may succeed."""
         try:
             welcome = await asyncio.wait_for(self.ask(self._hello), timeout)
         except TimeoutError:
@@ -273,7 +273,7 @@ class Connection:
         return self._lost
 
     async def ask(self, request: RequestBase[Answer]) -> Answer:
-        """Send a request and return the reply; a Failed reply is raised as the error that it stands for."""
+        """Send a request and return the reply; raise the error of a Failed reply."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.post(request, partial(settle, answer))
         return await answer
@@ -299,13 +299,13 @@ class Connection:
         return number
 
     def give_up(self, number: int) -> None:
-        """Take a request back that is on its way, or read no large reply to it: no one waits for it any more, and the
-        line is free for others."""
+        """Withdraw a request that is being sent, or skip a large reply to it: no caller waits for it any more, and the
+        connection is free for others."""
         if not self.take_back(number) and not self.arrivals.give_up(number) and number in self._pending:
             self._pending[number].given_up = True
 
     def take_back(self, number: int) -> bool:
-        """Send no more of a large request, of which nothing is done then. False where the engine has all of it."""
+        """Stop sending a large request; nothing of it is done. False where the engine has all of it."""
         taken_back = self.uploads.give_up(number)
         if taken_back:
             self._not_sent(number, EngineError(TAKEN_BACK))
@@ -322,11 +322,11 @@ class Connection:
             self._not_sent(number, EngineUnavailable(f"{self._named} takes no requests; {SEE_LOG}."))
 
     def _send(self, frames: list[codec.WireFrame]) -> bool:
-        """Send a message. Return False where the line does not take it, and neither another one nor a reason comes."""
+        """Send a message. Return False where the connection does not take it; do not reconnect or fail."""
         self.wire_bytes = self.wire_bytes.with_sent(frames)
         try:
             self._line.send(frames)
-        except zmq.Again:  # an engine that refused the keys has closed its end, which the handshake tells
+        except zmq.Again:  # an engine that refused the key has closed its end, which the handshake shows
             return bool(self._hello.token)
         return True
 
@@ -343,8 +343,8 @@ class Connection:
         return forget
 
     def hear(self, session: str, heard: Heard, answered: AnsweredBy[Listening]) -> Callable[[], None]:
-        """Call `heard` likewise, and do not wait: what is sent behind it is heard from its beginning. `answered` is
-        called as by `post`."""
+        """Call `heard` likewise, without waiting: events of requests sent after this call arrive from their beginning.
+        `answered` is called as by `post`."""
         named = session or None
         self._subscriptions.add(named, heard)
 
@@ -437,7 +437,7 @@ class Connection:
         return bool(self._hello.token) and hasattr(self, "welcome")
 
     async def _watch(self) -> None:
-        """Wait until the line is lost, and come back on another one where that is possible."""
+        """Wait until the connection is lost, and replace it where that is possible."""
         await self._line.handshake.over.wait()
         while self._outlives_lines and self._lost is None:
             await self._come_back()
@@ -448,7 +448,8 @@ class Connection:
             self._lose(await sentence_of_end(self.entry))
 
     async def _come_back(self) -> None:
-        """Say Hello on new lines until one is answered, then send what has no reply; else the connection is lost."""
+        """Send Hello on new connections until one is answered, then send all unanswered requests; without one it is
+        lost."""
         self.down_since = time.time()
         self.line_watch.lost(self.down_since)
         log.info("The line to %s is down", self.entry.commands)
@@ -464,14 +465,14 @@ class Connection:
             self._go_on()
 
     async def _greeted_again(self) -> bool:
-        """Say Hello on a new line; False where that had no answer. EngineUnavailable where none can be expected."""
+        """Send Hello on a new connection; False without an answer. EngineUnavailable if none can come."""
         if not is_alive(self.entry):
             raise EngineUnavailable(ended_sentence(self.entry))
         self._line.close()
         try:
             await self._road.mend()
             self._line = SocketLine(self._context, self._road.entry, self._take, patient=True)
-        except (OSError, zmq.ZMQError, EngineUnavailable) as error:  # for want of descriptors, perhaps, or of a login
+        except (OSError, zmq.ZMQError, EngineUnavailable) as error:  # perhaps for want of descriptors, or of a login
             log.info("No line to %s can be opened: %s", self.entry.commands, error)
             return False
         answer, number = self._greet()
@@ -499,7 +500,7 @@ class Connection:
         return answer, self._number
 
     def _meet(self, welcome: Welcome | DjinnError) -> None:
-        """Go on with the engine that answered Hello, or with the next one of its model, which has its sessions."""
+        """Continue with the engine that answered Hello, or with its successor, which has its sessions."""
         if isinstance(welcome, DjinnError):
             raise welcome
         earlier, self.welcome = self.welcome, welcome
@@ -514,7 +515,7 @@ class Connection:
         for session in self._subscriptions.sessions:
             self.post(Listen(session=session), lambda outcome: None)
         self.uploads.begin_anew()
-        self._pending |= self.arrivals.asked_again() | unanswered  # sent after these, and heard from the beginning
+        self._pending |= self.arrivals.asked_again() | unanswered  # sent after these, and received from the beginning
         self._subscriptions.hand_out(EventsMissed(session=""))
 
     def _go_on(self) -> None:

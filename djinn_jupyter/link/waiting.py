@@ -27,8 +27,8 @@ def beside_debuggers(thread: threading.Thread) -> threading.Thread:
 
 
 class TerminalProgress:
-    """Writes to standard error. Where that is no terminal, writes only the steps and rewrites nothing; of a wait one
-    line. A notebook has that line as an output of its own, updated in place: standard error is drawn there as a
+    """Writes to standard error. Outside a terminal it writes only the steps, rewrites nothing, and gives a wait one
+    line. In a notebook that line is an output of its own, updated in place, because standard error is drawn there as a
     fault."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -45,7 +45,7 @@ class TerminalProgress:
             self._rewrite(line)
 
     def wait(self, line: str, *, elsewhere: bool) -> bool:
-        """Show the line of a wait. False where it cannot be rewritten: then it was written once, if at all."""
+        """Show the line of a wait. False where it cannot be rewritten: then it is written at most once."""
         if self._in_notebook:
             self._display(line)
             return True
@@ -99,7 +99,7 @@ TICK_SECONDS: Final = 0.5
 
 
 class Wait:
-    """A wait of `work`, which an interrupt `ends`; `far` is how far it is. A `quiet` one is never shown."""
+    """A wait of `work`, which an interrupt `ends`; `far` is its progress. A `quiet` one is never shown."""
 
     def __init__(self, work: str, ends: str, *, quiet: bool) -> None:
         self.work, self.ends, self.quiet, self.far, self.whole = work, ends, quiet, "", ""
@@ -127,27 +127,27 @@ _present: Final[ContextVar[Wait | None]] = ContextVar("wait", default=None)
 
 
 def far(said: str) -> None:
-    """Say how far the present wait is, such as "200 of 3,072 cells"."""
+    """Set the progress of the present wait, such as "200 of 3,072 cells"."""
     if (wait := _present.get()) is not None:
         wait.whole = said
         wait.step(said)
 
 
 def far_within(said: str) -> None:
-    """Say how far the present part is, behind how far the whole is."""
+    """Set the progress of the present part, shown after the progress of the whole."""
     if (wait := _present.get()) is not None:
         wait.step(f"{wait.whole}, {said}" if wait.whole else said)
 
 
 def look() -> None:
-    """Show the present wait if it is time, in the thread that waits."""
+    """Show the present wait if it is time, in the waiting thread."""
     if (wait := _present.get()) is not None:
         wait.look(elsewhere=False)
 
 
 @contextmanager
 def waited(work: str, ends: str = "ends it", *, quiet: bool = False) -> Iterator[Wait]:
-    """Have the waiting within be shown by `look`, unless it is part of another wait."""
+    """Let `look` show the wait within the block, unless it is part of another wait."""
     present = _present.get()
     if present is not None:
         yield present
@@ -164,7 +164,7 @@ def waited(work: str, ends: str = "ends it", *, quiet: bool = False) -> Iterator
 
 @contextmanager
 def waiting(work: str, ends: str = "ends it", *, quiet: bool = False) -> Iterator[Wait]:
-    """Have it be shown by a thread, whatever the work within does meanwhile."""
+    """Let a thread show the wait, whatever the work within does meanwhile."""
     within = _present.get() is not None
     with waited(work, ends, quiet=quiet) as wait:
         if within or wait.quiet:

@@ -36,9 +36,9 @@ class BranchingMagics(Group):
         SESSION,
     )
     def djinn_fork(self, args: Namespace) -> None:
-        """A second session that stands where this one stands; each then goes its own way.
+        """A second session in the state of this one; each then goes its own way.
 
-        With an edit, such as `zero --site v.5[0] --positions 2`, it has other keys or values in its cache."""
+        With an edit, such as `zero --site v.5[0] --positions 2`, the fork has other keys or values in its cache."""
         if args.force and not args.fresh:
             raise UsageError("--force belongs to --fresh: a fork takes no other session's name without it.")
         session = self.state.reach(args.session)
@@ -61,7 +61,7 @@ class BranchingMagics(Group):
         self.state.screen.say(f"{fork.label} forked from {session.label}{at}{edited}; {self._in_use()}")
 
     def _end(self, name: str, *, but: RemoteSession, force: bool) -> None:
-        """Close the session of that full name. One of another notebook is refused, unless `force`."""
+        """Close the session with that full name. One of another notebook is refused, unless `force`."""
         if name == but.name:
             raise UsageError(f"Session {in_quotes(but.label)} cannot be forked into itself; choose another name.")
         names = {one.name for one in self.state.engine.sessions()}
@@ -78,7 +78,7 @@ class BranchingMagics(Group):
 
     @verb(KEEP)
     def djinn_tree(self, args: Namespace) -> None:
-        """Draw the stops of all sessions as one tree: where each stands, and where forks began."""
+        """Draw the stops of all sessions as one tree: the present stop of each, and the beginnings of forks."""
         branches = self.state.engine.tree()
         self.keep_and_show(args, branches, views.tree_view(branches, present=self.state.present))
 
@@ -103,7 +103,7 @@ class BranchingMagics(Group):
         KEEP,
     )
     def djinn_use(self, args: Namespace) -> None:
-        """Go on with another session. `-o NAME` gives the session itself, for Python."""
+        """Continue with another session. `-o NAME` gives the session itself, for Python."""
         if args.name is None and (args.new or args.join):
             raise UsageError("--new and --join are of a session by its name: write that too.")
         made = args.name is not None and self._enter(args.name, new=args.new, join=args.join)
@@ -117,7 +117,7 @@ class BranchingMagics(Group):
         self.state.screen.say(f"{self._in_use()}{there}")
 
     def _enter(self, name: str, *, new: bool, join: bool) -> bool:
-        """Have the session of this name in use; return whether it had to be made."""
+        """Make the session of this name the one in use; return whether it was created."""
         try:
             self.state.use(self.state.find(name, join=join))
         except UnknownSession as unknown:
@@ -136,7 +136,7 @@ class BranchingMagics(Group):
         option("--force", action="store_true", help="also sessions of other notebooks"),
     )
     def djinn_close(self, args: Namespace) -> None:
-        """End sessions and free what they hold. Those of other notebooks only with --force."""
+        """End sessions and free their memory. Sessions of other notebooks need --force."""
         closed, pages = list[str](), 0
         try:
             for name in self._matching(args.names):
@@ -150,7 +150,7 @@ class BranchingMagics(Group):
                 self.state.screen.say(f"{', '.join(closed)} closed, {freed}; {self._in_use()}")
 
     def _matching(self, names: Sequence[str]) -> list[str | None]:
-        """Return the names, None where there is none, and in place of each pattern the sessions that it matches. Raises
+        """Return the names (None for no name), with each pattern replaced by the sessions that it matches.
         UnknownSession."""
         found: dict[str | None, None] = {}
         for name in map(unquoted, names):
@@ -190,7 +190,8 @@ class BranchingMagics(Group):
         KEEP,
     )
     def djinn_diff(self, args: Namespace) -> None:
-        """Two sessions side by side: tokens, next token, and the stopped values where both stand at the same site."""
+        """Two sessions side by side: tokens, next token, and the stopped values where both are stopped at the same
+        site."""
         second = args.b if args.b is not None else self.state.session().name
         a, b = side_of(self.state, args.a), side_of(self.state, second)
         finished = [line.name for line in (a, b) if line.site is None]
@@ -209,7 +210,7 @@ class BranchingMagics(Group):
             )
 
 
-# Keeping: where a session lives (device, host, disk, a file), and whether the weights are there.
+# Keeping: the place of a session (device, host, disk, a file) and of the weights.
 
 WAKE = option("--wake", action="store_true", help="bring the weights back now")
 
@@ -223,7 +224,7 @@ class KeepingMagics(Group):
         SESSION,
     )
     def djinn_swap(self, args: Namespace) -> None:
-        """Move what a session holds off the device, or back. It comes back by itself when it is next needed."""
+        """Move a session's memory off the device, or back. It returns by itself when it is next needed."""
         if args.disk and args.way == "in":
             raise UsageError("--disk says where a session goes: it belongs to %djinn_swap out.")
         session = self.state.session(args.session)
@@ -233,14 +234,14 @@ class KeepingMagics(Group):
 
     @verb(option("seconds", type=float, help="when it will be used again"), KEEP, SESSION)
     def djinn_rest(self, args: Namespace) -> None:
-        """Say when the session will be used again: it leaves the device for a long rest, and is back in time."""
+        """Say when the session will be used again: for a long rest it leaves the device, and it returns in time."""
         session = self.state.session(args.session)
         leaves = session.rest(args.seconds)
         self.keep_and_show(args, leaves, views.rest_line(session.name, args.seconds, leaves=leaves))
 
     @verb(WAKE, KEEP)
     def djinn_sleep(self, args: Namespace) -> None:
-        """The weights leave the device until a session needs them. Refused while one runs."""
+        """Move the weights off the device until a session needs them. Refused while one runs."""
         self._sleep(args)
 
     @verb(WAKE, KEEP)
@@ -261,7 +262,7 @@ class KeepingMagics(Group):
         SESSION,
     )
     def djinn_checkpoint(self, args: Namespace) -> None:
-        """Keep the session as it stands, in a file that outlives kernels and engines."""
+        """Save the session's state in a file that outlives kernels and engines."""
         if args.name is None:
             if args.drop or args.replace:
                 raise UsageError("Which one? Write the name of a checkpoint; %djinn_checkpoint alone lists them.")
@@ -286,7 +287,7 @@ class KeepingMagics(Group):
         SESSION,
     )
     def djinn_restore(self, args: Namespace) -> None:
-        """Go back to a checkpoint. What the session holds now is left behind, unless it is restored --as another."""
+        """Go back to a checkpoint. The session's present state is lost, unless it is restored --as another."""
         if args.other is None:
             if args.replace or args.use:
                 raise UsageError("--replace and --use belong to --as NAME; without it the session in use goes back.")
@@ -318,8 +319,8 @@ class KeepingMagics(Group):
         SESSION,
     )
     def djinn_move(self, args: Namespace) -> None:
-        """Move a session to another engine of the same model, as it stands.
-        This notebook goes along with the session in use."""
+        """Move a session to another engine of the same model, in its present state. This notebook follows the session
+        in use."""
         session, in_use = self.state.reach(args.session), self.state.present
         engine = self.state.client.beside(self.state.engine, args.to, progress=self.state.screen.say)
         moved = session.move(engine, force=args.force)
@@ -333,7 +334,7 @@ class KeepingMagics(Group):
 
     @verb(SESSION)
     def djinn_accept(self, args: Namespace) -> None:
-        """Take note that a recovery ran tokens of the session again: from now on it counts as exact."""
+        """Acknowledge that a recovery ran tokens of the session again: from now on it counts as exact."""
         session = self.state.session(args.session)
         if session.describe().exactness != "recomputed":
             raise UsageError(f"Session {naming.label(session.name)} is exact: there is nothing to accept.")

@@ -21,9 +21,9 @@ def parse_edit(state: KernelState, words: list[str], options: Namespace) -> Edit
 def edited_by_code(
     state: KernelState, session: RemoteSession, code: str, *, site: str | None, positions: str | None, use_torch: bool
 ) -> Any:
-    """Return `h` as the user's code leaves it, which runs in the user's own kernel and namespace, as any cell does.
+    """Return `h` after the user's code, which runs in the user's own kernel and namespace, like any cell.
 
-    `h` is a copy in float32 where numpy has no such dtype (bfloat16), else in the value's own. It must keep its shape,
+    `h` is a copy in the value's dtype, or in float32 where numpy has no such dtype (bfloat16). It must keep its shape,
     stay floating point and finite; the engine rounds it back to the model's dtype.
     """
     before = _writable(session.inspect(site, positions).value)
@@ -45,14 +45,14 @@ def edited_by_code(
 
 
 def _writable(values: Any) -> Any:
-    """Return bfloat16 as float32, in which every one of its values is exact; others as they are."""
+    """Return bfloat16 as float32, which represents each of its values exactly; other dtypes unchanged."""
     import numpy as np
 
     return values.astype(np.float32) if values.dtype.name == "bfloat16" else values
 
 
 def _checked(state: KernelState, after: Any, before: Any) -> Any:
-    """Return the new value as an array like the old one. Raises UsageError with one sentence where it cannot be one."""
+    """Return the new value as an array like the old one. Raises UsageError with one sentence where it does not fit."""
     import sys
 
     import numpy as np

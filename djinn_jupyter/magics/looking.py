@@ -1,5 +1,4 @@
-"""The readings fetched for a card: the value at a stop, its lens, its effect. Bounded, so that a long prompt stays
-quick."""
+"""Read what a card shows: the value at a stop, its lens, its effect. Bounded, so that a long prompt stays quick."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ Asked = Sequence[str | int] | None
 
 
 def effect_asked(args: Namespace) -> Asked:
-    """Return the tokens to measure besides the most probable; None where no effect was asked for."""
+    """Return the tokens to measure besides the most probable; None without a request for the effect."""
     measured: list[str | int] = getattr(args, "measure", None) or []
     if measured and not args.effect:
         raise UsageError("--measure belongs to --effect: it says which tokens to measure besides.")
@@ -55,12 +54,12 @@ def effect_asked(args: Namespace) -> Asked:
 
 
 def effect_of(session: StoppedSession, asked: Asked) -> Any:
-    """Return the reading of the effect at the present stop, where it was asked for."""
+    """Return the effect at the present stop, if requested."""
     return None if asked is None else session.effect(TOP, tokens=asked).reply.effect
 
 
 def outcome_view(outcome: Stop, *, effect: Asked = None, restored: nouns.Transfer | None = None) -> View:
-    """Return the stop card or the result; `restored` is the transfer that the session had to wait for."""
+    """Return the stop card or the result; `restored` is the transfer that the session waited for."""
     if not isinstance(outcome, stops.Paused):
         measured = None if effect is None else [_measured(outcome, token) for token in effect]
         return views.result_view(outcome.reply, restored=restored, measured=measured)
@@ -71,14 +70,13 @@ def outcome_view(outcome: Stop, *, effect: Asked = None, restored: nouns.Transfe
 
 
 def _measured(done: Finished, token: str | int) -> tuple[str, float, float, float]:
-    """Return a token with its logit, probability and rank in the distribution that the run ended with."""
+    """Return a token with its logit, probability and rank in the final distribution of the run."""
     logit, probability, rank = done.session.metrics(*(f"{name}({token!r})" for name in ("logit", "prob", "rank")))
     return str(token), logit, probability, rank
 
 
 def restored_by(session: RemoteSession, before: nouns.SessionDescription) -> nouns.Transfer | None:
-    """Return the transfer that brought the session back since `before`; None where none was needed, or without
-    bytes."""
+    """Return the transfer that brought the session back since `before`; None without one, or without bytes."""
     if before.residency == "resident":
         return None
     moved = session.describe().last_transfer
@@ -94,14 +92,14 @@ def sentence(outcome: Stop) -> str:
 
 
 def pooled_for_card(stop: Paused) -> readings.Pooled:
-    """Return the value at the stop for its pictures: of all positions, and of those in the card's rows where a row of
-    pixels may be several."""
+    """Return the value at the stop for its pictures: of all positions, and of the card's rows where a row of pixels may
+    cover several."""
     few = len(stop.positions) <= views.ROWS
     return stops.read_pooled(stop.session, alone=None if few else views.positions_shown(stop.reply))
 
 
 def _lens(stop: Paused) -> Any:
-    """Return the lens at the positions that the card shows; none where the site is not a whole residual."""
+    """Return the lens at the positions of the card; None where the site is not a whole residual."""
     if stop.site.partition(".")[0] not in LENS_POINTS or "[" in stop.site:
         return ()
     return stop.session.lens(CARD_TOP, positions=views.positions_shown(stop.reply)).rows
@@ -110,8 +108,8 @@ def _lens(stop: Paused) -> Any:
 def lens_by_layer(
     session: RemoteSession, positions: Any, tokens: Sequence[str | int] | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the lens's first token after every layer that has run, with `tokens` read besides; without any, those that
-    the last layer finds most probable at the last position. And what the deepest layer notes on the tokens."""
+    """Return the lens's first token after every finished layer, with the probabilities of `tokens`, by default those
+    most probable at the last position of the last layer; and the deepest layer's notes on the tokens."""
     sites = [f"resid_post.{layer}" for layer in range(session.stop.layer)]
     if not sites:
         raise UsageError("No layer has run yet: there is nothing to read by layer.")
@@ -125,8 +123,8 @@ def lens_by_layer(
 def look_at(
     session: RemoteSession, site: str | None, positions: Any = None, *, ahead: bool = False, rounded: bool = True
 ) -> Look:
-    """Return what a card shows of a site, as the engine pools it: of a pattern each head and the keys that it weighs
-    most, of another value the last positions besides. A figure writes numbers, which are not to be `rounded`."""
+    """Return what a card shows of a site, as pooled by the engine: of a pattern each head and its strongest keys, of
+    another value also the last positions. A figure writes numbers, which are not `rounded`."""
     stop = session.stop
     chosen = patches.positions_at(stop, positions)
     if views.site_of(site or stop.site).point == "pattern":
@@ -164,7 +162,7 @@ def _look(
 
 
 def side_of(state: KernelState, name: str) -> DiffSide:
-    """Return the outcome of a session to compare: its stop, or the end of its last run in this notebook."""
+    """Return the outcome of a session for a comparison: its stop, or the end of its last run in this notebook."""
     session = state.find(name)
     try:
         return _stopped_side(session.stop)
@@ -205,7 +203,7 @@ def _finished_side(name: str, done: Finished) -> DiffSide:
 
 
 def compared(state: KernelState, a: DiffSide, b: DiffSide) -> readings.Compared | None:
-    """Return how far the stopped values of two sessions are apart; None where they do not stand at one site."""
+    """Return the distance of the stopped values of two sessions; None where they are at different sites."""
     if a.site is None or a.site != b.site:
         return None
     return stops.compare(state.find(a.name), state.find(b.name), last=views.DIFF_ROWS)
@@ -229,7 +227,7 @@ def _pair(sessions: tuple[RemoteSession, RemoteSession], site: str, positions: t
     return a, b
 
 
-# Looking: where the session stands, a site's value, the logit lens, a site over many passes.
+# Looking: the present stop, a site's value, the logit lens, a site over many passes.
 
 MODULES = ("attn_out", "mlp_out", "z")
 
@@ -238,7 +236,7 @@ MODULES = ("attn_out", "mlp_out", "z")
 class LookingMagics(Group):
     @verb(EFFECT, TOKEN, KEEP, SESSION)
     def djinn_where(self, args: Namespace) -> None:
-        """Draw where the session stands once more: its stop, with all that influences it."""
+        """Draw the present stop again, with all influences on it."""
         session, asked = self.state.session(args.session), effect_asked(args)
         described = session.describe()
         if described.state == "paused":
@@ -267,7 +265,7 @@ class LookingMagics(Group):
         SESSION,
     )
     def djinn_inspect(self, args: Namespace) -> None:
-        """Look at a value of the stopped pass; `-o NAME` keeps it, `NAME.value` is numpy."""
+        """Read a value of the stopped pass; `-o NAME` keeps it, `NAME.value` is numpy."""
         session = self.state.session(args.session)
         site = _of_head(session, args)
         if args.keep is None:
@@ -308,7 +306,7 @@ class LookingMagics(Group):
         literal=True,
     )
     def djinn_lens(self, args: Namespace) -> None:
-        """The logit lens: what the model would say if it ended at this site."""
+        """The logit lens: the model's prediction if it ended at this site."""
         session = self.state.session(args.session)
         if args.layers:
             if args.ahead:

@@ -1,4 +1,4 @@
-"""Lines as people type them, and the decorator that makes a magic of a method: parsed before, one line of error."""
+"""Parse the lines of magics, and the decorator that makes a method a magic, which parses and reports errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.widgets.view import View
 
-# A `UsageError` of IPython's alone leaves no error output, which papermill and others read the reason from.
+# IPython's own `UsageError` leaves no error output, from which papermill and others read the reason.
 OneLine: Any = type("UsageError", (ShellUsageError,), {"_render_traceback_": lambda self: [f"UsageError: {self}"]})
 Option = Callable[[Any], Any]
 Read = Callable[[MagicArgumentParser, str], Namespace]
@@ -36,21 +36,21 @@ UNHEARD = "The engine finishes what it was asked; its answer is not waited for a
 TEXTS = frozenset({"when", "stop", "metric", "metrics", "measure", "token", "clean", "corrupted", "line"})
 _NEGATIVE = re.compile(r"^-[\d.]")
 _WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
-_DESTS = {"max_new_tokens": "max_tokens", "top": "k"}  # parameters of Python that an option has another name for
+_DESTS = {"max_new_tokens": "max_tokens", "top": "k"}  # parameters of Python whose option has another name
 _PARAMETER = re.compile(r"^\w+(?=: )|\b[a-z]+(?:_[a-z]+)+\b(?!=)")
 _NOTEBOOK = re.compile(r"(?P<quote>[\"'])(?P<name>(?:(?!(?P=quote)).)*\.ipynb)(?P=quote)")
 _QUOTED = re.compile(r"(?s)^(?P<quote>[\"'])(?P<text>.*?)(?P=quote)(?P<rest>(?:\s.*)?)$")
 
 
 class Group(Magics):
-    """Magics that belong together, on one kernel's state."""
+    """Magics of one subject, on one kernel's state."""
 
     def __init__(self, state: KernelState) -> None:
         super().__init__(state.shell)
         self.state = state
 
     def keep_and_show(self, args: Namespace, result: object, shown: View | str) -> None:
-        """Keep a result where `-o` asks for it, and show its card, or say a line on it."""
+        """Keep a result for `-o`, and show its card, or print a line on it."""
         self.state.keep(args.keep, result)
         if isinstance(shown, str):
             self.state.screen.say(shown)
@@ -59,8 +59,8 @@ class Group(Magics):
 
 
 def option(*names: str, **settings: Any) -> Option:
-    """Return an argument of a magic, as argparse takes it. Quotes around a single text are taken off;
-    the words of `nargs="+"` keep theirs."""
+    """Return an argument of a magic, for argparse. Quotes around a text are removed; words of `nargs="+"` keep
+    theirs."""
     if settings.get("nargs", "?") == "?" and not settings.keys() & {"type", "action"}:
         settings["type"] = unquoted
     made: Option = argument(*names, **settings)  # type: ignore[no-untyped-call]
@@ -68,15 +68,14 @@ def option(*names: str, **settings: Any) -> Option:
 
 
 def read(parser: MagicArgumentParser, line: str) -> Namespace:
-    """Return the arguments of a line. `--positions -1` is a value, not an option; what follows a word that begins with
-    # is a comment."""
+    """Return the arguments of a line. `--positions -1` is a value; a word that begins with # starts a comment."""
     words = words_of(line[: _comment_at(line)], posix=False)
     _refuse_unknown(parser, words)
     return parser.parse_args(_with_negatives(parser, _in_full(parser, words)))
 
 
 def words_of(line: str, *, posix: bool) -> list[str]:
-    """Return the words of a line; `posix` takes their quotes off. Raises UsageError where one is not closed."""
+    """Return the words of a line; `posix` removes their quotes. Raises UsageError for an open quote."""
     try:
         return shlex.split(line, posix=posix)
     except ValueError:
@@ -84,12 +83,12 @@ def words_of(line: str, *, posix: bool) -> list[str]:
 
 
 def _comment_at(line: str) -> int:
-    """Return where the comment of a line begins, its end where there is none."""
+    """Return the index where the comment of a line begins, or its end."""
     return next((word.start() for word in _WORD.finditer(line) if word[0].startswith("#")), len(line))
 
 
 def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
-    """Read options, then a prompt as it stands, apostrophes and all. In quotes it may also stand before the options."""
+    """Read options, then a prompt verbatim, including apostrophes. A quoted prompt may also precede the options."""
     line = line.strip()
     found = list(_WORD.finditer(line))
     _refuse_unknown(parser, _leading_options(parser, [m.group() for m in found]))
@@ -113,8 +112,8 @@ def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
 def verb(
     *options: Option, cell: bool = False, reader: Read = read, literal: bool = False
 ) -> Callable[[Callable[..., None]], Any]:
-    """Make a method a magic: it is handed the parsed line (and the cell); errors of the domain become one line.
-    `literal`: its line has a text or an expression, in which no `$x` and `{x}` is replaced."""
+    """Make a method a magic: it gets the parsed line (and the cell); errors of the domain become one line. `literal`:
+    its line has a text or an expression, in which `$x` and `{x}` are not replaced."""
 
     def decorate(method: Callable[..., None]) -> Any:
         @functools.wraps(method)
@@ -147,7 +146,7 @@ def verb(
 
 
 def _interrupted(group: Group, broken: KeyboardInterrupt, name: str | None) -> Exception:
-    """Return the error of an interrupted magic, which has what was `kept`; so has the variable of -o."""
+    """Return the error of an interrupted magic with what was `kept`; the variable of -o has it too."""
     kept, said = getattr(broken, "kept", None), str(broken) or UNHEARD
     if kept is not None and name is not None:
         group.state.keep(name, kept)
@@ -158,8 +157,7 @@ def _interrupted(group: Group, broken: KeyboardInterrupt, name: str | None) -> E
 
 
 def expanded(parser: argparse.ArgumentParser, line: str, names: Mapping[str, Any]) -> str:
-    """Replace `$x` and `{x}` in a line as IPython does, but not in a prompt or in the value of one of TEXTS. What names
-    nothing stays as it stands."""
+    """Replace `$x` and `{x}` in a line like IPython, but not in a prompt or a value of TEXTS. Unknown names stay."""
     values = {name: action for action in parser._actions if action.nargs != 0 for name in action.option_strings}
     prompt = any(action.nargs == argparse.REMAINDER for action in parser._actions)
     parts, end, taking = [], 0, None
@@ -188,8 +186,8 @@ def _formatted(word: str, names: Mapping[str, Any]) -> str:
 
 
 def _where_logged(error: DjinnError, engine: RemoteEngine | None) -> str:
-    """Return where to read on about a request that failed in the engine, whose log its own user alone reads. One that
-    was refused was told why."""
+    """Return where the log has more on a request that failed in the engine; only the engine's own user can read it. A
+    refused request has its reason already."""
     if error.request is None or isinstance(error, _REFUSED):
         return ""
     if engine is not None and engine.entry is not None and engine.entry.is_afar:
@@ -213,13 +211,13 @@ def numbers_of(coefs: str | None) -> list[float]:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Return the options that were given, for a call whose own defaults hold for the rest."""
+    """Return the given options; the call's own defaults apply to the rest."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def refuse_others(args: Namespace, form: str, *heard: str) -> None:
-    """Raise UsageError where a line has other options than those that this `form` of its magic heeds, told by where
-    they are kept. An option that names the form is one of them."""
+    """Raise UsageError where a line has options that this `form` of its magic does not use. Options are identified by
+    their destination. An option that names the form is allowed."""
     flags = [flag for dest, flag in args.given.items() if dest not in heard and flag != form]
     if flags:
         one = len(flags) == 1
@@ -229,7 +227,7 @@ def refuse_others(args: Namespace, form: str, *heard: str) -> None:
 
 
 def _flags_given(parser: argparse.ArgumentParser, args: Namespace) -> dict[str, str]:
-    """Return the names of what a line gives, by where it is kept."""
+    """Return the flags that a line gives, by destination."""
     actions = [action for action in parser._actions if getattr(args, action.dest) != action.default]
     return {action.dest: (action.option_strings or [str(action.metavar or action.dest)])[-1] for action in actions}
 
@@ -286,8 +284,8 @@ def option_strings(parser: argparse.ArgumentParser, *, with_value: bool = False)
 
 
 def as_typed(parser: argparse.ArgumentParser, said: str) -> str:
-    """Return an error in the words of this magic: parameters of Python by the options of this magic, a notebook's
-    session by the name that it is shown by."""
+    """Rephrase an error in the words of this magic: parameters as its options, a notebook's session by its displayed
+    name."""
     options = _by_parameter(parser)
     said = _PARAMETER.sub(lambda found: options.get(found[0], found[0]), said)
     return _NOTEBOOK.sub(lambda found: in_quotes(naming.label(found["name"])), said)
@@ -301,7 +299,7 @@ def _in_words(parser: argparse.ArgumentParser, said: str) -> str:
 
 
 def _by_parameter(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """Return the options of a magic by the names of the parameters that they are in Python."""
+    """Return the options of a magic by the names of their Python parameters."""
     options = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
     return options | {python: options[dest] for python, dest in _DESTS.items() if dest in options}
 
@@ -347,6 +345,6 @@ def _leading_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> I
 
 
 def _late_option(parser: argparse.ArgumentParser, prompt: str) -> str | None:
-    """Return an option behind the prompt, which is part of it."""
+    """Return an option after the prompt, which is part of the prompt."""
     known = {name for name in option_strings(parser) if name.startswith("--")}
     return next((word for word in prompt.split() if word.partition("=")[0] in known), None)

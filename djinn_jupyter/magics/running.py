@@ -1,4 +1,4 @@
-"""A batch in a cell: one table of its rows, which fills while they end."""
+"""A batch in a cell, as one table that fills while its rows end; and the magics that run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from djinn_jupyter.settings import GivenSampling, add_flags, chosen
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
 
-DIGITS: Final = 4  # a logit of a model that is sure of its answer changes by little
+DIGITS: Final = 4  # a confident model's logit of its answer changes by little
 
 
 def run_rows(
@@ -47,9 +47,9 @@ def run_rows(
     coefs: Sequence[float] = (),
     prompts: Callable[[], Sequence[Stop]] | None = None,
 ) -> None:
-    """Run a batch and show it, also one that ends early; its rows are this notebook's sessions then. With `coefs` it is
-    a dose-response, whose metrics are drawn below; `prompts` runs a row of each for no new token, so that they are
-    read behind the prompt: None where `go` does."""
+    """Run a batch and show it, also one that ends early; its rows are then this notebook's sessions. `coefs` makes a
+    dose-response, whose metrics are drawn below. `prompts` runs one row each for no new token, so that the metrics are
+    read after the prompt: None where `go` does."""
     if getattr(args, "effect", False) or getattr(args, "measure", None):
         raise UsageError("--effect measures one stop; leave it out, or run one prompt.")
     if coefs and args.metrics:
@@ -75,7 +75,7 @@ def run_rows(
 
 def _require_metrics(session: RemoteSession, metrics: Sequence[str]) -> None:
     """Raise InvalidCondition or NoTokenizer for a metric that no row could have, before the rows of an earlier batch
-    end. The engine reads the metrics before it looks for logits, of which this session may have none."""
+    end. The engine parses the metrics before it looks for logits, which this session may not have."""
     try:
         session.metrics(*metrics)
     except (InvalidCondition, NoTokenizer):
@@ -85,7 +85,7 @@ def _require_metrics(session: RemoteSession, metrics: Sequence[str]) -> None:
 
 
 def _ended(prompts: Callable[[], Sequence[Stop]]) -> Sequence[Any]:
-    """Return the rows of a run for no new token, whatever became of some. An interrupt ends the cell."""
+    """Return the rows of a run for no new token, even if some failed. An interrupt ends the cell."""
     try:
         return prompts()
     except BatchEnded as ended:
@@ -123,7 +123,7 @@ def _keep(state: KernelState, args: Namespace, drawing: _Drawing, rows: Sequence
 
 
 class _Drawing:
-    """One table: the rows that have ended while the batch runs, and all of them at the end."""
+    """One table: the finished rows while the batch runs, and all rows at the end."""
 
     def __init__(self, state: KernelState, session: RemoteSession, coefs: Sequence[float], samples: int) -> None:
         self._display, self._session = Redrawn(state.screen), session
@@ -136,13 +136,13 @@ class _Drawing:
         self.responses = batches.responses(rows, batches.doses_of(rows, self._coefs, 1), metrics)
 
     def table(self, rows: Sequence[Any], args: Namespace) -> list[Any]:
-        """Return the rows as they are kept."""
+        """Return the rows as kept."""
         if not self._coefs:
             return list(rows)
         return batches.DoseRows(rows, self.doses(rows), args.metrics or (), self.responses)
 
     def doses(self, rows: Sequence[Any]) -> Sequence[float]:
-        """Return the coefficient of each row; nothing where there are none."""
+        """Return the coefficient of each row; empty where there are none."""
         return batches.doses_of(rows, self._coefs, self._samples) if self._coefs else ()
 
     def add(self, number: int, stop: Stop) -> None:
@@ -198,8 +198,8 @@ class RunningMagics(Group):
         literal=True,
     )
     def djinn_run(self, args: Namespace, cell: str | None = None) -> None:
-        """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell.
-        The prompt is run as it stands, `$x` and `{x}` too: --text-from takes a text from a variable."""
+        """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell. The
+        prompt is used verbatim, including `$x` and `{x}`: --text-from takes a text from a variable."""
         session = self.state.session(args.session)
         options = given(max_new_tokens=args.max_tokens, stop=args.stop) | chosen(GivenSampling, args)
         prompt = self._prompt(args, cell)
@@ -260,7 +260,7 @@ class RunningMagics(Group):
         SESSION,
     )
     def djinn_resume(self, args: Namespace) -> None:
-        """Go on from the stop, with the edits made there, until the next breakpoint or the end."""
+        """Continue from the stop, with its edits, to the next breakpoint or the end."""
         session = self.state.session(args.session)
         mode: Any = "fast" if args.fast else None
         options = given(samples=args.samples, seed=args.seed, free=args.free, mode=mode, force=args.force or None)
@@ -280,7 +280,7 @@ class RunningMagics(Group):
         SESSION,
     )
     def djinn_step(self, args: Namespace) -> None:
-        """Go on by some layers (or tokens, or points of the layer) and stop again."""
+        """Continue by some layers (or tokens, or points of the layer) and stop again."""
         if args.token and args.point:
             raise UsageError("Step by tokens or by points: write one of --token and --point.")
         session = self.state.session(args.session)
@@ -310,7 +310,7 @@ class RunningMagics(Group):
         self._move(args, session, lambda _: session.back(_count(args), by=by))
 
     def _move(self, args: argparse.Namespace, session: RemoteSession, go: Callable[[Any], Any]) -> None:
-        """Run until it stands still; an interrupt leaves it stopped, shows where, and ends the cell in one line."""
+        """Run until the session stops; an interrupt stops it, shows where, and ends the cell in one line."""
         live = self.state.screen.live(session.name)
         before = session.describe()
         interrupted = self.state.client.Interrupted

@@ -1,4 +1,4 @@
-"""Compare the model that the files of a module or an adapter name with the model of the engine."""
+"""Add modules and adapters to an engine's model, and compare the model that their files name with it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ FAMILIES: Final = {
     "olmo": "Olmo",
     "pythia": "GPTNeoX",
     "qwen": "Qwen",
-}  # part of a model's name, and how the names of its architectures begin
+}  # part of a model's name, and the beginning of its architectures' names
 HUB_NAME: Final = re.compile(r"[\w.-]+(/[\w.-]+)?")
 SAME: Final = {"gpt2small": "gpt2"}  # TransformerLens's names
 
 
 def note_on(where: Path, field: str, named: str | None, unknown: Sequence[str], here: ModelDescription) -> str | None:
-    """Return what is told once of files in a folder: the name of another model, where it can be the engine's own, and
-    fields that nothing here knows. Raises UsageError, which names the `field`, where the model is another one."""
+    """Return a note on files in a folder: the name of another model, where it may be the engine's own, and unknown
+    fields. Raises UsageError, which names the `field`, where the model is certainly another one."""
     said = []
     if named is not None and _plain(named) != _plain(here.name):
         if _is_another(named, here):
@@ -56,7 +56,7 @@ def note_on(where: Path, field: str, named: str | None, unknown: Sequence[str], 
 
 
 def _is_another(named: str, here: ModelDescription) -> bool:
-    """Return whether a name is that of another model for sure: of another family, or where no family is known another
+    """Return whether a name certainly belongs to another model: to another family, or where no family is known another
     name on the hub."""
     families = [begin for word, begin in FAMILIES.items() if word in _plain(named)]
     if families:
@@ -67,13 +67,13 @@ def _is_another(named: str, here: ModelDescription) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return the last word of a model's name without case and signs; `gemma-v3` is `gemma-3`."""
+    """Return the last word of a model's name, normalized: `gemma-v3` is `gemma-3`."""
     last = name.rstrip("/").rpartition("/")[2].lower().replace("-v", "-")
     plain = re.sub(r"[^a-z0-9]", "", last)
     return SAME.get(plain, plain)
 
 
-# Add a module to an engine's model: its folder is read here, and its tensors are sent.
+# Add a module to an engine's model: this process reads the folder and sends the tensors.
 
 NAMELESS: Final = "name the point that it reads, as in at='resid_post.4' (--at resid_post.4)"
 
@@ -81,14 +81,14 @@ NAMELESS: Final = "name the point that it reads, as in at='resid_post.4' (--at r
 def add_module(
     channel: Channel, name: str, folder: str | Path, at: str | None, *, error_term: bool
 ) -> AddedModuleDescription:
-    """Add the module in a folder, and return what it is."""
+    """Add the module in a folder, and return its description."""
     return _added(channel, name, read_folder(given_path(folder, "folder"), _layer_of(at)), at, error_term=error_term)
 
 
 def add_transcoders(
     channel: Channel, name: str, folder: str | Path, point: str | None, *, error_term: bool
 ) -> Listing[AddedModuleDescription]:
-    """Add the transcoders of all layers in a folder of circuit-tracer. Where one is refused, those before it stay."""
+    """Add the transcoders of all layers in a folder of circuit-tracer. If one is refused, the earlier ones stay."""
     path = given_path(folder, "folder")
     layers = layers_in(path) if path.is_dir() else []
     if not layers:
@@ -102,7 +102,7 @@ def add_transcoders(
 
 
 def _layer_of(at: str | None) -> int | None:
-    """Return the layer of a point's spelling; None where that is none, which the engine says."""
+    """Return the layer of a point's spelling; None for an invalid one, which the engine reports."""
     try:
         return None if at is None else parse_site(at).layer
     except UnknownSite:
@@ -132,7 +132,7 @@ def _added(
 
 
 def remove_module(channel: Channel, name: str) -> int:
-    """Remove the modules of a name, or the one of a site. Return how many there were."""
+    """Remove the modules of a name, or the one at a site. Return the number removed."""
     word, _, layer = name.partition(".")
     request = ask.RemoveModule(name=word, layer=int(layer) if layer.isdecimal() else None)
     if layer and not layer.isdecimal():
@@ -155,7 +155,7 @@ def _trained_at(found: ModuleFolder) -> str:
 
 
 def add_adapter(channel: Channel, name: str, folder: str | Path) -> AdapterDescription:
-    """Add the adapter in a folder, and return what it is."""
+    """Add the adapter in a folder, and return its description."""
     found = read_adapter(given_path(folder, "folder"))
     note = note_on(found.path, "base_model_name_or_path", found.model, found.unknown, channel.welcome.model)
     with temporary_session(channel, "adapter") as session:

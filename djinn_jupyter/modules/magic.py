@@ -20,13 +20,13 @@ class AdaptingMagics(Group):
         KEEP,
     )
     def djinn_add_adapter(self, args: Namespace) -> None:
-        """Add a LoRA adapter to the model; sessions compute with it where %djinn_adapter says so."""
+        """Add a LoRA adapter to the model; sessions use it after %djinn_adapter."""
         adapter = self.state.engine.add_adapter(args.name, args.folder)
         self.keep_and_show(args, adapter, views.adapter_line(adapter))
 
     @verb(option("name", nargs="?", help="an adapter that was added, or off; without one, all are listed"), KEEP)
     def djinn_adapter(self, args: Namespace) -> None:
-        """Have the present session compute with an adapter, before its first prompt; or list the adapters."""
+        """Set the present session's adapter, before its first prompt; or list the adapters."""
         if args.name is None:
             adapters = self.state.engine.adapters()
             self.keep_and_show(args, adapters, "\n".join(map(views.adapter_line, adapters)) or "no adapter was added")
@@ -38,7 +38,7 @@ class AdaptingMagics(Group):
 
     @verb(option("name", help="such as sql"))
     def djinn_remove_adapter(self, args: Namespace) -> None:
-        """Remove an adapter that no session computes with."""
+        """Remove an adapter that no session uses."""
         self.state.engine.remove_adapter(args.name)
         self.state.screen.say(f"the adapter {args.name} was removed")
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class LayerFailed(RuntimeError):
-    """A layer has failed on this rank, which the log has."""
+    """A layer has failed on this rank, as its log shows."""
 
 
 @contextmanager
@@ -50,11 +50,11 @@ class LayerLeft(BaseException):
 
 
 class OutOfStep(RuntimeError):
-    """Rank 0 does something else than this rank expects: the two are not in one place of the layer."""
+    """Rank 0 does something else than this rank expects: they are not at the same place in the layer."""
 
 
 class Follower:
-    """Runs layers as it is told until the pipe closes."""
+    """Runs layers on orders until the pipe closes."""
 
     def __init__(self, pipe: Connection, group: RankGroup, model: nn.Module, split: orders.TakePart, rank: int) -> None:
         self._pipe, self._group, self._model, self._rank = pipe, group, model, rank
@@ -129,7 +129,7 @@ class Follower:
 
 
 def go_on_and_sum(pipe: Connection, group: RankGroup, part: Tensor) -> None:
-    """Take part in the sum of a matrix that is split by rows, once rank 0 comes to it."""
+    """Take part in the sum of a matrix that is split by rows, when rank 0 reaches it."""
     expect(pipe, orders.GoOn)
     group.sum(part)
 

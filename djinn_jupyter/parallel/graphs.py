@@ -1,4 +1,4 @@
-"""Recording of kernels as CUDA graphs: on a stream of its own, into one pool of memory. Knows no model."""
+"""Decoding by CUDA graphs: kernels recorded on a stream of their own, into one pool of memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
 
 
 class Graph(Protocol):
-    """Recorded kernels with the addresses that they had."""
+    """Recorded kernels with their addresses."""
 
     def replay(self) -> None:
         """Queue the kernels on the current stream."""
@@ -46,9 +46,10 @@ class GraphRecorder(Protocol):
 class CudaGraphs:
     """The recorder of a GPU. Nothing that is recorded is computed before its replay.
 
-    Graphs share a pool of memory: what one leaves for another must be kept by a reference, or used before any other
-    graph is replayed. Other threads may copy and allocate meanwhile, on streams of their own; a wait for the whole
-    device would spoil the record. The collector is off, because it may free a tensor of another stream in the midst.
+    Graphs share a pool of memory: a tensor that one leaves for another must be kept by a reference, or used before any
+    other graph is replayed. Other threads may copy and allocate meanwhile, on streams of their own; a wait for the
+    whole device would spoil the record. The garbage collector is off, because it could free a tensor of another stream
+    meanwhile.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -82,19 +83,19 @@ class CudaGraphs:
 
 
 # One decoder layer over one token as two graphs: up to the cache's update, and from the end of its attention on.
-# Between the two the cache takes the new row, and attention runs as it does without graphs, over as many rows as there
-# are: the same kernels for the same shapes, so the same bits. Knows no pass and no session.
+# Between the two the cache takes the new row, and attention runs without graphs over all rows: the same kernels for the
+# same shapes, so the same bits. Knows no pass and no session.
 
 LayerFunction = Callable[..., Any]
 
 
 class NotRecordable(Exception):
-    """This layer cannot be two graphs. The message says why, with the layer as its subject."""
+    """This layer cannot be two graphs. The message gives the reason, with the layer as its subject."""
 
 
 class Inputs:
-    """Fixed copies of what layers are given: the hidden state, and the rest, which layers of one form share. `load`
-    copies the rest only where it is not what was loaded before, so `forget` must be called between passes."""
+    """Fixed copies of the arguments of layers: the hidden state, and the rest, which layers of one form share. `load`
+    copies the rest only where it has changed, so `forget` must be called between passes."""
 
     def __init__(self, hidden: Tensor, rest: Arguments) -> None:
         self.hidden = hidden.clone()
@@ -106,7 +107,7 @@ class Inputs:
         self._loaded = ()
 
     def load(self, hidden: Tensor, rest: Arguments) -> bool:
-        """Copy what a layer is given. False, with nothing copied, where it has another form."""
+        """Copy a layer's arguments. False, with nothing copied, where they have another form."""
         if hidden.shape != self.hidden.shape or hidden.dtype != self.hidden.dtype:
             return False
         objects = (*rest[0], *rest[1].values())
@@ -120,7 +121,7 @@ class Inputs:
         return True
 
     def in_place_of(self, rest: Arguments) -> Arguments:
-        """Return the same arguments with the fixed copies in the place of the tensors."""
+        """Return the same arguments with the tensors replaced by the fixed copies."""
         replaced: Arguments = _with_tensors(rest, iter(self._tensors))
         return replaced
 
@@ -141,7 +142,7 @@ class LayerGraph:
     addresses: tuple[tuple[Tensor, int], ...]  # of the layer's weights and buffers
 
     def moved(self) -> bool:
-        """True where a weight lies elsewhere than the graphs read it, as after a sleep."""
+        """True where a weight has moved since the recording, as after a sleep."""
         return any(tensor.data_ptr() != address for tensor, address in self.addresses)
 
     def replay(self, cache: Cache) -> Any:
@@ -155,7 +156,7 @@ class LayerGraph:
 
 @contextmanager
 def updated_by(cache: Cache, update: LayerFunction) -> Iterator[None]:
-    """Call `update` in the place of the cache's, within this block."""
+    """Call `update` in place of the cache's, within this block."""
     vars(cache)["update"] = update
     try:
         yield
@@ -186,7 +187,8 @@ def record(
     rows: tuple[Tensor, Tensor],
     recorder: GraphRecorder,
 ) -> LayerGraph:
-    """Record a layer, `given` fixed arguments; its attention reads `rows`. Writes to no cache. Raises NotRecordable."""
+    """Record a layer with these fixed arguments; its attention reads `rows`. Writes to no cache. Raises
+    NotRecordable."""
     args, kwargs = given
     cut = _Cut(recorder, rows)
     with recorder.recording(), updated_by(cache, cut.update), cut.split(), cut:
@@ -219,7 +221,7 @@ class _Cut(TorchFunctionMode):
 
     @contextmanager
     def split(self) -> Iterator[None]:
-        """Record within this block. NotRecordable where it does not have one update and then one attention."""
+        """Record within this block. NotRecordable unless it has one update and then one attention."""
         self._begin()
         try:
             yield
@@ -243,7 +245,7 @@ class _Cut(TorchFunctionMode):
     def _abandon(self) -> None:
         try:
             self._end()
-        except RuntimeError:  # a record that failed has no end either
+        except RuntimeError:  # a failed record has no end either
             pass
 
     def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -274,7 +276,7 @@ class _Cut(TorchFunctionMode):
 
 
 class _Between(TorchDispatchMode):
-    """While entered, refuses every computation: what a layer computes between the two graphs would be lost."""
+    """While entered, refuses every computation: it would be lost between the two graphs."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -294,7 +296,7 @@ class _Between(TorchDispatchMode):
 
 
 def _form(value: Any) -> Any:
-    """Return all that must be the same in calls that graphs replay: everything but the tensors' contents."""
+    """Return everything that must be equal in replayed calls: all but the tensors' contents."""
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, Mapping):
@@ -315,19 +317,19 @@ def _with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
     return value
 
 
-# The graphs by which passes over one token run the layers that nothing is armed inside. Knows no session. A layer is
-# recorded in the first such pass that runs it, and again where its weights have moved. Layers with taps run as they
-# always do: the bits are the same, so a breakpoint that is set or removed costs no recording. A layer whose graphs
-# find no memory runs so too, and is recorded some passes later.
+# The graphs with which passes over one token run layers without taps. Knows no session. A layer is recorded in the
+# first such pass that runs it, and again where its weights have moved. Layers with taps run as usual: the bits are the
+# same, so setting or removing a breakpoint costs no recording. A layer whose graphs find no memory also runs as usual,
+# and is recorded some passes later.
 
 PASSES_BETWEEN: Final = 32  # over one token; recording a layer takes about as long as running it twice
 
 
 class DecodeGraphs:
-    """`replayed` counts layers. `plain` are the layers that run without graphs, with the reasons. `postponed` are those
-    whose graphs found no memory, with the pass of their next recording.
+    """`replayed` counts layers. `plain` are the layers that run without graphs, with the reasons. `postponed` are the
+    layers whose graphs found no memory, with the pass of their next recording.
 
-    Invariant: what a layer returns is never written to again, for frames and watches keep it.
+    Invariant: a layer's output is never written to again, because frames and watches keep it.
     """
 
     def __init__(self, anatomy: Anatomy, recorder: GraphRecorder) -> None:
@@ -346,7 +348,7 @@ class DecodeGraphs:
         return len(self._graphs)
 
     def count_anew(self) -> None:
-        """Count the replays from here on, as after the self-test."""
+        """Reset the count of replays, for example after the self-test."""
         self.replayed = 0
 
     @contextmanager
@@ -381,7 +383,7 @@ class DecodeGraphs:
         return graph.replay(cache)
 
     def _recording(self, index: int, run: LayerFunction, hidden: Tensor, rest: Arguments, cache: Cache) -> Any:
-        """Run a layer without graphs and record it for the passes to come."""
+        """Run a layer without graphs and record it for later passes."""
         form = self._anatomy.forms[index]
         output, rows = rows_read(cache, run, form.put(*rest, hidden))
         try:
@@ -404,7 +406,7 @@ class DecodeGraphs:
         return output
 
     def _inputs_for(self, hidden: Tensor, rest: Arguments) -> Inputs:
-        """Return the inputs of this form, made where there are none."""
+        """Return the inputs of this form, created if needed."""
         for inputs in self._inputs:
             if inputs.load(hidden, rest):
                 return inputs
@@ -424,7 +426,7 @@ def recorder_on(device: torch.device) -> GraphRecorder:
 
 
 def graphs_for(config: EngineConfig, anatomy: Anatomy, weights: Weights, recorder: GraphRecorder) -> DecodeGraphs:
-    """Return the graphs of a model whose weights stay where they are. Raises ModelDoesNotFit for others."""
+    """Return the graphs of a model whose weights stay in place. Raises ModelDoesNotFit for others."""
     if weights.streamed:
         raise ModelDoesNotFit(
             f"CUDA graphs keep the addresses of the weights, and layers of {config.model} stream: {WITHOUT}, or allow "

@@ -50,7 +50,7 @@ class KnownTensors:
         return packed, [(orders.form_of(number, tensor), tensor) for number, tensor in self._sent]
 
     def were_sent(self) -> None:
-        """Note that all ranks have those tensors now."""
+        """Record that all ranks have those tensors now."""
         self._known = self._used
 
     def number(self) -> int:
@@ -59,7 +59,7 @@ class KnownTensors:
         return self._last
 
     def know(self, number: int, tensor: Tensor) -> None:
-        """Note that all ranks have made this tensor."""
+        """Record that all ranks have made this tensor."""
         self._known[id(tensor)] = number, tensor
 
     def _packed(self, value: Any) -> Packed:
@@ -88,7 +88,7 @@ class KnownTensors:
 
 
 def unpack(packed: Any, tensors: Mapping[int, Tensor], cache: Cache) -> Any:
-    """Return what was packed, with a rank's own tensors and cache."""
+    """Return the packed arguments, with a rank's own tensors and cache."""
     kind, value = packed
     if kind == TENSOR:
         return tensors[value]
@@ -100,7 +100,7 @@ def unpack(packed: Any, tensors: Mapping[int, Tensor], cache: Cache) -> Any:
 
 
 def numbers_in(packed: Any) -> set[int]:
-    """Return the numbers of the tensors in what was packed."""
+    """Return the numbers of the tensors in packed arguments."""
     kind, value = packed
     if kind == TENSOR:
         return {value}
@@ -123,8 +123,8 @@ class Leader:
             layer.forward = self._led(number, layer, form)
 
     def gather_along(self, axes: Mapping[TapKey, int | None]) -> None:
-        """Gather the values at these taps from now on, and at no others: each along the axis of which the ranks have
-        parts, None where each has the whole."""
+        """Gather the values at these taps from now on, and at no others: each along the axis divided among the ranks,
+        None where each has the whole."""
         self._axes = axes
 
     def total(self, part: Tensor) -> None:
@@ -136,8 +136,8 @@ class Leader:
 
     @contextmanager
     def catch(self, taps: Iterable[Tap], on_value: OnValue) -> Iterator[None]:
-        """Call `on_value` wherever a tap is met, as `taps.catch` does, with the value that one device would have.
-        Raises UsageError for a tap whose value the ranks cannot put together."""
+        """Call `on_value` wherever a tap is reached, as `taps.catch` does, with the value that one device would have.
+        Raises UsageError for a tap whose value the ranks cannot gather."""
         taps = list(taps)
         before, self._taps = self._taps, self._by_layer(taps)
         try:
@@ -177,7 +177,7 @@ class Leader:
         return led
 
     def _begin(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Tell the ranks to run a layer. Return the number under which they will know the hidden state it returns."""
+        """Order the ranks to run a layer. Return the number of the hidden state that it returns."""
         packed, sent = self._known.pack(args, kwargs)
         raw, output = [orders.as_bytes(tensor) for _, tensor in sent], self._known.number()
         places = tuple(self._place(tap) for tap in self._taps.get(number, ()))
@@ -190,14 +190,14 @@ class Leader:
         return output
 
     def _name_request(self) -> None:
-        """Tell the ranks whose layers come next, where it is another request than before."""
+        """Tell the ranks the request of the following layers, where it has changed."""
         asked = present()
         if asked is not self._asked:
             self._tell(orders.WorkOn(asked=asked))
             self._asked = asked
 
     def _leave(self, error: BaseException) -> None:
-        """Have the ranks leave the layer too."""
+        """Make the ranks leave the layer too."""
         if not isinstance(error, RankLost):
             self._tell(orders.LeaveLayer())
 

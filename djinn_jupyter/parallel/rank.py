@@ -1,5 +1,5 @@
-"""`python -m djinn_jupyter.parallel.rank --pipe FD`: the process of one rank of a split model, besides rank 0.
-The engine starts it; it ends with the engine, whatever ended that."""
+"""`python -m djinn_jupyter.parallel.rank --pipe FD`: the process of one rank of a split model other than rank 0. The
+engine starts it; it ends with the engine, however that ends."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def _ended(order: orders.LoadModel, pipe: Connection) -> int:
 
 
 def _end_with_leader(pipe: int) -> None:
-    """End this process once the other end of the pipe is closed, also in the midst of a collective."""
+    """End this process once the other end of the pipe is closed, also inside a collective."""
     closed = select.poll()
-    closed.register(pipe, 0)  # a hang-up is always told
+    closed.register(pipe, 0)  # a hang-up is always reported
     closed.poll()
     os._exit(0)
 
@@ -83,7 +83,7 @@ def _serve(order: orders.LoadModel, pipe: Connection) -> None:
 
 
 def _take_part(loaded: LoadedModel, order: orders.LoadModel, split: orders.TakePart, pipe: Connection) -> RankGroup:
-    """Cut this rank's part of the layers, bring it to the device, and meet the others."""
+    """Cut this rank's part of the layers, move it to the device, and join the others."""
     device = torch.device(order.device)
     plan = SplitPlan(layers=split.layers, columns=split.columns, rows=split.rows)
 

@@ -1,8 +1,8 @@
-"""The processes of the other ranks: started, spoken to, watched and ended. Each ends by itself once this process
-has gone.
+"""The processes of the other ranks: started, ordered, watched and ended. Each ends by itself once this process has
+gone.
 
-A rank that dies takes its part of the model with it: no pass can go on, the engine begins anew, and the sessions, which
-are whole on rank 0 and in the journal, come back.
+A rank that dies takes its part of the model with it. No pass can continue, so the engine starts again, and the
+sessions, which are whole on rank 0 and in the journal, return.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Answer = TypeVar("Answer", bound=orders.FromRank)
 
 
 class RankLost(RuntimeError):
-    """A rank has ended, or no longer does what the leader does."""
+    """A rank has ended, or no longer follows the leader."""
 
 
 class Ranks:
-    """Ranks 1 to n-1, as child processes. `lost` is the sentence on one that has ended, None while all live."""
+    """Ranks 1 to n-1, as child processes. `lost` is the sentence on an ended one, None while all live."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -72,25 +72,25 @@ class Ranks:
         self._on_loss.append(call)
 
     def load(self, config: EngineConfig, devices: list[str]) -> None:
-        """Have each rank load the model; they do so while this process goes on."""
+        """Order each rank to load the model, while this process continues."""
         keeps_no_files = dataclasses.replace(config, data_folder=None)
         for rank, pipe in enumerate(self._pipes, 1):
             self._to(pipe, orders.LoadModel(config=keeps_no_files, rank=rank, ranks=self.count, device=devices[rank]))
 
     def require_loaded(self, identity: bytes, model: str) -> None:
-        """Wait for all ranks to have loaded the model. Raises ModelRefused where one has read another."""
+        """Wait until all ranks have loaded the model. Raises ModelRefused where one has read another."""
         if any(answer.identity != identity for answer in self._answers(orders.ModelLoaded)):
             raise ModelRefused(f"The ranks have read different weights of {model}: its files change; load it again.")
 
     def require_parts(self) -> None:
-        """Wait for all ranks to have their part."""
+        """Wait until all ranks have their part."""
         self._answers(orders.PartTaken)
 
     def cut(self, layers: tuple[str, ...], columns: tuple[str, ...], rows: tuple[str, ...]) -> None:
         self.tell(orders.TakePart(layers=layers, columns=columns, rows=rows, meeting=self.meeting))
 
     def tell(self, message: orders.FromLeader) -> None:
-        """Tell all ranks. Raises RankLost."""
+        """Send a message to all ranks. Raises RankLost."""
         for pipe in self._pipes:
             self._to(pipe, message)
 
@@ -114,7 +114,7 @@ class Ranks:
         return found
 
     def loss(self, error: Exception) -> RankLost:
-        """Return the error of an exchange that failed, naming the rank that has ended where one has."""
+        """Return the error of a failed exchange, which names the ended rank, if any."""
         self._gone.wait(NOTICE_SECONDS)
         self._lose(f"a rank cannot be reached ({error})")
         return RankLost(str(self.lost))
@@ -128,7 +128,7 @@ class Ranks:
             )
 
     def end(self) -> None:
-        """End all ranks, and wait until they have. They have nothing to keep."""
+        """End all ranks, and wait for it. They have nothing to keep."""
         self._ending = True
         for process in self._processes:
             process.kill()

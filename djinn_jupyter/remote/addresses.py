@@ -27,13 +27,13 @@ from djinn_jupyter.wire.own import boot_id, host_name, open_own, process_mark
 from djinn_jupyter.wire.registry import Entry, encode_entry
 
 PORT: Final = 5556
-TOLD: Final = ("revision", "dtype", "device", "attention")  # options by which an engine afar is asked for
+TOLD: Final = ("revision", "dtype", "device", "attention")  # options in the request for a remote engine
 _ADDRESS: Final = re.compile(r"(?:tcp://)?(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The place of an engine. The host is a name, or an IP address, of which one of version 6 is in brackets."""
+    """The place of an engine. The host is a name, or an IP address, with brackets for version 6."""
 
     host: str
     port: int
@@ -43,7 +43,7 @@ class Address:
 
 
 def read_address(text: str) -> Address:
-    """Return the address that `gpu-box`, `gpu-box:5556` or `tcp://gpu-box:5556` spells. UsageError for what is none."""
+    """Return the address that `gpu-box`, `gpu-box:5556` or `tcp://gpu-box:5556` spells. UsageError for another text."""
     found = _ADDRESS.fullmatch(text)
     if found is None or not 0 < int(found[2] or PORT) < 2**16:
         raise UsageError(f"{text!r} is no address of an engine; write gpu-box, or tcp://gpu-box:{PORT}.")
@@ -51,8 +51,8 @@ def read_address(text: str) -> Address:
 
 
 def entry_at(address: Address, key: str | None) -> Entry:
-    """Return the entry of the engine at an address, of which nothing else is known yet. It names this process, which
-    uses it, and ends with it."""
+    """Return the entry of the engine at an address; nothing else is known of it yet. It names this process, which uses
+    it, and ends with it."""
     unknown = Identity(model=str(address))
     return Entry(
         version=__version__,
@@ -68,7 +68,7 @@ def entry_at(address: Address, key: str | None) -> Entry:
 
 
 def used_by_this_process(entry: Entry) -> Entry:
-    """Return the entry that an engine of another machine wrote there, as one that names this process."""
+    """Return an entry that an engine of another machine wrote there, changed to name this process."""
     return msgspec.structs.replace(entry, **_this_process())
 
 
@@ -79,7 +79,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def as_told(entry: Entry, model: ModelDescription) -> Entry:
-    """Return the entry of an engine afar with the model that it says it serves; another as it is."""
+    """Return the entry of a remote engine with the model that it reports; another entry unchanged."""
     if not entry.is_afar:
         return entry
     found = Identity(
@@ -89,15 +89,15 @@ def as_told(entry: Entry, model: ModelDescription) -> Entry:
 
 
 def require_model(entry: Entry, wanted: Identity) -> None:
-    """Raise UsageError where the engine afar serves another model than the one that is wanted."""
+    """Raise UsageError where the remote engine serves another model than the requested one."""
     found = entry.found
     named = wanted.model in (found.model, short_name(found.model))
     if not named or any(getattr(wanted, one) not in (None, getattr(found, one)) for one in TOLD):
         raise UsageError(f"{entry.named} serves {found}, not {wanted}.")
 
 
-# The engines of other machines that processes of this user are attached to, each noted by a file beside the registry's
-# entries. The sidebar finds them by it; no key is written there.
+# The engines of other machines that processes of this user are attached to, each with a file beside the registry's
+# entries. The sidebar finds them there; no key is written.
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ SUFFIX: Final = ".afar.json"
 
 
 def note_attached(entry: Entry) -> Callable[[], None]:
-    """Note that this process is attached to an engine; return the function that takes the note away. An engine of this
-    machine has an entry of its own, and gets none. Where none can be written that is logged: the sidebar lacks one."""
+    """Record that this process is attached to a remote engine; return the function that removes the record. A local
+    engine has its own entry, and gets none. A failure is logged: the sidebar then lacks the engine."""
     if not entry.is_afar:
         return lambda: None
     try:
@@ -123,7 +123,7 @@ def note_attached(entry: Entry) -> Callable[[], None]:
 
 
 def _write(entry: Entry) -> Path:
-    """Write the note, which appears whole."""
+    """Write the record atomically."""
     path = registry_folder() / f"{entry.id}-{entry.pid}{SUFFIX}"
     aside = path.with_suffix(".new")
     with os.fdopen(open_own(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
@@ -133,13 +133,13 @@ def _write(entry: Entry) -> Path:
 
 
 class Attachments:
-    """The notes of the processes of this machine that live."""
+    """The records of live processes on this machine."""
 
     def __init__(self) -> None:
         self._registry = Registry(SUFFIX)
 
     def look(self) -> dict[str, Entry]:
-        """Return the engines by name. Notes of processes that have gone are removed."""
+        """Return the engines by name. Records of ended processes are removed."""
         return {entry.id: entry for entry in self._registry.look() if entry.host == host_name()}
 
 
@@ -149,8 +149,7 @@ def key_folder() -> KeyFolder:
 
 
 def draw_own(name: str | None) -> tuple[str, KeyPair]:
-    """Draw a pair of one's own, named after this user where it is given no name. Return both. UsageError where there is
-    one of that name."""
+    """Draw an own pair, named after this user by default. Return both. UsageError where one has that name."""
     chosen = name or user_name()
     return chosen, key_folder().draw_own(chosen, draw)
 
@@ -162,7 +161,7 @@ def of_engines_here() -> KeyPair:
 
 def draw() -> tuple[bytes, bytes]:
     """Draw a CURVE pair: public and secret, 32 bytes each."""
-    import zmq  # not at import: the process of `djinn serve` stays small
+    import zmq  # imported late: the process of `djinn serve` stays small
     from zmq.utils import z85
 
     public, secret = zmq.curve_keypair()

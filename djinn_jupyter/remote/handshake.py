@@ -1,4 +1,5 @@
-"""A look at what listens at an address: an engine's socket greets every connection, before any key counts."""
+"""Check what listens at an address (an engine's socket greets every connection, before any key counts), and meet an
+engine."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ Found = Literal["engine", "other", "lost"]
 
 
 async def look_at(address: Address) -> Found:
-    """Return whether an engine's kind of socket listens there, something else, or the line did not hold so long."""
+    """Return whether an engine's kind of socket listens there, something else, or it ended too soon to know."""
     said = bytearray()
     try:
         async with asyncio.timeout(LOOK_SECONDS):
@@ -36,21 +37,21 @@ async def look_at(address: Address) -> Found:
     except OSError:  # TimeoutError among them
         return "lost"
     try:
-        with suppress(TimeoutError):  # who says nothing by itself may answer
+        with suppress(TimeoutError):  # a silent one may answer
             await _hear(reader, said, 1)
         writer.write(_OURS)
         await _hear(reader, said, _SIZE)
     except TimeoutError:
         return "other"
     except OSError:
-        pass  # what was said before counts
+        pass  # what was received before counts
     finally:
         writer.close()
     return _meaning(bytes(said))
 
 
 async def _hear(reader: asyncio.StreamReader, said: bytearray, size: int) -> None:
-    """Add what is said until that are so many bytes, or it is the end. Raises TimeoutError and OSError."""
+    """Receive up to so many bytes, or to the end. Raises TimeoutError and OSError."""
     async with asyncio.timeout(LOOK_SECONDS):
         while len(said) < size and (more := await reader.read(_SIZE)):
             said += more
@@ -65,15 +66,15 @@ def _meaning(said: bytes) -> Found:
 
 Met = TypeVar("Met")
 REACH_SECONDS: Final = 5.0
-HANDSHAKE_MILLISECONDS = 10_000  # after which who has said nothing is taken for no engine; zmq waits for 30 s
-ATTEMPTS: Final = 3  # to meet an engine afar: one line in a hundred breaks off, and a wrong key does every time
+HANDSHAKE_MILLISECONDS = 10_000  # after which a silent side is no engine; zmq waits for 30 s
+ATTEMPTS: Final = 3  # to meet a remote engine: one connection in a hundred breaks, and a wrong key always fails
 WATCHED: Final = (
     zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 
 
 async def require_reachable(entry: Entry) -> None:
-    """Raise EngineUnavailable, within REACH_SECONDS, where nothing listens at the address of an engine afar."""
+    """Raise EngineUnavailable, within REACH_SECONDS, where nothing listens at the address of a remote engine."""
     address = read_address(entry.commands)
     try:
         _, writer = await asyncio.wait_for(
@@ -98,8 +99,8 @@ def _why(error: OSError | UnicodeError) -> str:
 
 
 def set_keys(dealer: zmq.Socket[bytes], entry: Entry) -> None:
-    """Give a socket the keys of both sides, read from this user's folder. UsageError where it is not clear by which key
-    the engine should know this user; KeyRefused where no key is trusted for its address."""
+    """Give a socket the keys of both sides, from this user's folder. UsageError where this user's key is ambiguous;
+    KeyRefused where no key is trusted for its address."""
     folder, address = key_folder(), read_address(entry.commands)
     own, server = folder.own(entry.key), folder.trusted(str(address), address.host)
     if server is None:
@@ -116,8 +117,8 @@ def set_keys(dealer: zmq.Socket[bytes], entry: Entry) -> None:
 
 
 class Unmet(Exception):
-    """An engine was not met. `breach`: for a reason that may be the line's: another attempt may fare better. Never
-    told to a caller."""
+    """An engine was not met. `breach`: possibly because of the connection, so that another attempt may succeed. Never
+    shown to a caller."""
 
     def __init__(self, breach: DjinnError | None, why: DjinnError) -> None:
         super().__init__(str(why))
@@ -125,7 +126,7 @@ class Unmet(Exception):
 
 
 async def met(attempt: Callable[[], Awaitable[Met]]) -> Met:
-    """Return what an attempt to meet an engine returns, at most ATTEMPTS of them."""
+    """Return the result of an attempt to meet an engine, after at most ATTEMPTS of them."""
     for left in reversed(range(ATTEMPTS)):
         try:
             return await attempt()
@@ -136,8 +137,8 @@ async def met(attempt: Callable[[], Awaitable[Met]]) -> Met:
 
 
 class Handshake:
-    """The course of a handshake, by the events of its socket's monitor. `over` is set when the connection is closed; a
-    `patient` socket that was not yet connected goes on trying."""
+    """The progress of a handshake, by the events of its socket's monitor. `over` is set when the connection is closed;
+    a `patient` socket that was not yet connected keeps trying."""
 
     def __init__(self, entry: Entry, *, patient: bool = False) -> None:
         self._entry, self._patient = entry, patient
@@ -159,8 +160,8 @@ class Handshake:
         return KeyRefused(f"{self._entry.named} does not admit your key: there, `djinn key allow {own} --as NAME`.")
 
     async def breach(self) -> DjinnError | None:
-        """Return the error where the connection was closed before both sides knew each other's keys, by what is found
-        at the address now. None where it held for longer, and where there are no keys. Raises EngineUnavailable where
+        """Return the error where the connection was closed before both sides knew each other's keys, depending on what
+        is at the address now. None where it lasted longer, and where there are no keys. Raises EngineUnavailable where
         there is no engine."""
         if self._succeeded or self.refused or not self._entry.has_keys:
             return None

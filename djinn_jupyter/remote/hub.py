@@ -1,7 +1,7 @@
-"""The hub, asked for the user behind a token by its documented interface (`GET /hub/api/user`). Knows no keys.
+"""Djinn's service of a JupyterHub. The hub's documented interface (`GET /hub/api/user`) returns the user of a token.
 
-jupyterhub's HubAuth is not used: it is twenty packages for one request, and keeps an answer for five minutes, for which
-a token that was revoked would go on.
+jupyterhub's HubAuth is not used: it needs twenty packages for one request, and caches an answer for five minutes,
+during which a revoked token would still work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REFUSALS: Final = frozenset({401, 403, 404})
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """The hub's answer, as far as it is of use here."""
+    """The used part of the hub's answer."""
 
     kind: str
     name: str
@@ -39,14 +39,14 @@ class _Owner(msgspec.Struct, frozen=True):
 
 
 class Hub:
-    """A hub at the address of its interface, and the scopes of which a token needs one to be exchanged."""
+    """A hub at the address of its interface. A token needs one of the scopes to be exchanged."""
 
     def __init__(self, address: str, scopes: frozenset[str]) -> None:
         self._address, self._scopes = address.rstrip("/"), scopes
 
     async def user_of(self, token: str) -> str:
-        """Return the name of the user whose token it is. KeyRefused where the hub does not know it, or not for this
-        service; EngineUnavailable where the hub does not say."""
+        """Return the name of a token's user. KeyRefused where the hub does not know it, or not for this service;
+        EngineUnavailable where the hub does not answer."""
         if not _TOKEN.fullmatch(token):
             raise KeyRefused("This is no token of a JupyterHub.")
         owner = await self._owner(token)
@@ -81,8 +81,8 @@ class Hub:
 
 
 def person_of(user: str) -> str:
-    """Return the person's name, another one for each user: what a name may not have, and `_`, is spelled `_40` by the
-    bytes of UTF-8, behind `u_` where it is the first character. UsageError for a name too long."""
+    """Return the person's name, unique for each user: characters not allowed in names, and `_`, are spelled `_40` by
+    their UTF-8 bytes, with the prefix `u_` where the first character is one. UsageError for a name too long."""
     spelled = "".join(_spelled(character, first=not at) for at, character in enumerate(user))
     if not 0 < len(spelled) <= MOST_CHARACTERS:
         raise UsageError(
@@ -109,16 +109,16 @@ class Lent:
 
 
 class Loans:
-    """The keys of tokens. A key is admitted as long as one token has it; all of them end by themselves `seconds` after
-    their last renewal, also when this process has ended."""
+    """The keys of tokens. A key is admitted while one token has it; each ends `seconds` after its last renewal, also
+    when this process has ended."""
 
     def __init__(self, keys: KeyFolder, seconds: float) -> None:
         self._keys, self.seconds = keys, seconds
         self._lent: dict[str, Lent] = {}  # by token
 
     def lend(self, token: str, user: str, public: PublicKey) -> str:
-        """Admit a key for a token, in the place of another that the token had, and return the person's name.
-        UsageError where the person or the key is admitted otherwise."""
+        """Admit a key for a token, in place of the token's earlier one, and return the person's name. UsageError where
+        the person or the key is admitted otherwise."""
         person, until = person_of(user), self._keys.now() + self.seconds
         self._keys.lend(public, person, until)
         before = self._lent.get(token)
@@ -128,13 +128,13 @@ class Loans:
         return person
 
     def take_back(self, token: str) -> None:
-        """End what is admitted for a token, at once."""
+        """End the admission of a token, at once."""
         lent = self._lent.pop(token, None)
         if lent is not None:
             self._end(lent)
 
     def lent(self) -> dict[str, Lent]:
-        """Return what is admitted now, by its token. What has ended is forgotten, and its files are removed."""
+        """Return the present admissions, by token. Ended ones are dropped, and their files removed."""
         self._keys.clear_ended()
         self._lent = {token: one for token, one in self._lent.items() if one.until > self._keys.now()}
         return dict(self._lent)
@@ -144,12 +144,12 @@ class Loans:
             self._keys.take_back(lent.public, person_of(lent.user))
 
 
-# The service: one address of the hub, at which a user's server exchanges its token for an admission, and the look
-# after the tokens. It answers every request with a message of wire/people.py.
+# The service: one address of the hub, at which a user's server exchanges its token for an admission, and the checks of
+# the tokens. It answers every request with a message of wire/people.py.
 
 log = logging.getLogger(__name__)
 
-SILENT_SECONDS: Final = 30.0  # that a header, a body and the next request may take
+SILENT_SECONDS: Final = 30.0  # for a header, a body and the next request
 MOST_VISITORS: Final = 256  # at once; the oldest makes room for the next
 
 _STATUSES: Final[dict[type[DjinnError], int]] = {KeyRefused: 403, EngineUnavailable: 503}
@@ -157,7 +157,7 @@ _STATUSES: Final[dict[type[DjinnError], int]] = {KeyRefused: 403, EngineUnavaila
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenExchange:
-    """The parts of the exchange. `host` is the name under which users' servers reach this machine."""
+    """The parts of the exchange. `host` is the name by which users' servers reach this machine."""
 
     hub: Hub
     loans: Loans
@@ -166,7 +166,7 @@ class TokenExchange:
     running: Callable[[], Iterable[Entry]]
 
     async def exchange(self, token: str, asked: Exchange) -> Loan:
-        """Admit the key of a user's server. UsageError, KeyRefused and EngineUnavailable as the parts raise them."""
+        """Admit the key of a user's server. Raises UsageError, KeyRefused and EngineUnavailable."""
         public = read_public(asked.public)
         person = self.loans.lend(token, await self.hub.user_of(token), public)
         engines = tuple(_offers(self.running(), self.host))
@@ -175,11 +175,11 @@ class TokenExchange:
         )
 
     async def look(self) -> None:
-        """Ask the hub for each token, and take back what was lent for those that it refuses."""
+        """Ask the hub for each token, and end the admissions of those that it refuses."""
         await asyncio.gather(*(self._look_at(token, lent) for token, lent in self.loans.lent().items()))
 
     async def look_every(self, seconds: float) -> None:
-        """Look again and again. A look that fails is told in the log; the next one comes."""
+        """Check again and again. A failed check is logged; the next one follows."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -195,7 +195,7 @@ class TokenExchange:
         try:
             if await self.hub.user_of(token) == lent.user:
                 return
-        except EngineUnavailable as error:  # the hub may start anew; the admission ends by itself
+        except EngineUnavailable as error:  # the hub may restart; the admission ends by itself
             log.warning("A token of %s could not be looked at: %s", lent.user, error)
             return
         except KeyRefused:
@@ -259,7 +259,7 @@ class _ExchangeHandler(RequestHandler):
 
 
 def _offers(entries: Iterable[Entry], host: str) -> Iterable[OfferedEngine]:
-    """Return the engines that listen. One that listens on all addresses is reached under the name of its machine."""
+    """Return the engines that listen. One that listens on all addresses is reached by the name of its machine."""
     for entry in entries:
         if entry.listens is not None:
             listens, _, port = entry.listens.removeprefix("tcp://").rpartition(":")
@@ -268,4 +268,4 @@ def _offers(entries: Iterable[Entry], host: str) -> Iterable[OfferedEngine]:
 
 
 def _not_logged(handler: RequestHandler) -> None:
-    """Log nothing of a request; errors are logged where they are met."""
+    """Log nothing of a request; errors are logged where they occur."""

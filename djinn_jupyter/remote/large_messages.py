@@ -23,15 +23,15 @@ from djinn_jupyter.wire.requests import Request
 
 FIRST_BYTES: Final = 64 * 2**10
 LEAST_BYTES: Final = 16 * 2**10
-PIECE_SECONDS: Final = 0.1  # that a piece is on the line; an interrupt waits for no more than those asked for
+PIECE_SECONDS: Final = 0.1  # of a piece's transfer; an interrupt waits only for the requested ones
 LEAST_AT_ONCE: Final = 3
 TRIED_AGAIN: Final = 32  # pieces after which packing is tried once more
 _ARRIVALS: Final = 8
 
 
 class LineRate:
-    """`round_trip` is the shortest one seen, in seconds, and `bytes_per_second` the rate of the latest pieces; None
-    before the first."""
+    """`round_trip` is the shortest one so far, in seconds, `bytes_per_second` the latest pieces' rate; None at
+    first."""
 
     def __init__(self) -> None:
         self.round_trip: float | None = None
@@ -42,42 +42,42 @@ class LineRate:
         self.round_trip = seconds if self.round_trip is None else min(seconds, self.round_trip)
 
     def begin(self, now: float) -> None:
-        """Note that bytes are asked for of a line on which none were under way."""
+        """Record a request for bytes on an idle connection."""
         self._arrivals.clear()
         self._arrivals.append((now, 0))
 
     def note(self, now: float, count: int) -> None:
-        """Note that so many bytes of a piece have arrived."""
+        """Record the arrival of so many bytes of a piece."""
         (began, _), *later = self._arrivals
         self._arrivals.append((now, count))
         self.bytes_per_second = (sum(size for _, size in later) + count) / max(now - began, 1e-6)
 
     @property
     def piece_bytes(self) -> int:
-        """The size of the next piece: what the line carries in PIECE_SECONDS."""
+        """The size of the next piece: the bytes of PIECE_SECONDS."""
         rate = self.bytes_per_second
         return FIRST_BYTES if rate is None else int(min(pieces.MOST_BYTES, max(LEAST_BYTES, rate * PIECE_SECONDS)))
 
     @property
     def at_once(self) -> int:
-        """The number of pieces that are asked for at once, so that the line is not empty during a round trip."""
+        """The number of pieces to request at once, so that the connection is busy during a round trip."""
         return max(LEAST_AT_ONCE, 1 + round((self.round_trip or 0.0) / PIECE_SECONDS))
 
 
 class PackedRate:
-    """The gain of packing, by the latest packed piece: the share of the bytes that it leaves, and how long the slower
-    side takes for a byte. It is tried again now and then, for a reply's arrays may differ."""
+    """The gain of packing, by the latest packed piece: the remaining share of the bytes, and the slower side's time for
+    a byte. It is measured again now and then, because a reply's arrays may differ."""
 
     def __init__(self) -> None:
-        self._share, self._seconds = 0.0, 0.0  # the first piece is packed, to see
+        self._share, self._seconds = 0.0, 0.0  # the first piece is packed, to measure
         self._plain = 0  # pieces since
 
     def note(self, size: int, packed: int, seconds: float) -> None:
-        """Note a piece of `size` bytes, packed to fewer in so many seconds, of the slower side."""
+        """Record a piece of `size` bytes, packed to fewer in so many seconds on the slower side."""
         self._share, self._seconds, self._plain = packed / size, seconds / size, 0
 
     def packs_next(self, bytes_per_second: float | None) -> bool:
-        """Return whether the next piece arrives sooner packed. Both sides work while the line carries others."""
+        """Return whether the next piece arrives sooner packed. Both sides work while the connection carries others."""
         if bytes_per_second is None or self._plain >= TRIED_AGAIN:
             self._plain = 0
             return True
@@ -106,7 +106,7 @@ class SoFar:
 
     @property
     def ended(self) -> str:
-        """The line that stays when it is over."""
+        """The line that stays at the end."""
         if self.done < self.total:
             return f"given up: {spell_bytes(self.done)} of {spell_bytes(self.total)} had {_WORDS[self.way][1]}"
         return f"{self.way} {spell_bytes(self.total)} in {self.seconds:.0f} s, {self._rate} over the line"
@@ -255,7 +255,7 @@ class Upload(Transmission):
         self._post(piece, lambda outcome: self._take(piece, seconds if packed else None, outcome))
 
     def _take(self, piece: pieces.PutPiece, packing: float | None, outcome: pieces.PieceTaken | DjinnError) -> None:
-        """Take the reply to a piece, whose packing took so many seconds, None where it was not tried."""
+        """Process the reply to a piece, whose packing took so many seconds, None where it was not tried."""
         if self._over:
             return
         self._under_way -= 1
@@ -285,7 +285,7 @@ class Post(Protocol):
 
 @dataclass(slots=True)
 class Sent:
-    """A request without its reply, and the frames to send again on the next line; a Hello is not sent again."""
+    """A request without its reply, and the frames to send again on the next connection; a Hello is not sent again."""
 
     frames: list[codec.WireFrame]
     answered: Answered
@@ -294,7 +294,7 @@ class Sent:
 
 
 def checked(request: RequestBase[Answer], answered: AnsweredBy[Answer]) -> Answered:
-    """Return the callback of a request for whatever comes: a reply that does not answer it is a WireError."""
+    """Return the callback of a request for any outcome: a reply that does not answer it is a WireError."""
 
     def told(outcome: ReplyBase | DjinnError) -> None:
         if isinstance(outcome, DjinnError) or request.is_answered_by(outcome):
@@ -306,7 +306,7 @@ def checked(request: RequestBase[Answer], answered: AnsweredBy[Answer]) -> Answe
 
 
 def settle(answer: asyncio.Future[Answer], outcome: Answer | DjinnError) -> None:
-    """Set the result or the error of a future, unless its asker has stopped waiting."""
+    """Set the result or the error of a future, unless its caller has stopped waiting."""
     if answer.done():
         return
     if isinstance(outcome, DjinnError):
@@ -329,7 +329,7 @@ class Transmissions:
         return next((one.progress for one in tuple(self._under_way.values())), None)
 
     def line_is_back(self) -> None:
-        """Begin to measure again: the time without a line says nothing of its rate."""
+        """Measure again: the time without a connection says nothing about its rate."""
         self.rate.begin(time.monotonic())
 
     def _give_up_all(self) -> None:
@@ -365,20 +365,20 @@ class Arrivals(Transmissions):
             arrival.begin()
 
     def give_up(self, number: int) -> bool:
-        """Read no more of a reply. Return False where none of that number is under way."""
+        """Stop reading a reply. Return False where none with that number is arriving."""
         if number not in self._under_way:
             return False
         self._end(number, EngineError(GIVEN_UP))
         return True
 
     def asked_again(self) -> dict[int, Sent]:
-        """Return the requests whose replies went with their engine: they begin anew at the next one."""
+        """Return the requests whose replies were lost with their engine: they begin again at the next one."""
         self._give_up_all()
         sent, self._sent = self._sent, {}
         return sent
 
     def lose(self, sentence: str) -> None:
-        """End all of them, which no engine answers any more."""
+        """End all of them, because no engine answers any more."""
         for sent in self.asked_again().values():
             sent.answered(EngineUnavailable(sentence))
 
@@ -391,8 +391,8 @@ class Arrivals(Transmissions):
             self._arrived(number, sent, outcome)
 
 
-# The large requests of a connection that leave in pieces, so that what else is asked for need not wait for them, an
-# interrupt takes them back, and a line that was lost goes on where it was.
+# The large requests of a connection that leave in pieces, so that other requests need not wait for them, an interrupt
+# cancels them, and a replaced connection continues them.
 
 TAKEN_BACK: Final = "The request was taken back on its way, and nothing of it was done; ask again."
 
@@ -409,7 +409,7 @@ class Uploads(Transmissions):
         self._there: set[int] = set()
 
     def send(self, number: int, frames: list[codec.WireFrame]) -> None:
-        """Send a request, or go on with it on another line, where the pieces without an answer are sent again."""
+        """Send a request, or continue it on another connection, where unanswered pieces are sent again."""
         if number in self._there:
             self._assemble(number)
         elif number not in self._under_way:
@@ -419,18 +419,18 @@ class Uploads(Transmissions):
             upload.begin()
 
     def give_up(self, number: int) -> bool:
-        """Send no more of a request. Return False where none of that number is under way."""
+        """Stop sending a request. Return False where none with that number is being sent."""
         is_under_way = number in self._under_way
         if is_under_way:
             self._drop(number)
         return is_under_way
 
     def answered(self, number: int) -> None:
-        """Note that a request has its reply."""
+        """Record that a request has its reply."""
         self._there.discard(number)
 
     def begin_anew(self) -> None:
-        """Forget what the engine has: another one is there, which has nothing."""
+        """Forget what the engine has: a new one has nothing."""
         self._give_up_all()
         self._there.clear()
 

@@ -1,4 +1,4 @@
-"""The way to an engine's socket: straight, or by a tunnel of ssh. Knows no messages."""
+"""The route to an engine's socket: direct, or by a tunnel of ssh. Knows no messages."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ _ALONE: Final = ("ControlMaster=no", "ControlPath=none")  # a shared login would
 
 
 class Road(Protocol):
-    """A way on which sockets connect to `entry`."""
+    """A route on which sockets connect to `entry`."""
 
     @property
     def entry(self) -> Entry: ...
     @property
     def again_seconds(self) -> float:
-        """The seconds between two attempts to come back."""
+        """The seconds between two attempts to reconnect."""
 
     @property
     def refusal(self) -> str | None:
-        """The sentence for a way on which the other machine was reached and the engine was not; else None."""
+        """The sentence for a route on which the other machine was reached and the engine was not; else None."""
 
     async def open(self) -> None:
-        """Make the way. EngineUnavailable or KeyRefused where there is none."""
+        """Open the route. EngineUnavailable or KeyRefused where there is none."""
 
     async def mend(self) -> None:
-        """Make the way once more after a line was lost; raises as `open` does."""
+        """Open the route again after a lost connection; raises like `open`."""
 
     def reached(self, entry: Entry) -> Entry:
-        """Return the entry that the user knows, with the address at which the engine is reached now."""
+        """Return the entry that the user knows, with the engine's present address."""
 
     def close(self) -> None: ...
 
 
 def road_to(entry: Entry) -> Road:
-    """Return the way to an engine, not open yet."""
+    """Return the route to an engine, not open yet."""
     if entry.in_cluster:
         return InCluster(entry)
     return Tunnel(entry) if entry.commands.startswith(ssh.SCHEME) else Straight(entry)
@@ -79,8 +79,8 @@ class Straight:
 
 
 class InCluster(Straight):
-    """The address of an engine that Ray starts anew on another machine when its own goes down. Once it is not found
-    where it was, the cluster is asked where it is."""
+    """The address of an engine that Ray starts again on another machine when its own goes down. Once it is not found
+    there, the cluster is asked for its place."""
 
     again_seconds = 1.0
 
@@ -99,7 +99,7 @@ class InCluster(Straight):
 
 class Tunnel:
     """A Unix socket of ours that an ssh joins with the engine's on another machine. The ssh runs `cat` there, which
-    tells that the login stands, and ends when this process does, however it ends."""
+    shows that the login succeeded, and ends when this process does, however it ends."""
 
     again_seconds = 2.0
 
@@ -135,7 +135,7 @@ class Tunnel:
         return entry
 
     def close(self) -> None:
-        """Close the way. The thread that makes it may do so at the same time."""
+        """Close the route. The thread that opens it may do so at the same time."""
         with self._lock:
             running, errors, folder = self._ssh, self._errors, self._folder
             self._ssh = self._errors = self._folder = None
@@ -158,7 +158,7 @@ class Tunnel:
             raise
 
     def _await_login(self, running: subprocess.Popen[bytes]) -> None:
-        """Wait until the other machine says back what it was told. Lines of its shell's own are passed over."""
+        """Wait until the other machine echoes a message. Lines of its shell's own are skipped."""
         assert running.stdin is not None
         assert running.stdout is not None
         assert self._errors is not None

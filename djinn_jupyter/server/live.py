@@ -88,8 +88,7 @@ class ReaderStatistics:
 
 
 class Reader:
-    """One window's queue. `send` returns when the window's socket has taken the message. `focus` is the notebook that
-    the window shows."""
+    """One window's queue. `send` returns when the window's socket has taken the message. `focus` is its notebook."""
 
     def __init__(self, *, send: Callable[[bytes], Awaitable[None]], snapshot: Callable[[], bytes]) -> None:
         self._send, self._snapshot = send, snapshot

@@ -128,8 +128,7 @@ class LiveSnapshot(LiveMessage, frozen=True, tag="snapshot"):
 
 
 class LiveDelta(LiveMessage, frozen=True, tag="delta"):
-    """The changes since the previous message. `gone` maps each ended engine to the reason, "" where it
-    ended in order."""
+    """The changes since the previous message. `gone` maps ended engines to reasons, "" where in order."""
 
     at: float
     appeared: dict[str, LiveEngine]

@@ -141,7 +141,7 @@ def _device(reading: nouns.EngineStatistics) -> str:
 
 
 def added_line(module: modules.AddedModuleDescription) -> str:
-    """Return what a module is, as `sae.4: sae (relu) of resid_post.4, 32 to 48 features, 12 KiB, from folder`."""
+    """Spell a module, as `sae.4: sae (relu) of resid_post.4, 32 to 48 features, 12 KiB, from folder`."""
     kind = "cross-layer transcoder" if module.kind == "cross_layer_transcoder" else module.kind.replace("_", " ")
     how = f"{kind} ({module.activation})" if module.kind in ("sae", *modules.TRANSCODERS) else kind
     size = f"{module.inputs:,} to {plural(module.features, 'feature')}, {amount(module.bytes_held)}"
@@ -153,7 +153,7 @@ def added_line(module: modules.AddedModuleDescription) -> str:
 
 
 def adapter_line(adapter: modules.AdapterDescription) -> str:
-    """Return what an adapter is, as `sql: 14 modules (q_proj, v_proj), 56 KiB, from folder; in tuned`."""
+    """Spell an adapter, as `sql: 14 modules (q_proj, v_proj), 56 KiB, from folder; in tuned`."""
     size = f"{plural(adapter.modules, 'module')} ({', '.join(adapter.targets)}), {amount(adapter.bytes_held)}"
     users = f"; in {', '.join(map(label, adapter.sessions))}" if adapter.sessions else ""
     note = "" if adapter.note is None else f"; {adapter.note}"

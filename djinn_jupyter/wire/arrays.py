@@ -64,14 +64,14 @@ class Array:
         return f"Array({self.dtype}, {list(self.shape)})"
 
 
-# Bytes of numbers packed without loss: those of equal significance side by side, then deflated. Neighbouring numbers
-# share their exponents and hardly their fractions. With every first byte, then every second, ..., what is alike lies
-# together, and deflates further. zstd would leave as much and be faster, which only a fast line could gain from: both
-# sides would have one more dependency.
+# Lossless packing of numbers: bytes of equal significance side by side, then deflated. Neighbouring numbers often share
+# exponents but not fractions. With every first byte, then every second, ..., similar bytes are adjacent and deflate
+# better. zstd would give the same size faster, which only a fast connection would notice, at the cost of one more
+# dependency on both sides.
 
 STRIDES: Final = (1, 2, 4, 8)  # bytes of a number; 1 is for texts
 SAMPLE_BYTES: Final = 16 * 2**10
-_LEVEL: Final = 1  # higher ones pack hardly further, and take longer
+_LEVEL: Final = 1  # higher levels hardly shrink more, and take longer
 
 
 def pack(content: bytes | memoryview, stride: int) -> bytes:
@@ -80,14 +80,14 @@ def pack(content: bytes | memoryview, stride: int) -> bytes:
 
 
 def pack_where_fewer(content: bytes) -> tuple[bytes, int | None]:
-    """Return the bytes packed, with the stride; as they are, with None, where packing does not make them fewer."""
+    """Return the bytes packed, with the stride; or unchanged, with None, where packing does not shrink them."""
     stride = best_stride(content)
     packed = pack(content, stride)
     return (packed, stride) if len(packed) < len(content) else (content, None)
 
 
 def unpack(packed: bytes | memoryview, stride: int, size: int) -> bytes | bytearray:
-    """Return the bytes that were packed, which are `size` many. MalformedMessage where they are not."""
+    """Return the unpacked bytes, `size` in all. MalformedMessage for another size."""
     if stride not in STRIDES:
         raise MalformedMessage(f"A piece is packed with a stride of {stride}, which is none of {STRIDES}.")
     reader = zlib.decompressobj()

@@ -30,24 +30,24 @@ Spell = Callable[[str], str]
 
 
 def of_person(person: str, name: str) -> str:
-    """Return the name by which an engine knows what a person calls `name`."""
+    """Return the engine's name for what a person calls `name`."""
     return f"{person}@{name}"
 
 
 def person_of(name: str) -> str | None:
-    """Return the person behind whose name this one is put; None where there is none."""
+    """Return the person whose name prefixes this one; None where there is none."""
     found = _OF_A_PERSON.fullmatch(name)
     return found[1] if found else None
 
 
 def known_to_the_same(name: str, names: Iterable[str]) -> list[str]:
-    """Return those of the names that one who may say `name` may hear: all, or the same person's."""
+    """Return the names that a person who may say `name` may receive: all, or the same person's."""
     person = person_of(name)
     return [one for one in names if person is None or person_of(one) == person]
 
 
 def respelled(message: Message, spell: Spell) -> Message:
-    """Return the message with each name in it as `spell` has it."""
+    """Return the message with each name replaced by `spell(name)`."""
     changes = {}
     for field, is_name in _places(type(message)):
         before = getattr(message, field)
@@ -58,7 +58,7 @@ def respelled(message: Message, spell: Spell) -> Message:
 
 
 def sessions_in(message: msgspec.Struct) -> dict[str, str]:
-    """Return the sessions that a message is about, by field: those that may be another's where they are shared."""
+    """Return the sessions of a message, by field, that may be another person's shared ones."""
     named = {field: getattr(message, field) for field in _session_fields(type(message))}
     return {field: name for field, name in named.items() if name is not None}
 
@@ -82,13 +82,13 @@ def _respelled(value: Any, spell: Spell, is_name: bool) -> Any:
 
 
 def _is_line(value: Any) -> bool:
-    """Return whether a value is a line of tokens, which has no names in it."""
+    """Return whether a value is a list of token ids, which contains no names."""
     return isinstance(value, tuple) and bool(value) and isinstance(value[0], int)
 
 
 @functools.cache
 def _places(kind: type[msgspec.Struct]) -> tuple[tuple[str, bool], ...]:
-    """Return the fields of a struct that hold names (True), or structs that have some."""
+    """Return the fields of a struct that hold names (True), or structs with names."""
     return tuple(_find_places(kind, ()))
 
 
@@ -103,7 +103,7 @@ def _find_places(kind: type[msgspec.Struct], above: tuple[type, ...]) -> Iterato
 
 
 def _parts(hint: Any) -> Iterator[Any]:
-    """Yield a type, those that it is made of, and their marks."""
+    """Yield a type, the types inside it, and their marks."""
     yield hint
     yield from getattr(hint, "__metadata__", ())
     for one in typing.get_args(hint):
@@ -112,10 +112,10 @@ def _parts(hint: Any) -> Iterator[Any]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value. Says so to type checkers too, for which msgspec's options do not carry to subclasses."""
+    """A value. Tells type checkers so too, because msgspec's options do not carry to subclasses."""
 
 
-# Marks of lists that are as long as something of the model is. An engine holds each to that before it reads an entry
+# Marks of lists whose length the model limits. An engine checks each list against its limit before it reads an entry
 # (`engine/loop/lines.py`, and the handlers); a list without such a mark has at most FEW entries.
 
 FEW: Final = 65_536
@@ -124,7 +124,7 @@ BOUNDED_BY: Final = "bounded by"
 
 
 def bounded_by(noun: str, most: int = MOST_TOKENS) -> Meta:
-    """Return the mark of a list that has no more entries than there are of a model's or line's `noun`."""
+    """Return the mark of a list with at most one entry per `noun` of a model or a token sequence."""
     return Meta(max_length=most, extra={BOUNDED_BY: noun})
 
 
@@ -140,13 +140,13 @@ class EventBase(Frozen, tag_field="event"):
 
 
 class ReplyBase(Frozen, kw_only=True, tag_field="reply"):
-    """The one answer to a request. `not_kept`: one sentence where what the request did is in memory alone, because its
-    session cannot be written to the journal now; an engine that dies loses it."""
+    """The one answer to a request. `not_kept`: one sentence where the request's effect is in memory only, because its
+    session cannot be written to the journal now; if the engine dies, the effect is lost."""
 
     not_kept: str | None = None
 
     def is_whole_for(self, request: Any) -> bool:
-        """Return whether it has all parts that its request asked for: work that is interrupted keeps those done."""
+        """Return whether it has all parts of the request: interrupted work keeps its finished parts."""
         return True
 
 
@@ -170,8 +170,8 @@ FewWords = Annotated[str, Meta(max_length=64)]
 
 
 class Progress(Frozen, frozen=True):
-    """`done` of `total` of what is `counted`, such as cells or layers; `total` is None where more may follow than the
-    engine was asked for yet. `doing` is a verb's form: sweeping."""
+    """`done` of `total` of what is `counted`, such as cells or layers; `total` is None where the engine may still get
+    more work. `doing` is a verb's form: sweeping."""
 
     doing: FewWords
     done: int
@@ -185,7 +185,7 @@ class Progress(Frozen, frozen=True):
 
 
 class WorkProgressed(EventBase):
-    """The work in a session is so far, told some times a second."""
+    """Progress of the work in a session, sent a few times a second."""
 
     progress: Progress
 
@@ -194,21 +194,22 @@ Tier = Literal["host", "disk"]
 
 
 class Transfer(Frozen, frozen=True):
-    """One move of a session's bytes between the device and a tier: how many really moved, and how long it took."""
+    """One move of a session's bytes between the device and a tier: the bytes moved and the duration."""
 
     direction: Literal["out", "in"]
     tier: Tier
     bytes_moved: int
-    seconds: float  # from its beginning to its end, with waits for room, for other moves and for computing
+    seconds: float  # from beginning to end, including waits for memory, for other moves and for computing
     cause: Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
-    copy_seconds: float | None = None  # of them those of the mover, in which the bytes were copied
+    copy_seconds: float | None = None  # the mover's part, in which the bytes were copied
 
 
 Access = Literal["read", "write"]
 
 
 class SharedWith(Frozen, frozen=True):
-    """A person with whom a session is shared: to `read`, or also to `write`, which is all but to close or share it."""
+    """A person with whom a session is shared: to `read`, or also to `write`, which allows everything but closing and
+    sharing it."""
 
     person: str
     access: Access

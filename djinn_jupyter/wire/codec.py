@@ -97,7 +97,7 @@ def _head(count: int, short: int, long: bytes, longest: bytes) -> bytes:
 
 
 def _runs(values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield the entries in runs of no more than RUN entries together, where a single one is not longer."""
+    """Yield the entries in runs of at most RUN entries, or of one longer entry."""
     for start in range(0, len(values), RUN):
         run = values[start : start + RUN]
         if all(map(_is_flat, set(map(type, run)))) or _are_short(run):
@@ -113,14 +113,14 @@ def _runs(values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def _are_short(values: tuple[Any, ...]) -> bool:
-    """Return whether these are short lists of numbers and texts, as edges are."""
+    """Return whether these are short lists of numbers and texts, such as edges."""
     return (
         set(map(type, values)) == {tuple} and max(map(len, values)) <= FEW and all(map(_is_flat, map(type, values[0])))
     )
 
 
 def entries_of(value: Any) -> int:
-    """Return how much there is to encode, as far as it is no more than RUN: a number or a text counts as one."""
+    """Return the amount to encode, up to RUN: a number or a text counts as one."""
     if isinstance(value, msgspec.Struct):
         return 1 + sum(entries_of(getattr(value, name)) for name in _lists_of(type(value)))
     if not isinstance(value, tuple | list):
@@ -168,8 +168,8 @@ Body = TypeVar("Body")
 class Envelope(
     msgspec.Struct, Generic[Body], frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A message with the number by which its answer finds the asker, or of an event, by which a client says what it has
-    heard. A request names its trace (wire/logs.py), for the log of the engine."""
+    """A message with its number, which matches a reply to its request, or for an event lets a client report what it has
+    received. A request names its trace (wire/logs.py), for the engine's log."""
 
     id: int
     body: Body
@@ -222,7 +222,7 @@ def encode(number: int, body: Request | Reply, trace: Trace | None = None) -> li
         if isinstance(value, Array):
             arrays.append(memoryview(value.data).cast("B"))
             return ArrayHeader(dtype=value.dtype, shape=value.shape, frame=len(arrays) - 1)
-        if isinstance(value, str):  # of a class of its own, as numpy's
+        if isinstance(value, str):  # an instance of another class, such as numpy's
             return str.__str__(value)
         raise NotImplementedError(f"{type(value)} does not cross the wire")
 
@@ -236,7 +236,7 @@ def encode(number: int, body: Request | Reply, trace: Trace | None = None) -> li
 
 @contextmanager
 def _sayable(body: object) -> Iterator[None]:
-    """Raise NotEncodable, in a sentence, for any error that keeps `body` from becoming bytes."""
+    """Raise NotEncodable, in a sentence, for any error that prevents the encoding of `body`."""
     try:
         yield
     except (ValueError, OverflowError, TypeError, NotImplementedError, RecursionError) as error:
@@ -252,7 +252,8 @@ def _obstacle(error: Exception) -> str:
 
 
 def encode_reply(number: int, reply: Reply) -> list[WireFrame]:
-    """Return the frames of a reply, or of the failure that says why it cannot be sent: every request is answered."""
+    """Return the frames of a reply, or of a failure with the reason where it is not encodable: every request is
+    answered."""
     try:
         if isinstance(reply, Failed):
             reply = Failed(code=reply.code, message=sendable(reply.message))
@@ -262,8 +263,8 @@ def encode_reply(number: int, reply: Reply) -> list[WireFrame]:
 
 
 def encode_checked(number: int, request: Request, trace: Trace | None = None) -> list[WireFrame]:
-    """Return the frames as `encode` does. Raises UsageError where a field breaks its own limits: msgspec looks at them
-    on reading only."""
+    """Return the frames as `encode` does. Raises UsageError where a field exceeds its own limits, which msgspec checks
+    only on reading."""
     with _limits_in_words():
         frames = encode(number, request, trace)
         decode_request(frames)
@@ -271,7 +272,7 @@ def encode_checked(number: int, request: Request, trace: Trace | None = None) ->
 
 
 def as_read(request: Request) -> Request:
-    """Return the request as its receiver would read it. Raises UsageError where it could not be read."""
+    """Return the request as its receiver would read it. Raises UsageError where it is unreadable."""
     with _limits_in_words():
         return decode_request(encode(0, request)).body
 
@@ -313,14 +314,14 @@ def decode_reply(frames: Sequence[WireFrame]) -> Envelope[Reply]:
 
 @cache
 def _enveloped(what: What) -> Any:
-    """Return the type of a message of any kind that is known here."""
+    """Return the type of a message of any known kind."""
     envelope: Any = Envelope
     return envelope[any_of(what)]
 
 
 def read_number(frames: Sequence[WireFrame]) -> int | None:
-    """Return the number of a message whose body could not be read, so that it can be answered; None when it has none,
-    or is large and does not begin with it."""
+    """Return the number of a message with an unreadable body, so that it can be answered; None when it has none, or is
+    large and does not begin with it."""
     try:
         if frames and (number := _NUMBER.match(frames[0])):
             return msgspec.msgpack.decode(number[1], type=int)
@@ -342,7 +343,7 @@ def _decode(frames: Sequence[WireFrame], kind: Any) -> Any:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Raise MalformedMessage for any error of bytes that are no message; a noun's own UsageError as it is."""
+    """Raise MalformedMessage for any error of bytes that are not a message; pass on a noun's own UsageError."""
     try:
         yield
     except (MalformedMessage, UsageError):
@@ -354,7 +355,7 @@ def readable() -> Iterator[None]:
 
 
 def require_sizes(sizes: Sequence[int]) -> None:
-    """Raise MalformedMessage or MessageTooLarge where no message has frames of these sizes, the envelope first."""
+    """Raise MalformedMessage or MessageTooLarge for frame sizes that no message has, the envelope first."""
     if not sizes:
         raise MalformedMessage("The message has no frames.")
     if len(sizes) > MAX_FRAMES:
@@ -373,7 +374,7 @@ def encode_event(number: int, event: Event) -> list[bytes]:
 
 
 def is_event(frames: Sequence[WireFrame]) -> bool:
-    """Return whether a message to a client is an event; else it is a reply."""
+    """Return whether a message to a client is an event and not a reply."""
     return len(frames) == 2 and memoryview(frames[0]).nbytes == 0
 
 
@@ -390,21 +391,21 @@ def decode_event(frames: Sequence[WireFrame]) -> Envelope[Event]:
     return event
 
 
-# A request with a large envelope, decoded in parts: between two of them, others are answered. msgspec gives way to no
-# other thread while it decodes, and takes a fifth of a second for a million pairs. Structs are decoded field by field,
-# and lists in runs of whole entries. An entry that is larger than a part is itself decoded so.
+# A request with a large envelope is decoded in parts; between two of them, others are answered. msgspec holds the GIL
+# while it decodes, a fifth of a second for a million pairs. Structs are decoded field by field, and lists in runs of
+# whole entries. An entry larger than a part is itself decoded in parts.
 
 PART_BYTES: Final = 32 * 2**10
 Whole = tuple[tuple[Any, ...], list[Any]]
 """A long list as it is in the request, and its entries once more: who drops these last frees them one by one."""
 Parts = Generator[Whole | None, None, Any]
-_ENDS_AT: Final = "trailing characters (byte "  # msgspec on bytes behind a value, which begin there
+_ENDS_AT: Final = "trailing characters (byte "  # msgspec on bytes after a value, which begin there
 _HEADS: Final = {0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5}  # the bytes before the entries of a list or map; else 1
 
 
 @cache
 def _envelope() -> type[msgspec.Struct]:
-    """Return the envelope of any request that is known here."""
+    """Return the envelope of any known request."""
     return msgspec.defstruct("_Envelope", [("body", any_of("requests"))], bases=(Envelope,), kw_only=True)
 
 
@@ -414,9 +415,9 @@ def is_large(frames: Sequence[WireFrame]) -> bool:
 
 
 def decode_in_parts(frames: Sequence[WireFrame], bounds: Mapping[str, int]) -> Parts:
-    """Return the envelope of a request, as `codec.decode_request` does. Yield between the parts, also each long list
-    that is done. A list that is bounded by one of the nouns in `bounds` is refused by its length alone, before its
-    entries are decoded. Raises MalformedMessage and UsageError."""
+    """Return the envelope of a request, as `codec.decode_request` does. Yield between the parts, also each finished
+    long list. A list that a noun in `bounds` limits is refused by its length alone, before its entries are decoded.
+    Raises MalformedMessage and UsageError."""
     require_sizes(sizes_of(frames))
     reader = FrameReader(frames[1:])
     reading, raw = _GradualDecoder(reader, bounds), memoryview(frames[0])
@@ -429,8 +430,8 @@ def decode_in_parts(frames: Sequence[WireFrame], bounds: Mapping[str, int]) -> P
 
 
 class _GradualDecoder:
-    """The decoding of one request. A value is given by all bytes from its first one on, whatever follows it; `end` is
-    where the value decoded last ended."""
+    """The decoding of one request. A value is given by all bytes from its first one on, including what follows it;
+    `end` is the end of the last decoded value."""
 
     def __init__(self, reader: FrameReader, bounds: Mapping[str, int]) -> None:
         self._reader, self._bounds = reader, bounds
@@ -456,7 +457,7 @@ class _GradualDecoder:
         return value
 
     def _list(self, raw: memoryview, count: int, item: Any, name: str) -> Parts:
-        decoder = msgspec.msgpack.Decoder(list[item], dec_hook=self._reader)  # a type is looked through once
+        decoder = msgspec.msgpack.Decoder(list[item], dec_hook=self._reader)  # each type is searched once
         at, many, values = _HEADS.get(raw[0], 1), RUN, list[Any]()
         while len(values) < count:
             many = min(many, RUN, count - len(values))
@@ -476,7 +477,7 @@ class _GradualDecoder:
         return whole
 
     def _struct(self, raw: memoryview, count: int, kind: type[msgspec.Struct], at: int) -> Parts:
-        """Decode a struct from the map of its fields, which go on `at` a place behind the tag."""
+        """Decode a struct from the map of its fields, which continue `at` a place after the tag."""
         hints, found = _hints(kind), dict[str, Any]()
         for _ in range(count - (kind.__struct_config__.tag is not None)):
             field = yield from self.value(raw[at:], str, "a field")
@@ -512,13 +513,13 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _list_of(many: int, entries: memoryview) -> bytes:
-    """Return a list of so many entries, which are these bytes."""
+    """Return a list of so many entries from these bytes."""
     return b"\xdd" + many.to_bytes(4, "big") + bytes(entries)
 
 
 def _end_of(raw: memoryview, many: int) -> int | None:
-    """Return where so many values end; None where they go on, or are none. msgspec skips them fast, and tells where it
-    found more."""
+    """Return the end of so many values; None where they continue, or are invalid. msgspec skips them quickly, and
+    reports where it found more."""
     try:
         msgspec.msgpack.decode(_list_of(many, raw), type=msgspec.Raw)
     except msgspec.DecodeError as error:
@@ -535,7 +536,7 @@ def _end_of_large(raw: memoryview) -> int:
 
 
 def _entries(raw: memoryview, short: int, long: int) -> int | None:
-    """Return how many entries a list or map has, by its first byte where they are few; None for what is none."""
+    """Return the number of entries of a list or map, from its first byte for short ones; None for other values."""
     first = raw[0]
     if first in (long, long + 1):
         return int.from_bytes(raw[1 : _HEADS[first]], "big")
@@ -543,7 +544,7 @@ def _entries(raw: memoryview, short: int, long: int) -> int | None:
 
 
 def _tagged(raw: memoryview, kinds: Sequence[type[msgspec.Struct]]) -> tuple[type[msgspec.Struct] | None, int]:
-    """Return of which struct a map is, and where its fields begin; None where its tag, which comes first, is none."""
+    """Return the struct of a map, and where its fields begin; None without a known tag, which comes first."""
     at, [first, *_] = _HEADS.get(raw[0], 1), kinds
     if first.__struct_config__.tag is None:
         return first, at
@@ -556,13 +557,13 @@ def _tagged(raw: memoryview, kinds: Sequence[type[msgspec.Struct]]) -> tuple[typ
 
 
 def _structs_in(hint: Any) -> tuple[type[msgspec.Struct], ...]:
-    """Return the structs that a type is, or may be."""
+    """Return the structs that a type is or may be."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
     return tuple(one for one in parts if isinstance(one, type) and issubclass(one, msgspec.Struct))
 
 
 def _list_in(hint: Any) -> tuple[Any, tuple[msgspec.Meta, ...]] | None:
-    """Return the type of the entries of the list that a type is, or may be, with the list's marks; None for another."""
+    """Return the entry type of the list that a type is or may be, with the list's marks; None for another type."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         found = _list_in(parts[0])

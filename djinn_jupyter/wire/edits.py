@@ -34,7 +34,7 @@ class Add(EditBase, frozen=True):
 
 
 class Set(EditBase, frozen=True):
-    """An array (a number is one of shape ()) that broadcasts to the selected part."""
+    """An array that broadcasts to the selected part; a number has shape ()."""
 
     value: Array
 
@@ -64,7 +64,7 @@ class NormMatch(EditBase, frozen=True):
 
 
 class Orthogonal(EditBase, frozen=True):
-    """x with its component along `direction` multiplied by `coef`; what is orthogonal to it stays."""
+    """x with its component along `direction` multiplied by `coef`; the orthogonal part stays."""
 
     direction: Array
     coef: float = 0.0
@@ -79,7 +79,7 @@ class ProjectionCap(EditBase, frozen=True):
 
 
 class PatchFrom(EditBase, frozen=True):
-    """The value that another session's stopped pass has there.
+    """The value there in another session's stopped pass.
 
     `site` defaults to the edited one; `positions` (absolute, in the source) to the edited positions.
     """
@@ -104,7 +104,7 @@ def require_coefficient(edit: EditBase, what: str) -> None:
 
 
 def with_coefficient(edit: Edit, coef: float) -> Edit:
-    """Return the edit with this factor or coefficient; it has one."""
+    """Return an edit, which has a factor or coefficient, with this one."""
     return msgspec.structs.replace(edit, **{COEFFICIENTS[type(edit)]: coef})
 
 
@@ -117,9 +117,10 @@ PassesMeant = Literal["prompt", "new"]
 
 
 class RuleDescription(Frozen, frozen=True):
-    """A steering rule and its counts: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
-    is the rule in words; no pass meets one that is not `enabled`. `onward`, `on`, `when` as in `Steer`; `note` as in a
-    breakpoint. `passes_refused` passes could not have it, the first of this run for the reason `trouble`."""
+    """A steering rule and its counts: passes reached, changed, |change| / |value| of the last passes, oldest first.
+    `what` is the rule in words; one that is not `enabled` applies to no pass. `onward`, `on`, `when` as in `Steer`;
+    `note` as in a breakpoint. `passes_refused` passes could not apply it, the first of this run for the reason
+    `trouble`."""
 
     number: int
     site: str
@@ -164,8 +165,8 @@ def _not_one(numbers: tuple[int, ...], wanted: int | None) -> str:
 
 
 def dosed(rules: Iterable[RuleHere], number: int | None) -> RuleHere:
-    """Return the rule that a dose-response gives its coefficients: that of a number, or the only one. Raises UsageError
-    where that is none, or has no coefficient."""
+    """Return the rule that takes a dose-response's coefficients: the rule of a number, or the only one. Raises
+    UsageError where there is none, or it has no coefficient."""
     rules = tuple(rules)
     there = [rule for rule in rules if number in (None, rule.number)]
     if len(there) != 1:

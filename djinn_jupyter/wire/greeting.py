@@ -1,4 +1,4 @@
-"""The meeting of a client and an engine, the signs that both are there, and the parting."""
+"""Messages that connect a client to an engine, keep the connection alive, and end it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Methods = Annotated[
 
 
 class Welcome(ReplyBase):
-    """`engine` is this process's own name, drawn when it began, and `events` the number of its latest event. `anew` is
-    why an earlier engine of the client ended, where a signal ended it. `methods` are those of the engine, `left_out` a
-    sentence for each that it has and cannot use."""
+    """`engine` is this process's own random name, drawn at its start, and `events` the number of its latest event.
+    `anew` is the reason why a signal ended an earlier engine of the client. `methods` are the engine's methods,
+    `left_out` a sentence for each method that it has and cannot use."""
 
     version: str
     model: ModelDescription
@@ -38,13 +38,12 @@ class Welcome(ReplyBase):
 
 class Hello(RequestBase[Welcome], small=True, forbid_unknown_fields=False):
     """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it.
-    `notebook` is the path of the notebook that it runs, None for a process without one.
-    An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle.
-    `protocol` is the digest of the core's messages, `methods` are those of the client. Unknown fields are read over, so
-    that a client of another version is told so.
-    A client that outlives a lost line says Hello again with the same `token`, which no other can guess, with the
-    number of the last event that it has `heard` and the name of the `engine` that it was at; then it sends again what
-    was not answered, also to the next engine of the model."""
+    `notebook` is the path of the notebook that it runs, None for a process without one. An `observer` only watches,
+    like a Jupyter server: an engine without other clients and sessions counts as idle. `protocol` is the digest of the
+    core's messages, `methods` are the client's. Unknown fields are ignored, so that a client of another version gets a
+    proper refusal. After a lost connection a client sends Hello again with the same secret `token`, the number of the
+    last event that it has `heard`, and the name of its former `engine`; then it sends all unanswered requests again,
+    also to the next engine of the model."""
 
     version: Name
     holder: OwnName
@@ -69,13 +68,13 @@ class Pong(ReplyBase): ...
 
 
 class Ping(RequestBase[Pong], unasked="line", browser="asks", small=True):
-    """Ask for a sign of life. The client has the replies to all requests up to number `answered`."""
+    """A liveness check. The client has the replies to all requests up to number `answered`."""
 
     answered: int = 0
 
 
 class ShuttingDown(ReplyBase):
-    """`sessions_kept` are in the journal and come back with the next engine of this model."""
+    """`sessions_kept` are in the journal and return with the next engine of this model."""
 
     sessions_lost: tuple[str, ...]
     sessions_kept: tuple[str, ...] = ()
@@ -83,38 +82,38 @@ class ShuttingDown(ReplyBase):
 
 class Shutdown(RequestBase[ShuttingDown], browser="asks", resent="refused", of_the_engine=True):
     """Refused while other holders have sessions, or with `forget` while sessions belong to other notebooks, unless
-    `force`. The sessions come back with the next engine of this
-    model, where a journal is kept, unless `forget`."""
+    `force`. With a journal the sessions return with the next engine of this model, unless `forget`."""
 
     force: bool = False
     forget: bool = False
 
 
 class Listening(ReplyBase):
-    """From here on the client hears the events, or no longer. `events` is the number of the latest one."""
+    """From here on the client receives the events, or no longer. `events` is the number of the latest one."""
 
     events: int = 0
 
 
 class Unlisten(RequestBase[Listening], shared="read", unasked="view", small=True):
-    """Send no more events of what a Listen has named."""
+    """End the sending of events that a Listen started."""
 
     session: SessionName | None = None
 
 
 class Listen(RequestBase[Listening], shared="read", unasked="view"):
-    """Send this client the events of a session, None for those of all sessions. Asked twice it is as asked once."""
+    """Send this client the events of a session, or with None of all sessions. A second identical request changes
+    nothing."""
 
     session: SessionName | None = None
 
 
 class EventsMissed(EventBase):
-    """Events for this client were dropped, of any session (`session` is empty): it did not read them for too
-    long, or its line was lost for too long."""
+    """Events for this client were dropped, of any session (`session` is empty): it did not read them for too long, or
+    its connection was lost for too long."""
 
 
 class Checked(ReplyBase):
-    """The work would begin. `alike` is what all shards of a collection have to say of their values alike, by its names;
-    empty for a sweep."""
+    """The work would begin. `alike` has the values on which all shards of a collection must agree, by name; empty for a
+    sweep."""
 
     alike: tuple[tuple[str, str], ...] = ()

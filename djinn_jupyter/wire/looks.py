@@ -1,5 +1,5 @@
-"""The circumstances of a measurement: what its numbers follow from, besides its request and its lines, and the passes
-that a line was fed in."""
+"""The circumstances of a measurement: what its numbers follow from besides its request and its sequences, and the
+passes in which a sequence was fed. Readings at a stop, and watches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from djinn_jupyter.wire.running import ApplyEdit, Steer
 
 
 class FedTokens(Frozen, frozen=True):
-    """Positions [start, end) of a line, which were fed `each` at a time under these steering `rules`."""
+    """Positions [start, end) of a sequence, fed `each` at a time under these steering `rules`."""
 
     start: Annotated[int, Meta(ge=0)]
     end: int
@@ -27,9 +27,8 @@ class FedTokens(Frozen, frozen=True):
 
 
 class Circumstances(Frozen, frozen=True):
-    """The steering `rules` that held, as they are asked for, the `attention`, None for the engine's own, the
-    `adapter`, the added `modules` that the sites of rules and request are of, and the model and machine that computed
-    it."""
+    """The steering `rules` in force, as requested; the `attention`, None for the engine's own; the `adapter`; the added
+    `modules` of the sites in rules and request; and the model and machine of the computation."""
 
     rules: tuple[Steer, ...]
     attention: AttentionName | None
@@ -38,14 +37,14 @@ class Circumstances(Frozen, frozen=True):
     modules: tuple[ModuleIdentity, ...] = ()
 
 
-# Looks at a stop, the value of a site, the logit lens and the effect of its edits, and the recipe of each: what makes
-# the stop again.
+# Readings at a stop (the value of a site, the logit lens, the effect of its edits), and the recipe of each, which
+# reproduces the stop.
 
 
 class LookRecipe(Frozen, frozen=True):
-    """All that makes a look again: the `line`, of which the first positions were fed in these `passes` and the others
-    in a pass without rules, stopped at `site`, with these `edits` of the value there, and the request, its tokens by
-    their numbers."""
+    """Everything needed to repeat a reading at a stop: the `line` (token sequence), whose first positions were fed in
+    these `passes` and the others in a pass without rules, stopped at `site`, with these `edits` of the value there, and
+    the request, its tokens by their numbers."""
 
     line: tuple[int, ...]
     site: str
@@ -56,7 +55,7 @@ class LookRecipe(Frozen, frozen=True):
 
 
 class Inspected(ReplyBase):
-    """`made` is what makes the stop again; None where nothing does, for the reason `unmade`."""
+    """`made` is everything needed to reproduce the stop; None where that is impossible, for the reason `unmade`."""
 
     snapshot: Snapshot
     made: LookRecipe | None = None
@@ -64,8 +63,8 @@ class Inspected(ReplyBase):
 
 
 class Effect(ReplyBase):
-    """Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it. `made`
-    and `unmade` are as in Inspected."""
+    """The effect at the stop at `site`. Rules in force and overrides before the stop apply on both sides. `made` and
+    `unmade` are as in Inspected."""
 
     stop: StopIdentity
     effect: EffectReading
@@ -77,7 +76,7 @@ class Effect(ReplyBase):
 
 
 class LensRead(ReplyBase):
-    """`notes` are sentences on tokens that may have been meant otherwise; `made` and `unmade` are as in Inspected."""
+    """`notes` are sentences on tokens whose meaning may be ambiguous; `made` and `unmade` are as in Inspected."""
 
     stop: StopIdentity
     site: str
@@ -131,14 +130,14 @@ class Evaluate(SessionRequest[Evaluated], shared="read", browser="asks", changes
 
 
 class Direction(Frozen, frozen=True):
-    """A `vector` as wide as the watched site; a session's watches of one site tell their directions apart by `name`."""
+    """A `vector` as wide as the watched site; a session's watches of one site name their directions by `name`."""
 
     name: Name
     vector: Array
 
 
 class Unwatch(SessionRequest[Cleared], shared="write", browser="asks", while_running=True):
-    """`site` None ends all watches; `direction` is the name of one."""
+    """`site` None ends all watches; `direction` is the name of a direction."""
 
     site: Spelling | None = None
     direction: Name | None = None
@@ -150,7 +149,7 @@ class Watching(ReplyBase):
 
 class Watch(SessionRequest[Watching], shared="write", browser="asks", while_running=True):
     """Record a site over all runs from now on: its value, or the component of its value along a `direction`. `fresh`
-    forgets what was recorded so far."""
+    discards earlier recordings."""
 
     site: Spelling
     byte_cap: Annotated[int, Meta(ge=1)] = 256 * 2**20
@@ -159,7 +158,7 @@ class Watch(SessionRequest[Watching], shared="write", browser="asks", while_runn
 
 
 class WatchedLine(Frozen, frozen=True):
-    """The line of a run, as far as it was fed when it was read or left, and the passes that it was fed in."""
+    """The token sequence of a run, as far as it was fed when the watch was read or the run was left, and its passes."""
 
     run: int
     tokens: tuple[int, ...]
@@ -167,7 +166,7 @@ class WatchedLine(Frozen, frozen=True):
 
 
 class WatchRecipe(Frozen, frozen=True):
-    """All that makes the recorded passes of a watch again: the lines of their runs, and the `direction`."""
+    """Everything needed to record the passes of a watch again: the sequences of its runs, and the `direction`."""
 
     lines: tuple[WatchedLine, ...]
     direction: Direction | None
@@ -175,9 +174,9 @@ class WatchRecipe(Frozen, frozen=True):
 
 
 class WatchRead(ReplyBase):
-    """All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
-    belongs to: the session's first prompt is run 1. `made` is what makes them again; None where nothing does, for the
-    reason `unmade`."""
+    """All recorded passes of a site, one value a pass, each with its absolute positions and its run: the session's
+    first prompt is run 1. `made` is everything needed to reproduce them; None where that is impossible, for the reason
+    `unmade`."""
 
     watch: WatchDescription
     axes: str
@@ -189,12 +188,12 @@ class WatchRead(ReplyBase):
 
 
 def spell_watch(site: str, direction: str | None) -> str:
-    """Spell what is recorded: `resid_post.4`, or `resid_post.4 along gender`."""
+    """Spell a watch: `resid_post.4`, or `resid_post.4 along gender`."""
     return site if direction is None else f"{site} along {direction}"
 
 
 class ReadWatch(SessionRequest[WatchRead], shared="read", browser="asks", resent="anew", while_running=True):
-    """`direction` is the name of one; None reads the watch of the value."""
+    """`direction` is the name of a direction; None reads the watch of the value."""
 
     site: Spelling
     direction: Name | None = None

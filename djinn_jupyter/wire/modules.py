@@ -1,5 +1,4 @@
-"""The form of a module that is added to a model, its tensors, and its description. A form is data alone; nothing in it
-is code."""
+"""The form of an added module, its tensors, and its description. A form is data only, never code."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ FolderPath = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 class ModuleForm(Frozen, frozen=True):
     """The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
-    with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features
-    by the length of their decoder rows. One that is `centered` reads x without its mean over the features, with
-    `norm_folded` what a norm made before its weight and bias, with `value_biases_folded` values of attention, or means
-    of them, without their biases. A transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one layer
-    of it: W_dec [F, layers, D] writes to the MLPs from its own layer on, b_dec and with `skip` x @ W_skip, not
-    transposed, to that of its own. With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a
-    `tuned_lens` adds that to x. `k` is of `topk`. `trained_at` is the place that its files name, `written_at` that to
-    which a transcoder writes by them."""
+    with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features by
+    the length of their decoder rows. A `centered` module reads x minus its mean over the features; with `norm_folded` a
+    norm's output before its weight and bias; with `value_biases_folded` values of attention, or means of them, without
+    their biases. A transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one layer of it: W_dec [F,
+    layers, D] writes to the MLPs from its own layer on; b_dec and with `skip` x @ W_skip, not transposed, write to its
+    own layer's MLP. With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to
+    x. `k` belongs to `topk`. `trained_at` is the place that its files name, `written_at` the place to which a
+    transcoder writes according to them."""
 
     kind: ModuleKind
     dtype: ModuleDtype
@@ -58,8 +57,8 @@ class NamedTensor(Frozen, frozen=True):
 
 
 class ModuleIdentity(Frozen, frozen=True):
-    """An added module but for its tensors, which are those of the files in `folder`, of that `digest`. `at` is the
-    point that it reads; `inputs` and `features` are the widths before and after it."""
+    """An added module without its tensors, which come from the files in `folder`, with that `digest`. `at` is the point
+    that it reads; `inputs` and `features` are the widths before and after it."""
 
     name: ModuleName
     at: Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -73,11 +72,10 @@ class ModuleIdentity(Frozen, frozen=True):
 
 
 class AddedModuleDescription(Frozen, frozen=True):
-    """An added module: `site` is where it is read (`sae.4`), `at` the point that it reads. `inputs` and `features` are
-    the widths before and after it. An edit of its values is put into the point that it `writes`, of a cross-layer
-    transcoder also into those of later layers; `why_not_edited` is None where they can be edited. `missing`: why it
-    cannot be computed now. `note`: in what its files do not agree with `at`, and where it is added with the engine's
-    model."""
+    """An added module: `site` is its own site (`sae.4`), `at` the point that it reads. `inputs` and `features` are the
+    widths before and after it. An edit of its values changes the point that it `writes`, for a cross-layer transcoder
+    also the points of later layers; `why_not_edited` is None where they can be edited. `missing`: why it cannot be
+    computed now. `note`: how its files disagree with `at`, or with the engine's model."""
 
     name: str
     site: str
@@ -96,16 +94,16 @@ class AddedModuleDescription(Frozen, frozen=True):
     note: str | None = None
 
 
-# Low-rank adapters of a model's linear modules (LoRA): the requests about them, their replies and their description.
-# Tensors and factors alone; nothing in them is code.
+# Low-rank adapters of a model's linear modules (LoRA): their requests, replies and description. Tensors and factors
+# only, never code.
 
-MOST_ADAPTED: Final = 2000  # a message has 4,096 frames, and each has two
+MOST_ADAPTED: Final = 2000  # a message has 4,096 frames, and each module has two
 AdapterName = ModuleName
 
 
 class AdaptedModule(Frozen, frozen=True):
-    """A linear module that an adapter changes: x has `factor` times up @ down @ x added to what the module makes of it.
-    `down` is [rank, inputs], `up` [outputs, rank]."""
+    """A linear module that an adapter changes: `factor` times up @ down @ x is added to its output. `down` is [rank,
+    inputs], `up` [outputs, rank]."""
 
     path: Annotated[str, Meta(min_length=1, max_length=1024)]
     factor: float
@@ -114,7 +112,7 @@ class AdaptedModule(Frozen, frozen=True):
 
 
 class AdapterIdentity(Frozen, frozen=True):
-    """An adapter but for its tensors, which are those of the files in `folder`, of that `digest`."""
+    """An adapter without its tensors, which come from the files in `folder`, with that `digest`."""
 
     name: AdapterName
     folder: FolderPath
@@ -123,8 +121,7 @@ class AdapterIdentity(Frozen, frozen=True):
 
 class AdapterDescription(Frozen, frozen=True):
     """An adapter: the number of `modules` that it changes, and the last words of their paths (`targets`). `sessions`
-    compute with it. `missing`: why it cannot be computed with now. `note`: what its files say besides, told where it
-    is added."""
+    use it. `missing`: why it cannot be used now. `note`: other statements of its files, shown when it is added."""
 
     name: str
     folder: str
@@ -138,26 +135,26 @@ class AdapterDescription(Frozen, frozen=True):
 
 
 class RemoveAdapter(RequestBase[Cleared], browser="asks"):
-    """Remove an adapter that no session computes with."""
+    """Remove an adapter that no session uses."""
 
     name: AdapterName
 
 
 class SetAdapter(SessionRequest[Described], browser="asks"):
-    """Have a session that holds no line compute with an adapter, None for the model alone."""
+    """Set the adapter of a session without tokens, None for the model alone."""
 
     adapter: AdapterName | None
 
 
 class AdapterAdded(ReplyBase):
-    """`existed`: it was there already, of the same files."""
+    """`existed`: it was there already, with the same files."""
 
     adapter: AdapterDescription
     existed: bool = False
 
 
 class AddAdapter(SessionRequest[AdapterAdded], changes=False, whole_layers=True):
-    """Add an adapter, read from the files in `folder`, a path of the client's, whose digest is `digest`. The session is
+    """Add an adapter from the files in `folder`, a path of the client's, whose digest is `digest`. The session is
     empty: only its memory is used."""
 
     name: AdapterName
@@ -167,7 +164,7 @@ class AddAdapter(SessionRequest[AdapterAdded], changes=False, whole_layers=True)
 
 
 class Adapters(ReplyBase):
-    """The adapters that the asker has added, by name."""
+    """The adapters that the caller has added, by name."""
 
     adapters: tuple[AdapterDescription, ...]
 
@@ -176,14 +173,14 @@ class ListAdapters(RequestBase[Adapters], browser="asks", resent="anew"): ...
 
 
 class RemoveModule(RequestBase[Cleared], browser="asks"):
-    """Remove the module of that name: at `layer`, or at all."""
+    """Remove the module of that name: at `layer`, or everywhere."""
 
     name: ModuleName
     layer: Annotated[int, Meta(ge=0, le=2**31)] | None = None
 
 
 class ModuleAdded(ReplyBase):
-    """`existed`: it was there already, of the same files."""
+    """`existed`: it was there already, with the same files."""
 
     module: AddedModuleDescription
     existed: bool = False
@@ -191,8 +188,8 @@ class ModuleAdded(ReplyBase):
 
 class AddModule(SessionRequest[ModuleAdded], changes=False):
     """Add a module named `name` that reads the point `at`, such as `resid_post.4`; its site is then `name.4`. The
-    tensors are those of the files in `folder`, a path of the client's, whose digest is `digest`. An edit of its values
-    keeps what it cannot reconstruct where `error_term` is true. The session is empty: only its memory is used."""
+    tensors come from the files in `folder`, a path of the client's, whose digest is `digest`. With `error_term` an edit
+    of its values keeps the reconstruction error. The session is empty: only its memory is used."""
 
     name: ModuleName
     at: Spelling
@@ -204,7 +201,7 @@ class AddModule(SessionRequest[ModuleAdded], changes=False):
 
 
 class AddedModules(ReplyBase):
-    """The modules that the asker has added, in order of their sites."""
+    """The modules that the caller has added, in order of their sites."""
 
     modules: tuple[AddedModuleDescription, ...]
 

@@ -16,15 +16,15 @@ from djinn_jupyter.wire.edits import RuleDescription as RuleDescription
 
 
 class Holding(Frozen, frozen=True):
-    """Bytes on the device of one kind of holder: `pages`, `working copies`, `stops and states`."""
+    """Bytes on the device by one use: `pages`, `working copies`, `stops and states`."""
 
     kind: str
     bytes_held: int
 
 
 class BudgetStatistics(Frozen, frozen=True):
-    """The memory that all sessions together may have on the device, and have. `bytes_overdrawn`: what is above the
-    limit, while older stops and sessions leave for it; 0 unless something was made whose room was not foreseen."""
+    """The device memory of all sessions together: limit and use. `bytes_overdrawn` is the excess over the limit while
+    older stops and sessions leave; 0 unless something unforeseen was created."""
 
     bytes_limit: int
     bytes_taken: int
@@ -33,28 +33,29 @@ class BudgetStatistics(Frozen, frozen=True):
 
 
 class ProcessMemory(Frozen, frozen=True):
-    """The main memory of the engine's process, as the system reports it, beside the accounting. Unmeasured is None."""
+    """The main memory of the engine's process, as the system reports it, beside the engine's own accounting. Unmeasured
+    is None."""
 
     anonymous_bytes: int | None  # its own
-    mapped_bytes: int | None  # parts of files, which the system takes back when it needs them
-    accounted_bytes: int  # of its own, counted: weights that are no part of a file, sessions on the CPU, the tiers
+    mapped_bytes: int | None  # parts of files, which the system can evict
+    accounted_bytes: int  # its own, counted: weights outside files, sessions on the CPU, the tiers
     runtime_bytes: int | None  # Python and its libraries, before a model was loaded
     beyond_bytes: int | None  # the rest of its own, not counted by any part
     device_beyond_bytes: int | None  # what the allocator has of a GPU beyond weights and sessions
 
 
 class PersonMemory(Frozen, frozen=True):
-    """The memory that the sessions of one person hold, None for the engine's own user. A page or tensor that several
-    sessions share counts once, for the person of the oldest of them. Working copies and free pages are no one's."""
+    """The memory of one person's sessions, None for the engine's own user. A page or tensor that several sessions share
+    counts once, for the person of the oldest of them. Working copies and free pages belong to no one."""
 
     person: str | None
     device_bytes: int
-    host_bytes: int  # copies of what is on the device too
+    host_bytes: int  # including copies of data on the device
     disk_bytes: int
 
 
 class OwnerBudget(Frozen, frozen=True):
-    """The most that one owner of sessions may have; None is no limit. `running` is in seconds of the last day."""
+    """The limits of one owner of sessions; None is no limit. `running` is in seconds of the last day."""
 
     device: int | None = None
     host: int | None = None
@@ -64,7 +65,8 @@ class OwnerBudget(Frozen, frozen=True):
 
 
 class GivenLimits(Frozen, frozen=True):
-    """The limits that an engine was started with, in bytes, positions and seconds. None was left to the engine."""
+    """The limits that an engine was started with, in bytes, positions and seconds. The engine chose those that are
+    None."""
 
     device_memory: int | None
     card_memory: int | None
@@ -86,7 +88,7 @@ class SlabStatistics(Frozen, frozen=True):
 
 
 class TierStatistics(Frozen, frozen=True):
-    """The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went
+    """The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it and `bytes_in` went
     back."""
 
     tier: Tier
@@ -116,7 +118,7 @@ Activity = Literal["busy", "idle", "focused", "blurred", "expected", "in_use", "
 
 class Sampling(Noun, frozen=True):
     """The choice of the next token. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0,
-    `top_p` 1 and `min_p` 0 keep all tokens. Raises UsageError where one of them says nothing that could be meant."""
+    `top_p` 1 and `min_p` 0 keep all tokens. Raises UsageError for a meaningless value."""
 
     temperature: float = 0.0
     top_k: int | None = None
@@ -134,8 +136,8 @@ class PointDescription(Noun, frozen=True):
     """A point of this model: on which layers it exists, the shape of its value and whether it can be changed.
 
     `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing. `module` is
-    the module whose input or output it is, or within whose call it is met: its path below the layer, or in the model
-    for points outside the layers; None for the layers' own borders and where it is not the same in all layers.
+    the path of the module with this input or output, or in whose call the point lies: below the layer, or in the model
+    for points outside the layers. It is None for the layers' own borders, and where layers differ.
     """
 
     point: str
@@ -176,8 +178,8 @@ class CacheGroup(Noun, frozen=True):
 
 
 class ModelDescription(Noun, frozen=True):
-    """The model that an engine serves, with all that was found in it. `notes`: sentences on what of the checkpoint is
-    not served."""
+    """The model that an engine serves, with everything discovered in it. `notes`: sentences on parts of the checkpoint
+    that are not served."""
 
     name: str
     revision: str | None
@@ -204,7 +206,7 @@ class ModelDescription(Noun, frozen=True):
 
 
 class BreakpointDescription(Noun, frozen=True):
-    """`note`: a sentence on what its condition may have been meant to say."""
+    """`note`: a sentence on another possible meaning of its condition."""
 
     number: int
     site: str
@@ -216,8 +218,8 @@ class BreakpointDescription(Noun, frozen=True):
 
 
 class WatchDescription(Noun, frozen=True):
-    """A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it.
-    `direction` is the name of the one whose component is recorded, None for the value itself."""
+    """A recorded site: its passes and bytes, the cap, and whether passes were omitted because of it. `direction` is the
+    name of the direction whose component is recorded, None for the value itself."""
 
     site: str
     passes: int
@@ -229,7 +231,7 @@ class WatchDescription(Noun, frozen=True):
 
 class StopDescription(Noun, frozen=True):
     """One stop of a session's history. `index` counts from the oldest kept stop. `number` never repeats in a session,
-    and a fork has those of the stops that it shares; None where it was kept by a version without such numbers."""
+    and a fork has the same numbers for shared stops; None in a file of a version without such numbers."""
 
     index: int
     site: str
@@ -241,9 +243,8 @@ class StopDescription(Noun, frozen=True):
 
 
 class Origin(Noun, frozen=True):
-    """The beginning of a fork: `session` stood then at its stop of the number `stop` (the last one behind it, where it
-    was not stopped; None where there was none) and had so many tokens. It may have gone elsewhere since, or be
-    closed."""
+    """The beginning of a fork: `session` was then at its stop with the number `stop` (where it was not stopped, the
+    last one before; None where there was none) and had so many tokens. It may have moved or closed since."""
 
     session: OwnName
     stop: int | None
@@ -251,7 +252,7 @@ class Origin(Noun, frozen=True):
 
 
 class CheckpointDescription(Noun, frozen=True):
-    """A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for a session that stood idle."""
+    """A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for an idle session."""
 
     name: OwnName
     session: OwnName
@@ -266,10 +267,9 @@ class CheckpointDescription(Noun, frozen=True):
 
 
 class StopIdentity(Noun, frozen=True):
-    """The identity of a stop, given each time a session comes to stand: by a halt, a step, a way back, the end of a
-    run, as a fork, out of a checkpoint. `number` never repeats in a session and grows; so does `edition`, which is the
-    number until the stopped value is edited or reverted. Two readings with one identity were read from the same
-    values."""
+    """The identity of a stop, assigned at each arrival: by a halt, a step, a way back, the end of a run, a fork, a
+    checkpoint. `number` never repeats in a session and grows; so does `edition`, which equals the number until the
+    stopped value is edited or reverted. Two readings with one identity have the same values."""
 
     session: OwnName
     number: int
@@ -280,15 +280,14 @@ class SessionDescription(Noun, frozen=True):
     """A session as others see it. `holder` is the kernel or process that has it open, None when detached. `notebook` is
     the notebook that it belongs to: its holder's, or the one that it was recovered for, until that opens it.
 
-    `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
-    while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
-    `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
-    user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
-    runs: a view of another stop or edition is read again. `kept` is false while the journal does not have its latest
-    state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open, the one that it
-    works with, where it has said so. `attention` is how it computes attention, None where that is as the model was
-    loaded; `adapter` the adapter that it computes with. `progress` is that of work in it which does not move it, such
-    as a sweep. `shares` are those persons besides its owner who may use it."""
+    `residency` is the place of its pages: `resident` on the device, `host` or `disk` when they have left it, between
+    them while they move. `host_bytes` and `disk_bytes` are stored there, including copies of resident data;
+    `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that ran tokens again, until the user
+    accepts. `last_transfer` explains a slow last resume. `stop` is its present stop, None while it runs: a view of
+    another stop or edition is read again. `kept` is false while the journal lacks its latest state, which is lost if
+    the engine dies. `in_use`: its holder works with this one among its open sessions, as it last reported. `attention`
+    is its attention, None for the model's as loaded; `adapter` its adapter. `progress` is the progress of work that
+    does not move it, such as a sweep. `shares` are the persons besides its owner who may use it."""
 
     name: OwnName
     owner: str
@@ -322,7 +321,7 @@ class SessionDescription(Noun, frozen=True):
 
     @property
     def doing(self) -> str:
-        """Its present activity, as lists of sessions spell it: its state, or its work with its progress."""
+        """Its present activity, as in lists of sessions: its state, or its work with the progress."""
         return self.state if self.progress is None else str(self.progress)
 
 
@@ -336,8 +335,8 @@ class TopToken(Noun, frozen=True):
 
 
 class RingSlot(Noun, frozen=True):
-    """One slot of the ring on the device: the layer whose weights it holds or awaits, None before the first; the
-    generation counts its fillings since the slots were taken. `computing`: a pass is in that layer."""
+    """One slot of the ring on the device: the layer whose weights it holds or awaits, None before the first. The
+    generation counts its fillings since the slots were allocated. `computing`: a pass is in that layer."""
 
     layer: int | None
     generation: int
@@ -346,11 +345,11 @@ class RingSlot(Noun, frozen=True):
 
 
 class WeightsStatistics(Noun, frozen=True):
-    """The place of the weights. `asleep`: all have left the device. Streamed ones go through a ring of slots;
-    `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`.
-    `bytes_held_on_host`: of the streamed weights, those that are in host memory and not mapped from a file;
-    `used_fraction`: of the moved bytes, where layers are mixtures of experts; `link_bytes_per_second` as it was
-    measured before loading; with `bytes_enough` allowed nothing would stream. Unmeasured is None."""
+    """The place of the weights. `asleep`: all have left the device. Streamed weights go through a ring of slots;
+    `bytes_moved` counts the copied bytes since the start, `waited_seconds` the time of `pass_seconds` that passes
+    waited for them. `bytes_held_on_host`: streamed weights in host memory, not mapped from a file. `used_fraction`: the
+    used part of the moved bytes, for mixtures of experts. `link_bytes_per_second` was measured before loading. With
+    `bytes_enough` allowed nothing would stream. Unmeasured is None."""
 
     residency: Literal["resident", "asleep", "streamed"]
     bytes_total: int
@@ -372,8 +371,8 @@ class WeightsStatistics(Noun, frozen=True):
 
 class LayerCopy(Noun, frozen=True):
     """One copy of a streamed layer to a slot of the ring. `begun` in seconds since the epoch; `seconds` by device
-    events on a GPU; `stalled_seconds`: what computing waited for it, None while no pass has come to the layer;
-    `overlapped_seconds`: of `seconds`, those in which a pass computed."""
+    events on a GPU; `stalled_seconds`: the wait of computing for it, None before a pass has reached the layer;
+    `overlapped_seconds`: the part of `seconds` in which a pass computed."""
 
     number: int
     layer: int
@@ -385,9 +384,9 @@ class LayerCopy(Noun, frozen=True):
 
 
 class PrefetchStatistics(Noun, frozen=True):
-    """Sessions that were brought back before they were asked for: `hits` were there when asked for, `late` still on
-    their way, `wasted` left again unused or were not used within a minute. `trust_in_focus`: the part of notebooks that
-    came into focus whose session is expected to be used."""
+    """Sessions that were restored before a request needed them: `hits` were there in time, `late` ones still on their
+    way, `wasted` ones left unused again or were not used within a minute. `trust_in_focus`: the share of focused
+    notebooks whose session is expected to be used."""
 
     begun: int
     hits: int
@@ -397,12 +396,11 @@ class PrefetchStatistics(Noun, frozen=True):
 
 
 class EngineStatistics(Noun, frozen=True):
-    """The engine's counts and accounting at one moment. Byte counts are of the device unless named otherwise;
-    unmeasured is None.
-    `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
-    written to the journal, `log_trouble` while lines cannot be written to the log. Of the sessions of earlier
-    engines `recovered_exact` came back with their keys, values and states, `recovered_recomputed` to have them made
-    again. `faults`: errors that no request met; the last in words."""
+    """The engine's counts and accounting at one moment. Bytes are on the device unless named otherwise; unmeasured is
+    None. `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot
+    be written to the journal, `log_trouble` while lines cannot be written to the log. Among the sessions of earlier
+    engines `recovered_exact` returned with their keys, values and states, `recovered_recomputed` without them, to be
+    recomputed. `faults`: errors outside any request; the last in words."""
 
     pid: int
     uptime_seconds: float
@@ -428,12 +426,12 @@ class EngineStatistics(Noun, frozen=True):
     last_fault: str | None = None
     recovered_exact: int = 0
     recovered_recomputed: int = 0
-    layers_replayed: int = 0  # of those run, by CUDA graphs
-    graphs_postponed: int = 0  # layers whose CUDA graphs found no memory yet; recorded later, plain until then
+    layers_replayed: int = 0  # run by CUDA graphs
+    graphs_postponed: int = 0  # layers whose CUDA graphs found no memory yet; recorded later, eager until then
     whole_heads: int = 0  # sweeps that read few logits and computed all: a few alone have other bits here
     budget: BudgetStatistics | None = None
     process: ProcessMemory | None = None
-    people: tuple[PersonMemory, ...] = ()  # none where all sessions are the engine's own user's
+    people: tuple[PersonMemory, ...] = ()  # empty where all sessions belong to the engine's own user
     limits: GivenLimits | None = None
 
 
@@ -441,8 +439,8 @@ class Snapshot(Noun, frozen=True):
     """A copy of a site's value to look at; cannot be resumed.
 
     `value` has the site's own axes with positions first: [T, features], [T, heads, features] or [T, heads, keys].
-    `positions` are absolute. `exactness` says how it was had; `recomputed` is the stopped value of a
-    session that was run again after its engine had died. `stop` is what it was read from.
+    `positions` are absolute. `exactness` is `recomputed` for the stopped value of a session that was run again after
+    its engine had died. `stop` is its source.
     """
 
     site: str
@@ -455,7 +453,7 @@ class Snapshot(Noun, frozen=True):
 
 
 class LensRow(Noun, frozen=True):
-    """The model's own epilogue at one position; `chosen` were asked for. Both are empty of features that are off."""
+    """The model's own epilogue at one position; `chosen` were requested. Both are empty for features that are off."""
 
     position: int
     token: int

@@ -1,4 +1,4 @@
-"""Quotas: the most that a person may have at an engine, how they are spelled, and the files that have a person's own.
+"""Quotas: a person's limits at an engine, their spelling, and the files with a person's own.
 
 quotas/NAME      beside the folder of admitted keys: of a person, what differs from the common quota
 """
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 KINDS: Final = ("device", "host", "disk", "sessions", "running")
 EXAMPLE: Final = "device=8GiB,sessions=20,running=2h"
 _COUNT: Final = re.compile(r"\d{1,9}")
-Told = Mapping[str, int | None]  # the fields of a quota that are told; None: no limit
+Told = Mapping[str, int | None]  # the fields of a quota that are given; None: no limit
 
 
 class Quota(OwnerBudget, frozen=True):
-    """The most that a person may have; None is no limit. `running` is in seconds of the last day."""
+    """A person's limits; None is no limit. `running` is in seconds of the last day."""
 
     def but(self, told: Told) -> Quota:
-        """Return this quota with what is told of another."""
+        """Return this quota with the given limits of another."""
         return msgspec.structs.replace(self, **told)
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ NO_QUOTA: Final = Quota()
 
 
 def read_quota(text: str) -> dict[str, int | None]:
-    """Return what a text such as `device=8GiB,sessions=20` tells. UsageError where it is no quota."""
+    """Return the limits in a text such as `device=8GiB,sessions=20`. UsageError for an invalid text."""
     told: dict[str, int | None] = {}
     for part in filter(None, re.split(r"[,\s]+", text)):
         kind, _, most = part.partition("=")
@@ -71,7 +71,7 @@ def _most(kind: str, text: str) -> int:
 
 
 def spelled(kind: str, most: int) -> str:
-    """Spell the most of something as a quota has it."""
+    """Spell a limit as in a quota."""
     match kind:
         case "sessions":
             return str(most)
@@ -81,12 +81,12 @@ def spelled(kind: str, most: int) -> str:
 
 
 def spell_told(told: Told) -> str:
-    """Spell what is told as one gives it."""
+    """Spell given limits in the form of an option."""
     return ",".join(f"{kind}={'none' if most is None else spelled(kind, most)}" for kind, most in told.items())
 
 
 def _exact(told: Told) -> str:
-    """Spell what is told to the byte and the second."""
+    """Spell given limits to the byte and the second."""
     return ",".join(f"{kind}={_number(kind, most)}" for kind, most in told.items())
 
 
@@ -95,21 +95,21 @@ def _number(kind: str, most: int | None) -> str:
 
 
 class QuotaFolder:
-    """The quotas of single persons, as far as they differ from the common one."""
+    """The quotas of single persons, where they differ from the common one."""
 
     def __init__(self, keys: KeyFolder) -> None:
         self.path = keys.folder("quotas")
 
     def tell(self, person: str, told: Told) -> None:
-        """Tell a person's own quota anew."""
+        """Replace a person's own quota."""
         write_key_file(self.path / person, _exact(told).encode(), anew=True)
 
     def forget(self, person: str) -> None:
-        """Give a person the common quota again."""
+        """Reset a person to the common quota."""
         (self.path / person).unlink(missing_ok=True)
 
     def read(self) -> dict[str, Told]:
-        """Return what is told of each person. A file that cannot be read or trusted tells nothing, which is logged."""
+        """Return the limits given to each person. An unreadable or untrusted file gives none, which is logged."""
         found: dict[str, Told] = {}
         for name in sorted(path.name for path in self.path.glob("*") if not path.name.endswith(".part")):
             try:
@@ -122,7 +122,7 @@ class QuotaFolder:
 
 
 class PersonQuotas:
-    """The quota of each person as the folder has it at each look, over the common one."""
+    """The quota of each person, read from the folder at each use, over the common one."""
 
     def __init__(self, folder: QuotaFolder, common: Quota = NO_QUOTA) -> None:
         self._folder, self._common = folder, common
@@ -142,10 +142,10 @@ class PersonQuotas:
 
 
 class PersonDescription(Frozen, frozen=True):
-    """One person at an engine. `running_seconds` are those that the engine has worked for them within the last day;
-    `checkpoint_bytes` are files on disk, beside `memory`. `notebooks` are the clients that are present; `seen_seconds`
-    ago the last message came, None where none came since the engine began. Of others a person is told the memory
-    alone: all else is None."""
+    """One person at an engine. `running_seconds` are the engine's working time for them within the last day;
+    `checkpoint_bytes` are files on disk, beside `memory`. `notebooks` are the present clients; `seen_seconds` is the
+    time since the last message, None where none came since the engine's start. A person sees only the memory of others:
+    all else is None."""
 
     memory: PersonMemory
     sessions: int | None = None
@@ -169,13 +169,13 @@ class People(ReplyBase):
 
 
 class ReadPeople(RequestBase[People], resent="anew"):
-    """Read who is at the engine, and the memory of each."""
+    """Read the persons at the engine, and the memory of each."""
 
 
 # The exchange between a user's server and Djinn's service of its JupyterHub: a token of the hub and a public key for
 # an admission and the addresses of engines. JSON, one POST.
 
-SERVICE: Final = "DJINN_HUB"  # the variable of a user's server that has the address of the service
+SERVICE: Final = "DJINN_HUB"  # the variable of a user's server with the address of the service
 TOKEN: Final = "JUPYTERHUB_API_TOKEN"
 MOST_BYTES: Final = 2**16
 
@@ -185,11 +185,11 @@ Exchanged = TypeVar("Exchanged", bound=msgspec.Struct)
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """The token is in the header `Authorization: token ...`, as in the hub's own interface."""
 
-    public: str  # spelled as `djinn key list` does
+    public: str  # spelled as in `djinn key list`
 
 
 class OfferedEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine to which the key is admitted."""
+    """An engine that admits the key."""
 
     model: str
     address: str  # HOST:PORT
@@ -200,7 +200,7 @@ class Loan(msgspec.Struct, frozen=True, kw_only=True):
 
     person: str
     seconds: float
-    engines_key: str  # the public key by which the engines prove that they are meant
+    engines_key: str  # the public key by which the engines prove their identity
     engines: tuple[OfferedEngine, ...]
 
 

@@ -1,13 +1,13 @@
-"""A large message over a line to another machine: its frames, one behind the other, go in pieces, each as small as the
-line is slow.
+"""A large message to another machine: its concatenated frames go in pieces, whose size follows the speed of the
+connection.
 
     request 7            InPieces(sizes)    in place of the reply, which the engine keeps
     ReadPiece(of=7) ...  PieceRead          any number at once, in any order, as often as needed
-    DropPieces(of=7)     Dropped            all are there, or no one waits for them any more
+    DropPieces(of=7)     Dropped            all have arrived, or no one waits for them any more
 
     PutPiece(of=8) ...   PieceTaken         of a large request, in order, before its own number is used
     request 8: Assemble  its reply          all pieces are there: they are request 8 from here on
-    DropPieces(of=8)     Dropped            in place of that: no one asks for it any more, and nothing was done
+    DropPieces(of=8)     Dropped            in place of that: the request is withdrawn, and nothing was done
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Sizes = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_F
 
 
 class InPieces(ReplyBase):
-    """The reply is there: its frames have these `sizes` in bytes, the envelope first."""
+    """The reply is ready: its frames have these `sizes` in bytes, the envelope first."""
 
     sizes: Sizes
 
 
 class PieceRead(ReplyBase):
-    """The bytes: as they are where `stride` is None, else packed with it (packing.py), which took so many `seconds`."""
+    """The bytes: unchanged where `stride` is None, else packed with it, which took so many `seconds`."""
 
     content: Array
     stride: int | None = None
@@ -57,19 +57,19 @@ class Dropped(ReplyBase): ...
 
 
 class DropPieces(RequestBase[Dropped], unasked="line", resent="anew", small=True):
-    """Let go of the reply to request number `of`, and of the pieces of that request itself."""
+    """Drop the reply to request number `of`, and the pieces of that request itself."""
 
     of: int
 
 
 class PieceTaken(ReplyBase):
-    """The engine has the bytes up to there; to unpack the piece took so many `seconds`."""
+    """The engine has the bytes up to there; unpacking the piece took so many `seconds`."""
 
     seconds: float = 0.0
 
 
 class PutPiece(RequestBase[PieceTaken], unasked="line", resent="anew"):
-    """Take `count` bytes of request number `of`, from `start` on: as they are, or packed with a `stride`. The first one
+    """Deliver `count` bytes of request number `of`, from `start` on, unchanged or packed with a `stride`. The first one
     has the `sizes` of its frames, the envelope first."""
 
     of: int
@@ -81,14 +81,14 @@ class PutPiece(RequestBase[PieceTaken], unasked="line", resent="anew"):
 
 
 class Assemble(RequestBase[ReplyBase], unasked="line"):
-    """Do the request whose pieces were put under this number."""
+    """Execute the request whose pieces were delivered under this number."""
 
 
 PieceRequest = ReadPiece | DropPieces | PutPiece | Assemble
 
 
 def part_of(frames: Sequence[bytes | memoryview], start: int, count: int) -> bytes:
-    """Return bytes of the frames, which lie one behind the other."""
+    """Return bytes of the concatenated frames."""
     read: list[memoryview] = []
     for frame in frames:
         content = memoryview(frame).cast("B")
@@ -111,5 +111,5 @@ def sizes_of(frames: Sequence[bytes | memoryview]) -> tuple[int, ...]:
 
 
 def is_large(frames: Sequence[bytes | memoryview]) -> bool:
-    """Return whether a message goes in pieces over a line."""
+    """Return whether a message goes in pieces to another machine."""
     return sum(sizes_of(frames)) > WHOLE_BYTES

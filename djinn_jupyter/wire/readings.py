@@ -28,8 +28,8 @@ class Change(Noun, frozen=True):
 
 
 class Override(Noun, frozen=True):
-    """A value of the stopped pass that is not what the model computed there, with what made it, in order. `changes` is
-    empty in a session that was kept by a version which did not note them."""
+    """A value of the stopped pass that differs from the model's own, with its causes in order. `changes` is empty in a
+    session from a version that did not record them."""
 
     site: str
     changes: tuple[Change, ...]
@@ -38,9 +38,10 @@ class Override(Noun, frozen=True):
 class RuleAtStop(Noun, frozen=True):
     """A steering rule of the session. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the
     stop, was set after the pass had gone by (`next pass`), names `other positions` or `other passes` (of the prompt, of
-    new tokens), has a `condition` that held nowhere, was `refused` by a value that it does not fit (`trouble` says
-    why), was `not so far` met within the layer of the stop, or is `off`. `relative_size` is that of the stopped pass,
-    at its first site. A rule that is not `enabled` was `applied` where it was turned off after the pass had gone by."""
+    new tokens), has a `condition` that was nowhere true, was `refused` by a value that it does not fit (`trouble` has
+    the reason), was `not so far` reached within the layer of the stop, or is `off`. `relative_size` is its size in the
+    stopped pass, at its first site. A rule that is not `enabled` was `applied` where it was turned off after the pass
+    had gone by."""
 
     number: int
     site: str
@@ -52,9 +53,9 @@ class RuleAtStop(Noun, frozen=True):
 
 
 class EditAtStop(Noun, frozen=True):
-    """An edit made at the stop itself; one that is not `enabled` is turned off and has no part in the value. Its number
-    counts the edits of the stop from 1. `relative_size` is |after - before| / |before| of the part it touched, as it
-    was when it was last applied; None where that part was zero."""
+    """An edit made at the stop itself; one that is not `enabled` has no part in the value. Its number counts the edits
+    of the stop from 1. `relative_size` is |after - before| / |before| of the changed part when it was last applied;
+    None where that part was zero."""
 
     number: int
     site: str
@@ -64,8 +65,8 @@ class EditAtStop(Noun, frozen=True):
 
 
 class EarlierPasses(Noun, frozen=True):
-    """Positions [start, end) that were fed under rules or with edits: their keys and values, and what was sampled after
-    them, are not the model's own."""
+    """Positions [start, end) that were fed under rules or with edits: their keys and values, and the tokens sampled
+    after them, are not the model's own."""
 
     start: int
     end: int
@@ -73,8 +74,8 @@ class EarlierPasses(Noun, frozen=True):
 
 
 class Influences(Noun, frozen=True):
-    """All that makes a stop differ from the unmodified model, and the edits and rules that are turned off. `adapter` is
-    the one that the session computes with."""
+    """All differences of a stop from the unmodified model, and the edits and rules that are off. `adapter` is the
+    session's adapter."""
 
     rules: tuple[RuleAtStop, ...] = ()
     overrides: tuple[Override, ...] = ()
@@ -84,10 +85,10 @@ class Influences(Noun, frozen=True):
 
 
 class Branch(Noun, frozen=True):
-    """The stops of one session, oldest first, and where it stands among them: `present` is an index, None where it runs
-    or has finished; `state` says which. Stops that it shares with another session have the same numbers there.
-    `dropped` older ones are not kept any more, or not told: a tree has some ten thousand. `tokens` and `text`: how long
-    its line is, and its last tokens as text."""
+    """The stops of one session, oldest first. `present` is the index of the present one, None while it runs or after it
+    finished; `state` says which. Stops shared with another session have the same numbers there. `dropped` older ones
+    are no longer kept, or not sent: a tree has some ten thousand. `tokens` and `text`: the length of its token
+    sequence, and its last tokens as text."""
 
     session: OwnName
     state: nouns.SessionState
@@ -110,7 +111,7 @@ class Contribution(Noun, frozen=True):
 
 
 class NeuronParts(Noun, frozen=True):
-    """The parts that the neurons of one layer's MLP add, float64 [neurons]: what its last map makes of each."""
+    """The parts that the neurons of one layer's MLP add, float64 [neurons]: each through the MLP's last map."""
 
     layer: int
     values: Array
@@ -129,8 +130,7 @@ class TokenShift(Noun, frozen=True):
 
 class EffectReading(Noun, frozen=True):
     """The next-token distribution without and with the edits of the present stop. `kl` in nats, KL(with || without).
-    `shifts` are the tokens of either head, the most probable with the edits first; `chosen` those that were asked
-    for."""
+    `shifts` are the tokens of either head, the most probable with the edits first; `chosen` the requested ones."""
 
     before: tuple[TopToken, ...]
     after: tuple[TopToken, ...]
@@ -172,7 +172,7 @@ def limits_of(rule: Limited) -> tuple[str, ...]:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Return `0-4`, `3`, `0, 2, 5-7`: ascending runs are drawn together."""
+    """Return `0-4`, `3`, `0, 2, 5-7`: consecutive numbers as one range."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -188,7 +188,7 @@ class History(ReplyBase):
 
 
 class Tree(ReplyBase):
-    """One branch for each session, in the order of opening: a fork after its parent, where that is still there."""
+    """One branch for each session, in the order of opening: a fork after its parent, if that still exists."""
 
     branches: tuple[Branch, ...]
 
@@ -197,7 +197,7 @@ class ReadHistory(SessionRequest[History], shared="read", browser="asks", resent
 
 
 class ReadTree(RequestBase[Tree], browser="asks", resent="anew"):
-    """The stops of all sessions, and which forks they share them with."""
+    """The stops of all sessions, and the forks that share them."""
 
 
 # Figures of a stopped value, and of two, computed where the values are: views write numbers, and fetch no arrays for
@@ -205,8 +205,8 @@ class ReadTree(RequestBase[Tree], browser="asks", resent="anew"):
 
 
 class Figures(Noun, frozen=True):
-    """Mean, standard deviation (over all, not one less), lowest, highest and L2 norm of numbers, computed in float64.
-    Each is NaN where a number is, and infinite or NaN as the arithmetic has it where one is infinite."""
+    """Mean, standard deviation (population), lowest, highest and L2 norm of numbers, computed in float64. Each is NaN
+    where a number is NaN, and follows the arithmetic where one is infinite."""
 
     mean: float
     std: float
@@ -217,7 +217,7 @@ class Figures(Noun, frozen=True):
 
 class FiguresRead(ReplyBase):
     """`all` are the figures of the value, `each` those of its positions: float64 [positions, 5], in the order of
-    `Figures`. The rest is as in Snapshot, without the value, whose shape is `shape`."""
+    `Figures`. The other fields are as in Snapshot, without the value, whose shape is `shape`."""
 
     stop: StopIdentity
     site: str
@@ -231,8 +231,8 @@ class FiguresRead(ReplyBase):
 
 
 class ReadFigures(SessionRequest[FiguresRead], shared="read", changes=False):
-    """Figures of a site's value in the stopped pass. `site` and `positions` are as of Inspect; `each` asks for those of
-    every position besides."""
+    """Figures of a site's value in the stopped pass. `site` and `positions` are as in Inspect; `each` adds the figures
+    of every position."""
 
     site: Spelling | None = None
     positions: Positions | None = None
@@ -240,9 +240,8 @@ class ReadFigures(SessionRequest[FiguresRead], shared="read", changes=False):
 
 
 class LargestDifference(Noun, frozen=True):
-    """The largest |b - a| of finite numbers, in float64, and the first place that has it: the position of the pass and
-    the indices of all axes after it, a selected head or feature by its own number. `a` and `b` are the numbers
-    there."""
+    """The largest |b - a| of finite numbers, in float64, and its first place: the position of the pass and the indices
+    of all axes after it, a selected head or feature by its own number. `a` and `b` are the numbers there."""
 
     difference: float
     position: int
@@ -253,11 +252,11 @@ class LargestDifference(Noun, frozen=True):
 
 class Apart(Noun, frozen=True):
     """The distance of two values of one shape at the positions that both passes have, in float64 and over all of their
-    numbers. `differing` counts pairs that are not the same number (NaN is the same as NaN), `not_finite` those
-    of them that have a number that is not finite; `largest` is of the others, None where no finite pair differs.
+    numbers. `differing` counts pairs of different numbers (NaN equals NaN), `not_finite` those of them with a number
+    that is not finite; `largest` is the largest of the others, None where no finite pair differs.
 
-    `distances` are |b - a| / |a| at the last of `positions`, as many as were asked for, without pairs that are not
-    finite; None where |a| is zero."""
+    `distances` are |b - a| / |a| at the last of `positions`, as many as requested, without pairs that are not finite;
+    None where |a| is zero."""
 
     positions: tuple[int, ...]
     numbers: int
@@ -268,7 +267,7 @@ class Apart(Noun, frozen=True):
 
 
 class Compared(ReplyBase):
-    """`apart` is None where the passes share no position, or where their values have other shapes at one."""
+    """`apart` is None where the passes share no position, or where their values have different shapes at one."""
 
     site: str
     stops: tuple[StopIdentity, StopIdentity]
@@ -278,8 +277,8 @@ class Compared(ReplyBase):
 
 
 class Compare(SessionRequest[Compared], shared="read", changes=False, without_rows=True):
-    """The stopped value of `session` (a) against that of `other` (b), which stands at the same site. The distances of
-    the `last` shared positions are sent."""
+    """Compare the stopped value of `session` (a) with the one of `other` (b), which is stopped at the same site. The
+    distances of the `last` shared positions are sent."""
 
     other: SessionName
     last: Annotated[int, Meta(ge=1, le=1024)] = 12
@@ -294,8 +293,8 @@ FewPositions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_CEL
 
 
 class PooledHeads(Noun, frozen=True):
-    """Heads of a value, each pooled alone, as a view draws them side by side. `cells` are [heads, rows, columns],
-    rounded and exact as those of `Pooled` are; `heads` are the numbers of the heads in it, which are the first ones."""
+    """Heads of a value, each pooled alone, for pictures side by side. `cells` are [heads, rows, columns], rounded and
+    exact as in `Pooled`; `heads` are the numbers of its heads, the first ones."""
 
     cells: Array
     heads: tuple[int, ...]
@@ -305,27 +304,27 @@ class PooledHeads(Noun, frozen=True):
 
 class Strongest(Noun, frozen=True):
     """The largest entries of each head at the last positions, the largest first and of equal ones the first: `places`
-    [positions, heads, entries] are their indices in the head, `values` themselves, to the last bit. There are as many
-    as asked for, or as a head has entries."""
+    [positions, heads, entries] are their indices in the head, `values` the entries, exact. There are as many as
+    requested, or as a head has entries."""
 
     places: Array
     values: Array
 
 
 class Pooled(Noun, frozen=True):
-    """A site's value in the stopped pass as a view draws it, and nothing to compute with; `Snapshot` has the value.
+    """A site's value in the stopped pass for drawing, not for computing; `Snapshot` has the value.
 
     A cell of `cells`, [rows, columns], is the number of largest magnitude in a block of `rows_per_cell` positions by
-    `columns_per_cell` features, heads and features lying one after the other: of a number and its opposite the positive
-    one, infinities included, NaN only where there is nothing else. `alone` has a row of columns for each position that
-    was asked for so. Either is rounded to bfloat16 where it is pooled and `dtype` has more than 16 bits: a colour shows
-    no more. Where each number has a cell of its own, the cells are the numbers. `last` are the numbers of the last
-    positions, as many as were asked for, in their own dtype and shape: [positions, ...]. `heads` and `strongest` are
-    of a value that has heads, where they were asked for.
+    `columns_per_cell` features, with heads and features flattened. Of a number and its opposite the positive one is
+    taken; infinities count; NaN only where there is nothing else. `alone` has a row of columns for each position
+    requested in `alone`. Pooled cells are rounded to bfloat16 where `dtype` has more than 16 bits: a colour shows no
+    more. Where each number has a cell of its own, the cells are the numbers. `last` are the numbers of the last
+    positions, as many as requested, in their own dtype and shape: [positions, ...]. `heads` and `strongest` are for a
+    value with heads, where requested.
 
     `shape`, `dtype`, `positions`, `lowest`, `highest` (of its finite numbers, None where there are none) and
-    `not_finite`, a count, are those of the value itself, to the last bit; with `mean_of_heads` the last three and the
-    cells are of the mean over its heads. `stop` is what it was read from.
+    `not_finite`, a count, describe the value itself, exactly; with `mean_of_heads` the last three and the cells
+    describe the mean over its heads. `stop` is its source.
     """
 
     site: str
@@ -354,12 +353,12 @@ class PooledRead(ReplyBase):
 
 class ReadPooled(SessionRequest[PooledRead], shared="read", browser="asks", resent="anew"):
     """A site's value in the stopped pass, pooled to at most `rows` by `columns` cells. `site`, `positions` and `ahead`
-    are as of Inspect. The positions in `alone` are pooled across only, besides; so many at the end as `last` says are
-    sent whole, too. `mean_of_heads` pools the mean of the heads of a value that has them.
+    are as in Inspect. The positions in `alone` are also pooled across features only, each in its own row; the `last`
+    positions are also sent whole. `mean_of_heads` pools the mean of the heads of a value that has them.
 
-    `heads` pools each of the first `most_heads` heads alone besides, to so many cells in all of them together; a value
-    without heads has none. `strongest` sends so many entries of each head at the last `strongest_at` positions. Cells
-    are in the value's own dtype where they are not to be `rounded`, for views that write numbers."""
+    `heads` also pools each of the first `most_heads` heads alone, to so many cells altogether; a value without heads
+    has none. `strongest` sends so many entries of each head at the last `strongest_at` positions. Cells have the
+    value's own dtype unless `rounded`, for views that write numbers."""
 
     site: Spelling | None = None
     positions: Positions | None = None

@@ -1,4 +1,5 @@
-"""The replies of an engine: an outcome for every request, or Failed. Between them events, in the past tense."""
+"""The replies of an engine: an outcome for every request, or Failed. Also the events between them, in the past
+tense."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ class SessionFailed(EventBase):
 
 
 class RuleRefused(EventBase):
-    """A steering rule could not be applied at a pass, for the first time in this run. The run goes on without it."""
+    """A steering rule could not be applied in a pass, for the first time in this run. The run continues without it."""
 
     number: int
     message: str
@@ -71,4 +72,4 @@ class SessionSwapped(EventBase):
 
 
 class SessionChanged(EventBase):
-    """Its breakpoints, rules, watches or holder are others than before."""
+    """Its breakpoints, rules, watches or holder have changed."""

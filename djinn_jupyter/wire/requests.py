@@ -1,4 +1,4 @@
-"""The requests to an engine, in the imperative. Each gets exactly one reply: one that its class line has, or Failed."""
+"""The requests to an engine, in the imperative. Each gets exactly one reply: one from its class line, or Failed."""
 
 from __future__ import annotations
 

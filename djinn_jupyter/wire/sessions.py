@@ -24,7 +24,7 @@ from djinn_jupyter.wire.request_base import (
 
 
 class Opened(ReplyBase):
-    """`note`: what was kept under this name and is not in the session, and why."""
+    """`note`: stored work under this name that is not in the session, and why."""
 
     session: SessionDescription
     created: bool
@@ -34,8 +34,8 @@ class Opened(ReplyBase):
 class Open(OwnerRequest[Opened], browser="opens", makes="session", while_running=True, at_once=True):
     """Open or attach. A live session of another holder needs `join`.
 
-    `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
-    as a sweep's, is closed when its holder goes, and is not in the journal.
+    `fresh` first discards tokens, breakpoints and rules, and with `force` joins too. A new `temporary` session, such as
+    a sweep's, is closed when its holder leaves, and is not in the journal.
     """
 
     join: bool = False
@@ -57,7 +57,7 @@ class Describe(
 
 
 class SetAttention(SessionRequest[Described], shared="write"):
-    """Choose how a session that holds nothing yet computes attention: `eager`, or as the model was loaded."""
+    """Choose the attention of an empty session: `eager`, or as the model was loaded."""
 
     attention: AttentionName
 
@@ -83,10 +83,10 @@ class Close(OwnerRequest[Closed], browser="asks", while_running=True, while_look
 
 
 class Fork(StopRequest[Opened], shared="read", browser="opens", makes="name", fills=True):
-    """Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
-    `seed` it draws from here on as a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
-    (`v.N`) at committed `positions` are edited, None for all of them; `words` say what the edit was made of. With a
-    `coef` its steering rule of number `rule`, None for its only one, is on with that coefficient."""
+    """Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With a `seed`
+    it samples from here on like a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
+    (`v.N`) at committed `positions` are edited, None for all of them; `words` describe the edit. With a `coef` its
+    steering rule number `rule`, None for its only one, is on with that coefficient."""
 
     name: OwnName
     seed: Seed | None = None
@@ -110,7 +110,7 @@ class Sessions(ReplyBase):
 
 
 class ListSessions(RequestBase[Sessions], unasked="view", browser="asks", resent="anew"):
-    """List the sessions in the order of their opening, from the `first` on."""
+    """List the sessions in the order of opening, from the `first` on."""
 
     first: Annotated[int, Meta(ge=0)] = 0
 
@@ -120,7 +120,7 @@ Listed = Generator[ListSessions, Sessions, tuple[SessionDescription, ...]]
 
 def listed() -> Listed:
     """Yield the requests of all pages, and return their sessions. Where some were opened or closed meanwhile, all are
-    asked for again, a few times."""
+    requested again, a few times."""
     for _ in range(TRIES):
         page = yield ListSessions()
         found, total = {one.name: one for one in page.sessions}, page.total
@@ -144,8 +144,8 @@ class ReadStatistics(RequestBase[Statistics], unasked="view", browser="asks", re
 class RestoreCheckpoint(
     OwnerRequest[Opened], browser="opens", makes="session", fills=True, while_away=True, without_rows=True
 ):
-    """Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
-    is replaced only with `replace`, one of another notebook only with `force` besides."""
+    """Open `session` in the state that the checkpoint `name` (or the file at that path) saved. A session of that name
+    is replaced only with `replace`, one of another notebook only with `force` as well."""
 
     name: OwnName
     replace: bool = False
@@ -160,21 +160,21 @@ class DropCheckpoint(RequestBase[Cleared], browser="asks", resent="refused"):
 
 
 class CheckpointSaved(ReplyBase):
-    """`path` is that of the file, empty for a person with a key, who has it by its name."""
+    """`path` is the path of the file, empty for a person with a key, who uses its name."""
 
     checkpoint: CheckpointDescription
     path: str
 
 
 class SaveCheckpoint(SessionRequest[CheckpointSaved], shared="write", browser="asks", saves="name", changes=False):
-    """Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`."""
+    """Save the session's state in a file called `name`. A file of that name is replaced only with `replace`."""
 
     name: OwnName
     replace: bool = False
 
 
 class Checkpoints(ReplyBase):
-    """The checkpoints that the asker may see, newest first. `left_out`: so many older ones can be restored by name."""
+    """The checkpoints that the caller may see, newest first. `left_out`: so many older ones can be restored by name."""
 
     checkpoints: tuple[CheckpointDescription, ...]
     left_out: int = 0
@@ -184,8 +184,8 @@ class ListCheckpoints(RequestBase[Checkpoints], browser="asks", resent="anew"): 
 
 
 class Share(SessionRequest[Described], while_running=True, at_once=True):
-    """Share a session of one's own with a person, or take that back (`access` None). They say its owner's name before
-    its own: `anna@main`."""
+    """Share an own session with a person, or revoke that (`access` None). They prefix its name with its owner's:
+    `anna@main`."""
 
     person: OwnerName
     access: Access | None
@@ -200,10 +200,10 @@ class Share(SessionRequest[Described], while_running=True, at_once=True):
         )
 
 
-# A session moves between two engines of one model: the requests of its three steps, and the replies. SendAway writes
-# all of it to a file that both engines find, in a folder or in a store, and the session does nothing more where it is.
-# TakeIn reads the file in the other engine and decides that it is there now. SettleMove tells the first engine to look
-# at that decision, or to make the other one: where nothing was decided, the session stays.
+# Moves of a session between two engines of one model: the requests of its three steps, and the replies. SendAway writes
+# the session to a file that both engines find, in a folder or in a store, and the session does nothing more where it
+# is. TakeIn reads the file in the other engine and decides that it is there now. SettleMove tells the first engine to
+# read that decision, or to make the other one: without a decision, the session stays.
 
 MoveId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 MovePlace = Annotated[str, Meta(max_length=1024)] | None
@@ -211,16 +211,17 @@ MovePlace = Annotated[str, Meta(max_length=1024)] | None
 
 
 class TakeIn(SessionRequest[Opened], makes="session", fills=True, while_away=True, without_rows=True):
-    """Open `session` as another engine has written it for this move. From the reply on it is here, and not there."""
+    """Open `session` from the file that another engine has written for this move. After the reply it is here, and not
+    there."""
 
     move: MoveId
     store: MovePlace = None
 
 
 class ProvenanceRead(ReplyBase):
-    """`stores` are those where the engine looks for sessions on their way: of its journal, and of `--moves`.
-    `folder`: it looks in a folder too, which need not be the other engine's. `person` is who asks, by a key; None is
-    the engine's own user."""
+    """`stores` are the places where the engine looks for moving sessions: of its journal, and of `--moves`. `folder`:
+    it looks in a folder too, which may differ from the other engine's. `person` is the caller, by a key; None is the
+    engine's own user."""
 
     provenance: Provenance
     stores: tuple[str, ...] = ()
@@ -229,7 +230,7 @@ class ProvenanceRead(ReplyBase):
 
 
 class ReadProvenance(RequestBase[ProvenanceRead], resent="anew"):
-    """The model and the machine of this engine. Its fingerprint is that, but for the model's name and revision."""
+    """The model and the machine of this engine. Its fingerprint is the same without the model's name and revision."""
 
 
 class SentAway(ReplyBase):
@@ -238,8 +239,8 @@ class SentAway(ReplyBase):
 
 class SendAway(OwnerRequest[SentAway]):
     """Write the whole session for the engine of that provenance, as a move that the client names. FingerprintsDiffer
-    where it would go on with other bits there. Until the move is settled, the session answers nothing here. `person`
-    is who its mover is at that engine, and may take it in there alone; None is that engine's own user."""
+    where it would continue with other bits there. Until the move is settled, the session answers nothing here. `person`
+    is its mover at that engine, who alone may take it in there; None is that engine's own user."""
 
     to: Provenance
     move: MoveId
@@ -258,6 +259,6 @@ class MoveSettled(ReplyBase):
 
 
 class SettleMove(SessionRequest[MoveSettled], opens=True, while_running=True, at_once=True):
-    """Close the session where another engine has taken it in; otherwise it stays, and is not taken in any more."""
+    """Close the session if another engine has taken it in; otherwise it stays, and can no longer be taken in."""
 
     move: MoveId

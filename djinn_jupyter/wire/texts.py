@@ -1,4 +1,4 @@
-"""Text of any origin that is to be sent and shown: the characters that cannot be, and their spelling."""
+"""Texts of any origin in messages and on screens: characters that cannot be sent or shown, and their spelling."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ LONGEST_MESSAGE: Final = 4000
 MOST_NAMED: Final = 8
 MOST_LIKENED: Final = 200  # names; each takes 20 to 130 microseconds, by its length
 LONGEST_QUOTED: Final = 600  # a name has up to 512 characters, and a person's before it
-_TURNING: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # what follows reads backwards
+_TURNING: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # later text reads backwards
 
 
 def sendable(text: str, longest: int = LONGEST_MESSAGE) -> str:
-    """Return the text as UTF-8 can carry it, halves of surrogate pairs spelled out, and cut where it is longer than
-    that."""
+    """Return the text as UTF-8 can carry it, with halves of surrogate pairs spelled out, cut to the longest length."""
     whole = text.encode(errors="backslashreplace").decode()
     return whole if len(whole) <= longest else f"{whole[: longest - 4]} ..."
 
@@ -33,7 +32,8 @@ def unquoted(text: str) -> str:
 
 
 def unshown(text: str) -> str | None:
-    """Return the first character that a terminal or a log would obey, and not show; None where there is none."""
+    """Return the first character that a terminal or a log would obey instead of showing it; None where there is
+    none."""
     return next((c for c in text if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in _TURNING), None)
 
 
@@ -45,21 +45,21 @@ def shown(text: str) -> str:
 
 
 def natural_order(text: str) -> tuple[list[tuple[str, int, str]], ...]:
-    """Return a key that sorts `a/2` before `a/10`, and what lies in `a` after it and before `a-fork`, as the sidebar
-    does."""
+    """Return a key that sorts `a/2` before `a/10`, and names inside `a` after it and before `a-fork`, like the
+    sidebar."""
     return tuple(_by_numbers(part) for part in text.casefold().split("/"))
 
 
 def _by_numbers(part: str) -> list[tuple[str, int, str]]:
-    """Compare numbers by how long they are, then digit by digit: they may be longer than Python reads."""
+    """Compare numbers by length, then digit by digit: they may be longer than Python reads."""
     pieces = re.split(r"(\d+)", part)
     numbers = (number.lstrip("0") for number in pieces[1::2])
     return [(text, len(number), number) for text, number in zip_longest(pieces[::2], numbers, fillvalue="")]
 
 
 def in_quotes(text: str) -> str:
-    """Return a name in quotes, as sentences have it: as it is shown, with a backslash as one backslash, and without its
-    middle where it is longer than any name."""
+    """Return a name in quotes, for sentences: as displayed, with a backslash as one backslash, and without its middle
+    where it is longer than any name."""
     quote = '"' if "'" in text and '"' not in text else "'"
     part = LONGEST_QUOTED // 4
     cut = text if len(text) <= LONGEST_QUOTED else f"{text[:part]} ... {text[-part:]}"
@@ -67,7 +67,7 @@ def in_quotes(text: str) -> str:
 
 
 def few_of(names: Iterable[str], sought: str) -> str:
-    """Return the names as a sentence lists them: those like the one that was sought first, and of many only some."""
+    """Return the names as a sentence lists them: those like the wanted one first, and only some of many."""
     ordered = sorted(names, key=natural_order)
     like = get_close_matches(sought, ordered[:MOST_LIKENED], n=MOST_NAMED)
     told = [*like, *(name for name in ordered if name not in like)]
@@ -76,31 +76,31 @@ def few_of(names: Iterable[str], sought: str) -> str:
 
 
 def faults_line(count: int, last: str | None) -> str:
-    """Return the sentence on errors inside an engine that belonged to no request and did not end it."""
+    """Return the sentence on internal errors that belonged to no request and did not end the engine."""
     met = "1 error" if count == 1 else f"{count:,} errors"
     last = shown(last or "unknown")
     return f"{met} that belonged to no request, the last {last}; it went on, and its log has the trace"
 
 
-# The shown name of a session: a notebook's path by its stem, with its folder where that would fit several.
+# The displayed name of a session: a notebook's path by its stem, with its folder where several have that stem.
 
 NOTEBOOK = ".ipynb"
 
 
 def label(name: str) -> str:
-    """Return a session's name as it is shown: of a notebook's path its stem, another name unchanged. Characters that a
-    terminal would obey are spelled out."""
+    """Return a session's displayed name: for a notebook's path its stem, otherwise the name. Characters that a terminal
+    would obey are spelled out."""
     return shown(PurePosixPath(name).stem if name.endswith(NOTEBOOK) else name)
 
 
 def notebook_shown(path: str) -> str:
-    """Return a notebook's path as it is shown: its name, with the extension, behind its folder."""
+    """Return a notebook's displayed path: its name, with the extension, after its folder."""
     return shown(str(PurePosixPath(*PurePosixPath(path).parts[-2:])))
 
 
 def told_apart(names: Iterable[str]) -> dict[str, str]:
-    """Return names as they are shown side by side: by their labels; names with equal labels with as many of their
-    folders as it takes (`ada/01_quickstart`)."""
+    """Return names as displayed side by side: by their labels; equal labels get as many of their folders as needed
+    (`ada/01_quickstart`)."""
     every = tuple(dict.fromkeys(names))
     labels = {name: label(name) for name in every}
     folders = 0
@@ -120,7 +120,7 @@ def _depth(name: str) -> int:
 
 
 def spelled_with(name: str, folders: int) -> str:
-    """Return the label behind so many of the path's last folders. A name that is not a notebook's stays as it is."""
+    """Return the label after so many of the path's last folders. A name that is not a notebook's stays unchanged."""
     if not name.endswith(NOTEBOOK):
         return label(name)
     parents = PurePosixPath(name).parent.parts[-folders:]

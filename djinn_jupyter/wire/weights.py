@@ -1,5 +1,5 @@
-"""Weights: matrices by name (`W_U`, `W_Q.5[3]`), and copies of streamed layers. Owns the spelling of names; which
-a model has, only the engine knows."""
+"""Weights: matrices by name (`W_U`, `W_Q.5[3]`), and copies of streamed layers. Owns the spelling of names; only the
+engine knows which ones a model has."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WeightName(Frozen):
 
 
 def parse_weight(text: str) -> WeightName:
-    """Return the WeightName that `text` spells. Raises UnknownSite where it spells none."""
+    """Return the WeightName that `text` spells. Raises UnknownSite for another text."""
     found = _NAME.match(text.strip())
     if found is None or found["name"] not in (*MODEL_WEIGHTS, *LAYER_WEIGHTS):
         raise UnknownSite(
@@ -58,17 +58,17 @@ def parse_weight(text: str) -> WeightName:
 
 
 class WeightRead(ReplyBase):
-    """`values` as the points have it: `x @ values` is the next point, apart from biases. A head or neuron chosen alone
-    has no axis of its own."""
+    """`values` in the orientation of the points: `x @ values` is the next point, apart from biases. A single selected
+    head or neuron has no axis of its own."""
 
     name: str
     values: Array
 
 
 class ReadWeight(RequestBase[WeightRead], changes=False, wakes_weights=True, whole_layers=True):
-    """Read a matrix by name, such as `W_OV.5[3]`. `rows` and `columns` are those kept of its last two axes. With
-    `fold_norm` the gain of the norm before it is in it, and the mean of its columns is subtracted where that norm
-    subtracts one."""
+    """Read a matrix by name, such as `W_OV.5[3]`. `rows` and `columns` select from its last two axes. `fold_norm`
+    multiplies in the gain of the norm before it, and subtracts the mean of its columns where that norm subtracts a
+    mean."""
 
     name: Spelling
     rows: Indices | None = None
@@ -77,7 +77,7 @@ class ReadWeight(RequestBase[WeightRead], changes=False, wakes_weights=True, who
 
 
 class Copies(ReplyBase):
-    """Oldest first. The first number is more than one above `since` where older ones are not kept any more."""
+    """Oldest first. The first number is more than one above `since` where older ones are no longer kept."""
 
     copies: tuple[nouns.LayerCopy, ...]
 
@@ -90,20 +90,20 @@ class Swapped(ReplyBase):
 
 
 class SwapOut(SessionRequest[Swapped], shared="write", browser="asks", changes=False, while_away=True):
-    """The session's pages and states leave the device for `tier`; it comes back when it is next needed."""
+    """Move the session's pages and states from the device to `tier`; it returns when it is next needed."""
 
     tier: nouns.Tier = "host"
 
 
 class SwapIn(SessionRequest[Swapped], shared="write", browser="asks", changes=False, while_away=True):
-    """Bring the session back now. Answered at once when it is resident."""
+    """Move the session back now. Answered at once when it is resident."""
 
 
 class Rest(
     SessionRequest[Described], shared="write", browser="asks", changes=False, while_away=True, without_rows=True
 ):
-    """Announce that the session will be used again in so many seconds. A rest of `idle_swap_seconds` or more begins
-    with leaving the device; before its end the session is brought back."""
+    """Announce that the session will be used again in so many seconds. For a rest of `idle_swap_seconds` or more it
+    leaves the device first, and returns before the end."""
 
     expected_seconds: float
 
@@ -123,8 +123,8 @@ class Note(
     while_looking=True,
     at_once=True,
 ):
-    """Report the activity of its notebook, which says how soon the session will be wanted: a cell of its kernel runs or
-    has ended, it has the focus or lost it, a cell that uses it is about to run, its magics act on this session from now
+    """Report the activity of its notebook, which says how soon the session will be needed: a cell of its kernel runs or
+    has ended, it gained or lost the focus, a cell that uses it is about to run, its magics act on this session from now
     on, its kernel is gone."""
 
     activity: nouns.Activity
@@ -138,15 +138,14 @@ class WeightsMoved(ReplyBase):
 
 
 class Sleep(RequestBase[WeightsMoved], browser="asks", of_the_engine=True):
-    """The weights leave the device until the next request that needs them. Refused while a session runs."""
+    """Move the weights off the device until the next request that needs them. Refused while a session runs."""
 
 
 class Wake(RequestBase[WeightsMoved], browser="asks", of_the_engine=True): ...
 
 
 class ReadCopies(RequestBase[Copies], browser="asks", resent="anew"):
-    """The copies of streamed layers that have arrived, with higher numbers than `since`; the last few thousand are
-    kept."""
+    """The completed copies of streamed layers with higher numbers than `since`; the last few thousand are kept."""
 
     since: Annotated[int, Meta(ge=0)] = 0
 

@@ -193,7 +193,7 @@ def _served(server: ServerAddress) -> tuple[Identity, float | None, int | None]:
 
 
 def _required_afar(server: ServerAddress, model: str, options: dict[str, Any]) -> RemoteEngine:
-    """Return the engine that is reached over a line. UsageError where it is not the one that the run needs."""
+    """Return the engine over a network connection. UsageError where it is not the one that the run needs."""
     engine = engine_at(server)
     assert engine.entry is not None  # it was reached by one
     addresses.require_model(engine.entry, Identity(model=spell_model(model), dtype=options.get("dtype")))
@@ -383,7 +383,7 @@ def paused(stop: Any) -> Paused:
 
 
 def finished(stop: Any) -> Finished:
-    """Return the result of a run that ended; DjinnError where it did not end."""
+    """Return the result of a finished run; DjinnError where it did not end."""
     if not isinstance(stop, Finished):
         raise DjinnError(f"A run was to end and did not: {stop!r}")
     return stop
@@ -399,7 +399,7 @@ def outcome_of(stop: Any) -> Outcome:
 
 
 def run_alone(engine: RemoteEngine, prompt: list[int], new: int) -> Outcome:
-    """Run a prompt by itself, without a stop, in a session that is closed afterwards."""
+    """Run a prompt alone, without a stop, in a session that is closed afterwards."""
     session = engine.session("alone", fresh=True)
     found = outcome_of(session.run(prompt, max_new_tokens=new, ignore_eos=True))
     session.close()

@@ -1,4 +1,4 @@
-"""The client's breakpoints: at lines of the model, and by the names of sites."""
+"""The adapter of one client, and its breakpoints: at lines of the model, and by the names of sites."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def _run(session: RemoteSession, plan: protocol.Launch) -> Stop:
     return stop
 
 
-# The model as the one source: its text, and the lines at which a breakpoint can stand.
+# The model as the one source: its text, and the lines at which a breakpoint can be set.
 
 
 class Sources:
@@ -384,7 +384,7 @@ class Adapter:
         self.queue.post(lambda: self._answer(message))
 
     def remark(self, text: str) -> None:
-        """Write a remark of the adapter's own to the client's console."""
+        """Write a remark of the adapter to the client's console."""
         self.queue.post(lambda: self.client.write(text, "stderr"))
 
     def end(self) -> None:

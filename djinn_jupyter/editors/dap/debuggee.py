@@ -62,7 +62,7 @@ class DebugThread:
 
     @property
     def stopped(self) -> StoppedValues:
-        """The values at the present stop. IllegalMove where the session stands at none."""
+        """The values at the present stop. IllegalMove where the session is not stopped."""
         self.require_stopped()
         if self.look is None:
             self.look = StoppedValues(self.session, self.session.stop)
@@ -137,7 +137,7 @@ class Debuggee:
     # --- its threads -------------------------------------------------------------------------------------------------
 
     def follow(self, session: RemoteSession) -> DebugThread:
-        number = next(self._numbers)  # never that of a session which was closed
+        number = next(self._numbers)  # never a closed session's
         self.threads[number] = DebugThread(number=number, session=session)
         return self.threads[number]
 

@@ -1,5 +1,5 @@
-"""Moves of the client: go on, step, go back, pause. The request is answered when the engine has accepted the move; an
-event reports its end."""
+"""Moves of the client: continue, step, go back, pause. The request is answered when the engine has accepted the move;
+an event reports its end."""
 
 from __future__ import annotations
 

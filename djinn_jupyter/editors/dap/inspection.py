@@ -34,8 +34,7 @@ Scope = tuple[str, Container, bool]
 
 
 def scopes_of(look: StoppedValues, frame: Enclosing | None) -> tuple[Scope, ...]:
-    """Return (name, content, True if expensive) of each scope of the stopped site (`frame` None) or of an enclosing
-    module."""
+    """Return (name, content, True if expensive) of each scope of the stopped site (`frame` None) or a module."""
     rest: tuple[Scope, ...] = (("Tokens", tokens(look), False), ("Session", SessionScope(look), False))
     if frame is None:
         long = len(look.stop.positions) > CHEAP_ROWS
@@ -150,8 +149,7 @@ class Inspection:
 
     @handles("threads")
     def threads(self, given: protocol.Nothing, request: Request) -> Body:
-        """Return the followed sessions as threads, with names that tell them apart, and what is swept, collected or
-        read in them."""
+        """Return the followed sessions as threads, with distinct names, and the work in them."""
         threads = self._debuggee.threads.values()
         shown = texts.told_apart(one.name for one in threads)
         shown |= {name: f"{shown[name]} ({progress})" for name, progress in self._debuggee.at_work() if name in shown}
@@ -249,8 +247,7 @@ class Inspection:
         return {"targets": [{"label": text, "start": start, "length": length} for text in found[:400]]}
 
     def _is_site(self, text: str) -> bool:
-        """Return True if the text is spelled as a site; a bare word counts only if it is a point or module of the
-        model."""
+        """Return True if the text is spelled as a site; a bare word only if the model has that point or module."""
         if not _SITE.match(text):
             return False
         return "." in text or text.partition("[")[0] in sites.MODEL_POINTS or text in self._debuggee.tree.modules

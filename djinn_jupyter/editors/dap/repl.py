@@ -1,7 +1,7 @@
 """The verbs of the debug console, spelled as the magics spell them: `edit scale 0.9`, `lens`, `steer ...`, `back 2`.
 
-Console and magics describe their arguments apart. Engine options, sampling and edits are described once for both; of
-the ten arguments that are left two agree, so one table for both parsers would be longer than they are.
+Engine options, sampling and edits are described once for console and magics. Only two of the ten other arguments agree,
+so a common table would be longer than the two parsers.
 """
 
 from __future__ import annotations

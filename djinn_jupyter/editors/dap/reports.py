@@ -25,8 +25,8 @@ REASONS: Final = {
     "fork": "entry",
     "quota": "pause",
 }
-GONE_ON: Final = (IllegalMove, UnknownSession, EngineUnavailable)  # the stop to be read is past, closed or ended
-READ_FROM: Final = "djinnStop"  # not one of the protocol's fields: clients that do not know it pass it over
+GONE_ON: Final = (IllegalMove, UnknownSession, EngineUnavailable)  # the stop of a reading is past, closed or ended
+READ_FROM: Final = "djinnStop"  # not in the protocol: clients that do not know the field ignore it
 
 
 def identified(stop: StopIdentity) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Reports:
         try:
             stop = thread.session.stop
         except GONE_ON:
-            return  # an event tells of it
+            return  # an event reports it
         self.stopped(thread, stop)
 
     def stopped(self, thread: DebugThread, stop: Paused) -> None:
@@ -69,17 +69,15 @@ class Reports:
         self._client.tell("continued", {"threadId": thread.number, "allThreadsContinued": False})
 
     def edited_elsewhere(self, thread: DebugThread, stop: StopIdentity) -> None:
-        """Refresh the shown stop after an edit by another client, recognized by a stop identity other than the shown
-        one."""
+        """Refresh the shown stop after an edit by another client, which gives the stop another identity."""
         if thread.look is not None and thread.move is None and stop != thread.look.identity:
             try:
                 self.edited(thread)
             except GONE_ON:
-                return  # an event tells of it
+                return  # an event reports it
 
     def edited(self, thread: DebugThread) -> None:
-        """Read the stop again after an edit, and tell the client that the variables it shows are out of date, if it
-        supports that event."""
+        """Read the stop again after an edit, and report outdated variables to a client that supports it."""
         if thread.look is not None:
             thread.look.refresh()
         if self._client.capabilities.supports_invalidated_event:

@@ -1,6 +1,6 @@
 """Serve the adapter on a pair of pipes, or on a loopback port with one adapter per client. Reads and writes bytes; a
-client that does not read delays only itself. A connection to the port ends at its first bytes that are no message, and
-after OPENING_SECONDS without the token, or where newer ones need its place."""
+client that does not read delays only itself. A connection to the port ends at its first invalid bytes, after
+OPENING_SECONDS without the token, or when newer ones need its place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def serve_client(read: Read, write: Write, access: PortAccess | None = None) -> 
 def _read_all(
     read: Read, receive: Receive, remark: Callable[[str], None], end: Callable[[], None], access: PortAccess | None
 ) -> None:
-    """Hand on every message of a client, until its pipe ends; `remark` is told of bytes that are none."""
+    """Process every message of a client, until its pipe ends; `remark` is called for invalid bytes."""
     unframer = Unframer()
     try:
         while more := read():

@@ -62,8 +62,7 @@ class ModelTree:
         return {"name": self.name, "path": self.name, "sourceReference": REFERENCE, "origin": "the engine's model"}
 
     def means(self, name: str | None, path: str | None, reference: int | None) -> bool:
-        """Return True if a client's source is this one; editors keep the name over sessions, not always the
-        reference."""
+        """Return True if a client's source is this one; editors keep the name, not always the reference."""
         return reference == REFERENCE or self.name in (name, path, (path or "").rpartition("/")[2])
 
     def line_of(self, spelling: str) -> int:

@@ -89,8 +89,8 @@ class Variable:
 
 
 class Container:
-    """Base: an empty container. `fields` are its named variables, `entries` the numbered ones from `start`, at most
-    `count`."""
+    """Base: an empty container. `fields` are its named variables, `entries` at most `count` numbered ones from
+    `start`."""
 
     indexed = 0
 
@@ -210,8 +210,8 @@ def _chunk(container: Container, start: int, count: int) -> Variable:
 
 
 class StoppedValues:
-    """A stopped pass and what was read of it, all of the stop identity that is shown: figures of values, and values a
-    position at a time, as they are looked at. `refresh` drops them."""
+    """A stopped pass and the values read from it, all of the displayed stop identity: figures of values, and values a
+    position at a time, on demand. `refresh` drops them."""
 
     def __init__(self, session: RemoteSession, stop: Paused) -> None:
         self.session, self.stop = session, stop
@@ -275,8 +275,7 @@ class StoppedValues:
         return read
 
     def check(self, read_from: StopIdentity | None) -> None:
-        """Raise IllegalMove where a value is not of the stop shown: an event will tell the editor of the present
-        one."""
+        """Raise IllegalMove where a value is not of the displayed stop: an event will report the present one."""
         if read_from != self.identity:
             raise IllegalMove(
                 f"Session {in_quotes(self.session.label)} has moved on or was edited; ask for its present stop."
@@ -342,7 +341,7 @@ class Axis(Container):
         return self._entry(row)
 
     def _entry(self, row: int) -> Variable:
-        """Read anew, so that an edit of the stop is seen in all that is unfolded of it."""
+        """Read again, so that all unfolded parts show an edit of the stop."""
         found = self._read()[row]
         return Variable(
             name=f"[{self._numbers[row]}]",
@@ -416,8 +415,7 @@ def row_of(name: str, numbers: Sequence[int]) -> int:
 
 
 class Activation(Container):
-    """The value at a site with its statistics; `site` None is the stopped one. The stopped site's value can be
-    edited."""
+    """The value at a site with its statistics; `site` None is the stopped one, where it can be edited."""
 
     def __init__(self, look: StoppedValues, site: str | None = None) -> None:
         self.look, self.site = look, site
@@ -451,7 +449,7 @@ class Activation(Container):
         return found
 
     def _figures(self) -> dict[str, float]:
-        """Return the figures by name. `norm` is the number that a watch or a condition reads: that of one position."""
+        """Return the figures by name. `norm` is the number that a watch or a condition reads, one position's."""
         whole = breakpoints.in_order(self._read.all)
         position, count = self.look.position, len(self._read.positions)
         if count == 1:
@@ -484,7 +482,7 @@ class Activation(Container):
 
     @property
     def _named(self) -> Site:
-        """The site as the engine spells it: what a name of another tool means is the model's matter."""
+        """The site in the engine's spelling: the model defines what another tool's name means."""
         return parse_site(self._read.site)
 
     @property

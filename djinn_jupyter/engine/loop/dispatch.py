@@ -81,27 +81,28 @@ class SessionLifecycle(BuiltOfParts):
         return pages
 
     def close(self, session: Session) -> int:
-        """End a session and tell the clients. Return the number of pages it held."""
+        """End a session and notify the clients. Return the number of pages it held."""
         session.move("close")
         pages = self.end(session)
         self._publish(SessionClosed(session=session.name))
         return pages
 
     def break_off(self, session: Session) -> None:
-        """End the session's run, which failed. A prompt of which it has fed nothing is no part of the line then."""
+        """End the session's failed run. A prompt that was not fed at all is then not part of its tokens."""
         with self._faults.during(f"it broke off the run of {in_quotes(session.name)}"):
             session.break_off()
             session.drop_unread_prompt()
 
     def moved(self, session: Session, transfer: Transfer | None) -> None:
-        """Tell of the end of a move between device and tiers. `transfer` is None where it failed: the session's
-        residence has its error, which the queued requests get that needed the move, up to the first that did not."""
+        """Report the end of a move between device and tiers. `transfer` is None where it failed: the session's
+        residence has its error, which goes to the queued requests that needed the move, up to the first that did
+        not."""
         self._sessions.touch(session.name)
         if transfer is not None:
             _log(session.name, transfer)
             self._publish(SessionSwapped(session=session.name, transfer=transfer))
             if session.residence.state == "disk":
-                self._sessions.changed(session.name)  # the journal says from now on where its pages are
+                self._sessions.changed(session.name)  # from now on the journal has the place of its pages
         error = session.residence.error
         while error is not None and session in self._open and lacks_bytes(session, self._open.first(session).request):
             self._open.answer(self._open.take(session), Failed.of(error))
@@ -143,8 +144,7 @@ def handles(request: type[ask.RequestBase[Answer]]) -> HandlerMark[Answer]:
 
 
 class RequestHandlers:
-    """The handlers of all `parts`: objects with methods that are marked. Those of a `split` model refuse what needs
-    whole layers."""
+    """The handlers of all `parts`: objects with marked methods. `split`: refuse requests that need whole layers."""
 
     def __init__(self, sessions: SessionTable, *parts: object, split: bool = False) -> None:
         self._sessions = sessions
@@ -164,8 +164,7 @@ class RequestHandlers:
         return frozenset(self._found)
 
     def answer(self, request: ask.Request, holder: Holder) -> Answered:
-        """Call the request's handler. Raises UsageError where there is none, UnknownSession where its session is not
-        there."""
+        """Call the request's handler. Raises UsageError where there is none, UnknownSession without its session."""
         handler = self._found.get(type(request))
         if handler is None:
             raise UsageError(f"No method of the engine is marked @handles({type(request).__name__}).")
@@ -182,7 +181,7 @@ def _refused(request: ask.Request, *_: object) -> Answered:
 
 
 def _of_a_stranger(handler: Callable[..., Answered]) -> Callable[..., Answered]:
-    """Return a handler of which an exit, or a reply that its request does not declare, ends this request alone."""
+    """Return a handler whose exit, or whose undeclared reply, ends only this request."""
 
     def answer(request: ask.Request, *given: Any) -> Answered:
         with _going_on():
@@ -209,7 +208,7 @@ def _declared(request: ask.Request, reply: Reply) -> Reply:
 
 @contextmanager
 def _going_on() -> Iterator[None]:
-    """Raise RuntimeError in place of what would end the engine."""
+    """Raise RuntimeError in place of an exit that would end the engine."""
     try:
         yield
     except (Exception, GeneratorExit):
@@ -226,8 +225,7 @@ def marked(part: type) -> Iterator[tuple[str, type[ask.Request]]]:
 
 
 class Dispatcher(BuiltOfParts):
-    """Every request gets one reply. Requests of one session are answered in order of arrival, except those that need
-    not wait."""
+    """Every request gets one reply. A session's requests are answered in order, unless they need not wait."""
 
     def __init__(
         self,
@@ -242,8 +240,7 @@ class Dispatcher(BuiltOfParts):
         self._changes_seen = 0
 
     def read_mail(self) -> bool:
-        """Handle the mail that is there; mail that comes meanwhile waits until a job has had its slice. Return False
-        where there was none."""
+        """Handle the present mail; later mail waits for a job's slice. Return False where there was none."""
         mail = self._mailbox.take_all()
         for piece in mail:
             self._handle(piece)
@@ -252,7 +249,7 @@ class Dispatcher(BuiltOfParts):
         return bool(mail)
 
     def hear(self, seconds: float) -> None:
-        """Wait for mail for so many seconds at most, and read it."""
+        """Wait for mail for at most so many seconds, and read it."""
         self._mailbox.wait(seconds)
         self.read_mail()
 
@@ -282,7 +279,7 @@ class Dispatcher(BuiltOfParts):
                 self._sessions.touch(session.name)
 
     def dispatch(self, queued: QueuedRequest) -> None:
-        """Answer a request, start a job for it, or queue it. An error answers this request and no other."""
+        """Answer a request, start a job for it, or queue it. An error answers only this request."""
         session: Session | None = None
         with WorkingOn(queued.logged_as):
             try:
@@ -293,8 +290,8 @@ class Dispatcher(BuiltOfParts):
                 self._fail(queued, session, error)
 
     def _dispatch(self, queued: QueuedRequest, session: Session | None) -> None:
-        """Queue the request while a look at its session is under way, while the session's bytes are elsewhere, or while
-        there is no room. Answer one that came before."""
+        """Queue the request while its session is being read, while the session's bytes are elsewhere, or while there is
+        no room. Answer a repeated one."""
         request = queued.request
         self._owners.require_shared(request, queued.holder)
         known = replies.reply_to(queued, self._sessions)
@@ -382,7 +379,7 @@ class Dispatcher(BuiltOfParts):
                 raise
             self._open.put_back(session, queued)
             if session.residence.want_room():
-                self._residency.room_changed()  # what was asked for earlier may have this session's place
+                self._residency.room_changed()  # earlier requests may have this session's place
             return False
         finally:
             if session is not None and queued not in self._open.of(session):
@@ -391,7 +388,7 @@ class Dispatcher(BuiltOfParts):
         return True
 
     def _note_done(self, session: Session, request: ask.Request) -> None:
-        """Note that a handler has had the session, even if it refused."""
+        """Record that a handler has used the session, even if it refused."""
         with self._faults.during("it noted what a notebook did"):
             if type(request).terms.changes:
                 self._sessions.changed(session.name)
@@ -421,7 +418,7 @@ class Dispatcher(BuiltOfParts):
         if session is not None and terms.wakes_weights:
             session.require_computable()
         if terms.wakes_weights:
-            self._forward.weights.wake()  # before the handler changes anything: it may find no room
+            self._forward.weights.wake()  # before the handler changes anything: it may lack room
         self._accept(queued, session, self._handlers.answer(request, queued.holder))
 
     def _wanted(self, request: ask.Request) -> int:
@@ -430,8 +427,7 @@ class Dispatcher(BuiltOfParts):
         return sum(-(-count // group.page_positions) * group.page_bytes for group in self._forward.geometry.groups)
 
     def _accept(self, queued: QueuedRequest, session: Session | None, result: Answered) -> None:
-        """Handle a handler's result: a reply, or steps, which become a job of the request's session or of the one they
-        name."""
+        """Handle a handler's result: a reply, or steps, a job of the request's session or of the one they name."""
         if isinstance(result, Underway):
             session, steps = result.session, result.steps
         elif isinstance(result, Generator):
@@ -449,20 +445,19 @@ class Dispatcher(BuiltOfParts):
         self._scheduler.add(Job(kind=kind, session=session, steps=steps, for_request=queued))
 
     def _to_the_end(self, steps: Steps[Reply], queued: QueuedRequest, session: Session) -> Steps[Reply]:
-        """Run the steps of a look. Where it gave way, wait for the work that was begun earlier and begin it anew."""
+        """Run the steps of a reading. After it yielded, wait for the earlier work and start it again."""
         while True:
             try:
                 return (yield from steps)
             except GaveWay:
-                pass  # and hold nothing of the frames in which it was raised
+                pass  # and keep none of the frames in which it was raised
             yield from self._residency.behind_earlier(session)
             again = self._handlers.answer(queued.request, queued.holder)
             assert isinstance(again, Generator)
             steps = again
 
     def answer_job(self, job: Job, reply: Reply) -> None:
-        """Reply for a job that has ended. A job without a request (`for_request`) was for the queued ones; they get its
-        error."""
+        """Reply for a job that has ended. Without a request (`for_request`) the queued ones get its error."""
         if job.for_request is None:
             self._open.answer_all(job.session, reply)
             self._residency.left_alone(job.session)
@@ -478,7 +473,7 @@ class Dispatcher(BuiltOfParts):
                     return
 
     def _could_take_up_first(self, session: Session) -> bool:
-        """Work on the first queued request, which is answered where that fails. False where it stays queued."""
+        """Work on the first queued request, which a failure answers. False where it stays queued."""
         queued = self._open.first(session)
         try:
             if not self._take_up_first(session):
@@ -504,7 +499,7 @@ class Dispatcher(BuiltOfParts):
         return self._dispatch_now(self._open.take(session), session)
 
     def take_up_all(self) -> bool:
-        """Look again at queued requests where residency has changed. True where it had."""
+        """Retry queued requests after a change of residency. True where there was one."""
         before = self._changes_seen
         while self._changes_seen != self._residency.changes:
             self._changes_seen = self._residency.changes
@@ -518,11 +513,10 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodParts:
-    """The parts of the engine that a method works with, one value for the life of the engine. The engine calls
-    `handlers(parts)` of the method's `engine` once, when it begins; where that is a folder, of the module `handlers` in
-    it. It returns objects whose methods are marked by `@handles` with the method's own requests; each is called with
-    the request, with its session where it concerns one, and with the holder who asks. All is used on the engine's
-    thread."""
+    """The parts of the engine for methods, one value for the life of the engine. At its start the engine calls
+    `handlers(parts)` of the method's `engine` once, or of the module `handlers` if that is a folder. It returns objects
+    whose methods are marked by `@handles` with the method's own requests; each is called with the request, with its
+    session where it concerns one, and with the holder who asks. Everything is used on the engine's thread."""
 
     sessions: SessionTable
     """The sessions by name: `find` returns one or raises UnknownSession; `on_removal` calls back with each that has
@@ -547,30 +541,29 @@ class MethodParts:
     """How long the lists of a request may be, by the noun of their mark `bounded_by`. A method adds its own nouns."""
 
     def workspace(self, name: str) -> Workspace:
-        """Return a part of the budget for the jobs of a method, under the name that statistics have for it."""
+        """Return a part of the budget for the jobs of a method, under this name in statistics."""
         return Workspace(self.budget, self.runtime.space, name)
 
     def origin(self) -> Provenance:
-        """Return the provenance of what this engine computes."""
+        """Return the provenance of this engine's results."""
         return recipes.origin(self.identity, self.runtime.description)
 
     def circumstances(self, session: Session, rules: Iterable[Rule] = (), taps: Iterable[Tap] = ()) -> Circumstances:
-        """Return what a measurement in a session, under these rules and at these taps, follows from besides its
-        request."""
+        """Return what a measurement in a session, with these rules and taps, follows from besides its request."""
         return recipes.circumstances(self.identity, self.runtime.description, session, rules, taps)
 
     def file_work(self, work: Callable[[], Outcome]) -> Generator[None, None, Outcome]:
-        """Do the work on the files' thread; the steps wait for it, and end in its result. Raises its error."""
+        """Do the work on the files' thread; the steps wait for it, and return its result. Raises its error."""
         return self.until_done(self.files.start(work))
 
 
 def handlers_of_methods(parts: MethodParts) -> Iterator[object]:
-    """Yield the handlers of all methods. A stranger's method is left out where it cannot make its own, or has some for
-    requests that are not its own."""
+    """Yield the handlers of all methods. A stranger's method is left out where it cannot make its own, or has handlers
+    for requests of others."""
     for method in methods():
         try:
             yield from _handlers_of(method, parts)
-        except BaseException as error:  # a stranger's module may raise what it likes
+        except BaseException as error:  # a stranger's module may raise anything
             if method.is_ours or isinstance(error, KeyboardInterrupt):
                 raise
             leave_out(method, f"its engine fails ({in_short(error)}): mend or uninstall it")

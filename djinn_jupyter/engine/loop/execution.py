@@ -58,7 +58,7 @@ class ExecutionRequests(BuiltOfParts):
         if before is not None:
             return self._draw_on(session, generation.going_on(before), free=request.free)
         if request.extend:
-            session.cache.reserve(committed, len(tokens))  # SlabFull here, while the line is still the old one
+            session.cache.reserve(committed, len(tokens))  # SlabFull here, while the old tokens are still in place
             if self._runtime.recurrent:
                 generation.states[committed] = session.cache.capture_all()
         else:
@@ -70,7 +70,7 @@ class ExecutionRequests(BuiltOfParts):
         return run_line(self._runtime.of(session), session, free=request.free)
 
     def _draw_on(self, session: Session, generation: Generation, *, free: bool) -> RunSteps:
-        """Go on from the logits in which a prompt ended that was run for no new token: nothing is fed before a draw."""
+        """Continue from the final logits of a prompt that was run for no new token: nothing is fed before a draw."""
         logits_1V = session.logits_1V
         assert logits_1V is not None
         session.take_generation(generation, session.tokens, token_by_token=self._runtime.token_by_token)
@@ -91,8 +91,8 @@ class ExecutionRequests(BuiltOfParts):
             )
 
     def _fresh_cache(self, session: Session, positions: int) -> None:
-        """Give the session an empty cache with room for the prompt, in the old line's working memory. Frees the old
-        line only when the new one has, or can take, its pages."""
+        """Give the session an empty cache with room for the prompt, in the old tokens' working memory. Frees the old
+        tokens only when the new cache has, or can take, its pages."""
         fresh = self._runtime.space.new_cache()
         try:
             fresh.allocate(0, positions)
@@ -152,7 +152,7 @@ class ExecutionRequests(BuiltOfParts):
         return run_line(self._runtime.of(session), session, targets=targets)
 
     def _go_on(self, session: Session) -> None:
-        """Leave the present stop with its edits; drop later stops of the line."""
+        """Leave the present stop with its edits; drop later stops."""
         session.check_move("go_on")
         frame = queries.stopped_frame(session)
         session.history.leave(frame)
@@ -194,7 +194,7 @@ class ExecutionRequests(BuiltOfParts):
         return reply
 
     def _told(self, steps: Steps[Paused]) -> Steps[Paused]:
-        """Run the same steps, then tell the clients that follow the session where it stands."""
+        """Run the same steps, then send the session's listeners its present stop."""
         reply = yield from steps
         self._publish(reply)
         return reply
@@ -216,14 +216,14 @@ class ExecutionRequests(BuiltOfParts):
         return self._looked(session, steps, holder)
 
     def _sites(self, session: Session, halts: tuple[str, ...] | None) -> list[Site] | None:
-        """Return the sites of breakpoints that are asked for. Raises UnknownSite before anything has changed."""
+        """Return the sites of the requested breakpoints. Raises UnknownSite before anything has changed."""
         sites = None if halts is None else [self._runtime.site(site) for site in halts]
         for site in sites or ():
             self._runtime.of(session).resolve(site)
         return sites
 
     def _arm(self, session: Session, halts: list[Site]) -> None:
-        """Have the session stop at these sites, without a condition, and nowhere else."""
+        """Make the session stop at these sites, without a condition, and nowhere else."""
         wanted, there = set(halts), session.breakpoints.items()
         left = [n for n, one in there if one.condition is not None or one.site not in wanted]
         session.remove(session.breakpoints, left)
@@ -236,7 +236,7 @@ class ExecutionRequests(BuiltOfParts):
                 self._interventions.add(session, site, self._runtime.of(session).resolve(site), None, once=False)
 
     def _put(self, session: Session, edit: Set, positions: tuple[int, ...] | None) -> None:
-        """Make an edit of the present stop. Raises InvalidEdit, and SlabFull where there is no room for it now."""
+        """Edit the present stop. Raises InvalidEdit, and SlabFull without room for it now."""
         frame = queries.stopped_frame(session)
         assert frame.tap is not None and frame.raw is not None
         history.require_editable(frame.tap)
@@ -257,8 +257,8 @@ class ExecutionRequests(BuiltOfParts):
 
 
 def _next_points(runtime: Runtime, frame: Frame, count: int) -> tuple[Target, ...]:
-    """Return all points of the stage in which the pass goes on, and the border after it. Only the pass itself knows
-    their order (parallel layers, post-norms): the first one met is the next one. Another name of the stopped tensor
+    """Return all points of the stage in which the pass continues, and the border after it. Only the pass itself has
+    their order (parallel layers, post-norms): the first one reached is the next one. Another name of the stopped tensor
     does not count as a step."""
     assert frame.tap is not None
     if count != 1:
@@ -282,7 +282,7 @@ def _run_so_far(session: Session) -> Generation | None:
 
 
 def _fits_in_place_of(old: PagedCache, positions: int) -> bool:
-    """True where the pages that only `old` holds, with what is free, are enough for a new line."""
+    """True where the pages that only `old` holds, plus the free ones, suffice for new tokens."""
     short_bytes = 0
     for group in old.groups:
         pages = [group.slab.page(page) for page in group.table.pages]

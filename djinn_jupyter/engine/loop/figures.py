@@ -32,7 +32,7 @@ CHUNK: Final = 2**22  # numbers that are pooled at once: pooling makes a few cop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartOfPass:
-    """Values at a site of a stopped pass, [positions, ...], and what they were read from."""
+    """Values at a site of a stopped pass, [positions, ...], and their source."""
 
     stop: StopIdentity
     site: Site
@@ -44,8 +44,8 @@ class PartOfPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PooledTensor:
-    """`cells` [rows, columns] in the dtype of a view; and of all the values the finite range (None where none is
-    finite) and the count of those that are not finite."""
+    """`cells` [rows, columns] in the dtype of a view; and for all values the finite range (None where none is finite)
+    and the count of non-finite ones."""
 
     cells: Tensor
     rows_per_cell: int
@@ -56,8 +56,7 @@ class PooledTensor:
 
 
 def pooled_for(request: ReadPooled, part: PartOfPass) -> Pooled:
-    """Return a part of a pass as it is asked for. UsageError for the mean of heads that are not there, InvalidEdit for
-    a position that is not."""
+    """Return the requested part of a pass. UsageError for missing heads' mean, InvalidEdit for a missing position."""
     value = _mean_of_heads(part) if request.mean_of_heads else part.value
     whole = pooled(value, request.rows, request.columns, rounded=request.rounded)
     return Pooled(
@@ -105,7 +104,7 @@ def _strongest_of(part: PartOfPass, request: ReadPooled) -> Strongest | None:
 
 
 def has_heads(axes: str) -> bool:
-    """Return whether the axis after the positions is that of heads."""
+    """Return whether the axis after the positions counts heads."""
     return axes.startswith("T H")
 
 
@@ -117,7 +116,7 @@ def _mean_of_heads(part: PartOfPass) -> Tensor:
 
 
 def _alone(value: Tensor, part: PartOfPass, request: ReadPooled) -> Array | None:
-    """Return the rows of the positions that are pooled across only."""
+    """Return the rows of the positions that are pooled across features only."""
     if request.alone is None:
         return None
     row_of = {position: row for row, position in enumerate(part.positions)}
@@ -147,8 +146,7 @@ def pooled(value: Tensor, rows: int, columns: int, *, rounded: bool = True) -> P
 
 
 def dtype_of_view(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of pooled cells: the values' own where that has 16 bits, else bfloat16, whose range is that of
-    float32."""
+    """Return the dtype of pooled cells: the values' own where that has 16 bits, else bfloat16, with float32's range."""
     return dtype if dtype.itemsize <= torch.bfloat16.itemsize else torch.bfloat16
 
 
@@ -160,7 +158,7 @@ def _chunks(flat: Tensor, down: int) -> Iterator[Tensor]:
 
 
 def _strongest(part: Tensor, down: int, across: int) -> Tensor:
-    """Return of each block the number of largest magnitude; NaN where it holds no number."""
+    """Return the number of largest magnitude of each block; NaN where it holds no number."""
     rows, columns = part.shape
     padded = pad(part, (0, -columns % across, 0, -rows % down), value=math.nan)
     blocks = padded.unflatten(1, (-1, across)).unflatten(0, (-1, down))
@@ -175,7 +173,7 @@ def _finite(number: Tensor) -> float | None:
 
 
 def _figures(part: Tensor) -> Tensor:
-    """Return the lowest and the highest finite number, and the count of others, as one tensor: reading it waits for the
+    """Return the lowest and the highest finite number, and the count of others, as one tensor: one wait for the
     device."""
     finite = part.isfinite()
     low, high = part.where(finite, math.inf).amin(), part.where(finite, -math.inf).amax()
@@ -186,7 +184,7 @@ def _figures(part: Tensor) -> Tensor:
 
 
 def figures_for(part: PartOfPass, *, each: bool) -> FiguresRead:
-    """Return the figures of a part of a pass, and of each of its positions where they are asked for."""
+    """Return the figures of a part of a pass, on request with those of each of its positions."""
     return FiguresRead(
         stop=part.stop,
         site=str(part.site),
@@ -236,8 +234,8 @@ def chunks(value: Tensor) -> Iterator[Tensor]:
 
 
 def draw_for(added: AddedTensors, size: int, runtime: Runtime, session: Session) -> Pieces:
-    """Draw bytes for what this session adds; its person's own sessions leave for them, and where that is not enough
-    others. Raises OverQuota and SlabFull."""
+    """Draw bytes for a session's additions; its person's own sessions leave for them, and if that is not enough others.
+    Raises OverQuota and SlabFull."""
     yield from runtime.space.set_aside(session, size, of_owner_budget=size)
     runtime.space.put_back()
     added.draw(size)
@@ -261,7 +259,7 @@ class Workspace:
 
     @contextmanager
     def opened(self, session: Session) -> Iterator[Reservation]:
-        """Give the job of a session its room; what it holds is given back at the end, however it ends."""
+        """Give the job of a session its room; it is returned at the end, however the job ends."""
         room = Reservation(self, session)
         try:
             yield room
@@ -278,7 +276,7 @@ class Workspace:
 
 
 class Reservation:
-    """The bytes that the job of one session holds: those expected of a step are taken before it."""
+    """The bytes that the job of one session holds: the expected ones of a step are taken before it."""
 
     def __init__(self, workspace: Workspace, session: Session) -> None:
         self._workspace, self._session = workspace, session
@@ -286,7 +284,7 @@ class Reservation:
 
     def take(self, size: int) -> Pieces:
         """Take `size` bytes; others are evicted for them, and waited for. Raises SlabFull, OverQuota, and GaveWay where
-        work that was begun earlier waits for what is held."""
+        earlier work waits for the held bytes."""
         space = self._workspace.space
         yield from space.set_aside(self._session, size, of_owner_budget=size)
         space.put_back()

@@ -58,7 +58,7 @@ UNDER_WAY: Final = "a recorded pass is still under way, or is no part of the lin
 def watch_recipe(
     identity: ModelIdentity, model: ModelDescription, session: Session, watch: Watch
 ) -> tuple[WatchRecipe | None, str]:
-    """Return what makes the recorded passes again; None, with the reason, where nothing does."""
+    """Return the recipe of the recorded passes; None, with the reason, where there is none."""
     lines = _lines(session, watch)
     unmade = next(_why_not(watch, lines), "")
     if unmade:
@@ -76,7 +76,7 @@ def watch_recipe(
 
 
 def _lines(session: Session, watch: Watch) -> dict[int, FedLine]:
-    """Return the lines of the runs with recorded passes, as far as this process knows them."""
+    """Return the token sequences of the runs with recorded passes, as far as this process has them."""
     present = fed_line(
         session.tokens, session.pass_log, session.exactness, session.history.arrived, session.rules_in_force
     )
@@ -85,7 +85,7 @@ def _lines(session: Session, watch: Watch) -> dict[int, FedLine]:
 
 
 def _why_not(watch: Watch, lines: dict[int, FedLine]) -> Iterator[str]:
-    """Yield the reasons for which the recorded passes are not made again."""
+    """Yield the reasons why the recorded passes cannot be reproduced."""
     if not watch.values:
         yield EMPTY
     for run, positions in zip(watch.runs, watch.positions, strict=True):
@@ -171,7 +171,7 @@ class InspectionRequests(BuiltOfParts):
     def _part(
         self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures, session: Session
     ) -> Generator[Blocked | None, None, PartOfPass]:
-        """Return the values that are asked for, of the stopped pass or ahead of it."""
+        """Return the requested values, of the stopped pass or ahead of it."""
         frame, site, tap = self._looked_at(request, session)
         ahead = not isinstance(request, ask.ReadFigures) and request.ahead
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead)
@@ -208,7 +208,7 @@ class InspectionRequests(BuiltOfParts):
         off = ~value.any(-1) if site.selector is not None and tap.added is not None else value.new_zeros(len(value))
         found: list[LensRow] = []
         with self._workspace.opened(session) as room:
-            if value.device.type == "cpu":  # where tokens take of the same memory as sessions
+            if value.device.type == "cpu":  # where tokens share their memory with sessions
                 yield from room.take(len(rows) * each * TOKEN_BYTES)
             for start in range(0, len(rows), LENS_ROWS):
                 chosen = rows[start : start + LENS_ROWS]
@@ -262,7 +262,7 @@ class InspectionRequests(BuiltOfParts):
     def _looked_at(
         self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures | ask.Lens | ask.Evaluate, session: Session
     ) -> tuple[Frame, Site, Tap]:
-        """Return the frame that the session is stopped in, the site that is asked for, and its tap."""
+        """Return the frame of the session's stop, the requested site, and its tap."""
         frame = queries.stopped_frame(session)
         site = reports.site_of(session) if request.site is None else self._runtime.site(request.site)
         return frame, site, self._runtime.of(session).resolve(site)
@@ -356,7 +356,7 @@ def metrics_in(runtime: Runtime, texts: Sequence[str]) -> Metrics:
 
 
 def last_logits(session: Session) -> Tensor:
-    """Return the logits [V] in which the last finished pass ended. Raises UsageError and IllegalMove where none are."""
+    """Return the final logits [V] of the last finished pass. Raises UsageError and IllegalMove where there are none."""
     if session.logits_1V is None:
         raise UsageError(
             f"Session {in_quotes(session.name)} has finished no pass yet, so there are no logits; run a prompt."
@@ -370,7 +370,7 @@ def last_logits(session: Session) -> Tensor:
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """Keeps what one site has in a pass, on the host, within the `room` of one answer."""
+    """Keeps the values of one site in a pass, on the host, within the `room` of one answer."""
 
     site: Site
     tap: Tap
@@ -389,8 +389,7 @@ class Seen:
 
 
 def _frame_read(session: Session, request: ask.ReadPass) -> Frame:
-    """Return the frame of the stop with the value that the request puts there, which stays out of the session. Raises
-    InvalidEdit."""
+    """Return the frame of the stop with the request's value, which stays out of the session. Raises InvalidEdit."""
     frame = queries.stopped_frame(session)
     if request.value is None:
         return frame
@@ -401,8 +400,8 @@ def _frame_read(session: Session, request: ask.ReadPass) -> Frame:
 
 
 def compared(both: tuple[Session, Session], last: int) -> Compared:
-    """Return how far the stopped values of two sessions are apart: of the heads or features that both have named, else
-    whole. UsageError where they stand at other sites."""
+    """Return the distance of the stopped values of two sessions: for the heads or features that both name, else whole.
+    UsageError where they are stopped at other sites."""
     frames = [queries.stopped_frame(session) for session in both]
     sites = [reports.site_of(session) for session in both]
     if sites[0] != sites[1]:
@@ -428,7 +427,7 @@ def compared(both: tuple[Session, Session], last: int) -> Compared:
 
 
 def _numbered(found: Apart, site: Site) -> Apart:
-    """Return the same with the largest difference at the head or feature as the model numbers it."""
+    """Return the same with the largest difference at the head or feature in the model's numbering."""
     largest = found.largest
     if largest is None or site.selector is None:
         return found
@@ -448,7 +447,7 @@ def _at(shared: range, positions: range, value: Tensor) -> Tensor:
 
 
 def apart(a: Tensor, b: Tensor, positions: tuple[int, ...], last: int) -> Apart:
-    """Return how far two values [T, ...] of one shape are apart; `positions` are those of their rows."""
+    """Return the distance of two values [T, ...] of one shape; `positions` are those of their rows."""
     differing = not_finite = 0
     largest: LargestDifference | None = None
     distances: list[float | None] = []

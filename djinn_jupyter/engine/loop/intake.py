@@ -38,7 +38,7 @@ Lane = Literal["short", "long", "chat"]
 
 
 class TextWorker:
-    """A thread that does pieces of work in order. A daemon: work that does not end keeps no process alive."""
+    """A thread that works in order. A daemon: work that does not end keeps no process alive."""
 
     def __init__(self, name: str, most: int) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -74,8 +74,8 @@ class TextWorker:
 
 
 class Tokenizing:
-    """A text has `most` tokens. `wake` is called, on the worker's thread, when a piece of work is done and its outcome
-    told; `failed` makes the reply to an error, and logs unforeseen ones."""
+    """A text has at most `most` tokens. `wake` is called, on the worker's thread, when a piece of work is done and its
+    outcome reported; `failed` makes the reply to an error, and logs unforeseen ones."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Tokenizing:
         return any(worker.waiting for worker in self._workers.values())
 
     def submit(self, work: Callable[[], None], size: int = 0, *, chat: bool = False) -> None:
-        """Queue `work`, which tells its outcome itself and raises nothing; `size` in characters or tokens. Raises
+        """Queue `work`, which reports its outcome itself and raises nothing; `size` in characters or tokens. Raises
         EngineError where too much is queued already."""
         worker = self._workers["chat" if chat else "short" if size <= SHORT_CHARACTERS else "long"]
         worker.submit(lambda: self._do(work, worker))
@@ -132,7 +132,7 @@ class Tokenizing:
         return self._process.encode(text, chat, self.most)
 
     def close(self) -> None:
-        """Cancel queued work; a text in a process is broken off, and one in a thread is left behind."""
+        """Cancel queued work; a text in a process is interrupted, and one in a thread is abandoned."""
         for worker in self._workers.values():
             worker.close()
         self._template.close()
@@ -165,8 +165,8 @@ StatelessRequest = ask.ListModules | ask.Tokenize | ask.Detokenize | ask.ListChe
 
 
 class Intake(BuiltOfParts):
-    """`extents` are how long lists may be by what bounds them. A worker's thread answers while the engine's computes,
-    so nothing here touches a session, a slab or the accounting."""
+    """`extents` are the longest lists by what limits them. A worker's thread answers while the engine's computes, so
+    nothing here touches a session, a slab or the accounting."""
 
     def __init__(self, parts: EngineParts, tokenizing: Tokenizing, extents: Mapping[str, int]) -> None:
         super().__init__(parts)
@@ -174,7 +174,7 @@ class Intake(BuiltOfParts):
         self._tokenizer, self._description = parts.runtime.tokenizer, parts.runtime.description
 
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
-        """Take a request of this process, checked as if it had come over the wire."""
+        """Accept a request of this process, checked as if it had come over the wire."""
         try:
             request = as_read(request)
         except Exception as error:  # noqa: BLE001  the request's edge
@@ -188,7 +188,7 @@ class Intake(BuiltOfParts):
         reply: Callable[[Reply], None],
         known_as: RequestId | None = None,
     ) -> None:
-        """Take a request that was read off the wire."""
+        """Accept a request from the wire."""
         try:
             require_extents(request, self._extents["positions"])
             if isinstance(request, StatelessRequest):
@@ -211,7 +211,7 @@ class Intake(BuiltOfParts):
         self._mailbox.post(Departure(holder=holder))
 
     def _answer_elsewhere(self, request: StatelessRequest, person: str | None, reply: Callable[[Reply], None]) -> None:
-        """Have a worker make the reply to a person and pass it to `reply`. Raises errors that are known at once."""
+        """Let a worker make the reply to a person and pass it to `reply`. Raises errors that are known at once."""
         most, size, chat = self._tokenizing.most, 0, False
         match request:
             case ask.Tokenize(text=text, chat=chat):
@@ -228,7 +228,7 @@ class Intake(BuiltOfParts):
         self._tokenizing.submit(lambda: reply(self._outcome(request, person)), size, chat=chat)
 
     def with_tokens(self, queued: QueuedRequest) -> ask.Request:
-        """Return the queued request, with a run's text as token ids. Raises the error for which its text is refused."""
+        """Return the queued request, with a run's text as token ids. Raises the refusal of its text."""
         request = queued.request
         if not isinstance(request, ask.Run):
             return request

@@ -92,8 +92,7 @@ def _guard(runtime: Runtime, text: str, taps: tuple[Tap, ...], site: Site) -> Gu
 
 
 def checked_condition(runtime: Runtime, text: str, tap: Tap, site: Site) -> conditions.Condition:
-    """Return the condition in `text`. Raises InvalidCondition where it cannot be evaluated at this site, whose tap this
-    is."""
+    """Return the condition in `text`. Raises InvalidCondition where it cannot be evaluated at the site of this tap."""
     condition = conditions.parse(text)
     if condition.needs_lens and (tap.axes != "T D" or tap.width != runtime.forward.anatomy.hidden_size):
         raise InvalidCondition(
@@ -108,7 +107,7 @@ def checked_condition(runtime: Runtime, text: str, tap: Tap, site: Site) -> cond
 
 
 def _numbers_at(tap: Tap, site: Site) -> int | None:
-    """Return how many numbers a position has at a site; None for maps, whose rows grow."""
+    """Return the number of values per position at a site; None for maps, whose rows grow."""
     if tap.width is None or tap.heads is not None:
         return None
     return tap.width if site.selector is None else len(site.selector)
@@ -176,8 +175,8 @@ class InterventionRequests(BuiltOfParts):
         return Cleared(count=len(doomed))
 
     def _named(self, session: Session, at: Mapping[Site, list[int]], spelling: str) -> list[int]:
-        """Return breakpoints by site, as they are `at` each, or by number where that number is one (a bare layer number
-        is a site only otherwise)."""
+        """Return breakpoints by site, with their present sites in `at`, or by number where that number exists
+        (otherwise a bare layer number is a site)."""
         if spelling.isdigit() and int(spelling) in session.breakpoints:
             return [int(spelling)]
         site = self._runtime.site(spelling)
@@ -216,7 +215,7 @@ class InterventionRequests(BuiltOfParts):
     def _patch(
         self, edit: PatchFrom, site: Site, positions: tuple[int, ...]
     ) -> Generator[Blocked | None, None, Tensor]:
-        """Return the value of another session's stopped pass, in the shape of the part to be replaced."""
+        """Return the value of another session's stopped pass, in the shape of the part to replace."""
         source = self._sessions.find(edit.session)
         if source.work == "run":
             raise InvalidEdit(f"Session {in_quotes(edit.session)} is running; pause it where its value is to be taken.")
@@ -258,7 +257,7 @@ class InterventionRequests(BuiltOfParts):
 
     @handles(ask.EnableEdit)
     def enable_edit(self, request: ask.EnableEdit, session: Session, holder: Holder) -> Paused:
-        """Make the edits of the stop again, from the value that the pass computed."""
+        """Apply the edits of the stop again, to the value that the pass computed."""
         standing = queries.stopped_frame(session)
         stop = session.history.here
         assert stop is not None and standing.raw is not None
@@ -323,7 +322,7 @@ class InterventionRequests(BuiltOfParts):
 
 
 def _watch(request: ask.Watch, site: Site, tap: Tap, session: Session) -> Watch:
-    """Return the watch that the session has of this, or a new one. A name means one direction, until `fresh`."""
+    """Return the session's watch of this, or a new one. A name means one direction, until `fresh`."""
     name = None if request.direction is None else request.direction.name
     unit = None if request.direction is None else unit_of(request.direction.vector, site, tap)
     there = session.watches.get(spell_watch(str(site), name))
@@ -362,14 +361,14 @@ def _touched(frame: Frame, positions: tuple[int, ...] | None) -> tuple[int, ...]
 
 
 def _tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
-    """Tell the clients that show the stop that its value has changed; return where the session stands now."""
+    """Notify clients that the stop's value has changed; return the session's present stop."""
     stop = reports.standing(session)
     runtime.publish(SessionEdited(session=session.name, stop=stop))
     return stop
 
 
 def edited_site(runtime: Runtime, session: Session, spelling: str | None) -> Site:
-    """Return the site to edit: that of the stop, with the selector given or the breakpoint's."""
+    """Return the site to edit: the stop's, with the given selector or the breakpoint's."""
     here = reports.site_of(session)
     if spelling is None:
         return here

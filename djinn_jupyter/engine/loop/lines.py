@@ -52,8 +52,8 @@ def require_prompt(model: ModelDescription, tokens: Sequence[int], number: int) 
 
 
 def require_empty(session: Session, verb: str, opener: str) -> None:
-    """Raise IllegalMove where the session has a line of its own, which the request's passes would
-    overwrite; `verb` says what is done, and `opener` is the Python function that opens an empty one for them."""
+    """Raise IllegalMove where the session has its own tokens, which the request's passes would overwrite; `verb` names
+    the work, and `opener` the Python function that opens an empty session for it."""
     if session.state != "idle" or session.tokens or session.rules or session.watches:
         raise IllegalMove(
             f"Session {in_quotes(session.name)} has a line of its own; {verb} in an empty one, as {opener} opens."
@@ -61,8 +61,7 @@ def require_empty(session: Session, verb: str, opener: str) -> None:
 
 
 def under_rules_of(sessions: SessionTable, ruling_name: str | None, session: Session) -> tuple[Rule, ...]:
-    """Return the rules in force of the session of that name, whose attention and adapter `session` takes on; no rules
-    for None."""
+    """Return the rules in force of the named session, whose attention and adapter `session` adopts; none for None."""
     if ruling_name is None:
         return ()
     ruling = sessions.find(ruling_name)
@@ -71,8 +70,8 @@ def under_rules_of(sessions: SessionTable, ruling_name: str | None, session: Ses
 
 
 def fed_tokens(session: Session) -> tuple[int, ...]:
-    """Return the tokens of a session's line that have been fed. Raises UsageError where a pass of their own is not what
-    the session computed."""
+    """Return the tokens of a session that have been fed. Raises UsageError where a pass of their own would differ from
+    what the session computed."""
     if session.pass_log.edited:
         raise UsageError(
             f"Session {in_quotes(session.name)} has edited keys or values in its cache, which are no part of a pass "
@@ -98,8 +97,8 @@ def prompts_of(
     first: int = 0,
     tokens_of: Callable[[Session], tuple[int, ...]] = fed_tokens,
 ) -> list[tuple[int, ...]]:
-    """Return the prompts of a request, numbered from `first` on: the token ids that it gives, or `tokens_of` the
-    sessions that it names. Raises the error for which one cannot be run."""
+    """Return the prompts of a request, numbered from `first` on: its token ids, or `tokens_of` the sessions that it
+    names. Raises the error of a prompt that cannot be run."""
     prompts = []
     for number, line in enumerate(lines, first):
         prompts.append(tokens_of(sessions.find(line)) if isinstance(line, str) else line)
@@ -107,12 +106,12 @@ def prompts_of(
     return prompts
 
 
-# The lengths of a request's lists, held to the model before anything reads their entries. A list of positions is at
-# most as long as the model's context; other lists are held to it where they are used.
+# The lengths of a request's lists, checked against the model before anything reads their entries. A list of positions
+# is at most as long as the model's context; other lists are checked where they are used.
 
 
 def extents(context: int | None) -> dict[str, int]:
-    """Return how long lists may be by what bounds them. Methods add their own nouns."""
+    """Return the longest lists by what limits them. Methods add their own nouns."""
     return {"positions": limit(context), "tokens": limit(context)}
 
 
@@ -196,7 +195,7 @@ def require_few_standing(what: str, count: int, positions: Iterable[tuple[int, .
 
 
 def require_few_tokens(positions: int, each: int) -> None:
-    """Raise UsageError where `each` position is to be told by more tokens than one answer may have."""
+    """Raise UsageError where `each` position would need more tokens than one answer may have."""
     if positions * each > ANSWERED_TOKENS:
         raise UsageError(
             f"{each:,} tokens at each of {positions:,} positions are more than the {ANSWERED_TOKENS:,} of one answer: "

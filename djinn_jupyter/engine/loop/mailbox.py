@@ -37,7 +37,7 @@ class PendingTokens:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """The sender of a request: a kernel or process (`name` survives its restart) of a user, and the notebook that it
-    runs, by which two are not told apart. `person` is who has proved by a key to be behind it."""
+    runs, which does not distinguish two of them. `person` has proved by a key to be its user."""
 
     name: str
     user: str
@@ -48,8 +48,9 @@ class Holder:
 @dataclass(slots=True, kw_only=True, eq=False)
 class QueuedRequest:
     """A queued request with its sender and the callback for its reply. `reply` may be called from the engine's thread
-    only, and once: then it is `answered`. `tokens` are those of a long prompt, which a worker makes meanwhile. One that
-    may come again is `known_as` the same then. The log knows it as `logged_as`, where it came over the wire."""
+    only, and once: then it is `answered`. `tokens` are those of a long prompt, which a worker makes meanwhile. A
+    repeatable request is `known_as` the same each time. `logged_as` is its form in the log, where it came over the
+    wire."""
 
     request: Request
     holder: Holder
@@ -114,11 +115,11 @@ class Mailbox:
         return bool(self._mail)
 
     def wake(self) -> None:
-        """End a `wait` without mail, so that the engine's thread sees that it is to stop."""
+        """End a `wait` without mail, so that the engine's thread sees that it has to stop."""
         self._bell.put(None)
 
     def _heard(self, timeout: float | None) -> bool:
-        """Take one stroke of the bell. Return False where none came within the timeout."""
+        """Take one ring of the bell. Return False where none came within the timeout."""
         try:
             self._bell.get(timeout=timeout)
         except Empty:
@@ -181,6 +182,6 @@ class OpenRequests:
             self.answer(self.take(session), reply)
 
     def take_answered(self) -> list[tuple[QueuedRequest, Reply]]:
-        """Return the requests whose replies are to go out now, in order."""
+        """Return the requests whose replies are to be sent now, in order."""
         answered, self._answered = self._answered, []
         return answered

@@ -23,7 +23,7 @@ from djinn_jupyter.wire.base import person_of, sessions_in
 from djinn_jupyter.wire.texts import told_apart
 
 MOST_SESSIONS: Final = 5000  # of a person: an empty one has 10 KB of main memory, and 4 KiB of disk in a journal
-LOOK_SECONDS: Final = 0.1  # at the running time of a job that is under way
+LOOK_SECONDS: Final = 0.1  # between checks of the running time of a job
 
 
 class Owners(BuiltOfParts):
@@ -45,7 +45,7 @@ class Owners(BuiltOfParts):
         require_granted(request, name, session.shares.access(person) if session is not None else None)
 
     def require_own(self, request: ask.Request, sender: Holder) -> None:
-        """Raise SessionsWouldSuffer where the request would end what belongs to another notebook, without `force`."""
+        """Raise SessionsWouldSuffer where the request would end something of another notebook, without `force`."""
         if not isinstance(request, ask.OwnerRequest) or request.force:
             return
         session, deed = self._sessions.get(request.session), request.deed
@@ -57,9 +57,9 @@ class Owners(BuiltOfParts):
             raise SessionsWouldSuffer(refusal(session, shown, deed))
 
     def require_budget(self, request: ask.Request, holder: Holder, session: Session | None) -> None:
-        """Raise OverQuota where the person who asks may have no more sessions, memory or running time, as this needs.
-        The engine's own user may always, but for more than MOST_SESSIONS (UsageError, for others too) and arrays beyond
-        those that all sessions may have."""
+        """Raise OverQuota where the caller may have no more sessions, memory or running time for this. The engine's own
+        user always may, except for more than MOST_SESSIONS (UsageError, for others too) and arrays beyond the limit of
+        all sessions."""
         terms = type(request).terms
         if session is not None and terms.keeps_arrays:
             self._require_given(session, sum(array.nbytes for array in arrays_within(request)))
@@ -85,16 +85,15 @@ class Owners(BuiltOfParts):
             raise AwaitedRoom("Other sessions of this person are leaving the device.")
 
     def require_room(self, request: ask.Request, session: Session | None, wanted: int) -> None:
-        """Raise AwaitedRoom where other sessions of the person leave for the pages of a prompt, OverQuota where none
-        can."""
+        """Raise AwaitedRoom where the person's other sessions leave for a prompt's pages, OverQuota where none can."""
         if session is None or not isinstance(request, ask.Run):
             return
         if not self._residency.in_owner_budget(session, wanted, instead=request.forgets):
             raise AwaitedRoom("Other sessions of this person are leaving the device.")
 
     def heed(self, job: Job) -> None:
-        """Pause the run of one whose running time is used up meanwhile. Raises OverQuota for other work, which can be
-        asked for again."""
+        """Pause the run of a person whose running time is used up meanwhile. OverQuota for other work, which is
+        repeatable."""
         now = self._clock()
         if job.for_request is None or job.asker is None or now - self._looked < LOOK_SECONDS:
             return
@@ -107,8 +106,7 @@ class Owners(BuiltOfParts):
             job.session.request_pause("quota")
 
     def _require_less(self, person: str, but: Session | None = None) -> None:
-        """Raise OverQuota where a person has too much on host or disk, also without the copies of what is on the
-        device."""
+        """Raise OverQuota where a person has too much on host or disk, even without copies of device data."""
         try:
             self._memory.require_less(person, but=but)
         except OverQuota:
@@ -149,8 +147,8 @@ class Owners(BuiltOfParts):
 
 
 def asker_of(request: ask.OwnerRequest[Any], sender: Holder, session: Session) -> Holder:
-    """Return the holder that asks: the one that a server names, else the sender. A kernel that has the session open has
-    told its notebook itself, by the path that it had then: a server knows only the present one."""
+    """Return the holder that asks: the one that a server names, else the sender. A kernel with the session open has
+    sent its notebook itself, with its path at that time: a server knows only the present one."""
     if request.for_holder is None and request.for_notebook is None:
         return sender
     opened = request.for_holder is not None and request.for_holder == session.holder

@@ -28,7 +28,7 @@ ANY_SESSION: Final = "measurement"
 
 
 def origin(identity: ModelIdentity, model: ModelDescription) -> Provenance:
-    """Return the provenance of what this process computes with this model."""
+    """Return the provenance of this process's results with this model."""
     return Provenance(
         model=model.name,
         revision=model.revision,
@@ -54,8 +54,7 @@ def circumstances(
     rules: Iterable[Rule],
     taps: Iterable[Tap] = (),
 ) -> Circumstances:
-    """Return what a measurement in this session, under these rules and at these taps, follows from besides its
-    request."""
+    """Return what a measurement in this session, with these rules and taps, follows from besides its request."""
     held = tuple(rules)
     return Circumstances(
         rules=tuple(map(asked_for, held)),
@@ -73,7 +72,7 @@ def modules_at(taps: Iterable[Tap]) -> tuple[ModuleIdentity, ...]:
 
 
 def asked_for(rule: Rule) -> Steer:
-    """Return the request that makes a rule again, in whichever session."""
+    """Return the request that makes a rule again, in any session."""
     return Steer(
         session=ANY_SESSION,
         site=rule.named,
@@ -102,8 +101,8 @@ def look_recipe(
     asked: ask.Inspect | ask.Lens | ask.MeasureEffect,
     tap: Tap,
 ) -> tuple[LookRecipe | None, str]:
-    """Return what makes a look again at the present stop; None, with the reason, where its tokens alone do not come to
-    it, or where it is not known how it was edited."""
+    """Return the recipe of a reading at the present stop; None, with the reason, where its tokens alone do not lead to
+    it, or where its edits are unknown."""
     way = way_to_stop(session, with_edits=True)
     if way.unmade:
         return None, way.unmade
@@ -124,9 +123,9 @@ def look_recipe(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayToStop:
-    """The tokens of a stopped line and the passes over them before the present one, by which another session comes to
-    the same stop, at `tap` of layer `boundary`. `taps` are those of the rules that held. `unmade` says why they do not
-    come to it; empty where they do."""
+    """The tokens of a stopped session and the passes over them before the present one, by which another session reaches
+    the same stop, at `tap` of layer `boundary`. `taps` are those of the rules in force. `unmade` is the reason why they
+    do not lead to it; empty where they do."""
 
     tap: Tap
     boundary: int
@@ -137,7 +136,7 @@ class WayToStop:
 
 
 def way_to_stop(session: Session, *, with_edits: bool = False) -> WayToStop:
-    """Return the way to the present stop of a session. An edited value is not come to, but `with_edits`: there the
+    """Return the way to the present stop of a session. An edited value has none, except with `with_edits`: then the
     caller makes the edits again."""
     stop = session.history.here
     assert stop is not None and stop.frame.tap is not None
@@ -154,7 +153,7 @@ def way_to_stop(session: Session, *, with_edits: bool = False) -> WayToStop:
 
 
 def fed_tokens(line: FedLine) -> tuple[FedTokens, ...]:
-    """Return the passes of a line as they are asked for again."""
+    """Return the passes of a sequence in the form of a request."""
     return tuple(
         FedTokens(start=one.start, end=one.end, each=one.each, rules=tuple(map(asked_for, one.rules)))
         for one in line.passes

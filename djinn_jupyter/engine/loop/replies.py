@@ -39,7 +39,7 @@ PERIOD: Final = 0.2
 LONGEST_PERIOD: Final = 1.0
 QUICK: Final = 0.001  # seconds of counting people's memory, that an idle engine does not put off
 SHARE: Final = 0.005  # of the thread that computes: a batch of many rows takes milliseconds to describe
-PATIENCE: Final = 10.0  # seconds; of a reader, should the engine break off between a reply and its publication
+PATIENCE: Final = 10.0  # seconds; for a reader, if the engine ends between a reply and its publication
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ class EngineReading:
 
     @property
     def sessions(self) -> tuple[nouns.SessionDescription, ...]:
-        """The sessions as described, with idle times up to now: an idle session is not described anew."""
+        """The sessions as described, with idle times up to now: an idle session is not described again."""
         return self._idle_now(0, len(self.described))
 
     def page(self, first: int) -> Sessions:
-        """Return the sessions from the `first` on, one at least, as many as are encoded in one part."""
+        """Return the sessions from the `first` on, at least one, as many as are encoded in one part."""
         last, entries = first, 0
         for one in self.described[first:]:
             entries += entries_of(one)
@@ -72,9 +72,9 @@ class EngineReading:
 
 
 class StatePublisher(BuiltOfParts):
-    """Keeps `reading` up to date: describes anew the sessions that the table says were touched. Invariant: what another
-    thread reads has the effects of all replies that were handed over before. It waits for the publication, a quarter of
-    a millisecond; the engine's thread does not read between the two."""
+    """Keeps `reading` up to date: describes again the sessions that the table reports as touched. Invariant: another
+    thread's reading has the effects of all replies posted before. It waits for the publication, a quarter of a
+    millisecond; the engine's thread does not read in between."""
 
     def __init__(
         self,
@@ -105,17 +105,16 @@ class StatePublisher(BuiltOfParts):
 
     @property
     def behind(self) -> bool:
-        """True while readers wait for the state of replies that went out."""
+        """True while readers wait for the state of sent replies."""
         return not self._current.is_set()
 
     def fall_behind(self) -> None:
-        """Have readers wait for the next publication, because replies go out whose effects are not in this one."""
+        """Make readers wait for the next publication, because the effects of replies are missing from this one."""
         self._current.clear()
 
     @property
     def due(self) -> bool:
-        """True where the last full measurement is more than PERIOD seconds old, or LONGEST_PERIOD where it took that
-        long."""
+        """True where the last full measurement is over PERIOD seconds old, or LONGEST_PERIOD if it took that long."""
         return time.monotonic() - self._published > self._period
 
     def publish(self, *, all_sessions: bool = False) -> None:
@@ -140,7 +139,7 @@ class StatePublisher(BuiltOfParts):
                     self._described[name] = self._describe(session)
         if measures:  # asking the system costs as much as answering a request
             self._published = time.monotonic()
-            with self._faults.during("it measured memory"):  # opens files, of which there may be too many
+            with self._faults.during("it measured memory"):  # opens files, and too many may be open
                 self.outside = device.Usage.read(*self._where)
         self._miscounted |= bool(touched) or before.keys() != self._described.keys()
         if measures:
@@ -148,8 +147,8 @@ class StatePublisher(BuiltOfParts):
         self._reading = self._read()
 
     def recount_people(self) -> None:
-        """Publish the memory of each person anew, where sessions were touched since it was counted: what an idle engine
-        does at once, unless counting takes long."""
+        """Publish the memory of each person again, where sessions were touched since it was counted: an idle engine
+        does so at once, unless counting takes long."""
         if self._miscounted and self._counting_seconds < QUICK:
             self._count_people()
             self._reading = dataclasses.replace(
@@ -252,7 +251,7 @@ class Accounting(BuiltOfParts):
         self._faults.clear_suspicion()
 
     def check_in_turn(self) -> None:
-        """Check where the checks before have taken no more than their part of the time. An error is a fault."""
+        """Check if earlier checks have taken no more than their share of the time. An error is a fault."""
         begun = time.monotonic()
         if begun < self._due:
             return
@@ -303,12 +302,12 @@ NOT_KEPT: Final = Failed(
 
 
 def reply_to(queued: QueuedRequest, sessions: SessionTable) -> Reply | None:
-    """Return the reply to a request that came before; None for one that is to be done. A session that is to be closed
-    once more and is not there is closed."""
+    """Return the reply to a repeated request; None for one that has to be executed. A repeated close of a missing
+    session is answered as closed."""
     names = kept_with(queued.request)
     if queued.known_as is None or not names:
         return None
-    session = sessions.get(names[-1])  # of a fork the one that it makes: without it nothing is done
+    session = sessions.get(names[-1])  # for a fork the new session: without it nothing was done
     if session is None:
         closed = queued.known_as.again and isinstance(queued.request, ask.Close)
         return Closed(pages_freed=0) if closed else None
@@ -321,13 +320,13 @@ def reply_to(queued: QueuedRequest, sessions: SessionTable) -> Reply | None:
 
 
 def begin(queued: QueuedRequest, session: Session) -> None:
-    """Note that work on a session begins, of which the journal may have a part before its reply."""
+    """Record that work on a session begins; the journal may have a part of it before its reply."""
     if queued.known_as is not None and type(queued.request).terms.changes:
         session.answered.begin(queued.known_as)
 
 
 def note(queued: QueuedRequest, reply: Reply, sessions: SessionTable) -> None:
-    """Keep the reply with the sessions that the request changed. One that was refused did nothing."""
+    """Keep the reply with the sessions that the request changed. A refused one did nothing."""
     if queued.known_as is None:
         return
     for name in kept_with(queued.request):
@@ -355,8 +354,8 @@ class Promises(BuiltOfParts):
         self._accounting, self._state_publisher = accounting, state_publisher
 
     def send(self) -> bool:
-        """Hand over the replies that are ready; the state that they report has to be published next. Return True where
-        there were any. Raises EngineBroken, and ClaimLost."""
+        """Post the replies that are ready; the state that they report has to be published next. Return True where there
+        were any. Raises EngineBroken, and ClaimLost."""
         self._accounting.require_sound()
         ready = self._open.take_answered()
         with self._faults.during("it wrote the journal"):
@@ -370,16 +369,15 @@ class Promises(BuiltOfParts):
         return bool(ready)
 
     def publish(self, idle: bool = False) -> None:
-        """Publish the state that the replies reported, and what else is due; `idle` describes untouched sessions
-        too."""
+        """Publish the state that the replies reported, and other due changes; `idle` describes other sessions too."""
         with self._faults.during("it described its sessions"):
             self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)
             if self._state_publisher.behind or self._state_publisher.due:
                 self._state_publisher.publish(all_sessions=idle)
 
     def _kept(self, ready: ReadyReplies) -> ReadyReplies:
-        """Write the sessions that the answered requests changed to the journal. Return the replies, marked `not_kept`
-        where that failed."""
+        """Write the sessions that the answered requests changed to the journal. Mark the replies `not_kept` on
+        failure."""
         for queued, reply in ready:
             note(queued, reply, self._sessions)
         self._persistence.write(self._sessions, [name for queued, _ in ready for name in kept_with(queued.request)])

@@ -23,8 +23,8 @@ from djinn_jupyter.wire.base import ReplyBase, person_of
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """Work for one session that ends in the reply to `for_request`. A `run` moves the session, a `look` leaves it as it
-    is. `blocked` is what its steps yielded last: None, or a function that is True while the job must wait.
+    """Work for one session that ends in the reply to `for_request`. A `run` moves the session, a `look` leaves it
+    unchanged. `blocked` is the last yield of its steps: None, or a function that is True while the job must wait.
     Without a request the job is done for the requests queued for the session."""
 
     kind: JobKind
@@ -39,17 +39,17 @@ class Job:
 
     @property
     def person(self) -> str:
-        """The user whose turn its slices are: the one who asked, else its session's owner."""
+        """The user whose turn its slices are: the caller, else its session's owner."""
         return self.session.owner if self.for_request is None else self.for_request.holder.user
 
     @property
     def asker(self) -> str | None:
-        """The person whose key asked for it, else the one whose session it is; None for the engine's own user."""
+        """The person whose key asked for it, else the session's person; None for the engine's own user."""
         return person_of(self.session.name) if self.for_request is None else self.for_request.holder.person
 
     @property
     def logged_as(self) -> LoggedRequest | None:
-        """The request that it is done for, as the log knows it."""
+        """The request of the job, in its form for the log."""
         return None if self.for_request is None else self.for_request.logged_as
 
     @property
@@ -66,14 +66,14 @@ class Underway:
 
 
 class FairTurns:
-    """Over any time in which a person had a job that was ready, no other had more than two turns more."""
+    """Over any time in which a person had a ready job, no other had more than two turns more."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, deque[Job]] = {}  # of the people who have some, in the order in which they are asked
+        self._jobs: dict[str, deque[Job]] = {}  # people with jobs, in the order in which they are asked
         self._turns: dict[str, int] = {}  # of all who ever came
-        self._now = 0  # the turns of those who had the last one, before it
+        self._now = 0  # the turns of the person who had the last one, before it
         self._last: Job | None = None  # the job that had it
-        self._waiting: list[str] = []  # the people all of whose jobs waited at the last look
+        self._waiting: list[str] = []  # the people all of whose jobs waited at the last check
 
     def __iter__(self) -> Iterator[Job]:
         for jobs in self._jobs.values():
@@ -84,8 +84,8 @@ class FairTurns:
 
     def add(self, job: Job) -> None:
         """Add a job at the end of its person's, but before the one that has just had its turn, whose next may last as
-        long as a layer of many rows: a look, which is short, at their head, and its person before those who have had as
-        many turns."""
+        long as a layer of many rows. A reading, which is short, goes to their head, and its person before those who
+        have had as many turns."""
         person, is_look = job.person, job.kind == "look"
         jobs = self._jobs.setdefault(person, deque())
         if not jobs:
@@ -105,8 +105,7 @@ class FairTurns:
             del self._jobs[job.person]
 
     def ready(self) -> Iterator[Job]:
-        """Yield the jobs that do not wait, as they come in turn: people by their turns, the jobs of each in
-        rotation."""
+        """Yield the jobs that do not wait, in the order of their turns: people by turns, their jobs in rotation."""
         self._waiting = []
         for person in sorted(self._jobs, key=self._turns.__getitem__):
             ready = (job for job in self._jobs[person] if not job.waits)
@@ -145,8 +144,8 @@ class Lockstep:
         self.at = 0
 
     def choose(self, jobs: Sequence[Job]) -> Job:
-        """Return a look, which is short, else the run whose next layer comes first in the cycle; of several the one
-        that waited longest. `jobs` are ready, in rotation, and at least one."""
+        """Return a reading, which is short, else the run whose next layer comes first in the cycle; among several the
+        one that waited longest. `jobs` are ready, in rotation, and at least one."""
         look = next((job for job in jobs if job.kind == "look"), None)
         if look is not None:
             return look
@@ -182,12 +181,12 @@ class Scheduler:
         return sum(job.kind == "run" for job in self._jobs)
 
     def add(self, job: Job) -> None:
-        """Add a job: a look, which is short, before its person's runs."""
+        """Add a job: a reading, which is short, before its person's runs."""
         job.session.begin_work(job.kind)
         self._jobs.add(job)
 
     def begin_wait(self) -> None:
-        """Note that a job has nothing to do until another thread is done."""
+        """Record that a job has nothing to do until another thread is done."""
         self.waiting += 1
 
     def end_wait(self) -> None:
@@ -197,7 +196,7 @@ class Scheduler:
         return next((job for job in self._jobs if job.session is session), None)
 
     def others_go_on(self, session: Session, of: Callable[[Session], bool] = lambda session: True) -> bool:
-        """True where a job of another of the sessions `of` does not wait, nor look again whether it has room."""
+        """True where a job of another of the sessions `of` neither waits nor checks again for room."""
         others = (job for job in self._jobs if job.session is not session and of(job.session))
         return any(not job.session.residence.parked and not job.waits for job in others)
 
@@ -213,7 +212,7 @@ class Scheduler:
         self._prefilling = job.for_request is None or (frame is not None and len(frame.tokens) > 1)
 
     def end_slice(self) -> None:
-        """Hold the job no longer: its session may be closed next, and is freed with it."""
+        """Release the job: its session may be closed next, and is freed with it."""
         self._at_turn = None
 
     def asked(self) -> bool:
@@ -227,8 +226,7 @@ class Scheduler:
         )
 
     def next(self) -> Job | None:
-        """Return the job whose turn it is and move it to the end of the rotation. None when there is none, or all
-        wait."""
+        """Return the next job and move it to the end of the rotation. None when there is none, or all wait."""
         ready = self._jobs.ready()
         if self.lockstep is None:
             chosen = next(ready, None)
@@ -239,8 +237,8 @@ class Scheduler:
         return chosen
 
     def next_if(self, short: Callable[[Job], bool]) -> Job | None:
-        """Return the job whose turn it is and move it to the end of the rotation, where its slice is short and no mail
-        has come; else None, and the turn is still its. None in the order of the layers, too."""
+        """Return the job whose turn it is and move it to the end of the rotation, if its slice is short and no mail has
+        come; else None, and it keeps the turn. None in the order of the layers, too."""
         if self._mailbox.waiting or self.lockstep is not None:
             return None
         chosen = next(self._jobs.ready(), None)

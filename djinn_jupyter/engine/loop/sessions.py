@@ -95,7 +95,7 @@ class SessionRequests(BuiltOfParts):
 
     @handles(ask.SetAttention)
     def set_attention(self, request: ask.SetAttention, session: Session, holder: Holder) -> replies.Described:
-        """Choose how a session that holds nothing yet computes attention; its points are those of that attention."""
+        """Choose the attention of an empty session; its points are those of that attention."""
         session, own = session, self._forward.attention
         if request.attention != (session.attention or own):
             if session.tokens or session.breakpoints or session.rules or session.watches:
@@ -167,7 +167,7 @@ class SessionRequests(BuiltOfParts):
         return replies.Opened(session=reports.describe(child), created=True)
 
     def _edit_cached(self, parent: Session, child: Session, request: ask.Fork, edit: Edit) -> None:
-        """Edit committed keys or values of a fork that is not there yet; it begins at this place."""
+        """Edit committed keys or values of a fork before it joins the table; it begins at this place."""
         try:
             if request.site is None:
                 raise UsageError("An edit of committed keys or values needs their site, such as k_rot.5[0] or v.5.")
@@ -206,14 +206,14 @@ class SessionRequests(BuiltOfParts):
 
     @handles(ask.Note)
     def note(self, request: ask.Note, session: Session, holder: Holder) -> replies.Noted:
-        """Note what a notebook does. Any client may say so: its kernel, or the server that its window belongs to."""
+        """Record a notebook's activity. Any client may report it: its kernel, or the server of its window."""
         if request.activity == "in_use":
             self._use(session, holder)
         self._residency.note(session, request.activity)
         return replies.Noted()
 
     def _use(self, session: Session, holder: Holder) -> None:
-        """Make this session, of all sessions, the one that the holder's magics act on."""
+        """Make this session the one that the holder's magics act on."""
         for other in self._sessions.values():
             if other.used_by == holder.name:
                 other.use(None)
@@ -226,7 +226,7 @@ class SessionRequests(BuiltOfParts):
         return replies.Tree(branches=tuple(self._branch(session, most) for session in self._sessions.values()))
 
     def _branch(self, session: Session, most: int) -> Branch:
-        """Return a session's branch with `most` of its stops: the last ones, or those from where it stands on."""
+        """Return a session's branch with `most` of its stops: the last ones, or those from the present one on."""
         here = session.history.present
         first = max(0, len(session.history.stops) - most)
         first = first if here is None else min(first, here)
@@ -291,7 +291,7 @@ def require_name(name: str, names: Collection[str]) -> None:
 
 
 def _require_free(name: str, names: Collection[str]) -> None:
-    """Raise UsageError where a session has that name, or is shown by it: a label must mean one session."""
+    """Raise UsageError where a session has that name or displays it: a label must mean one session."""
     there = name if name in names else next((one for one in names if label(one) == label(name)), None)
     if there is not None:
         full = "" if there == name else f" (in full {there})"
@@ -317,10 +317,11 @@ TakingRows = Generator[None, None, tuple[Rows, ...]]
 
 
 class WholeImages(BuiltOfParts):
-    """Whole images of sessions, with their rows and states, and sessions made of such images. Knows no files."""
+    """Save sessions to checkpoints and restore them: whole images of sessions, with their rows and states, and sessions
+    made from such images."""
 
     def rows(self, session: Session) -> TakingRows:
-        """Take the rows of a session step by step, those of a stopped pass too."""
+        """Take the rows of a session step by step, including those of a stopped pass."""
         end = session.cache.length if session.frame is None else session.frame.committed + len(session.frame.tokens)
         return take_rows(session.cache, end)
 
@@ -337,19 +338,19 @@ class WholeImages(BuiltOfParts):
             )
 
     def describe(self, name: str, image: SessionImage) -> CheckpointDescription:
-        """Return the list entry of a file that is about to have the image."""
+        """Return the list entry of a file that is about to get the image."""
         model = self._runtime.description
         return checkpoint_files.describe(name, image, model.name, model.dtype)
 
     def empty(self, name: str, holder: Holder) -> Session:
-        """Return a session whose work is to be made of an image."""
+        """Return a session whose work is to be made from an image."""
         return _empty(self._parts, name, holder.user, holder.name)
 
     def placed(
         self, image: SessionImage, source: str, name: str, holder: Holder, waits: Session
     ) -> Generator[Blocked | None, None, Session]:
         """Return a session like the image, with its rows and states, not yet in the table. `source` names the file in a
-        refusal; `waits` is the session whose job this is. Raises SlabFull where no room can be made, and OverQuota
+        refusal; `waits` is the session whose job this is. Raises SlabFull where no room can be freed, and OverQuota
         where the person may not have so much."""
         need = _bytes_at_once(image)
         yield from self._residency.set_aside(waits, need, of_owner_budget=need)
@@ -393,7 +394,7 @@ class WholeImages(BuiltOfParts):
 
 
 def _bytes_at_once(image: SessionImage) -> int:
-    """Return the bytes that an image takes on the device at once, but for the ends of pages: older stops may leave."""
+    """Return the bytes that an image takes on the device at once, without the ends of pages: older stops may leave."""
     present = () if image.frame is None else image.frames[image.frame : image.frame + 1]
     kept = parts_within((*present, image.logits, image.states, image.rows), Tensor)
     return sum({id(tensor): tensor.nbytes for tensor in kept}.values())
@@ -431,7 +432,7 @@ class CheckpointRequests(BuiltOfParts):
     def _require_disk(
         self, session: Session, rows: Sequence[Rows], request: ask.SaveCheckpoint, holder: Holder
     ) -> None:
-        """Raise OverQuota where the file would be more than the person who asks may have on disk."""
+        """Raise OverQuota where the file would exceed the caller's disk quota."""
         if holder.person is None:
             return
         beside = sum(storage.nbytes for storage in table.all_storages_of(session, self._storage_table))
@@ -453,7 +454,7 @@ class CheckpointRequests(BuiltOfParts):
 
     @handles(ask.RestoreCheckpoint)
     def restore_checkpoint(self, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
-        """Restore a session, which joins the engine's when all of it is there; until then nothing is changed."""
+        """Restore a session, which joins the engine's when it is complete; until then nothing changes."""
         self._check_place(request)
         empty = self._images.empty(request.session, holder)
         return Underway(session=empty, steps=self._restore(request, holder, empty))
@@ -478,7 +479,7 @@ class CheckpointRequests(BuiltOfParts):
         return replies.Opened(session=reports.describe(session), created=True)
 
     def _check_place(self, request: ask.RestoreCheckpoint) -> None:
-        """Raise the error for which no session of that name may be opened or replaced now."""
+        """Raise the error that prevents opening or replacing a session of that name now."""
         there = self._sessions.get(request.session)
         if there is None:
             return require_name(request.session, self._sessions)
@@ -509,8 +510,7 @@ STOPS_TOLD: Final = 2**16  # of all sessions together, the last ones of each
 
 
 def _stops(session: Session, first: int, most: int) -> Iterator[StopDescription]:
-    """Yield stops of the history from the `first` one on; the present one is marked edited where an edit is in force
-    now."""
+    """Yield stops of the history from the `first` one on; the present one is edited while an edit is in force."""
     for number, stop in enumerate(session.history.describe()[first : first + most]):
         edited = bool(session.edits_in_force) if stop.index == session.history.present else stop.edited
         yield msgspec.structs.replace(stop, index=number, edited=edited)
@@ -530,8 +530,7 @@ class WeightRequests(BuiltOfParts):
 
     @handles(ask.Sleep)
     def sleep(self, request: ask.Sleep, holder: Holder) -> replies.WeightsMoved:
-        """Put the weights to sleep. Raises IllegalMove while a forward pass is under way, UsageError where the weights
-        could not come back."""
+        """Put the weights to sleep. Raises IllegalMove during a pass, UsageError where they could not return."""
         busy = [session.name for session in self._sessions.values() if session.work is not None]
         if busy:
             raise IllegalMove(f"Session {in_quotes(busy[0])} is running and needs the weights; pause it first.")

@@ -38,7 +38,7 @@ class Upkeep(BuiltOfParts):
         self._checked = True  # the accounting, since the last work
 
     def rest(self) -> None:
-        """Do what an idle engine does."""
+        """Do the work of an idle engine."""
         if not self._checked and not len(self._scheduler):
             self._accounting.check_in_turn()
         with self._faults.during("it rested"):
@@ -48,14 +48,14 @@ class Upkeep(BuiltOfParts):
         self._state_publisher.recount_people()
 
     def move_sessions(self) -> None:
-        """Bring back the sessions that are expected, and make room for stops."""
+        """Load the sessions that are expected, and free room for stops."""
         with self._faults.during("it brought back sessions that are expected"):
             self._residency.fetch_returning()
         with self._faults.during("it made room for stops"):
             self._residency.relieve()
 
     def look_around(self, busy: bool) -> None:
-        """Do what is due after each slice."""
+        """Do the due work after each slice."""
         self._checked = not busy
         with self._faults.during("it put the weights to sleep"):
             self.idle_sleep.tell(busy)
@@ -74,15 +74,15 @@ TURN: Final = told("turn")
 
 
 class Turns(BuiltOfParts):
-    """However a job ends, its request gets one reply and the other jobs go on."""
+    """However a job ends, its request gets one reply and the other jobs continue."""
 
     def __init__(self, parts: EngineParts, dispatcher: Dispatcher, life: SessionLifecycle, owners: Owners) -> None:
         super().__init__(parts)
         self._dispatcher, self._life, self._owners = dispatcher, life, owners
 
     def advance_next(self) -> bool:
-        """Give the job whose turn it is a slice, then the runs behind it whose pass was computed with another's, until
-        mail comes. Return False where no job had a turn or ended."""
+        """Give the job whose turn it is a slice, then the later runs whose pass was computed with another's, until mail
+        comes. Return False where no job had a turn or ended."""
         jobs = len(self._scheduler)
         job = first = self._choose(self._scheduler.next)
         while job is not None:
@@ -91,8 +91,7 @@ class Turns(BuiltOfParts):
         return first is not None or len(self._scheduler) < jobs
 
     def _choose(self, choose: Callable[[], Job | None]) -> Job | None:
-        """Return the chosen job. Where choosing fails, end all jobs: whichever raised it, none could get a turn any
-        more."""
+        """Return the chosen job. If choosing fails, end all jobs: none could get a turn any more."""
         try:
             return choose()
         except Exception as error:  # noqa: BLE001  the edge of all requests
@@ -131,8 +130,7 @@ class Turns(BuiltOfParts):
         self._conclude(job, reply)
 
     def _broke(self, job: Job, error: Exception) -> Failed:
-        """Close a job that failed: a run leaves its session idle at the last committed step, a look as it was. Return
-        the failure."""
+        """Close a failed job: a run leaves its session idle at its last committed step. Return the failure."""
         failure = self._faults.reply_to(error)
         with self._faults.during("it ended a job"):
             job.steps.close()

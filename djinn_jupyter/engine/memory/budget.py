@@ -1,7 +1,5 @@
 """The growth still allowed to the engine's parts of main memory. A configured limit is a bound, not existing memory:
-Linux grants mappings that it cannot fill and kills the process that fills them, so nothing is mapped without room for
-it.
-"""
+Linux grants mappings that it cannot fill and kills the process that fills them."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ STALE_SECONDS: Final = 0.25  # a reading opens a dozen files, and pages are take
 
 
 class Growth:
-    """One instance for all parts of an engine that lie in main memory. Their bytes count from the moment they are
-    mapped, though the system counts them only once they are filled."""
+    """One instance for all parts of an engine in main memory. Their bytes count from the moment they are mapped, though
+    the system counts them only once they are filled."""
 
     def __init__(
         self, read: Callable[[], MainMemory] = main_memory, clock: Callable[[], float] = time.monotonic
@@ -48,7 +46,7 @@ class Growth:
         taken, now = sum(part() for part in self._parts), self._clock()
         if now - self._read_at >= STALE_SECONDS:
             self._read_at = now
-            with suppress(OSError):  # where no file can be opened the last reading holds
+            with suppress(OSError):  # where no file can be opened the last reading is used
                 self._available, self._taken_then = self._read().available, taken
         left = min(self._begun - taken, self._available - (taken - self._taken_then))
         return max(0, left - self._kept_free)
@@ -81,9 +79,9 @@ class Part:
 class Budget:
     """A limit in bytes on all device memory of all sessions together.
 
-    A module that takes device memory that outlives a pass (batches, gradients, modules, caches of any kind) draws it
-    here: `join` once with a `Part`; `take` before allocating (SlabFull is raised before anything changes); `give_back`
-    when the memory is freed. Memory that can be counted only once it exists, such as a forward's results, has room
+    A module that keeps device memory beyond a pass (batches, gradients, modules, caches of any kind) draws it here:
+    `join` once with a `Part`; `take` before allocating (SlabFull is raised before anything changes); `give_back` when
+    the memory is freed. Memory that can be counted only once it exists, such as a forward's results, has room
     `set_aside` before and is `record`ed out of that; one session's slice sets aside at a time and `put_back`s the rest
     at its end. Records beyond the room set aside may overdraw the limit: while `overdrawn` nothing more can be taken,
     and the engine evicts older stops and sessions until it is 0. The accounting is checked part by part: `taken` equals
@@ -107,7 +105,7 @@ class Budget:
 
     def join(self, owner: object, part: Part) -> None:
         """Register `owner`, which draws from now on. It passes itself as `by` to `take`, so that its own unused memory
-        is not released for it."""
+        is not released for that."""
         self._parts[owner] = part
 
     @property
@@ -226,11 +224,11 @@ class Budget:
 
 
 class Budgets(Budget):
-    """A budget for each device, `by_device`. Pages, working copies, stops and states draw from that of their device.
+    """A budget for each device, `by_device`. Pages, working copies, stops and states draw from their device's budget.
 
-    What is drawn here may come to lie on any of them (the stop that a pass may leave, the lines of a sweep), so it is
-    drawn on every device in full: more than is needed, never less. Each session's pages are spread over the devices in
-    the same `shares`, so the device that has least room for its share bounds what is `free` here.
+    Memory drawn here may end up on any of them (a pass's stop, the sequences of a sweep), so it is drawn on every
+    device in full: more than is needed, never less. Each session's pages are spread over the devices in the same
+    `shares`, so the device with the least room for its share limits `free`.
     """
 
     def __init__(self, by_device: Mapping[torch.device, Budget], shares: Sequence[float]) -> None:
@@ -313,5 +311,5 @@ class Budgets(Budget):
 
 
 def by_device(budget: Budget, device: torch.device) -> Mapping[torch.device, Budget]:
-    """Return the budget of each device: those of several, or the only one, that of `device`."""
+    """Return the budget of each device: of several, or only of `device`."""
     return budget.by_device if isinstance(budget, Budgets) else {device: budget}

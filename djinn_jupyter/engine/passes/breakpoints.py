@@ -35,11 +35,11 @@ ARRAYS_KEPT: Final = 1 << 20  # bytes of an edit's arrays that stay on the devic
 
 @dataclass(slots=True, kw_only=True)
 class Rule:
-    """`taps` are those of `sites`, in order of layers; `named` is how a person spells them. `positions` are absolute,
-    negative ones count from the end of each pass, and all from `onward` on belong to them; without either it is the
-    whole pass. `on` says which passes. `words` are those of an edit that was made of another one. A rule that is not
-    `enabled` applies to no pass. `met_at` and `refused_at` are the first positions of the last pass that met it and of
-    the last whose value refused it, for the reason `trouble`; `announced` where that was published."""
+    """`taps` are those of `sites`, in order of layers; `named` is their spelling for a person. `positions` are
+    absolute, negative ones count from the end of each pass, and all from `onward` on belong to them; without either it
+    is the whole pass. `on` selects passes. `words` are those of an edit that was made from another one. A rule that is
+    not `enabled` applies to no pass. `met_at` and `refused_at` are the first positions of the last pass that met it and
+    of the last whose value refused it, for the reason `trouble`; `announced` where that was published."""
 
     number: int
     named: str
@@ -60,7 +60,7 @@ class Rule:
     met_at: int | None = None
     refused_at: int | None = None
     announced: bool = False
-    _last: int = -1  # the tap that was met last, by number; the next pass meets one before it, or the same
+    _last: int = -1  # the last tap, by number; the next pass reaches one before it, or the same
     _changed_in: int = 0  # the last pass that was counted as changed, by its number in `passes_met`
     _refused_in: int = 0
     _unread: list[tuple[int, ChangeSizes]] = field(default_factory=list)  # by passes; still on the device
@@ -99,8 +99,8 @@ class Rule:
         return replace(self, edit=edit, enabled=True, _arrays=None).copy()
 
     def apply(self, site_value: SiteValue, counted: bool) -> tuple[Tensor, Change] | None:
-        """Return the edited value, a new tensor, and the change; None where nothing of the rule is in this pass, or
-        where its value refuses the edit. `counted` is False when part of a pass is rerun."""
+        """Return the edited value, a new tensor, and the change; None where the rule has nothing in this pass, or where
+        its value refuses the edit. `counted` is False when part of a pass is rerun."""
         if counted:
             self._meet(site_value)
         try:
@@ -133,7 +133,7 @@ class Rule:
         return edits.put(site_value.value, changed, rows, selector), edits.sizes(part, changed)
 
     def takes(self, step: int) -> bool:
-        """True where the rule is for the pass of this step."""
+        """True where the rule applies to the pass of this step."""
         return self.on is None or (self.on == "prompt") == (step == 0)
 
     def _rows_at(self, site_value: SiteValue) -> list[int] | None:
@@ -182,12 +182,12 @@ class Rule:
 
     @property
     def copies(self) -> Iterable[Tensor]:
-        """The tensors that stay on the device, made of the edit's arrays."""
+        """The tensors on the device made from the edit's arrays."""
         return () if self._arrays is None else self._arrays.values()
 
     @property
     def copies_to_come(self) -> int:
-        """The bytes that the next pass leaves on the device of its arrays, in float32; none of large ones."""
+        """The bytes that the next pass leaves on the device for its arrays, in float32; none for large ones."""
         if self._arrays is not None or not self.enabled:
             return 0
         size = edits.array_bytes(self.edit, 4)
@@ -214,7 +214,7 @@ class Rule:
         self.trouble = self.trouble or reason
 
     def announce(self) -> str | None:
-        """Return the trouble of this run where it has not been announced, and take it as announced."""
+        """Return the trouble of this run if not announced yet, and mark it as announced."""
         if self.trouble is None or self.announced:
             return None
         self.announced = True
@@ -238,8 +238,8 @@ class Rule:
         return go_back
 
     def sizes(self) -> tuple[float, ...]:
-        """Return the relative size of every change so far, and count the passes that have one; waits for those that
-        are still on the device. An edit that changed nothing there was no change."""
+        """Return the relative size of every change so far, and count the passes that have one; waits for those still on
+        the device. An edit that changed nothing was no change."""
         unread, self._unread = self._unread, []
         sizes = edits.all_of([one for _, one in unread])
         for (number, _), absolute, relative in zip(unread, *sizes, strict=True):
@@ -299,8 +299,7 @@ def check_rule(edit: Edit, tap: Tap, selector: tuple[int, ...] | None) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Breakpoint:
-    """`hits` counts the passes in which the condition held; `note` names the parts of the condition that may have
-    another meaning."""
+    """`hits` counts the passes in which the condition was true; `note` names ambiguous parts of the condition."""
 
     number: int
     site: Site
@@ -314,9 +313,9 @@ class Breakpoint:
     note: str | None = None
 
     def meets(self, site_value: SiteValue) -> int | None:
-        """Return the absolute position to report where the pass should stop at this moment, else None. It is the first
-        position where the condition holds; without a condition, or with one that is the same for all positions, the
-        pass's last."""
+        """Return the absolute position to report where the pass should stop now, else None. It is the first position
+        where the condition is true; without a condition, or with one that is the same for all positions, the pass's
+        last."""
         condition, rows = self.condition, range(site_value.rows)
         if condition is None:
             return site_value.positions[-1]
@@ -345,7 +344,7 @@ class Breakpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedPasses:
-    """Positions [start, end) of a line that were fed `each` at a time under these rules."""
+    """Positions [start, end) of a token sequence that were fed `each` at a time under these rules."""
 
     start: int
     end: int
@@ -361,15 +360,15 @@ class FedPasses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedLine:
-    """The `tokens` of a line that were fed, in these passes. `unmade` says why feeding them again makes other values;
-    it is empty where it makes the same."""
+    """The fed `tokens` of a sequence, in these passes. `unmade` is the reason why feeding them again gives other
+    values; it is empty where it gives the same."""
 
     tokens: tuple[int, ...]
     passes: tuple[FedPasses, ...]
     unmade: str = ""
 
     def has_pass(self, positions: tuple[int, ...]) -> bool:
-        """True where a pass of the line had these positions, or these as its last."""
+        """True where a pass of the sequence had these positions, or these as its last."""
         return any(one.has_pass(positions) for one in self.passes)
 
 
@@ -412,7 +411,7 @@ class Watch:
 
     @property
     def key(self) -> str:
-        """The watch as a person would say it: no two of a session have the same."""
+        """The watch in words: unique within a session."""
         return spell_watch(str(self.site), self.direction)
 
     @property
@@ -467,13 +466,13 @@ class Watch:
         self.byte_cap = byte_cap
 
     def begin_run(self, run: int, before: FedLine) -> None:
-        """Record the passes that come as those of this run, and keep the line of the run before where it has some."""
+        """Record later passes as those of this run, and keep the previous run's tokens if it has passes."""
         if self.run in self.runs:
             self.lines[self.run] = before
         self.run = run
 
     def clear(self) -> None:
-        """Delete the record and go on watching."""
+        """Delete the record and continue watching."""
         self.values.clear()
         self.positions.clear()
         self.runs.clear()
@@ -484,8 +483,7 @@ class Watch:
 
 
 def unit_of(vector: Array, site: Site, tap: Tap) -> Tensor:
-    """Return a direction at this site as a unit vector [D], fp32; one that is a unit vector already is left as it is,
-    bit for bit. Raises UsageError."""
+    """Return a direction at this site as a unit vector [D], fp32; a unit vector keeps its bits. Raises UsageError."""
     heads = 1 if tap.heads is None else len(site.selector or range(tap.heads))
     if tap.width is None or (tap.heads is None and site.selector is not None):
         raise UsageError(f"A direction is of all features of a site, such as {FOR_EXAMPLE}; {site} has none.")

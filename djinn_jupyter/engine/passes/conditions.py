@@ -59,7 +59,7 @@ def of_constant(value: bool | int | float | str) -> ScalarKind:
 
 
 class KindRules:
-    """Each method returns the kind of a part from those below it; `disagreement` is the first that it found."""
+    """Each method returns the kind of a part from those inside it; `disagreement` is the first one found."""
 
     def __init__(self, noun: Noun = "condition") -> None:
         self._read = "a condition has" if noun == "condition" else "what `if`, `and`, `or` and `not` read has"
@@ -75,7 +75,7 @@ class KindRules:
         return "truth"
 
     def numbers(self, parts: Sequence[Operand]) -> ValueKind:
-        """Return `number`, and note each operand that is none; a truth counts as 0 or 1."""
+        """Return `number`, and note each operand that is not a number; a truth counts as 0 or 1."""
         for part in parts:
             if part.kind not in ("number", "truth"):
                 self._note(f"{part}, and arithmetic is for numbers.")
@@ -126,8 +126,8 @@ def _agree(one: ValueKind, op: ast.cmpop, other: ValueKind) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenReading:
-    """`of` reads a token in a row of fp32 logits [V]. `add_slope` adds to a row [V] a factor times the gradient by the
-    logits, in place; a reading without one says why."""
+    """`of` reads a token in a row of fp32 logits [V]. `add_slope` adds to a row [V] a factor times the gradient with
+    respect to the logits, in place; a reading without one says why."""
 
     of: Callable[[Tensor, int], float]
     add_slope: Callable[[Tensor, float, Tensor, int], None] | None = None
@@ -149,7 +149,7 @@ def _add_softmax(found_V: Tensor, factor: float, logits_V: Tensor, token: int) -
 
 
 def _rank(logits_V: Tensor, token: int) -> float:
-    """Return the place of a token, of which 1 is the most likely; NaN where its logit is."""
+    """Return the rank of a token, 1 for the most likely; NaN where its logit is."""
     return math.nan if logits_V[token].isnan() else float((logits_V > logits_V[token]).sum()) + 1
 
 
@@ -177,7 +177,7 @@ def of_token(name: str, logits_V: Tensor, token: int) -> float:
 
 
 class Scope(Protocol):
-    """The values that an expression can read about one position. Each is computed at its first read."""
+    """The values of an expression's names at one position. Each is computed at its first read."""
 
     def read(self, name: str) -> Any: ...
 
@@ -207,7 +207,7 @@ _ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Mod: operator.mod,
 }
 _MEMBERSHIP: Final = (ast.In, ast.NotIn)
-MEASURED: Final = ("value", "norm")  # the names that are one number of each row of a site value
+MEASURED: Final = ("value", "norm")  # the names for one number of each row of a site value
 Compiled = Callable[[Scope], Any]
 EXAMPLES: Final[dict[Noun, str]] = {
     "condition": "step > 0 and p(' Paris') < 0.5",
@@ -217,8 +217,8 @@ EXAMPLES: Final[dict[Noun, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A whole condition that compares one of the `MEASURED` names with a number, as `value > 0.5` does. It is asked of
-    all rows with no scope for each."""
+    """A whole condition that compares one of the `MEASURED` names with a number, as `value > 0.5` does. It is evaluated
+    for all rows without a scope for each."""
 
     name: str
     agree: Callable[[Any, Any], Any]
@@ -232,8 +232,8 @@ class Comparison:
 class Condition:
     """A parsed expression. `names` are those it reads, `tokens` the texts and `token_ids` the numbers of tokens. With
     no name beyond `step` it is `same_for_all_positions`. `value` computes the expression, `holds` its truth.
-    `comparison` is the same where all of it is one. `disagreement` says why it is not true or false in a meaningful
-    way, `no_number` why it is no number; None where it is."""
+    `comparison` is set where the whole is one. `disagreement` says why its truth has no meaning, `no_number` why it is
+    not a number; None where it is."""
 
     text: str
     names: frozenset[str]
@@ -262,7 +262,7 @@ class Condition:
 
 
 def _require_characters(body: ast.expr, text: str) -> None:
-    """Raise InvalidCondition for a text in it, spelled by escapes, that no tokenizer and no message can carry."""
+    """Raise InvalidCondition for an escaped text that no tokenizer and no message can carry."""
     for node in ast.walk(body):
         said = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
         if sendable(said, len(said)) != said:
@@ -270,8 +270,7 @@ def _require_characters(body: ast.expr, text: str) -> None:
 
 
 def parse(text: str, *, noun: Noun = "condition") -> Condition:
-    """Return the parsed condition; InvalidCondition, which calls the whole by its `noun`, names the part that is not
-    understood."""
+    """Return the parsed condition. InvalidCondition names the part not understood, and calls the whole `noun`."""
     reading = _Reading(noun)
     try:
         body = ast.parse(text.strip(), mode="eval").body
@@ -319,7 +318,7 @@ def _compared(body: ast.expr) -> Comparison | None:
 
 
 def _number(node: ast.expr) -> float | None:
-    """Return the number that is written there; None where there is none."""
+    """Return the number written there; None without one."""
     match node:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             found = _number(operand)
@@ -330,7 +329,7 @@ def _number(node: ast.expr) -> float | None:
 
 
 class _Reading:
-    """One walk over an expression: what it reads, the kinds of its parts, and how each is computed."""
+    """One walk over an expression: its names, the kinds of its parts, and their computation."""
 
     def __init__(self, noun: Noun) -> None:
         self.names: set[str] = set()
@@ -340,7 +339,7 @@ class _Reading:
 
     def read(self, node: ast.expr, level: int = 1) -> Operand:
         """Read a part and those inside it. Raises RecursionError below the deepest level, which is fixed, because the
-        room on the interpreter's stack depends on the caller."""
+        interpreter's stack depends on the caller."""
         if level > DEEPEST:
             raise RecursionError
         kinds, below, items = self.kinds, level + 1, None
@@ -445,7 +444,7 @@ EXAMPLE = "logit(' Rome') - logit(' Paris')"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """`condition` reads nothing but the logits of tokens: those of `tokens` alone, None where it needs all."""
+    """`condition` reads only the logits of tokens: those of `tokens`, None where it needs all."""
 
     condition: Condition
     tokenizer: TokenText
@@ -453,7 +452,7 @@ class Metric:
 
     @classmethod
     def parse(cls, text: str, tokenizer: TokenText) -> Metric:
-        """Return the metric in `text`. Raises InvalidCondition where it is no number of the logits."""
+        """Return the metric in `text`. Raises InvalidCondition where it is not a number of the logits."""
         condition = parse(text, noun="metric")
         strange = sorted(condition.names - set(TOKEN_FUNCTIONS))
         if strange:
@@ -470,7 +469,7 @@ class Metric:
         return 0.0 if self.tokens is None else float(logits_V[list(self.tokens)].abs().max())
 
     def of(self, logits: Tensor, tokens: tuple[int, ...] | None = None) -> float:
-        """Return its value from the logits of `tokens`, of all where that is None."""
+        """Return its value from the logits of `tokens`, or of all where that is None."""
         try:
             return float(self.condition.value(_Row(logits, self.tokenizer, tokens)))
         except OverflowError:
@@ -493,7 +492,7 @@ class Metrics:
         return cls(each=each, tokens=tokens)
 
     def of(self, logits: Tensor, tokens: tuple[int, ...] | None = None) -> Values:
-        """Return each value from the logits of `tokens`, of all where that is None."""
+        """Return each value from the logits of `tokens`, or of all where that is None."""
         return tuple(metric.of(logits, tokens) for metric in self.each)
 
     def sizes(self, logits_V: Tensor) -> Values:
@@ -506,7 +505,7 @@ class Metrics:
 
 
 def _token(text: str, tokenizer: TokenText) -> int:
-    """Return the one token that reads `text`. Raises InvalidCondition where none does; NoTokenizer."""
+    """Return the one token with this text. Raises InvalidCondition where there is none; NoTokenizer."""
     try:
         return tokenizer.token_id(text)
     except NoTokenizer:

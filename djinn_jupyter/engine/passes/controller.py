@@ -40,7 +40,7 @@ def tell_stop(site: Site, *, layer: int, step: int, layers_run: int) -> None:
 
 @contextmanager
 def failure_told(layer: Callable[[], int], *, step: int) -> Iterator[None]:
-    """Tell in which layer a pass fails, and the class of the error; its text is in the reply."""
+    """Log the layer in which a pass fails, and the class of the error; its text is in the reply."""
     try:
         yield
     except Leave:
@@ -67,8 +67,7 @@ def tell_rules(site: Site, count: int) -> None:
 
 
 class Observer(Protocol):
-    """Observes the value at a site and changes nothing of the pass. `mark` returns a callable that restores its present
-    record."""
+    """Observes the value at a site and changes nothing. `mark` returns a function that restores its record."""
 
     @property
     def tap(self) -> Tap: ...
@@ -79,8 +78,8 @@ class Observer(Protocol):
 
 
 class PassRule(Protocol):
-    """Changes values at its taps while a pass runs; `places` are their sites. `apply` returns the changed value. A
-    steering rule, or part of a path."""
+    """Changes values at its taps during a pass; `places` are their sites. `apply` returns the changed value. A steering
+    rule, or part of a path."""
 
     @property
     def taps(self) -> tuple[Tap, ...]: ...
@@ -104,7 +103,7 @@ class Unmarked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A tap to halt at without a condition, in the pass of `step`: the end of a step, a step back or a look."""
+    """A tap to halt at without a condition, in the pass of `step`: the end of a step, a step back or a reading."""
 
     tap: Tap
     step: int
@@ -138,8 +137,8 @@ class Plan:
     counted: bool = True
     yields: Callable[[], bool] | None = None
     all_logits: bool = False  # of all positions of the pass, in place of the last one's
-    logits_of: tuple[int, ...] | None = None  # tokens: other logits are not wanted, and are NaN where that is less work
-    after: Tap | None = None  # rules apply behind it alone: what they did before it is in the frame's overrides
+    logits_of: tuple[int, ...] | None = None  # tokens: other logits are not wanted, and are NaN where that saves work
+    after: Tap | None = None  # rules apply only after it: their earlier effects are in the frame's overrides
     bare: bool = False  # a halt leaves the frame that was entered, and keeps no value
 
     @property
@@ -154,14 +153,13 @@ class Plan:
 
     @property
     def reach(self) -> int:
-        """The last boundary at which no rule applies, because the pass stopped behind it; -2 where there is none."""
+        """The last boundary at which no rule applies, because the pass stopped after it; -2 where there is none."""
         if self.after is None:
             return -2
         return self.after.stage if self.after.boundary is None else self.after.boundary
 
     def undo(self) -> Callable[[], None]:
-        """Return a callable that restores the present counts of rules and records of watches, for a pass that is
-        entered again."""
+        """Return a function that restores the counts of rules and records of watches, to enter a pass again."""
         places = [*self.inside, *(place for here in self.boundaries.values() for place in here)]
         rules = {id(rule): rule for place in places for rule in place.rules}  # one at every layer is marked once
         marks = [rule.mark() for rule in rules.values()]
@@ -324,8 +322,8 @@ class PassController:
         return frozenset(place.tap.stage for place in self.plan.inside if place.halts and place.tap.stage in ahead)
 
     def taps(self) -> list[Tap]:
-        """Return the taps within layers to catch: those of the plan and those with an override, but for those in layers
-        below the frame, which do not run. Where several are on one tensor (a point and a module path, parts of a fused
+        """Return the taps within layers to catch: those of the plan and those with an override, except in layers below
+        the frame, which do not run. Where several are on one tensor (a point and a module path, parts of a fused
         projection) their order must be the same at every entry of a pass, whatever was armed since."""
         taps = {place.tap.site: place.tap for place in self.plan.inside}
         taps.update({site: override.tap for site, override in self._overrides.items() if override.tap.boundary is None})
@@ -382,13 +380,13 @@ class PassController:
         return kept
 
     def note_attended(self, layer: int, attended: Attended) -> None:
-        """Note what the attention of a layer has returned, with which a stop behind it goes on."""
+        """Record the output of a layer's attention, with which a later stop in the layer continues."""
         self._attended = (layer, attended)
 
     # --- called by the taps ----------------------------------------------------------------------------------------
 
     def meet(self, tap: Tap, raw: Tensor) -> Tensor | None:
-        """Return the raw tensor that replaces the one met, None to leave it."""
+        """Return the raw tensor that replaces the present one, None to keep it."""
         if tap.stage < self._stage:
             return None  # the prologue runs at every entry, but its values count at the first only
         if tap.handed_by is not None:
@@ -409,7 +407,7 @@ class PassController:
         return None if changed is raw else changed
 
     def _with_rest(self, tap: Tap, raw: Tensor) -> Tensor | None:
-        """Return the raw tensor at a later tap with what an override at an earlier one adds to it."""
+        """Return the raw tensor at a later tap plus the addition of an override at an earlier one."""
         assert tap.handed_by is not None
         override = self._made.get(tap.handed_by) or self._overrides.get(tap.handed_by)
         if override is None or not isinstance(override.tap.layout, ThroughLayout):
@@ -472,8 +470,7 @@ class PassController:
         return hits
 
     def _step_aside(self, boundary: int, hidden: Tensor) -> None:
-        """Leave the pass for other work. Where there is no room to keep its frame, continue and let the other work
-        wait."""
+        """Leave the pass for other work. Without room to keep its frame, continue; the other work waits."""
         try:
             self._admit(self._kept_bytes(hidden, None))
         except SlabFull:
@@ -517,7 +514,7 @@ class PassController:
         raise Leave
 
     def _attended_at(self, tap: Tap) -> Attended | None:
-        """Return what the attention of the tap's layer has returned; None where it has not, and between layers."""
+        """Return the output of the attention of the tap's layer; None where it has not run, and between layers."""
         here = self._attended is not None and tap.boundary is None and self._attended[0] == tap.stage
         return self._attended[1] if here and self._attended is not None else None
 
@@ -530,7 +527,7 @@ class PassController:
         return whole + sum(tensor.nbytes for tensor in tensors_within(copied)) + made + saved_states
 
     def _path(self) -> dict[str, Any]:
-        """Return the frame's fields for the way here: the overrides, and what layers pass on."""
+        """Return the frame's fields for the path so far: the overrides, and the values that layers pass on."""
         kept = tuple(override for override in self.frame.overrides if override.tap.site not in self._made)
         shared: dict[int | str, Any] = {
             name: _kept(self._kwargs[name]) for name in self.anatomy.mappings if name in self._kwargs
@@ -539,8 +536,7 @@ class PassController:
 
 
 def _kept(value: Any) -> Any:
-    """Return a copy that is never written to: what layers pass on are views of the working copy, which later passes
-    write."""
+    """Return a copy: values that layers pass on are views of the working copy, which later passes write."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, Mapping):

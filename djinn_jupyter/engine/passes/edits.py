@@ -1,4 +1,5 @@
-"""The rows and columns of a value that an edit touches: taken out, put back, named. Knows neither sessions nor frames.
+"""Edits of a value: the rows and columns that an edit changes (taken, replaced, named), and the kinds of edits. Knows
+neither sessions nor frames.
 
 Shapes: part of a value [n, m, ...]: n selected positions, m selected heads or features (all without a selector).
 """
@@ -116,8 +117,7 @@ def all_of(sizes: Sequence[ChangeSizes]) -> tuple[list[float], list[float]]:
 
 
 def spell_at(words: str, site: Site, positions: Sequence[int] | None) -> str:
-    """Return the words of an edit with its place: `zero at z.5[6], position 4`; without positions it applies to every
-    one of a pass."""
+    """Return the words of an edit with its place: `zero at z.5[6], position 4`; without positions it is at all."""
     where = "" if positions is None else f", {at_positions(positions)}"
     return f"{words} at {site}{where}"
 
@@ -137,12 +137,11 @@ class Change:
         return self if isinstance(self.size, float) else replace(self, size=float(self.size))
 
 
-# The kinds of edits: the arithmetic, the checks and the wording of each, one entry of `KINDS` each. Knows neither
-# sites nor sessions. Every number and array of an edit is checked before its kind sees it, by the types of its fields.
-# An array arrives as a tensor of the part's dtype that broadcasts to the part, under its field's name; where something
-# can be computed of it alone, it arrives so, once for all parts of a dtype: a direction in fp32, with its length or as
-# the unit vector. Shapes: part of a value [n, m, ...]: n selected positions, m selected heads or features (all without
-# a selector).
+# The kinds of edits: the arithmetic, the checks and the wording of each, one entry of `KINDS` each. Knows neither sites
+# nor sessions. Every number and array of an edit is checked before its kind sees it, by the types of its fields. An
+# array arrives as a tensor of the part's dtype that broadcasts to the part, under its field's name; what follows from
+# it alone is computed once for all parts of a dtype: a direction in fp32, with its length or as the unit vector.
+# Shapes: part of a value [n, m, ...]: n selected positions, m selected heads or features (all without a selector).
 
 AnyEdit = TypeVar("AnyEdit", bound=EditBase)
 Value = TypeVar("Value", float, Array)
@@ -153,9 +152,9 @@ Measure = Callable[[Any, str, Tensor], Arrays]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditKind:
-    """`compute` takes the part, the edit and its arrays, and returns the edited part, a new tensor. `measure` makes
-    these of the edit and its one array, as wide as the part. `check` raises InvalidEdit for numbers that
-    contradict each other; `infinite` numbers are allowed."""
+    """`compute` gets the part, the edit and its arrays, and returns the edited part, a new tensor. `measure` derives
+    these from the edit and its one array, as wide as the part. `check` raises InvalidEdit for numbers that contradict
+    each other; `infinite` numbers are allowed."""
 
     compute: Compute
     measure: Measure | None
@@ -343,13 +342,13 @@ def arrays_of(edit: Edit, part: Tensor) -> Arrays:
 
 
 def array_bytes(edit: Edit, itemsize: int) -> int:
-    """Return the bytes of an edit's arrays, were each of their numbers this large."""
+    """Return the bytes of an edit's arrays, with numbers of this size."""
     return itemsize * sum(math.prod(array.shape) for array in _fields(edit, Array).values())
 
 
 def compute(part: Tensor, edit: Edit, arrays: Mapping[str, Tensor] | None = None, **given: Tensor) -> Tensor:
-    """Return the edited part, in the part's dtype and shape. `arrays` are those of the edit, if they are there already;
-    `given` are values that the edit only names."""
+    """Return the edited part, in the part's dtype and shape. `arrays` are the edit's, if available already; `given` are
+    values that the edit only names."""
     arrays = arrays_of(edit, part) if arrays is None else arrays
     for name, array in arrays.items():
         _require_fit(array, part, name)
@@ -357,13 +356,13 @@ def compute(part: Tensor, edit: Edit, arrays: Mapping[str, Tensor] | None = None
 
 
 def spell(edit: Edit) -> str:
-    """Return the edit as a person would say it."""
+    """Return the edit in words."""
     return KINDS[type(edit)].spell(edit)
 
 
 def check(edit: Edit, width: int | None, *, heads: int | None = None) -> None:
-    """Raise InvalidEdit for what is wrong before the value is known: `width` is the size of the value's last axis, None
-    where it differs from pass to pass, `heads` that of the axis before it, where it is known."""
+    """Raise InvalidEdit for errors that are known before the value: `width` is the size of the value's last axis, None
+    where it differs from pass to pass, `heads` the size of the axis before it, if known."""
     kind, name = KINDS[type(edit)], name_of(edit)
     for number in _fields(edit, float).values():
         if math.isnan(number) or (abs(number) > LARGEST_SINGLE and not kind.infinite):

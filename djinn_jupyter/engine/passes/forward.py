@@ -1,4 +1,5 @@
-"""The device's lack of memory in the midst of a pass, as one sentence: what it was for, and what to do."""
+"""Run the model's own forward, entered from a frame and left at a tap or a layer boundary; and the sentence for a
+device that runs out of memory."""
 
 from __future__ import annotations
 
@@ -116,8 +117,8 @@ class Forward:
         self._takes_positions = takes_positions(model)
 
     def attending(self, attention: str) -> Forward:
-        """Return the entry into passes of the same model whose attention is computed so. Its points are found
-        when it is first asked for, by some forward passes. Raises UsageError where the family cannot."""
+        """Return the entry into passes of the same model with this attention. Its points are found at the first
+        request, by some forward passes. Raises UsageError where the family has no such attention."""
         if attention == self.attention:
             return self
         if self.split:
@@ -144,8 +145,8 @@ class Forward:
         return other
 
     def adapted(self, adapter: HeldAdapter | None) -> Forward:
-        """Return the entry into passes of the same model with an adapter, None for those of the model alone. It has the
-        same points; its layers run without graphs, whose modules are the model's own."""
+        """Return the entry into passes of the same model with an adapter, None for the model alone. It has the same
+        points; its layers run without graphs, whose modules are the model's own."""
         plain = self._plain or self
         if adapter is self.adapter or adapter is None:
             return self if adapter is self.adapter else plain
@@ -155,11 +156,11 @@ class Forward:
         return other
 
     def home_at(self, boundary: int) -> torch.device:
-        """Return the device on which hidden states are at a boundary: that of the layer behind it."""
+        """Return the device of hidden states at a boundary: the device of the layer after it."""
         return self._homes[min(boundary, self.layers - 1)]
 
     def home_of(self, tap: Tap) -> torch.device:
-        """Return the device on which a tap is met."""
+        """Return the device of a tap."""
         if tap.boundary is not None:
             return self.home_at(tap.boundary)
         return self._homes[tap.stage] if 0 <= tap.stage < self.layers else self.device
@@ -181,7 +182,7 @@ class Forward:
         alone: bool = False,
     ) -> Outcome:
         """Run from `frame` to a halt, a yield or the end of the pass; at the end commit the cache. `admit` is called
-        before anything is kept of a pass that is left early. `alone`: no other pass is under way.
+        before anything is kept of a pass that is left early. `alone`: no other pass is in progress.
 
         SlabFull leaves everything as it was, except for pages reserved and layers run for nothing. OutOfDeviceMemory
         leaves the session at its last committed step.
@@ -260,8 +261,8 @@ class Forward:
         return logits
 
     def _passed_over(self, frame: Frame, controller: PassController) -> AbstractContextManager[None]:
-        """Return the context in which the module of the frame's stop and the attention before it are not run again.
-        Where ranks compute them together, and where they may hold states, they are."""
+        """Return the context that skips the module of the frame's stop and the attention before it. They do run where
+        ranks compute them together, and where they may hold states."""
         if self.split or self.geometry.recurrent_state_bytes:
             return nullcontext()
         keeping = controller.halting() if self._keeps_attention else ()
@@ -270,14 +271,14 @@ class Forward:
     def _by_graphs(
         self, frame: Frame, taps: Sequence[Tap], cache: PagedCache
     ) -> AbstractContextManager[RunLayer | None]:
-        """Return the context in which graphs run layers without taps: that of a pass over one token after others."""
+        """Return the context in which graphs run layers without taps, for a pass over one token after others."""
         if self.graphs is None or not frame.committed or len(frame.tokens) != 1:
             return nullcontext()
         return self.graphs.passing(cache, {tap.stage for tap in taps})
 
     def _experts_for(self, frame: Frame) -> AbstractContextManager[Any]:
         """Return the context that selects the experts' kernel. `generate` runs decode steps of some mixtures with
-        another kernel; so does this engine, for the same bits. A line extended from its last token takes such a step
+        another kernel; so does this engine, for the same bits. Tokens extended from their last one take such a step
         too, though it is step 0 of a run."""
         if self._switches_experts and frame.committed and len(frame.tokens) == 1:
             model: Any = self.model
@@ -286,8 +287,8 @@ class Forward:
         return nullcontext()
 
     def _head_for(self, plan: Plan, taps: Sequence[Tap]) -> AbstractContextManager[None]:
-        """Return the context in which the head computes no more than the plan wants, where nothing behind the layers
-        is met and the model gives it the last row alone."""
+        """Return the context in which the head computes only what the plan wants, where no tap after the layers is read
+        and the model gives it only the last row."""
         behind = any(tap.stage >= self.layers for tap in taps)
         if plan.logits_of is None or plan.all_logits or behind or not self.anatomy.keep_last:
             return nullcontext()
@@ -299,18 +300,18 @@ class Forward:
     @torch.inference_mode()
     def lens(self, rows_nD: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
         """Return logits [n, V] of the model's own epilogue (final norm, head, soft-caps, scales) for rows of the
-        residual stream; [n, tokens] where only some are wanted, for which the head computes no others. Whether a
-        family's epilogue allows that has to be tested."""
+        residual stream; [n, tokens] where only some are wanted, without computing others. Whether a family's epilogue
+        allows that has to be tested."""
         return self.epilogue(rows_nD, tokens)
 
     @torch.inference_mode()
     def shared_lens(self, rows_nD: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
-        """Return likewise logits of rows of many lines, which differ from those of a row alone by rounding."""
+        """Return the logits of rows of many sequences, which differ by rounding from a single row's."""
         with self._many_rows.multiplied(rows_nD.shape[0]):
             return self.epilogue(rows_nD, tokens)
 
     def epilogue(self, rows_nD: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
-        """Return the same logits, computed in the mode that the caller has set: with a graph where that makes one."""
+        """Return the same logits, computed in the caller's autograd mode: with a graph where that records one."""
         epilogue = EpilogueHooks(self.layers, self.anatomy.of_lines(to_home(rows_nD, self.device)[None]))
         tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
         columns = nullcontext() if tokens is None else head_columns(self.model, tokens)
@@ -320,28 +321,27 @@ class Forward:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Let the caller run single layers inside this block, by their own arguments: weights awake, attention as it
-        is computed here."""
+        """Let the caller run single layers with their own arguments in this block: weights awake, attention as here."""
         with self._attending(), self.weights.passing():
             yield
 
     @contextmanager
     def shared(self, rows: int) -> Iterator[None]:
-        """Let lines share calls of so many rows inside this block: weights awake, and matrices multiplied as is fastest
-        for many rows. These then differ from those of a line alone by rounding."""
+        """Let sequences share calls of so many rows inside this block: weights awake, and matrices multiplied in the
+        fastest way for many rows. These then differ from those of a sequence alone by rounding."""
         with self.weights.passing(), self._many_rows.multiplied(rows):
             yield
 
     @torch.inference_mode()
     def layer_arguments(self, tokens: tuple[int, ...], start: int, cache: Cache, *, lines: int) -> list[Arguments]:
-        """Return the arguments that the model's own forward gives each layer for `lines` equal lines, with the rows of
-        `tokens` from `start` on; no layer runs."""
+        """Return the arguments that the model's own forward gives each layer for `lines` equal sequences, with the rows
+        of `tokens` from `start` on; no layer runs."""
         positions = [range(start, len(tokens))] * lines
         return self._arguments([tokens[start:]] * lines, positions, cache)
 
     @torch.inference_mode()
     def batch_arguments(self, tokens: Sequence[Sequence[int]], cache: Cache) -> list[Arguments]:
-        """Return the arguments that the model's own forward gives each layer for lines of equally many tokens, from
+        """Return the arguments that the model's own forward gives each layer for sequences of equally many tokens, from
         their beginnings; no layer runs."""
         return self._arguments(tokens, [range(len(tokens[0]))] * len(tokens), cache)
 
@@ -349,8 +349,8 @@ class Forward:
     def step_arguments(
         self, tokens: Sequence[int], positions: Sequence[int], cache: Cache, mask_BC: Tensor | None
     ) -> list[Arguments]:
-        """Return likewise the arguments for one token of each of several lines, at a position of its own; `mask_BC`:
-        the columns of the cache that a line has."""
+        """Return the arguments for one token of each of several sequences, each at its own position; `mask_BC`: the
+        columns of the cache that each sequence has."""
         return self._arguments([[one] for one in tokens], [range(one, one + 1) for one in positions], cache, mask_BC)
 
     def _arguments(

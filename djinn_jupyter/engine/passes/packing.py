@@ -1,11 +1,10 @@
-"""Lines of several starts in one call of a layer: their rows lie one after the other, and attention runs a start at a
-time.
+"""Sequences (lines) with several starts in one call of a layer: their rows are concatenated, and attention runs a start
+at a time.
 
-All of a layer but attention computes a row from that row. So the layer gets the rows of all lines as if they were one
-line's, with its arguments by row laid out alike, and in the place of the attention function that transformers looks up
-one of ours, which calls the model's own for the lines of each start with the arguments that the model made for these.
-Which argument attention gets as its mask is learned from a call of each layer. Whether all this holds for a model is
-not known here: the caller has to test it.
+Everything in a layer except attention computes a row from that row. So the layer gets the rows of all lines as if they
+were one line's, with its arguments by row laid out likewise. In place of the attention function that transformers looks
+up, one of ours calls the model's own for the lines of each start with the arguments that the model made for these. A
+call of each layer shows which argument is attention's mask. The caller has to test whether all this is true of a model.
 
 Shapes: B lines of a start, n rows of each, R rows of all lines, H heads, D features.
 """
@@ -41,7 +40,7 @@ EAGER: Final = "eager_attention_forward"
 class Portion:
     """Lines of one `start` in a call: the arguments for their rows, the rows, and the lines' own keys and values
     `before` these, between the base's and theirs. Some have values `inside` the layer, by line. `shared` are keys and
-    values of the same rows that layers below have handed on."""
+    values of the same rows that layers below have passed on."""
 
     calls: sections.LayerCalls
     start: int
@@ -63,7 +62,7 @@ class Portion:
         return self.lines * self.length
 
     def part(self, first: int, behind: int) -> Portion:
-        """Return the lines from `first` on that come before that number."""
+        """Return the lines from `first` on before that number."""
         return replace(
             self,
             rows_BnD=self.rows_BnD[first:behind],
@@ -75,8 +74,7 @@ class Portion:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AfterLayer:
-    """The rows [B, n, D] of a portion's lines behind a layer, and the keys and values [B, H, n, D] that it made for
-    layers above."""
+    """The rows [B, n, D] of a portion's lines after a layer, and its keys and values [B, H, n, D] for layers above."""
 
     rows_BnD: Tensor
     made: sections.Entries = field(default_factory=dict)
@@ -84,8 +82,8 @@ class AfterLayer:
 
 class Packing:
     """Packed calls of one model's layers, `in_sections` where these can be left and entered again. `masks` has the path
-    of the mask among each layer's arguments, None where attention gets none; `axes` the axes that count rows, of the
-    arguments that have one; `kept_of_row` the bytes that calls kept for a row between sections, at most."""
+    of the mask among each layer's arguments, None where attention gets none; `axes` the axes that count rows, for the
+    arguments with one; `kept_of_row` the most bytes that calls keep for a row between sections."""
 
     def __init__(self, forward: Forward, in_sections: bool) -> None:
         self.forward, self.in_sections = forward, in_sections
@@ -97,7 +95,7 @@ class Packing:
         self.kept_of_row = 0
 
     def learn(self, several: sections.LayerCalls, single: sections.LayerCalls, hidden_1nD: Tensor) -> None:
-        """Learn the layers' arguments from those for `several` rows behind a start, which are hidden_1nD, and those for
+        """Learn the layers' arguments from those for `several` rows after a start, which are hidden_1nD, and those for
         a `single` row. Each layer is called up to its attention. Raises NotPacked where it cannot be packed."""
         layers = range(self.forward.layers)
         learned = [self._learned(layer, several, hidden_1nD) for layer in layers]
@@ -108,7 +106,7 @@ class Packing:
     def _learned(
         self, layer: int, calls: sections.LayerCalls, hidden_1nD: Tensor
     ) -> tuple[sections.Path | None, sections.Handing]:
-        """Return the path of a layer's mask, and the keys and values that it hands on or reads."""
+        """Return the path of a layer's mask, and the keys and values that it passes on or reads."""
         met: list[tuple[Any, sections.Handing]] = []
         watch = sections.MappingWatch(calls.arguments[layer], self.forward.anatomy.mappings)
         own = bool(self.forward.anatomy.cache_layers_of(layer))
@@ -130,15 +128,15 @@ class Packing:
         return path, handing
 
     def call(self, layer: int, portions: Sequence[Portion]) -> list[AfterLayer]:
-        """Return what is there of each portion's lines after `layer`."""
+        """Return the results of each portion's lines after `layer`."""
         call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=False))
         return call.of_portions(call.run())
 
     def sections(
         self, layer: int, portions: Sequence[Portion], *, step_by_step: bool = False
     ) -> Iterator[list[AfterLayer] | None]:
-        """Yield None after each section of such a call but the last, and then what it returns. A section has as many
-        weights as the layer's largest step, or is a single step."""
+        """Yield None after each section of such a call but the last, and then its result. A section has as many weights
+        as the layer's largest step, or is a single step."""
         call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=False))
         steps, after = self._steps[layer], None
         most = 0 if step_by_step else max((step.weights for step in steps), default=0)
@@ -164,7 +162,7 @@ class Packing:
 
 
 class _PackedCache(Cache):
-    """Returns the rows that it is given: those below them are joined where attention runs."""
+    """Returns the given rows: those below them are joined where attention runs."""
 
     def __init__(self, catching: bool) -> None:
         super().__init__(layers=[])
@@ -211,7 +209,7 @@ class _PackedCall:
             return anatomy.by_line(form.unwrap(module(*args, **kwargs)))
 
     def _inside(self) -> Iterator[tuple[int, sections.Inside]]:
-        """Yield what lines have inside the layer, with the first of their rows."""
+        """Yield the lines' values inside the layer, with the first of their rows."""
         first = 0
         for one in self.portions:
             for line, inside in one.inside.items():
@@ -236,7 +234,7 @@ class _PackedCall:
         return value
 
     def _handed_on(self, argument: str, mapping: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:
-        """Return a mapping with the keys and values that this layer reads, of the rows as they are packed."""
+        """Return a mapping with the keys and values that this layer reads, for the packed rows."""
         entry = self.packing.shared.read(self.layer)
         read: sections.Entries = {}
         if entry is not None and entry.argument == argument:
@@ -246,7 +244,7 @@ class _PackedCall:
         return self.mappings[argument]
 
     def of_portions(self, after_1RD: Tensor) -> list[AfterLayer]:
-        """Return the rows behind the layer, and the keys and values that it handed on, of each portion."""
+        """Return the rows after the layer, and the keys and values that it passed on, for each portion."""
         rows = [part[0].reshape(one.rows_BnD.shape) for part, one in _split(after_1RD, 1, self.portions)]
         made: list[sections.Entries] = [{} for _ in self.portions]
         for entry in self.packing.shared.made(self.layer):
@@ -290,7 +288,7 @@ class _PackedCall:
         return after.reshape(1, one.rows, *after.shape[2:])
 
     def _given(self, name: str, value: Any, portion: Portion) -> Any:
-        """Return an argument of attention as it is for a portion. A parameter has no rows, though it may be as long."""
+        """Return an argument of attention in the form for a portion. A parameter has no rows, whatever its length."""
         if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
             return value
         if id(value) in self.packed:
@@ -302,7 +300,7 @@ class _PackedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FunctionEntry:
-    """The entry in which a layer's modules find their attention function `own`: a table of transformers, and a key."""
+    """The place where a layer's modules look up their attention function `own`: a table of transformers, and a key."""
 
     table: Any
     key: str
@@ -323,8 +321,7 @@ def _places(layer: Any) -> list[FunctionEntry]:
 
 @contextmanager
 def attention_as(places: Sequence[FunctionEntry], attend: Attention) -> Iterator[None]:
-    """Put `attend` in the place of the attention function inside this block; it gets the one that it replaces as `own`.
-    Raises NotPacked where there is none."""
+    """Replace the attention function by `attend` inside this block; it gets the original as `own`. Raises NotPacked."""
     if not places:
         raise sections.NotPacked("its layers look up no attention function")
     try:
@@ -372,8 +369,8 @@ def _packed(parts: Sequence[Tensor]) -> Tensor:
 
 
 # Windows of attention where lines run their next positions together: columns keep every row, so the masks have to
-# leave out what is behind a window. A family may keep a window by its cache alone, which drops rows, under masks that
-# would leave a line all (Moshi). Short lines do not tell, for a window has thousands of positions. The masks do, and
+# exclude rows outside a window. A family may keep a window only by its cache, which drops rows, under masks that
+# include all (Moshi). Short sequences do not show it, because a window has thousands of positions. The masks do, and
 # are made without any row.
 
 
@@ -402,12 +399,12 @@ def why_not_in_columns(forward: Forward) -> str | None:
 
 
 def _behind(forward: Forward, window: int) -> Sequence[Arguments]:
-    """Return the layers' arguments for one token, two of the columns before which are behind the window."""
+    """Return the layers' arguments for one token, with two of the columns before it outside the window."""
     cache = ColumnCache(forward.model.config, _CountedColumns(window + 1))
     return forward.step_arguments([0], [window + 1], cache, None)
 
 
 def _leaves_out_the_first(arguments: Arguments, columns: int) -> bool:
-    """Return whether a mask of so many columns among the arguments treats the first otherwise than the last."""
+    """Return whether a mask of so many columns among the arguments treats the first differently from the last."""
     masks = (one for _, one in sections.tensors_by_path(arguments, ()) if one.ndim > 1 and one.shape[-1] == columns)
     return any(not bool((mask[..., 0] == mask[..., -1]).any()) for mask in masks)

@@ -49,7 +49,7 @@ class SectionStep:
 
 @dataclass(slots=True)
 class SectionedCall:
-    """One call of a layer. `outputs` are those of the steps that have run, in their order."""
+    """One call of a layer. `outputs` are those of the steps that have run, in order."""
 
     steps: Sequence[SectionStep]
     most: float  # weights of a section
@@ -64,7 +64,7 @@ class SectionedCall:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Have the steps give what they gave, and leave the call where a section is full, inside this block."""
+        """Make the steps return their earlier outputs, and leave the call when a section is full, inside this block."""
         self._at = self._run = 0
         with ExitStack() as put_back:
             for step in self.steps:
@@ -83,8 +83,8 @@ class SectionedCall:
 
 
 class Sections:
-    """Calls the layers of one model in sections, on a CPU and where `prove` has found that this changes nothing. It
-    learns there what a call keeps of a row."""
+    """Calls the layers of one model in sections, on a CPU and where `prove` has found that this changes nothing. There
+    it learns the bytes that a call keeps for a row."""
 
     def __init__(self, forward: Forward) -> None:
         self.forward = forward
@@ -102,13 +102,13 @@ class Sections:
             self._cut = same  # where the request has ended before, the next one proves it
 
     def tokens(self) -> int:
-        """Return how many tokens a batch may have so that others wait no longer than for a section of it."""
+        """Return the most tokens of a batch for which others wait no longer than a section."""
         steps = [step.weights for steps in self._steps for step in steps] if self._cut else []
         longest = max(steps, default=0) or max(map(_weights, self.forward.anatomy.layers))
         return max(1, min(MOST_TOKENS, int(self._work / max(longest, 1))))
 
     def kept_bytes(self, rows: int) -> int:
-        """Return the bytes that a layer's call keeps between its sections, at most, where it has so many rows."""
+        """Return the most bytes that a layer's call keeps between its sections, for so many rows."""
         return rows * self._kept_of_row if self._cut else 0
 
     def run(
@@ -136,8 +136,8 @@ class Sections:
             yield
 
     def _runs_in_steps(self) -> Generator[None, None, bool]:
-        """Return whether every layer gives in steps what it gives as a whole. A model that takes no cache of ours, or
-        not several lines, does not."""
+        """Return whether every layer gives the same result in steps as in one call. A model that does not accept our
+        cache, or several sequences, does not."""
         try:
             return (yield from self._same_in_steps())
         except REFUSALS as error:
@@ -193,16 +193,16 @@ def _weights(module: nn.Module) -> int:
 
 
 def _restore(module: Any, forward: Any) -> None:
-    """Give a module back the forward that it had as its own, or its class's."""
+    """Restore a module's own forward, or its class's."""
     if forward is None:
         del vars(module)["forward"]
     else:
         vars(module)["forward"] = forward
 
 
-# Values that lines have at a tap inside the layer at which they join, put in place while that layer runs packed rows.
-# Packed rows lie as those of one line do, so a tap's own layout reads and writes them. Whether a tap's module gets the
-# rows as they were packed is not known here: the caller has to test it.
+# Values of sequences at a tap inside the layer at which they join, put in place while that layer runs packed rows.
+# Packed rows have the layout of one sequence's, so a tap's own layout reads and writes them. The caller has to test
+# whether a tap's module gets the rows as they were packed.
 
 
 class NotPacked(RuntimeError):
@@ -211,7 +211,7 @@ class NotPacked(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Inside:
-    """The values of a line at `tap`, one for each of its rows."""
+    """The values of a sequence at `tap`, one for each of its rows."""
 
     tap: Tap
     value: Tensor
@@ -221,13 +221,13 @@ class Inside:
 
 
 def is_served(tap: Tap) -> bool:
-    """Return whether packed rows may have values of their own at a tap: at what a module gets or returns."""
+    """Return whether packed rows may have values of their own at a tap: at the input or output of a module."""
     return tap.kind in ("module_input", "module_output") and isinstance(tap.layout, PositionLayout)
 
 
 def in_place(values: Iterable[tuple[int, Inside]], rows: int) -> AbstractContextManager[None]:
-    """Put values in place inside this block, each from its first row on, where a call of `rows` packed rows meets
-    their taps."""
+    """Put values in place inside this block, from their first rows on, where a call of `rows` rows reaches their
+    taps."""
     puts: defaultdict[Tap, list[tuple[int, Tensor]]] = defaultdict(list)
     for first, one in values:
         puts[one.tap].append((first, one.value))
@@ -243,9 +243,9 @@ def in_place(values: Iterable[tuple[int, Inside]], rows: int) -> AbstractContext
     return catch(puts, put) if puts else nullcontext()
 
 
-# The arguments of every layer for lines whose rows are [start, end), as the model's own forward makes them. Masks,
-# rotary tables, biases of distance and inputs by layer come from the model, once a group of lines and for one line;
-# for several, the axis that counts lines is found by asking for two, and repeated.
+# The arguments of every layer for sequences whose rows are [start, end), as the model's own forward makes them. Masks,
+# rotary tables, biases of distance and inputs by layer come from the model, once a group of sequences and for one
+# sequence; for several, the axis that counts sequences is found by requesting two, and repeated.
 
 Path = tuple[int | str, ...]
 Axes = Mapping[Path, int]
@@ -254,14 +254,14 @@ Tensors = dict[Path, Tensor]
 
 
 class ArgumentAxes:
-    """The axes that count lines, by the structure of the arguments; learned from the model once for each."""
+    """The axes that count sequences, by the structure of the arguments; learned from the model once for each."""
 
     def __init__(self) -> None:
         self._known: dict[Structure, Axes] = {}
 
     def of(self, one: Sequence[Tensors], two: Callable[[], list[Arguments]]) -> Axes:
         """Return the axes of each layer's tensors `one`, by the layer and their paths; `two` returns the arguments for
-        two lines, where they are not known."""
+        two sequences, where they are unknown."""
         by_path = {(layer, *path): tensor for layer, tensors in enumerate(one) for path, tensor in tensors.items()}
         structure = tuple((path, tensor.ndim) for path, tensor in by_path.items())
         if structure not in self._known:
@@ -276,7 +276,7 @@ class ArgumentAxes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerCalls:
-    """Calls layers for lines with `length` rows from `cache.start` on."""
+    """Calls layers for sequences with `length` rows from `cache.start` on."""
 
     forward: Forward
     cache: SharedCache
@@ -300,7 +300,7 @@ class LayerCalls:
         )
 
     def call(self, layer: int, hidden_BnD: Tensor) -> Tensor:
-        """Return the hidden states of all lines after `layer`."""
+        """Return the hidden states of all sequences after `layer`."""
         anatomy = self.forward.anatomy
         form = anatomy.forms[layer]
         args, kwargs = _repeated(self.arguments[layer], (layer,), self.axes, hidden_BnD.shape[0])
@@ -308,7 +308,7 @@ class LayerCalls:
         return anatomy.by_line(form.unwrap(anatomy.layers[layer](*args, **kwargs)))
 
     def tensor(self, layer: int, path: Path, lines: int) -> Tensor | None:
-        """Return one of a layer's arguments for so many lines, None where the layer is given none."""
+        """Return one of a layer's arguments for so many sequences, None where the layer gets none."""
         value = self.tensors[layer].get(path)
         repeated: Tensor | None = _repeated(value, (layer, *path), self.axes, lines)
         return repeated
@@ -333,7 +333,7 @@ def _grown(one: Tensor, two: Tensor) -> int | None:
 
 
 def _repeated(value: Any, path: Path, axes: Axes, lines: int) -> Any:
-    """Return the same arguments for `lines` lines; lines are the outer part of an axis that they share."""
+    """Return the same arguments for `lines` sequences; sequences are the outer part of a shared axis."""
     if isinstance(value, Tensor):
         axis = axes.get(path)
         if axis is None or lines == 1:
@@ -368,7 +368,7 @@ class Handing:
 
 
 class SharedKeys:
-    """The handing on of keys and values in a model of these layers, the lowest first."""
+    """The passing on of keys and values in a model of these layers, the lowest first."""
 
     def __init__(self, forward: Forward, handings: Sequence[Handing]) -> None:
         self._forward, self._handings = forward, handings
@@ -380,7 +380,7 @@ class SharedKeys:
         return self._handings[layer].read
 
     def cache_layer(self, layer: int) -> int:
-        """Return the layer of the cache with the base's rows of what a layer attends to."""
+        """Return the layer of the cache with the base's rows that a layer attends to."""
         read = self.read(layer)
         return self._own(layer if read is None else self._maker(read, layer))
 
@@ -405,8 +405,8 @@ class MappingWatch:
         self._before = dict(self._entries())
 
     def seen(self, layer: int, attended: KeyValues, own: bool) -> Handing:
-        """Return the handing on of `layer`, whose attention gets these keys and values; `own`: it makes some. Raises
-        NotPacked for any other."""
+        """Return the entries of `layer`, whose attention gets these keys and values; `own`: it makes some. Raises
+        NotPacked for any other layer."""
         entries = dict(self._entries())
         made = tuple(entry for entry, value in entries.items() if value is not self._before.get(entry))
         if not all(_holds(entries[entry], attended) for entry in made):
@@ -448,8 +448,7 @@ def of_base(base: KeyValues, start: int) -> KeyValues:
 
 
 def first_other_keys(rows: KeyValues, base: KeyValues) -> int | None:
-    """Return the first position at which keys or values [1, H, S, D] have another bit than the base's, None where none
-    has."""
+    """Return the first position at which keys or values [1, H, S, D] differ from the base's in a bit, or None."""
     found = (torch.nonzero((own != other).any(3).any(1)[0]) for own, other in zip(rows, base, strict=True))
     return min((int(at[0]) for at in found if len(at)), default=None)
 

@@ -23,7 +23,7 @@ from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.system.device import to_home
 from djinn_jupyter.wire.sites import Site
 
-# What a family raises that cannot run several lines.
+# The errors of a family that cannot run several sequences.
 REFUSALS: Final = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _ROUNDING: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a row's norm; other shapes sum in another order
 _OF_LOGITS: Final = {torch.float32: 1e-4, torch.float64: 1e-6}  # some 800 steps of float32
@@ -31,9 +31,9 @@ _COARSE: Final = 5e-2
 
 
 def rounding_of(dtype: torch.dtype, layers: int) -> float:
-    """Return by what share of its size a logit may differ among others: in a coarse dtype half a step for each of some
-    eight roundings a layer, as they add up when they are independent, and at least two steps of both logits of a
-    difference. Measured on a CPU, at 12 layers: 2 steps in float16, none in bfloat16; at 8 layers 2 in float32."""
+    """Return the relative tolerance of a logit in a batch: in a coarse dtype half a step for each of some eight
+    roundings a layer, added as independent errors, and at least two steps of both logits of a difference. Measured on a
+    CPU, at 12 layers: 2 steps in float16, none in bfloat16; at 8 layers 2 in float32."""
     if dtype in _OF_LOGITS:
         return _OF_LOGITS[dtype]
     step = torch.finfo(dtype).eps
@@ -41,8 +41,8 @@ def rounding_of(dtype: torch.dtype, layers: int) -> float:
 
 
 def equal_but_for_rounding(some: Tensor, others: Tensor, computed_in: torch.dtype) -> bool:
-    """Return whether each row [n, ...] of both is equal within the rounding of the dtype that it was computed in, or
-    of that which it has now, where that is coarser. What is the same infinity or NaN in both is equal."""
+    """Return whether each row [n, ...] of both is equal within the rounding of the dtype of its computation, or of its
+    present one if that is coarser. The same infinity or NaN in both is equal."""
     most = max(_ROUNDING.get(computed_in, _COARSE), _ROUNDING.get(some.dtype, _COARSE))
     a, b = some.flatten(1).to(torch.float32), to_home(others, some.device).flatten(1).to(torch.float32)
     finite = torch.where(b.isfinite(), b, 0.0)
@@ -170,12 +170,12 @@ class SharedCache(Cache):
 
 def why_not_batched(forward: Forward) -> str | None:
     """Return why several lines cannot run this model's layers together, from the first to the last; None where only a
-    test can tell."""
+    test can show it."""
     return "its residual has several streams" if has_streams(forward) else why_not_joined(forward)
 
 
 def why_not_joined(forward: Forward) -> str | None:
-    """Return likewise why lines cannot join a pass at any layer."""
+    """Return why lines cannot join a pass at any layer; None where only a test can show it."""
     anatomy = forward.anatomy
     if forward.geometry.has_states:
         return "its layers keep recurrent states"

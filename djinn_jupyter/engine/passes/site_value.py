@@ -41,8 +41,7 @@ class SiteValue:
         return self._value
 
     def units(self, selector: tuple[int, ...] | None) -> Tensor:
-        """Return the value of the selected heads or features: [T, m, ...]. Of an added module no others are
-        computed."""
+        """Return the value of the selected heads or features: [T, m, ...]. An added module computes no others."""
         if selector is None:
             return self.value
         if self._value is not None:
@@ -50,7 +49,7 @@ class SiteValue:
         return self._reader()(selector)
 
     def numbers(self, selector: tuple[int, ...] | None) -> list[float] | None:
-        """Return the only number that one selected unit has in each row; None where it is to be read from `units`."""
+        """Return the only number of one selected unit in each row; None where it has to be read from `units`."""
         if selector is None or len(selector) != 1 or self._value is not None:
             return None
         return self._reader().numbers(selector)
@@ -65,15 +64,14 @@ class SiteValue:
         return self.tap.rows_in(self.raw)
 
     def row_positions(self) -> range:
-        """Return the positions of the value's rows: the whole pass, or its last ones where the model kept only those
-        (logits)."""
+        """Return the positions of the value's rows: the whole pass, or the last ones, if the model kept only those."""
         return self.positions[len(self.positions) - self.rows :]
 
     def row_tokens(self) -> tuple[int, ...]:
         return self.tokens[len(self.tokens) - self.rows :]
 
     def change(self, value: Tensor) -> None:
-        """Have another value, of the same shape, from here on; the raw tensor stays as it was met."""
+        """Take another value, of the same shape, from here on; the raw tensor is unchanged."""
         self._value = value
 
     def written(self) -> Tensor:
@@ -94,8 +92,7 @@ def evaluate(condition: Condition, site_value: SiteValue, site: Site, row: int, 
 def rows_meeting(
     condition: Condition, site_value: SiteValue, site: Site, text_of: Texts, id_of: TokenIds, rows: Sequence[int]
 ) -> Iterator[int]:
-    """Yield those of the rows where the condition holds of the value at `site`. Raises InvalidCondition where it cannot
-    be evaluated."""
+    """Yield those of the rows where the condition is true of the value at `site`. InvalidCondition if impossible."""
     if condition.comparison is not None and rows:
         numbers = MEASURES[condition.comparison.name](site_value, site)
         yield from (row for row in rows if condition.comparison.holds(numbers[row]))
@@ -189,6 +186,6 @@ class Guard:
     id_of: TokenIds
 
     def holding(self, site_value: SiteValue, site: Site, rows: Sequence[int]) -> list[int]:
-        """Return those of the rows where the condition holds of the value at `site`. Raises InvalidCondition where it
-        cannot be evaluated."""
+        """Return those of the rows where the condition is true of the value at `site`. InvalidCondition if
+        impossible."""
         return list(rows_meeting(self.condition, site_value, site, self.text_of, self.id_of, rows))

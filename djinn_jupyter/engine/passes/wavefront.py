@@ -1,4 +1,5 @@
-"""The rows that one call of a layer may have: learned from how long calls take, or from earlier work."""
+"""A wavefront: one pass over all layers that sequences join; and the rows that one call of a layer may have, learned
+from how long calls take, or from earlier work."""
 
 from __future__ import annotations
 
@@ -33,13 +34,13 @@ from djinn_jupyter.engine.system.device import require_alive, to_home
 
 MOST_SECONDS: Final = 0.02  # of one call of a layer, or one section of it, so that others' requests wait no longer
 TOO_SLOW: Final = 5 * MOST_SECONDS
-SLOW_CALLS: Final = 3  # one behind the other: here rows that were enough elsewhere are too many
+SLOW_CALLS: Final = 3  # in sequence: rows that sufficed elsewhere are too many here
 FIRST_ROWS: Final = 256  # of the first call, before any was measured
 
 
 class CallPlan:
-    """The most rows of each call, in turn, as pairs (rows, calls): those `given`, and behind them what is
-    learned. By the same plan the same rows share each call, and so have the same bits."""
+    """The most rows of each call, in turn, as pairs (rows, calls): those `given`, then the learned ones. With the same
+    plan the same rows share each call, and so have the same bits."""
 
     def __init__(self, given: Sequence[tuple[int, int]] = ()) -> None:
         self._given = [[rows, calls] for rows, calls in reversed(given)]
@@ -66,7 +67,7 @@ class CallPlan:
         return rows
 
     def note(self, seconds: float) -> None:
-        """Count a call. Several that are too slow end what was given; a single one may be Python's collector's."""
+        """Count a call. Several slow ones end the given part; a single one may be the garbage collector's."""
         self._slow = self._slow + 1 if seconds > TOO_SLOW else 0
         if self._slow == SLOW_CALLS:
             self._given.clear()
@@ -74,8 +75,8 @@ class CallPlan:
 
 @dataclass(slots=True)
 class CallSize:
-    """The number of rows that one call of a layer may have, learned from the calls made, or from the longest section of
-    each, where the `plan` has none."""
+    """The number of rows of one call of a layer, learned from the calls made, or from the longest section of each,
+    where the `plan` has none."""
 
     rows: int = FIRST_ROWS
     plan: CallPlan = field(default_factory=CallPlan)
@@ -85,31 +86,31 @@ class CallSize:
         return self.plan.next(self.rows)
 
     def note(self, rows: int, seconds: float) -> None:
-        """Count a call. Grows at most twofold at a time, for the first calls of a process are slow or lucky; shrinks
-        after a call that took too long alone, for a small one says nothing of a large one."""
+        """Count a call. Grows at most twofold at a time, because the first calls of a process are slow or lucky;
+        shrinks after a call that took too long alone, because a small one says nothing about a large one."""
         fitting = max(1, int(rows * MOST_SECONDS / max(seconds, 1e-6)))
         self.rows = fitting if seconds > MOST_SECONDS else max(self.rows, min(fitting, 2 * self.rows))
         self.plan.note(seconds)
 
 
-# A wavefront: one pass over all layers, from the lowest to the highest, which lines join when their layer comes. A
-# line equals its base below some layer and before some position, so only its rows from there run: at layer l those of
-# every line that joined at or below l. Lines with rows from the same position on run a layer together, through the
-# model's own layer module, and lines of all starts where they can be packed. In the last layer all rows run up to the
-# cache's update, and the last row alone beyond it. Shapes: B lines of a group, S positions of the base line, n rows of
-# a line (those from its start to S), D features.
+# A wavefront: one pass over all layers, from the lowest to the highest, which lines join when their layer comes. A line
+# equals its base below some layer and before some position, so only its later rows run: at layer l those of every line
+# that joined at or below l. Lines with rows from the same position on run a layer together, through the model's own
+# layer module, and lines of all starts where they can be packed. In the last layer all rows run up to the cache's
+# update, and only the last row beyond it. Shapes: B lines of a group, S positions of the base, n rows of a line (those
+# from its start to S), D features.
 
 MOST_JOINED: Final = 256 * 2**20  # bytes of keys and values that attention reads in one call
-MOST_KEPT: Final = 64 * 2**20  # bytes of what modules gave in a call that is left between two of them
+MOST_KEPT: Final = 64 * 2**20  # bytes of modules' outputs in a call that is left between two of them
 Change = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoiningLine:
-    """A line that equals the base before position `start` and below `boundary`, where its rows are rows_nD; or those of
-    the base, and the line has another value `inside` the layer above. `later` are changes of its rows at boundaries
-    above, which get its last rows there. `keys` are keys and values of its rows in layers of the cache below, where
-    they are others than the base's."""
+    """A sequence (line) that equals the base before position `start` and below `boundary`, where its rows are rows_nD;
+    or those of the base, and the line has another value `inside` the layer above. `later` are changes of its rows at
+    boundaries above, called with its last rows there. `keys` are keys and values of its rows in layers of the cache
+    below, where they differ from the base's."""
 
     number: int
     boundary: int
@@ -127,8 +128,8 @@ class JoiningLine:
 
 @dataclass(slots=True)
 class _Group:
-    """The lines that run together: their numbers, their rows before the next layer, what some have `inside` it, by
-    line, and the keys and values of their rows that layers below have handed on."""
+    """The lines that run together: their numbers, their rows before the next layer, values `inside` it, by line, and
+    the keys and values of their rows that layers below have passed on."""
 
     numbers: list[int] = field(default_factory=list)
     rows_BnD: Tensor | None = None
@@ -147,7 +148,7 @@ class _Group:
         self.rows_BnD = fresh
 
     def leave(self, parts: Sequence[AfterLayer], needed: Iterable[SharedEntry]) -> None:
-        """Take what is there of its lines behind a layer, and of keys and values those that are `needed` above."""
+        """Take the results of its lines after a layer, and the keys and values that are `needed` above."""
         rows = [part.rows_BnD for part in parts]
         self.rows_BnD, self.inside = torch.cat(rows) if len(rows) > 1 else rows[0], {}
         made = reduce(joined, (part.made for part in parts))
@@ -186,14 +187,13 @@ class Wavefront:
 
     @torch.inference_mode()
     def learn(self, packing: Packing, start: int) -> None:
-        """Have `packing` learn the layers' arguments for rows from `start` on. Raises NotPacked."""
+        """Let `packing` learn the layers' arguments for rows from `start` on. Raises NotPacked."""
         with self.forward.weights.passing():
             packing.learn(self._calls_from(start), self._calls_from(len(self.tokens) - 1), self.residuals[0][:, start:])
 
     @torch.inference_mode()
     def behind(self, layer: int, lines: Sequence[JoiningLine]) -> list[Tensor]:
-        """Return all rows of lines that join at `layer` with values inside it, behind that layer, from one call. Raises
-        NotPacked."""
+        """Return all rows of lines that join at `layer` with values inside it, after it, from one call. NotPacked."""
         if self.packing is None:
             raise NotPacked("lines of several starts do not share a call")
         group = _Group()
@@ -204,7 +204,7 @@ class Wavefront:
 
     def embedded(self, tokens: tuple[int, ...], start: int) -> Tensor | None:
         """Return the rows [n, D] before the first layer of other `tokens`, which are the base's up to `start`; None
-        where layers are given something else that depends on tokens."""
+        where layers get other values that depend on tokens."""
         calls = self._calls_from(start)
         given = self.forward.layer_arguments(tokens, start, calls.cache, lines=1)
         for form, own, other in zip(self.forward.anatomy.forms, calls.arguments, given, strict=True):
@@ -218,8 +218,7 @@ class Wavefront:
         return self.forward.anatomy.by_line(self.forward.anatomy.forms[0].take(*given[0]))[0]
 
     def run(self, lines: Sequence[JoiningLine]) -> Iterator[dict[int, Tensor] | None]:
-        """Yield None between two calls of a layer, and at the end each line's last row behind the last layer, by its
-        number."""
+        """Yield None between two calls of a layer, and at the end each line's last row after all layers, by number."""
         groups: dict[int, _Group] = {}
         changes = _changes_at(lines)
         for boundary in range(min(line.boundary for line in lines), self.forward.layers + 1):
@@ -252,7 +251,7 @@ class Wavefront:
         return 2 * rows * line // len(self.tokens)
 
     def section_bytes(self, rows: int) -> int:
-        """Return the bytes that a call keeps between its sections, at most, where so many rows run."""
+        """Return the most bytes that a call keeps between its sections, for so many rows."""
         return self._kept_of_row * min(rows, max(self._most_rows(), len(self.tokens)))
 
     def _most_rows(self) -> int:
@@ -269,7 +268,7 @@ class Wavefront:
         return max(1, MOST_JOINED // self._line_bytes())
 
     def count(self) -> int:
-        """Return the calls of layers since it was last asked."""
+        """Return the calls of layers since the last call of this function."""
         made, self.layers_run = self.layers_run, 0
         return made
 
@@ -291,8 +290,8 @@ class Wavefront:
             group.leave(done[start], needed)
 
     def _ends_early(self, layer: int) -> bool:
-        """Return whether a layer computes the last rows alone behind its cache's update: the last one, if it has one
-        update or none."""
+        """Return whether a layer computes only the last rows after its cache's update: the last one, with at most one
+        update."""
         return layer == self.forward.layers - 1 and len(self.forward.anatomy.cache_layers_of(layer)) < 2
 
     def _portion(self, start: int, group: _Group) -> Portion:
@@ -309,13 +308,13 @@ class Wavefront:
         return {} if self.packing is None else self.packing.shared.handed_to(boundary)
 
     def handed_on(self, first: int, boundary: int) -> set[int]:
-        """Return the layers of the cache whose keys and values layers from `first` on hand on, beyond `boundary`."""
+        """Return the layers of the cache whose keys and values layers from `first` on pass on, beyond `boundary`."""
         below = self._needed_at(max(first, 0))
         return {number for entry, number in self._needed_at(boundary).items() if below.get(entry) != number}
 
     def _handed_to(self, boundary: int, lines: Sequence[JoiningLine]) -> Entries:
-        """Return the keys and values that layers below `boundary` have handed on to lines of one start: their own, or
-        the base's."""
+        """Return keys and values passed on by layers below `boundary` to lines of one start: their own, or the
+        base's."""
         start, found = lines[0].start, Entries()
         for entry, number in self._needed_at(boundary).items():
             base = of_base(self.base.of_layer[number], start)
@@ -339,8 +338,8 @@ class Wavefront:
         return some, []
 
     def _even_rows(self, waiting: Sequence[Portion]) -> int:
-        """Return how many rows the next call may have where all that are left have equally many: a small last one would
-        cost more a row."""
+        """Return the number of rows of the next call where all remaining calls have equally many: a small last one
+        would cost more a row."""
         there, most = sum(one.rows for one in waiting), max(1, min(self.size.of_next(), self._most_rows()))
         return math.ceil(there / math.ceil(there / most))
 
@@ -368,7 +367,7 @@ class Wavefront:
 
     def _timed(self, layer: int, portions: Sequence[Portion], call: Callable[[], list[Any]]) -> list[Any]:
         device = self.forward.home_at(layer)
-        clock = perf_counter if device.type != "cpu" else thread_time  # others' work is not this call's
+        clock = perf_counter if device.type != "cpu" else thread_time  # others' work is not part of this call
         begun, rows = clock(), sum(one.rows for one in portions)
         with self.forward.shared(rows):
             found = call()
@@ -426,7 +425,7 @@ class Wavefront:
 
 
 def _last_row(one: Portion, tail: LayerCalls, attended: KeyValues, shared: Entries | None = None) -> Portion:
-    """Return the last row of each line, with the keys and values that it attends to; of a call that has queries too,
+    """Return the last row of each line, with the keys and values that it attends to; for a call that has queries too,
     those of the others are cloned."""
     keys, values = (rows[:, :, :-1].clone() for rows in attended)
     last = each_of(shared or {}, lambda rows: rows[:, :, -1:])

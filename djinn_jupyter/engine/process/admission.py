@@ -1,4 +1,4 @@
-"""The seam for others: what each owner of sessions may ask and hear. One person on this machine needs no more."""
+"""The seam for other persons: what each owner of sessions may ask and receive. One person needs no more."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Answer = Callable[[Reply], None]
 Owner = str | None
 """The name of an owner of sessions, which means nothing here; None is the engine's own user."""
 Heard = TypeVar("Heard", bound=Reply | Event)
-LOCAL: Final = b""  # in the place of a key, over the private folder: the engine's own user
-UNKNOWN_KEY: Final = b"unknown"  # of a connection that is not known, admitted nowhere
+LOCAL: Final = b""  # in place of a key, over the private folder: the engine's own user
+UNKNOWN_KEY: Final = b"unknown"  # of an unknown connection, admitted nowhere
 
 
 class Admission(Protocol):
     def asks(self, owner: Owner, request: Request, answer: Answer) -> tuple[Request, Answer]:
-        """Return the request as the engine has it, and the callback of its answer. Raises a DjinnError where the owner
-        may not ask so."""
+        """Return the request in the engine's form, and the callback of its answer. DjinnError if the owner may not ask
+        it."""
 
     def hears(self, owner: Owner, message: Heard) -> Heard | None:
-        """Return a message as the owner hears it. None where it does not: an event of another's session."""
+        """Return a message in the owner's form; None for an event of another's session."""
 
 
 class Alone:
@@ -43,8 +43,8 @@ class Alone:
 
 def as_own_user(request: Request, answer: Answer) -> tuple[Request, Answer]:
     """Return a request of the engine's own user, and the callback of its answer. That user enters another's session as
-    a guest does: it goes on being held by its owner's kernel. Raises UsageError where a session or a checkpoint would
-    be made under a name that may be another's, here or in an engine that listens later."""
+    a guest: its owner's kernel still holds it. Raises UsageError where a session or a checkpoint would get a name that
+    may be another's, here or in an engine that listens later."""
     made = request.made or request.saved
     if made is None or person_of(made) is None:
         return request, answer

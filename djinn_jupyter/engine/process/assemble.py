@@ -64,7 +64,7 @@ from djinn_jupyter.wire.replies import Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """The basis of an engine: a model whose points are known, and its memory and folders."""
+    """The basis of an engine: a probed model, and its memory and folders."""
 
     config: EngineConfig
     forward: Forward

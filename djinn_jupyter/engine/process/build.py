@@ -61,7 +61,7 @@ from djinn_jupyter.wire.replies import Event, Welcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitModel:
-    """A model whose layers run on all ranks, and what was found of it before."""
+    """A model whose layers run on all ranks, and the findings about it from before the split."""
 
     ranks: Ranks
     leader: Leader
@@ -72,7 +72,7 @@ class SplitModel:
 
 
 def require_splittable(config: EngineConfig) -> None:
-    """Raise UsageError where the options do not go with `tensor_parallel`, before anything is loaded."""
+    """Raise UsageError for options that exclude `tensor_parallel`, before anything is loaded."""
     if config.tensor_parallel == 1:
         return
     given = {"--devices": config.devices is not None, "--cuda-graphs": config.cuda_graphs}
@@ -81,8 +81,7 @@ def require_splittable(config: EngineConfig) -> None:
 
 
 def devices_of(first: torch.device, ranks: int) -> list[str]:
-    """Return each rank's device: the CPU for all, or as many GPUs from the first on. Raises UsageError where there are
-    not so many."""
+    """Return each rank's device: the CPU for all, or the first GPUs. Raises UsageError where there are not enough."""
     if first.type != "cuda":
         return [str(first)] * ranks
     last = (first.index or 0) + ranks
@@ -96,8 +95,8 @@ def devices_of(first: torch.device, ranks: int) -> list[str]:
 
 @torch.inference_mode()
 def split_model(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> SplitModel:
-    """Split a model that is loaded whole. Raises ModelRefused, ModelDoesNotFit, and EngineStartFailed where a rank
-    ends on the way; none is left behind then."""
+    """Split a model that is loaded whole. Raises ModelRefused, ModelDoesNotFit, and EngineStartFailed where a rank ends
+    meanwhile; none is left behind then."""
     count = config.tensor_parallel
     devices = devices_of(loaded.device, count)
     tell(f"starting {count - 1} more ranks")
@@ -148,8 +147,7 @@ def _find_places(survey: Survey, leader: Leader) -> None:
 
 
 def _require_heads(loaded: LoadedModel, geometry: CacheGeometry, anatomy: Anatomy, ranks: int) -> None:
-    """Raise ModelRefused where layers hand on more than the hidden state, keep states, or have heads that the ranks
-    cannot share out."""
+    """Raise ModelRefused where layers pass on more than the hidden state, keep states, or cannot divide their heads."""
     if anatomy.mappings or anatomy.handed:
         raise refused(loaded.model, "its layers hand on more than the hidden state")
     if geometry.has_states or any(group.kind in ("index", "positions") for group in geometry.groups):
@@ -204,7 +202,7 @@ def open_engine(
 def _build_split(
     config: EngineConfig, loaded: LoadedModel, publish: Callable[[Event], None], progress: Progress, runtime: int | None
 ) -> Engine:
-    """Return the engine of a model that is split among ranks; where that fails the ranks end."""
+    """Return the engine of a model that is split among ranks; on a failure the ranks end."""
     split = split_model(config, loaded, progress)
     try:
         return build_engine(config, loaded, publish, progress, split.settled, runtime, split)
@@ -214,8 +212,7 @@ def _build_split(
 
 
 def open_journal(engine: Engine) -> tuple[str, ...]:
-    """Open the journal; from now on the engine keeps its sessions. Return the names of the sessions recovered from
-    earlier processes."""
+    """Open the journal; from now on the engine keeps its sessions. Return the names of recovered sessions."""
     recovery = Recovery(
         engine.config,
         engine.runtime,
@@ -242,7 +239,7 @@ def build_engine(
     runtime: int | None = None,
     split: SplitModel | None = None,
 ) -> Engine:
-    """Return the engine of a model that is in memory already; its weights are settled here where they are not."""
+    """Return the engine of a model that is in memory already; its weights are placed here if they are not."""
     leave_out_cudnn_attention()
     where = torch.device(loaded.device)
     settled = settled or settle(config, loaded, progress)
@@ -297,7 +294,7 @@ def build_engine(
         description = replace(description, notes=(*description.notes, note))
         progress(note)
     _require_tellable(description)
-    return_freed(where)  # memory that allocators have kept of loading and of the self-test
+    return_freed(where)  # memory that allocators keep from loading and the self-test
     return engine(description, publish, footprint_of(loaded.model, where, runtime))
 
 
@@ -320,7 +317,7 @@ def _slab(group: GroupGeometry, where: torch.device, budget: Budget) -> Slab:
 
 
 def _require_one(devices: Sequence[torch.device]) -> None:
-    """Raise UsageError where CUDA graphs are to record layers of several devices."""
+    """Raise UsageError where CUDA graphs would record layers of several devices."""
     if len(devices) > 1:
         raise UsageError("CUDA graphs run on one GPU: give --device instead of --devices, or leave out --cuda-graphs.")
 

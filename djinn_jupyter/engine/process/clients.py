@@ -97,7 +97,7 @@ class Served(Protocol):
 
 log = logging.getLogger(__name__)
 
-AFAR_SILENCE_SECONDS = 120.0  # of a client whose line may be down and who comes back
+AFAR_SILENCE_SECONDS = 120.0  # of a disconnected client that may return
 FORGOTTEN_SECONDS = 24 * 3600.0
 MOST_CLIENTS = 100  # of one owner with a key
 STARTED_ANEW: Final = (
@@ -118,10 +118,10 @@ class ConnectedClient:
 
 
 class ClientTable:
-    """The client table. A holder is present while any of its clients was heard within `silence_seconds`; else its
-    sessions are detached, and reopened when it is heard again (a laptop was closed, a kernel was long in C code).
-    `admitted` are the owners who may come, beside the engine's own user. `end_before` is why the engine before this one
-    ended, where that was by a signal."""
+    """The client table. A holder is present while a message of any of its clients came within `silence_seconds`.
+    Otherwise its sessions are detached, and reopened with the next message (a laptop was closed, a kernel was long in C
+    code). `admitted` are the owners who may come, beside the engine's own user. `end_before` is the reason why a signal
+    ended the previous engine."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class ClientTable:
     def receive(
         self, peer: bytes, request: ask.Request, answer: Answer, owner: Owner, known_as: RequestId | None = None
     ) -> None:
-        """Handle a request of a client. `owner` is who sent this very request. `answer` is called once, from any
+        """Handle a request of a client. `owner` is the sender of this request. `answer` is called once, from any
         thread. `known_as` identifies a repetition."""
         told = answer if owner is None else self._told(owner, answer)
         try:
@@ -188,7 +188,7 @@ class ClientTable:
             self.listeners.forget(peer)
 
     def hearing(self, event: replies.Event) -> list[tuple[replies.Event, list[bytes]]]:
-        """Return the clients that hear an event, with the event as their owner hears it."""
+        """Return the clients that hear an event, with the event in their owner's form."""
         listening: dict[Owner, list[bytes]] = {}
         for peer in self.listeners.of(event.session):
             client = self._clients.get(peer)
@@ -198,7 +198,7 @@ class ClientTable:
         return [(one, peers) for one, peers in heard if one is not None]
 
     def seen(self, peer: bytes, event: replies.Event) -> replies.Event | None:
-        """Return an event as this client hears it; None where it does not."""
+        """Return an event in this client's form; None where it does not hear it."""
         client = self._clients.get(peer)
         if client is None or not self.listeners.hears(peer, event.session):
             return None
@@ -206,12 +206,12 @@ class ClientTable:
         return self._admission.hears(client.holder.person, event) if shared else None
 
     def explained(self, peer: bytes, error: errors.DjinnError) -> errors.DjinnError:
-        """Return why a message of this client could not be read."""
+        """Return why a message of this client was unreadable."""
         client = self._clients.get(peer)
         return error if client is None else protocol.explained(error, client.methods)
 
     def dismiss(self, peer: bytes) -> None:
-        """Take a client for gone, if it is known: its sessions are detached unless another speaks for its holder."""
+        """Treat a client as gone, if known: its sessions are detached unless another speaks for its holder."""
         if peer in self._clients:
             self._dismiss(peer)
 
@@ -244,7 +244,7 @@ class ClientTable:
             case ask.ReadPeople():
                 self._engine.accept(request, client.holder, self._with_presence(answer))
             case ask.Note(session=session) if owner is not None and person_of(session) != owner:
-                answer(replies.Noted())  # the work of a guest's notebook is no sign of its owner's
+                answer(replies.Noted())  # the work of a guest's notebook says nothing of its owner's
             case ask.Goodbye():
                 self._dismiss(peer)
                 answer(replies.Departed())
@@ -287,8 +287,7 @@ class ClientTable:
         )
 
     def _make_room(self, owner: str) -> None:
-        """Forget the client of an owner that was not heard for longest, where there are MOST_CLIENTS. Raises UsageError
-        where all of them are present."""
+        """Forget the owner's longest silent client, where there are MOST_CLIENTS. UsageError if all are present."""
         theirs = [peer for peer, client in self._clients.items() if client.holder.person == owner]
         if len(theirs) < MOST_CLIENTS:
             return
@@ -300,7 +299,7 @@ class ClientTable:
         self._dismiss(silent)
 
     def _with_presence(self, answer: Answer) -> Answer:
-        """Return the callback of a list of owners, to which it adds who of them is present."""
+        """Return the callback of a list of owners, which adds their presence."""
 
         def told(reply: replies.Reply) -> None:
             if isinstance(reply, replies.People):
@@ -374,7 +373,7 @@ class ClientTable:
 
 
 def _would_suffer(session: SessionDescription, asker: Holder, request: ask.Shutdown) -> bool:
-    """Return whether it is another's whose work stops, or that is to be forgotten while its notebook is away."""
+    """Return whether the work that stops is another's, or is to be discarded while its notebook is away."""
     return is_anothers(session, asker.name, asker.notebook) and (session.holder is not None or request.forget)
 
 

@@ -73,9 +73,9 @@ OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], No
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
     """The settings of the process, beside those of its engine. `listen` is `tcp://host:port`, beside the private
-    folder, or None; `quota` is what each person who comes there may have, `metrics` `host:port` of a page for
-    Prometheus or None for no page; `idle_seconds` counts while no client is attached and no session exists.
-    `end_before` is why the engine before this one ended, where that was by a signal."""
+    folder, or None; `quota` are the limits of each person there, `metrics` is `host:port` of a page for Prometheus or
+    None for no page; `idle_seconds` counts while no client is attached and no session exists. `end_before` is the
+    reason why a signal ended the previous engine."""
 
     listen: str | None = None
     quota: str | None = None
@@ -115,8 +115,8 @@ class Daemon:
         self.stop()
 
     def run(self) -> EngineBroken | ClaimLost | None:
-        """Serve until the engine ends. Return None after an orderly end, the error where the engine is broken or its
-        sessions are another's. Raises the errors of the engine's start."""
+        """Serve until the engine ends. Return None after an orderly end, the error where the engine is broken or
+        another has its sessions. Raises the errors of the engine's start."""
         if self._daemon.listen:
             require_free(self._daemon.listen)  # before the model is loaded
         common = read_common(self._daemon.quota, self._daemon.listen)

@@ -16,7 +16,7 @@ from djinn_jupyter.engine.session.generation import model_settings
 from djinn_jupyter.wire.nouns import CheckResult, ModelDescription
 from djinn_jupyter.wire.texts import sendable
 
-UNREACHABLE: Final = 2**53  # positions: a number that stands for no limit
+UNREACHABLE: Final = 2**53  # positions: a number that means no limit
 
 
 def describe(
@@ -30,8 +30,8 @@ def describe(
     parameters: int | None = None,
 ) -> ModelDescription:
     """Describe the model. `token_by_token`: two chunks do not match one shot on this family, so prompts are fed token
-    by token. `placed`: where the layers lie, where they lie on several devices or ranks; `parameters`: their number,
-    where the model has a part of them alone."""
+    by token. `placed`: the places of the layers on several devices or ranks; `parameters`: their number, where this
+    process has only a part."""
     model = loaded.model
     text = model.config.get_text_config()
     logits = anatomy.taps["logits", None]
@@ -79,13 +79,13 @@ def eos_tokens(model: PreTrainedModel) -> tuple[int, ...]:
 
 
 def generation_defaults(model: PreTrainedModel) -> dict[str, str]:
-    """Return the settings that the model's authors chose and a plain run does not apply."""
+    """Return the generation settings of the model's authors that a plain run does not apply."""
     return {name: sendable(str(value)) for name, value in model_settings(model).items()}
 
 
 def position_limit(configuration: Any) -> int | None:
-    """Return how many positions the model has; None where it has no limit of its own (state-space models). Dynamic
-    rotary frequencies stretch beyond the trained length, by their factor."""
+    """Return the number of positions of the model; None without a limit of its own (state-space models). Dynamic rotary
+    frequencies stretch beyond the trained length, by their factor."""
     found = getattr(configuration, "max_position_embeddings", None)
     if not isinstance(found, int) or found <= 0:
         return None

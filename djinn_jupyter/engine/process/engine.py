@@ -57,20 +57,19 @@ class Engine(Parts):
         return self.persistence.journal is not None
 
     def access(self, session: str, person: str) -> Access | None:
-        """Return what a person may do with another's session, as it is now."""
+        """Return a person's present access to another's session."""
         found = self.sessions.get(session)
         return None if found is None else found.shares.access(person)
 
     def left_by(self, holder: Holder) -> tuple[str, ...]:
-        """Return the sessions that this holder had with an earlier engine, and that none has opened since."""
+        """Return the sessions that this holder had with an earlier engine, not opened since."""
         known = tuple(self.sessions.values())
         return tuple(s.name for s in known if s.left_by == holder.name and s.owner == holder.user and s.holder is None)
 
     def heed_owner_budgets(
         self, budget_of: Callable[[str], OwnerBudget], require_reader: Callable[[str], None] | None = None
     ) -> None:
-        """Hold every owner to what `budget_of` says of them at each look, and compute nothing for one for whom
-        `require_reader` raises an error."""
+        """Apply `budget_of` to every owner at each check, and compute nothing for one whom `require_reader` refuses."""
         self.residency.owner_budgets.heed(budget_of, require_reader)
 
     def forget_sessions(self) -> None:
@@ -81,9 +80,9 @@ class Engine(Parts):
 
     @torch.inference_mode()
     def tick(self, let_out: Callable[[], None] = lambda: None) -> bool:
-        """Read the mail and give one job a slice. Return False when there was nothing to do. `let_out` is called when
-        replies were handed over and no job waits: it may wait until they have left. Raises EngineBroken and ClaimLost
-        alone."""
+        """Read the mail and give one job a slice. Return False when there was nothing to do. `let_out` is called
+        when replies were posted and no job waits: it may wait until they have left. Raises only EngineBroken and
+        ClaimLost."""
         changes = self.residency.changes
         self.persistence.require_claim()
         received = self.dispatcher.read_mail()
@@ -95,7 +94,7 @@ class Engine(Parts):
         if not busy:
             self.upkeep.rest()
         self.upkeep.move_sessions()
-        busy = busy or self.residency.changes != changes  # jobs that wait for room look again now
+        busy = busy or self.residency.changes != changes  # jobs that wait for room check again now
         self._reply(let_out, idle=not busy)
         self.upkeep.look_around(busy)
         return busy
@@ -113,8 +112,7 @@ class Engine(Parts):
 
     @property
     def due_in(self) -> float:
-        """The seconds after which the engine has to be ticked again, if no mail comes before; infinite where there is
-        no such moment."""
+        """The seconds after which the engine has to be ticked again without mail; infinite if never."""
         return min(self.residency.due_in, self.runtime.sharing.due_in)
 
     def check_invariants(self, contents: bool = False) -> None:
@@ -126,7 +124,7 @@ class Engine(Parts):
         replies: list[Reply] = []
         self.submit(request, holder or Holder(name="here", user="here"), replies.append)
         while not replies:
-            tokenizing = self.tokenizing.busy  # read first: a worker that is done has replied before
+            tokenizing = self.tokenizing.busy  # read first: a finished worker has replied before
             if self.tick() or replies:
                 continue
             gathering = self.runtime.sharing.due_in
@@ -141,8 +139,8 @@ class Engine(Parts):
         return replies[0]
 
     def close(self) -> None:
-        """End the engine: put away sessions that are kept, and let threads that copy or work on files finish what they
-        have begun. An error in one of these is raised after the others are done."""
+        """End the engine: store sessions that are kept, and let threads that copy or work on files finish. An error in
+        one of these is raised after the others are done."""
         with ExitStack() as end:  # last first
             end.callback(self._end_ranks)
             end.callback(self.tiers.stop)
@@ -152,7 +150,7 @@ class Engine(Parts):
                 self.orderly_shutdown.put_away()
 
     def abandon(self) -> None:
-        """End a broken engine, or one whose claim is lost: only the writes that it has handed over are completed."""
+        """End a broken engine, or one whose lease is lost: only its posted writes are completed."""
         self.persistence.abandon()
         self._end_ranks()
 

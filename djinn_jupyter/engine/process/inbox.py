@@ -1,7 +1,6 @@
-"""The messages that a service has read and not yet handled, in turns between persons. All that zmq has is read at once:
-where it has to keep messages, a connection that breaks then ends the process by an assertion (libzmq 4.3.5,
-`stream_engine_base.cpp`: `!_io_error`). So the bound is here, and who goes beyond it loses the connection.
-"""
+"""The messages that a service has read and not yet handled, in turns between persons. All of zmq's messages are read at
+once: while it keeps messages, a broken connection ends the process by an assertion (libzmq 4.3.5,
+`stream_engine_base.cpp`: `!_io_error`). So the limit is here, and a connection that exceeds it is closed."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ MOST_BYTES: Final = 256 * 2**20  # of one person, who loses the connection beyon
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`key` is that of its connection, LOCAL over the private folder."""
+    """`key` is its connection's, LOCAL over the private folder."""
 
     peer: bytes
     key: PublicKey
@@ -54,7 +53,7 @@ class _Backlog:
 
 
 class Inbox:
-    """In order for each person; the engine's own user is one, without bounds."""
+    """In order for each person; the engine's own user is one, without limits."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[PublicKey, _Backlog] = OrderedDict()
@@ -63,8 +62,8 @@ class Inbox:
         return bool(self._waiting)
 
     def put(self, message: Message) -> bytes | None:
-        """Add a message. Where its person has too many here, drop those of the connection that has most, and return its
-        routing id."""
+        """Add a message. If its person has too many, drop those of the fullest connection, and return its routing
+        id."""
         theirs = self._waiting.get(message.key) or self._waiting.setdefault(message.key, _Backlog())
         theirs.messages.append(message)
         theirs.bytes += message.size
@@ -78,7 +77,7 @@ class Inbox:
         return most
 
     def take(self) -> Message:
-        """Take the next message, of the person whose turn it is. There has to be one."""
+        """Take the next message, of the person whose turn it is. There must be one."""
         key, theirs = self._waiting.popitem(last=False)
         message = theirs.messages.popleft()
         theirs.bytes -= message.size
@@ -88,7 +87,7 @@ class Inbox:
 
 
 def _most_of(messages: Iterable[Message]) -> bytes:
-    """Return the routing id of the connection whose messages take most memory."""
+    """Return the routing id of the connection whose messages take the most memory."""
     sizes: Counter[bytes] = Counter()
     for one in messages:
         sizes[one.peer] += one.size + MESSAGE_BYTES
@@ -96,8 +95,8 @@ def _most_of(messages: Iterable[Message]) -> bytes:
 
 
 class MessageReader:
-    """Reads a router's messages. One with very many frames is read some thousand at a time: zmq gives no other message
-    before its end. The first frame of each is handed to `note`, with the bytes that were read of it."""
+    """Reads a router's messages. One with very many frames is read a few thousand at a time: zmq gives no other message
+    before its end. `note` gets the first frame of each, with the bytes read."""
 
     def __init__(self, router: zmq.Socket[bytes], note: Callable[[zmq.Frame, int], None]) -> None:
         self._router, self._note = router, note
@@ -105,8 +104,8 @@ class MessageReader:
         self._frames: list[codec.WireFrame] = []
 
     def read(self) -> Message | bytes:
-        """Return the next message, or the routing id of a connection whose message goes on. Of one with too many frames
-        so many are kept that it is refused. Raises zmq.Again."""
+        """Return the next message, or the routing id of a connection whose message continues. A message with too many
+        frames keeps just enough to be refused. Raises zmq.Again."""
         if self._sender is None:
             self._sender, self._frames = self._router.recv(zmq.NOBLOCK, copy=False), []
         frame, frames, size = self._sender, self._frames, 0
@@ -125,8 +124,8 @@ class MessageReader:
 
 
 def _key_of(frame: zmq.Frame) -> PublicKey:
-    """Return the key of the connection on which a frame came; LOCAL over the private folder, whose connections alone
-    have none (`ZAP_ENFORCE_DOMAIN`)."""
+    """Return the key of a frame's connection; LOCAL over the private folder, whose connections alone have none
+    (`ZAP_ENFORCE_DOMAIN`)."""
     try:
         return _decoded(str(frame.get("User-Id")))
     except zmq.ZMQError:
@@ -148,7 +147,7 @@ log = logging.getLogger(__name__)
 Key = tuple[bytes, int]
 MOST_OF_OWNER: Final = 1000
 """Requests that one person with a key may have at the engine; others' wait behind them."""
-GONE: Final = "Gone"  # the outcome for a client whose connection is another's now: it hears none
+GONE: Final = "Gone"  # the outcome for a client whose connection is another's now: it gets none
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class Begun:
 
 
 class PendingRequests:
-    """By client and number. One that was given up counts as its person's until the engine has answered it."""
+    """By client and number. A request that was given up counts for its person until the engine has answered it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -177,7 +176,7 @@ class PendingRequests:
         return iter(tuple(self._begun))
 
     def has_many_of(self, person: str | None) -> bool:
-        """Return whether so many requests of a person with a key wait for their answers that no more are taken."""
+        """Return whether so many requests of a person with a key are pending that no more are accepted."""
         return person is not None and self._of_person[person] >= MOST_OF_OWNER
 
     def was_given_up(self, key: Key) -> bool:
@@ -193,16 +192,16 @@ class PendingRequests:
                 log.log(level, "%s began", logged.verb, extra=told("request.began", **again))
 
     def give_up(self, key: Key, told: Reply | None) -> None:
-        """Note that a request gets another reply, or none, while the engine's is still to come."""
+        """Record that a request gets another reply, or none, while the engine's is still to come."""
         self._given_up[key] = self._begun[key].logged.person
         self._log_end(self._begun.pop(key), told)
 
     def forget(self, key: Key) -> None:
-        """Note that the engine has answered a request that was given up."""
+        """Record that the engine has answered a request that was given up."""
         self._of_person[self._given_up.pop(key)] -= 1
 
     def end(self, key: Key, reply: Reply) -> None:
-        """Note the reply that a request gets."""
+        """Record the reply of a request."""
         begun = self._begun.pop(key)
         self._of_person[begun.logged.person] -= 1
         self._log_end(begun, reply)
@@ -228,7 +227,7 @@ def named_by(request: Request) -> str | None:
 
 
 def logged_request(envelope: Envelope[Request], person: str | None, *, again: bool) -> LoggedRequest:
-    """Return what the log tells of a request."""
+    """Return the log line of a request."""
     named = named_by(envelope.body)
     return LoggedRequest(
         trace=envelope.trace,
@@ -240,7 +239,7 @@ def logged_request(envelope: Envelope[Request], person: str | None, *, again: bo
 
 
 def _shown(session: str, person: str | None) -> str:
-    """Return a session's name with its person's; of one that is a notebook's path the notebook's name."""
+    """Return a session's name with its person's; for a notebook's path the notebook's name."""
     owner = person_of(session) or person
     if owner is None:
         return label(session)

@@ -1,9 +1,9 @@
-"""Requests with large envelopes, read a part at a turn of the service, which answers others between the parts. What
-comes from the same connection meanwhile waits behind, in order. Knows no sockets; called from one thread.
+"""Requests with large envelopes, read a part at a turn of the service, which answers others between the parts. Later
+messages of the same connection wait, in order. Knows no sockets; called from one thread.
 
 Python frees a tuple of a million pairs in one go, in whatever thread drops it last, and no other runs meanwhile (30 ms
-quiet, 900 ms on two loaded cores for four million). So the entries of long lists are kept here until the list has
-no other owner, and then freed in parts.
+quiet, 900 ms on two loaded cores for four million). So the entries of long lists are kept here until the list has no
+other owner, and then freed in parts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOT_READ: Final = (
 
 
 class _PeerRequests:
-    """Requests of one connection in the order in which they came; the first is read."""
+    """Requests of one connection in order of arrival; the first is being read."""
 
     def __init__(self, key: PublicKey) -> None:
         self.key = key
@@ -47,7 +47,7 @@ class _PeerRequests:
 
 
 class LargeRequests:
-    """`bounds` are how long lists may be by what of the model bounds them (`wire/base.py`)."""
+    """`bounds` are the longest lists by the part of the model that limits them (`wire/base.py`)."""
 
     def __init__(self, bounds: Mapping[str, int]) -> None:
         self._bounds = bounds
@@ -57,14 +57,14 @@ class LargeRequests:
 
     @property
     def busy(self) -> bool:
-        """Return whether some is still to be read, or freed."""
+        """Return whether some are still to be read, or freed."""
         return bool(self._waiting or self._freed)
 
     def read(self, peer: bytes, key: PublicKey, frames: Frames, then: Then) -> None:
-        """Call `then` with what returns the request of these frames, or raises why they are none: at once for a small
-        one, else when it and those of this connection before it are read; those of another key that had its routing id
-        before are dropped. A person, by the `key`, has a bounded number of bytes here; the engine's own user (LOCAL)
-        has not."""
+        """Call `then` with a function that returns the request of these frames, or raises why there is none: at once
+        for a small one, otherwise when it and earlier ones of this connection are read. Those of another key that had
+        its routing id before are dropped. A person, by the `key`, has a limited number of bytes here; the engine's own
+        user (LOCAL) has not."""
         waiting = self._waiting.get(peer)
         if waiting is not None and waiting.key != key:
             del self._waiting[peer]
@@ -80,8 +80,7 @@ class LargeRequests:
         waiting.size += size
 
     def go_on(self) -> None:
-        """Read one part of the first request of a connection; those that have some take turns. Free lists
-        without an owner."""
+        """Read one part of the first request of a connection; connections take turns. Free lists without an owner."""
         if self._waiting:
             peer = next(iter(self._waiting))
             self._waiting[peer] = self._waiting.pop(peer)
@@ -95,7 +94,7 @@ class LargeRequests:
                 break
 
     def _take_unused(self) -> list[Any]:
-        """Take out the entries of a list without another owner; the list that holds others was added after them."""
+        """Take out the entries of a list without another owner; a list of lists was added after them."""
         for _ in range(min(LOOKED_AT, len(self._lists))):
             self._lists.rotate()
             if sys.getrefcount(self._lists[0][0]) <= 2:  # by the pair, and by this very question

@@ -1,6 +1,5 @@
-"""The server of the page of metrics: HTTP for Prometheus alone. Answers no page of another origin and no strange name
-for this machine, which a page could have made its own (DNS rebinding). Has few visitors at once: the oldest makes room
-for the next. Knows no metrics."""
+"""The page of metrics: HTTP for Prometheus alone. It refuses pages of another origin and foreign names for this
+machine, which a page could have taken over (DNS rebinding). Of many visitors the oldest makes room."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ class PageServer(ThreadingWSGIServer):
         self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: a visitor that goes, is silent or speaks no HTTP is no error of the engine."""
+        """Log nothing: a visitor that leaves, is silent or speaks no HTTP is not an error of the engine."""
 
 
 class PageVisit(WSGIRequestHandler):
@@ -89,8 +88,7 @@ def start_page(port: int, host: str, registry: CollectorRegistry) -> tuple[WSGIS
 
 
 def guarded(page: Application, host: str) -> Application:
-    """Return the page, which refuses what comes from another origin or by a name that is not this machine's; `host` is
-    the one that was given for it."""
+    """Return the page, which refuses other origins and foreign names; `host` is the one given for it."""
 
     def answer(environment: Environment, start: Callable[..., object]) -> Iterable[bytes]:
         refusal = _refusal(environment, host)
@@ -103,7 +101,7 @@ def guarded(page: Application, host: str) -> Application:
 
 
 def _refusal(environment: Environment, host: str) -> str | None:
-    """Return the sentence for which a request is refused, None where it is not."""
+    """Return the sentence of a refusal, None without one."""
     if "HTTP_ORIGIN" in environment:
         return "This page is for Prometheus, not for the scripts of a web page."
     asked = environment.get("HTTP_HOST")
@@ -113,7 +111,7 @@ def _refusal(environment: Environment, host: str) -> str | None:
 
 
 def _is_here(asked: str, host: str) -> bool:
-    """Return True for an address, which no page can make its own, and for a name of this machine."""
+    """Return True for an IP address, which no page can take over, and for a name of this machine."""
     name = asked.rpartition("]")[0].removeprefix("[") or asked.partition(":")[0]
     try:
         ip_address(name)
@@ -152,7 +150,7 @@ OF_THE_SERVICE: Final = {
 
 
 class MetricsPage:
-    """The page, served from its making until `close`. `address` is `host:port` with the port that was bound."""
+    """The page, served from its creation until `close`. `address` is `host:port` with the bound port."""
 
     def __init__(self, address: str, collector: Collector) -> None:
         host, port = split_address(address)
@@ -175,7 +173,7 @@ class MetricsPage:
 
 
 class EngineCollector(Collector):
-    """Translates what an engine and its service publish; both may be read from any thread."""
+    """Translates the published state of an engine and its service; both may be read from any thread."""
 
     def __init__(
         self,
@@ -289,7 +287,7 @@ def _counters(name: str, words: str, labels: tuple[str, ...], samples: Samples) 
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, samples: Samples) -> Metric:
-    """Return the family with its samples; what is unmeasured is left out."""
+    """Return the family with its samples; unmeasured ones are left out."""
     for labels, value in samples:
         if value is not None:
             family.add_metric(labels, value)

@@ -1,7 +1,7 @@
-"""The load-time self-test: the engine checks on the loaded model that stopping, going on and sharing change no bit.
+"""The load-time self-test: the engine checks on the loaded model that stopping, resuming and sharing change no bit.
 
-It sends the engine requests, as a client would, and compares with the model's own `generate`. A failed check refuses
-the model by name. Short prompts: about thirty passes of a dozen tokens; with CUDA graphs, steps after a long one too.
+It sends requests to the engine, like a client, and compares with the model's own `generate`. A failed check refuses the
+model by name. Short prompts: about thirty passes of a dozen tokens; with CUDA graphs, steps after a long one too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from djinn_jupyter.wire.replies import BreakpointSet, Closed, Edited, Finished, 
 LENGTH: Final = 11
 STEPS: Final = 3
 MANY: Final = 32  # steps, so that attention is over as many lengths
-LONG: Final = 512  # positions; a GPU's attention over so many splits them among its blocks, over a dozen it does not
+LONG: Final = 512  # positions; over so many a GPU's attention is split among its blocks, over a dozen it is not
 LEAST_POSITIONS: Final = LENGTH + STEPS - 1
 ALIGNED: Final = 16  # bytes
 _SEED: Final = 20260925
@@ -78,7 +78,7 @@ def _checked(engine: Engine, name: str, check: Callable[[], bool]) -> CheckResul
 
 
 def _uneven_heads(engine: Engine) -> tuple[str, ...]:
-    """Return the advice for heads of a width at which fused attention gives other bits in another place in memory, and
+    """Return the advice for heads of a width at which fused attention gives other bits at another place in memory, and
     none for others. On the CPU a Llama with two query heads a key head fails under sdpa and passes under eager with
     heads of 6, 10, 14, 18, 22, 34 and 66 float32 numbers."""
     layers = engine.forward.geometry.layers
@@ -99,7 +99,7 @@ def _by_graphs(engine: Engine) -> tuple[str, ...]:
 @contextmanager
 def _plain_settings(model: Any) -> Iterator[None]:
     """Replace the checkpoint's settings for `generate` (forced or forbidden tokens, penalties, beams, another cache),
-    which are no part of the forward pass."""
+    which are not part of the forward pass."""
     wished, model.generation_config = model.generation_config, GenerationConfig()
     try:
         yield
@@ -122,7 +122,7 @@ class _Trial:
     def checks(self) -> Iterator[tuple[str, Callable[[], bool]]]:
         yield "forward is deterministic", lambda: self._plain().same(self.plain)
         index = isinstance(self.engine.anatomy.keep_last.get("logits_to_keep"), Tensor)
-        over = " over all positions" if index else ""  # by itself the model drops all but the last on the way
+        over = " over all positions" if index else ""  # otherwise the model drops all but the last
         yield f"uninterrupted run equals generate{over}", lambda: self.run("a").same(self.plain)
         for layer in sorted({min(1, self.layers - 1), self.layers // 2, self.layers - 1}):
             yield (
@@ -147,7 +147,7 @@ class _Trial:
         return tuple(torch.randint(size, (length,), generator=generator).tolist())
 
     def _long_length(self) -> int:
-        """Return the length of a long prompt: as far as the model's positions and a quarter of the pages allow."""
+        """Return the length of a long prompt, limited by the model's positions and a quarter of the pages."""
         groups, room = self.engine.description.cache_groups, LONG
         if groups:
             pages = min(slab.budget.limit for slab in self.engine.slabs) // sum(group.page_bytes for group in groups)
@@ -199,7 +199,7 @@ class _Trial:
         return self.outcome(name, self.say(self.run_request(name), Finished))
 
     def stopped(self, site: str, step: int = 0) -> bool:
-        """Stop, go on edited; go back, go on unedited. The second must equal the plain run, three tokens long."""
+        """Stop, continue edited; go back, continue unedited. The second must equal the plain run, three tokens long."""
         self.open("a")
         self.say(ask.SetBreakpoint(session="a", site=site, when=f"step == {step}"), BreakpointSet)
         self.say(self.run_request("a"), Paused)
@@ -246,7 +246,7 @@ class _Trial:
         return self.outcome("a", self.say(self.run_request("a", prompt), Finished)).same(self._plain(prompt))
 
     def chunks_match(self) -> bool:
-        """True where two chunks give the logits of one shot, within what other matrix shapes may change."""
+        """True where two chunks give the logits of one shot, within the effect of other matrix shapes."""
         self.open("a")
         whole = self.outcome("a", self.say(self.run_request("a", steps=0), Finished)).logits
         self.say(self.run_request("a", self.prompt[:-4], steps=0), Finished)

@@ -1,5 +1,5 @@
-"""Replies and events that leave the engine, in order: posted from its thread, taken by the service's. Replies are
-encoded before, in the thread that posts them: the service's answers others meanwhile.
+"""Replies and events that leave the engine, in order: posted from its thread, sent by the service's. Replies are
+encoded before, in the posting thread: the service's thread answers others meanwhile.
 
 Knows no network sockets; the socket pair here only wakes a thread that polls.
 """
@@ -34,7 +34,7 @@ from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """A reply, and the frames that say it, with the client and the request it answers."""
+    """A reply and its frames, with the client and the request that it answers."""
 
     peer: bytes
     number: int
@@ -50,9 +50,9 @@ class Outbox:
     """First in, first out, any number of posters, one taker.
 
     The taker clears the mark *before* it takes; a poster appends *before* it looks at the mark, and sends a byte when
-    there was none. So an item that was not taken has a byte on its way, and a surplus byte only wakes.
+    there was none. So a byte is on its way for each item not taken, and a surplus byte only wakes.
 
-    `let_out` is for a poster with other work to do: that work would hold Python's lock, which the taker needs to send.
+    `let_out` is for a poster with other work to do: that work would hold the GIL, which the taker needs to send.
     """
 
     def __init__(self) -> None:
@@ -89,8 +89,7 @@ class Outbox:
         return [self._outgoing.popleft() for _ in range(len(self._outgoing))]
 
     def note_sent(self) -> None:
-        """Note that what was taken has been sent. An item posted meanwhile may end a `let_out` early: it only costs
-        time."""
+        """Record that the taken items have been sent. An item posted meanwhile may end a `let_out` early."""
         if not self._outgoing:
             self._empty.set()
 
@@ -117,15 +116,15 @@ Frames = Sequence[codec.WireFrame]
 
 @dataclass(slots=True)
 class _Behind:
-    """The messages that wait for one client, and the key by which it came when the first one began to wait."""
+    """The messages that wait for one client, and its key when the first one began to wait."""
 
     key: PublicKey
     messages: deque[Frames] = field(default_factory=deque)
 
 
 class PeerQueues:
-    """A client is behind from the first message that its queue does not take until there is room again. `key_of` tells
-    by which key it came; of LOCAL, the engine's own user, nothing is counted."""
+    """A client is behind from the first message that its queue does not take until there is room again. `key_of`
+    returns its key; for LOCAL, the engine's own user, nothing is counted."""
 
     def __init__(self, router: zmq.Socket[bytes], messages_queued: int, key_of: Callable[[bytes], PublicKey]) -> None:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -144,7 +143,7 @@ class PeerQueues:
         return peer in self._behind
 
     def has_room(self, peer: bytes, frames: Frames = ()) -> bool:
-        """Return whether who came by a client's key has read so much that a message may be sent."""
+        """Return whether the person of a client's key has read enough for a message to be sent."""
         key = self._key_of(peer)
         return key == LOCAL or self._unread.has_room(key, bytes_of(frames) if frames else 0)
 
@@ -162,8 +161,7 @@ class PeerQueues:
         self._wait(peer, frames)
 
     def send_event(self, peer: bytes, frames: Frames) -> None:
-        """Send an event, or drop it where the client is behind, or its owner. Raises zmq.ZMQError where the client has
-        gone."""
+        """Send an event, or drop it where the client or its owner is behind. Raises zmq.ZMQError without the client."""
         if peer not in self._behind:
             try:
                 if self.has_room(peer, frames):
@@ -177,12 +175,12 @@ class PeerQueues:
         self.events_dropped += 1
 
     def forget(self, peer: bytes) -> None:
-        """Drop what waits under a routing id."""
+        """Drop the messages that wait under a routing id."""
         if (behind := self._behind.pop(peer, None)) is not None:
             self._unread.wait(behind.key, peer, -sum(map(bytes_of, behind.messages)))
 
     def go_on(self) -> Iterable[bytes]:
-        """Send what waits, as far as there is room. Return the clients that have gone, whose messages are dropped."""
+        """Send waiting messages, where there is room. Return the clients that have gone, whose messages are dropped."""
         gone = []
         for peer, behind in tuple(self._behind.items()):
             try:
@@ -197,12 +195,11 @@ class PeerQueues:
         return gone
 
     def keep_only(self, known: Callable[[bytes], bool]) -> list[bytes]:
-        """Forget what clients that are not known any more have read. Return those that have to be let go, because
-        nothing is read under their key."""
+        """Drop the records of unknown clients. Return those to disconnect, because nothing is read under their key."""
         return self._unread.keep_only(known)
 
     def full(self) -> tuple[PublicKey, ...]:
-        """Return the keys under which too much is left unread. May be called from any thread."""
+        """Return the keys under which too much is unread. May be called from any thread."""
         return self._unread.full
 
     def _wait(self, peer: bytes, frames: Frames) -> None:
@@ -226,8 +223,8 @@ class PeerQueues:
         return tracker
 
 
-# The sending of a service: to each request its one reply, and events to the clients that hear them. Knows which
-# requests wait for their reply; decides nothing. Called from the thread of the service.
+# The sending of a service: one reply for each request, and events to the clients that hear them. Knows which requests
+# are pending; decides nothing. Called from the thread of the service.
 
 NOT_SENT: Final = Failed(
     code="EngineError",
@@ -238,8 +235,8 @@ NOT_SENT: Final = Failed(
 
 class Sender:
     """`pending` are the requests, by client and number, that the engine has to answer. `replies`, `dropped`,
-    `unroutable` and `events` count what `ServiceStatistics` says. `keys` are those by which connections came; `cut`
-    closes one."""
+    `unroutable` and `events` are the counts of `ServiceStatistics`. `keys` are those of connections; `cut` closes
+    one."""
 
     def __init__(
         self,
@@ -256,7 +253,7 @@ class Sender:
         self.replies = self.dropped = self.unroutable = self.events = 0
 
     def client_on(self, peer: bytes) -> bytes:
-        """Return the client that is spoken to on a connection."""
+        """Return the present client of a connection."""
         return self._lines.on.get(peer, peer)
 
     def transport(self, client: bytes) -> Transport:
@@ -267,7 +264,7 @@ class Sender:
         return (client, number) in self.pending or self.pending.was_given_up((client, number))
 
     def go_on(self) -> None:
-        """Send what waits for room."""
+        """Send waiting messages, where there is room."""
         for gone in self._queues.go_on():
             self._gone(self.client_on(gone))
 
@@ -302,8 +299,7 @@ class Sender:
             self.replies += 1
 
     def catch_up(self, client: bytes, heard: int) -> None:
-        """Send a client that is back on another line the events that it missed, until it is told that it misses
-        some."""
+        """Send a reconnected client the events that it missed, or report that it misses some."""
         missed = self._clients.listeners.events.after(heard)
         if missed is None:
             self._send_event(client, MISSED)
@@ -315,7 +311,7 @@ class Sender:
                 return
 
     def dismiss(self, *clients: bytes) -> None:
-        """Refuse what these clients wait for, and send them no more."""
+        """Refuse the pending requests of these clients, and send them no more."""
         for client in clients:
             self._clients.dismiss(client)
             transport = self.transport(client)
@@ -326,14 +322,14 @@ class Sender:
             self._lines.forget(client)
 
     def let_go(self, peer: bytes) -> None:
-        """Close a connection. Its client may come back on another, if it outlives its line."""
+        """Close a connection. Its client may return on another, if it outlives its connection."""
         log.warning("A connection is closed: its client does not read what it asks for, or asks for too much at once")
         self._cut(peer)
         self.part(peer)
 
     def part(self, peer: bytes) -> None:
         """Send nothing more to the client that had this routing id: its connection is lost, and the id is another's
-        now. One that outlives its line may come back on another."""
+        now. One that outlives its connection may return on another."""
         self._queues.forget(peer)
         client = self.client_on(peer)
         if self.transport(client).outlives_lines:
@@ -343,7 +339,7 @@ class Sender:
             self._give_up(client)
 
     def end(self, last: Failed) -> None:
-        """Answer what is pending."""
+        """Answer the pending requests."""
         for client, number in sorted(self.pending):
             self.pending.end((client, number), last)
             self.send_reply(client, number, last)
@@ -381,13 +377,12 @@ class Sender:
             self._gone(client)
 
     def _gone(self, client: bytes) -> None:
-        """Forget the listening of a client that has gone, unless it may come back."""
+        """Remove the listeners of a client that has gone, unless it may return."""
         if not self.transport(client).outlives_lines:
             self._clients.listeners.forget(client)
 
     def _give_up(self, client: bytes, told: Failed | None = None) -> list[int]:
-        """Send no answer of the engine to what this client waits for: it is `told` this, or nothing. Return the numbers
-        of these requests."""
+        """Answer this client's pending requests with `told`, or nothing, for the engine. Return their numbers."""
         given_up = self.pending.of(client)
         for key in given_up:
             self.pending.give_up(key, told)

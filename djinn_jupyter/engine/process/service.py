@@ -68,8 +68,8 @@ class Refusals:
         self._complained = 0.0
 
     def refuse(self, client: bytes, number: int | None, error: DjinnError) -> None:
-        """Answer a message with an error. One without a number, or with that of a request whose reply is still to come,
-        is dropped, which is logged now and then."""
+        """Answer a message with an error. One without a number, or with a pending request's, is dropped and sometimes
+        logged."""
         if number is None or (client, number) in self._sender.pending:
             self.dropped += 1
             if time.monotonic() - self._complained > COMPLAINT_SECONDS:
@@ -83,8 +83,8 @@ class Refusals:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatistics:
     """The service's counts. `dropped` could not be answered, `refused` were answered with Failed before the engine saw
-    them, `unroutable` are replies whose client had gone, `pending` wait for the engine. `events` are those of the
-    engine, `events_dropped` those that a client did not read."""
+    them, `unroutable` are replies whose client had gone, `pending` wait for the engine. `events` are the engine's,
+    `events_dropped` those that a client did not read."""
 
     requests: int
     replies: int
@@ -117,12 +117,12 @@ def draw() -> tuple[bytes, bytes]:
 
 
 class Service:
-    """Bound when made, served from `start` to `stop`. `commands` is the endpoint that clients of this user connect to,
-    `listens` the one for persons with keys, None without a door.
+    """Bound at its creation, served from `start` to `stop`. `commands` is the endpoint that clients of this user
+    connect to, `listens` the one for persons with keys, None without a door.
 
     Only the polling thread touches the socket between `start` and `stop`. A reply posted by the engine for a request
     that is not pending (answered already) is a bug and is logged, not sent. An error of a request is its answer; an
-    error outside requests is noted in `faults`. `broken` is called when messages cannot be read any more.
+    error outside requests is noted in `faults`. `broken` is called when messages can no longer be read.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Service:
         self._faults = faults or Faults()
         draw_unforeseen_ids()
         self._context = zmq.Context()
-        self._keys: dict[bytes, PublicKey] = {}  # by which connections came, LOCAL over the private folder
+        self._keys: dict[bytes, PublicKey] = {}  # of connections, LOCAL over the private folder
         self._admitted = AdmittedKeys(door.admitted if door else None)
         self._authenticator = self._guard(door) if door else None
         self._router = self._socket(zmq.ROUTER, message_bytes)
@@ -249,7 +249,7 @@ class Service:
         return self._clients.knows(self._sender.client_on(peer))
 
     def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
-        """Note a failed poll and wait for a moment; after MOST_FAILURES in a row call `broken`."""
+        """Record a failed poll and wait for a moment; after MOST_FAILURES in a row call `broken`."""
         self._faults.note("the service waited for messages", error)
         self._stopping.wait(PAUSE_SECONDS)
         if failures == MOST_FAILURES:
@@ -273,7 +273,7 @@ class Service:
             self._stopping.wait(PAUSE_SECONDS)
 
     def _read(self) -> None:
-        """Read what zmq has, for TURN_SECONDS at most; let go of who sends more than the inbox or a message takes."""
+        """Read zmq's messages, for TURN_SECONDS at most; disconnect senders of too many or too large ones."""
         until = time.monotonic() + TURN_SECONDS
         with suppress(zmq.Again):
             while time.monotonic() < until:
@@ -286,7 +286,7 @@ class Service:
                     self._sender.let_go(too_many)
 
     def _note(self, sender: zmq.Frame, size: int) -> None:
-        """Note what came on a connection; of one of this user's own, on which no bytes are counted, the first alone."""
+        """Record the data received on a connection; for this user's own only the first."""
         if self._keys.get(sender.bytes) != LOCAL:
             self._connections.note(sender, size)
 
@@ -307,11 +307,11 @@ class Service:
         self._large.read(peer, key, message.frames, partial(self._accept, message))
 
     def _accept(self, message: Message, read: Read) -> None:
-        """Take a message of the owner behind the key by which it came, as that is now."""
+        """Accept a message of the present owner of its key."""
         peer, key, frames = message.peer, message.key, message.frames
         if peer in self._connections.cut_off:
             return
-        self._keys[peer] = key  # it may have been forgotten while this was read
+        self._keys[peer] = key  # it may have been forgotten meanwhile
         try:
             owner = self._owner(key)
         except KeyRefused as refused:
@@ -338,11 +338,11 @@ class Service:
         self._hand_on(client, envelope, owner)
 
     def _owner(self, key: PublicKey) -> Owner:
-        """Return who came by a key. Raises KeyRefused for one who is not admitted."""
+        """Return the owner of a key. Raises KeyRefused for one who is not admitted."""
         return None if key == LOCAL else self._admitted.person(key)
 
     def _decode(self, client: bytes, read: Read, number_of: Callable[[], int | None]) -> codec.Envelope[Request] | None:
-        """Return the request that was read; None where it is none, which is answered."""
+        """Return the request that was read; None for an invalid one, which is answered."""
         try:
             return read()
         except (WireError, UsageError, EngineError) as error:
@@ -353,7 +353,7 @@ class Service:
         return None
 
     def _assemble(self, client: bytes, number: int, key: PublicKey) -> None:
-        """Take the pieces that a client put under this number as its request."""
+        """Take the pieces that a client delivered under this number as its request."""
         try:
             frames = self._in_pieces.take(client, number)
         except EngineError as error:
@@ -374,7 +374,7 @@ class Service:
         self._hand_on(client, envelope, owner)
 
     def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], owner: Owner) -> None:
-        """Answer a request that came before: when it is done, or now with the reply that it got."""
+        """Answer a repeated request: when it is done, or now with its earlier reply."""
         if (client, envelope.id) in self._sender.pending:
             return
         if (frames := self._sender.transport(client).reply_again(envelope)) is None:
@@ -440,7 +440,7 @@ class Service:
         socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
         socket.setsockopt(zmq.LINGER, 1000)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
-        socket.setsockopt(zmq.RCVHWM, 0)  # the inbox has the bound, and says why
+        socket.setsockopt(zmq.RCVHWM, 0)  # the inbox has the limit, and says why
         return socket
 
     def _bind(self, socket: zmq.Socket[bytes], endpoint: str) -> str:
@@ -449,7 +449,7 @@ class Service:
         return bound
 
     def _open(self, socket: zmq.Socket[bytes], door: Door) -> str:
-        """Bind a door too. What is set here holds for what is bound from here on, not for the private folder."""
+        """Bind a door too. Settings made here apply to later bindings, not to the private folder."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else, where no one answers handshakes, all are let in unnamed
@@ -457,7 +457,7 @@ class Service:
         socket.setsockopt(zmq.CURVE_PUBLICKEY, door.pair.public)
         for option, value in KEEPALIVE.items():  # zmq's own heartbeats can end the process (inbox.py)
             socket.setsockopt(option, value)
-        socket.setsockopt(zmq.IPV6, int("[" in door.address))  # else zmq spells the address otherwise
+        socket.setsockopt(zmq.IPV6, int("[" in door.address))  # otherwise zmq spells the address differently
         return self._bind(socket, door.address)
 
     def _guard(self, door: Door) -> ThreadAuthenticator:

@@ -14,7 +14,7 @@ from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Request
 
 Frames = list[codec.WireFrame]
-MESSAGE_BYTES: Final = 500  # of Python and zmq for a message, besides its frames
+MESSAGE_BYTES: Final = 500  # overhead of Python and zmq for a message, besides its frames
 
 
 def bytes_of(frames: Sequence[codec.WireFrame]) -> int:
@@ -25,7 +25,7 @@ def bytes_of(frames: Sequence[codec.WireFrame]) -> int:
 class Transport(Protocol):
     @property
     def peer(self) -> bytes:
-        """The routing id of the connection on which the client is spoken to now."""
+        """The routing id of the client's present connection."""
 
     @property
     def key(self) -> bytes:
@@ -34,19 +34,19 @@ class Transport(Protocol):
     @property
     def outlives_lines(self) -> bool: ...
     def take(self, number: int) -> bool:
-        """Note that a request came. Return False where it had come before."""
+        """Record a request. Return False for a repeated one."""
 
     def known_as(self, number: int) -> RequestId | None:
-        """Return the id by which a session knows a request again; None for a client that sends none again."""
+        """Return the id by which a session recognizes a repeated request; None for a client that repeats none."""
 
     def reply_again(self, envelope: codec.Envelope[Request]) -> Frames | None:
-        """Return the reply that a request got when it came before; None where it is to be done again."""
+        """Return the earlier reply of a repeated request; None where it is to be executed again."""
 
     def outgoing(self, number: int, reply: Reply, frames: Frames) -> Frames:
         """Return the frames to send for a reply."""
 
     def confirm(self, number: int) -> None:
-        """Note that the client has the replies up to that number."""
+        """Record that the client has the replies up to that number."""
 
 
 @dataclass(frozen=True, slots=True)

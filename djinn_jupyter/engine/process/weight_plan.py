@@ -37,13 +37,13 @@ from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.units import spell_bytes
 
-STEPS = 64  # of halving: shares are then told apart to the last bit
+STEPS = 64  # of halving: shares are then distinct to the last bit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPlan:
-    """`homes` has each layer's device, in order; `free` has the bytes that each device has left for pages. The first
-    device also has what is in no layer: embedding, final norm and head."""
+    """`homes` has each layer's device, in order; `free` has the bytes of each device that remain for pages. The first
+    device also has everything outside layers: embedding, final norm and head."""
 
     homes: tuple[torch.device, ...]
     free: dict[torch.device, int]
@@ -87,7 +87,7 @@ def plan_cards(sizes: residence.WeightSizes, allowed: Sequence[tuple[torch.devic
 
 
 def _filled(sizes: residence.WeightSizes, rooms: Sequence[int], share: float) -> list[int] | None:
-    """Return the layers of each device where none is filled beyond `share`, as many as go on each but one at least for
+    """Return the layers of each device where none is filled beyond `share`, as many as fit on each but one at least for
     every later one; None where that does not hold all."""
     counts, at, layers = list[int](), 0, sizes.layers
     for number, room in enumerate(rooms):
@@ -102,8 +102,7 @@ def _filled(sizes: residence.WeightSizes, rooms: Sequence[int], share: float) ->
 
 
 def spread(model: nn.Module, layers: Sequence[nn.Module], homes: Sequence[torch.device]) -> None:
-    """Move each layer to its home and all other modules to the first. Raises ModelRefused where layers on two devices
-    share a tensor."""
+    """Move each layer to its home and all other modules to the first. ModelRefused if two devices share a tensor."""
     placed: dict[int, torch.device] = {}
     for layer, home in zip(layers, homes, strict=True):
         for module in layer.modules():
@@ -131,20 +130,19 @@ def _own(module: nn.Module) -> list[Tensor]:
 
 
 MEASURED_POSITIONS: Final = 8192  # at most: what a pass takes grows with its length, the time to measure it too
-LARGEST_SHARE: Final = 4  # a quarter of what is free at most, so that long contexts leave pages as well
+LARGEST_SHARE: Final = 4  # at most a quarter of what is free, so that long contexts leave pages as well
 
 
 def longest_prompt(model: Any) -> int:
-    """Return the positions of the longest prompt of the model, or those that are measured where it has no limit."""
+    """Return the positions of the longest prompt of the model, or MEASURED_POSITIONS where it has no limit."""
     return position_limit(model.config.get_text_config()) or MEASURED_POSITIONS
 
 
 @torch.inference_mode()
 def bytes_of_a_pass(model: Any, device: torch.device) -> int:
-    """Return the bytes that CUDA's allocator needs at most in a pass over the longest prompt, beside weights and what
-    is kept. It loads the kernels and workspaces of a pass, which are the driver's bytes from then on. Raises
-    torch.OutOfMemoryError."""
-    leave_out_cudnn_attention()  # as in every pass to come
+    """Return the peak bytes of CUDA's allocator in a pass over the longest prompt, besides weights and kept memory. The
+    pass loads its kernels and workspaces, which are the driver's bytes from then on. Raises torch.OutOfMemoryError."""
+    leave_out_cudnn_attention()  # as in every later pass
     longest = longest_prompt(model)
     measured = min(longest, MEASURED_POSITIONS)
     for length in (1, measured):
@@ -158,8 +156,8 @@ def bytes_of_a_pass(model: Any, device: torch.device) -> int:
 
 
 def pages_beside_a_pass(model: Any, device: torch.device, card_memory: int | None) -> tuple[int, int]:
-    """Return the bytes for pages on a GPU whose weights are in place, and the reserve beside them: what a pass takes,
-    but no more than LARGEST_SHARE of what is free, which also holds where a pass so long does not fit."""
+    """Return the bytes for pages on a GPU whose weights are in place, and the reserve beside them: the need of a pass,
+    but no more than LARGEST_SHARE of what is free, which also applies where such a long pass does not fit."""
     taken = None
     try:
         taken = bytes_of_a_pass(model, device)
@@ -174,8 +172,8 @@ def pages_beside_a_pass(model: Any, device: torch.device, card_memory: int | Non
 
 
 def room_on(device: torch.device, card_memory: int | None) -> int:
-    """Return the bytes that this process can still take of a GPU: what the driver has free on the card, and with an
-    imposed one no more than the allocator was allowed."""
+    """Return the bytes that this process can still take of a GPU: the driver's free bytes on the card, and with an
+    imposed limit no more than the allocator's."""
     free = free_on(device, card_memory)
     if card_memory is None:
         return free
@@ -193,8 +191,8 @@ DEVICE_HEADROOM = 9 / 10  # of a CUDA device's free memory, where no bound is gi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """A model's weights in place, the bytes left for pages, and the model's identity, read before its weights were
-    placed. `cards` where the layers lie on several devices; `page_bytes` is then what is left on the fullest. `placed`:
-    the sentence on several devices or ranks."""
+    placed. `cards` for layers on several devices; `page_bytes` is then what is left on the fullest. `placed`: the
+    sentence on several devices or ranks."""
 
     identity: ModelIdentity
     weights: residence.Weights
@@ -204,8 +202,9 @@ class Settled:
 
 
 def foresee(config: EngineConfig, tell: Tell) -> residence.Placement | None:
-    """Estimate from the configuration alone which weights stay and which stream, and tell it; None where all fits.
-    Raises ModelDoesNotFit before anything is loaded. An estimate, as the layers are found only when the model runs."""
+    """Estimate from the configuration alone which weights stay and which stream, and report it; None where all fit.
+    Raises ModelDoesNotFit before anything is loaded. An estimate, because the layers are found only when the model
+    runs."""
     devices = choose_devices(config)
     device, allowed = devices[0], _allowed(config, devices[0])
     if config.tensor_parallel > 1 or (allowed is None and len(devices) == 1):
@@ -246,11 +245,11 @@ def settle(
     reload: residence.Reload | None = None,
     foreseen: residence.Placement | None = None,
 ) -> Settled:
-    """Bring a loaded model's weights to their place for computing. Raises ModelDoesNotFit and ModelRefused."""
+    """Move a loaded model's weights to their place for computing. Raises ModelDoesNotFit and ModelRefused."""
     if config.devices is not None:
         return _settle_on_cards(config, loaded, tell, reload)
     allowed = _allowed(config, loaded.device)
-    identity = identity_of(loaded.model, loaded.device)  # of the whole model: journals name it by that
+    identity = identity_of(loaded.model, loaded.device)  # of the whole model: journals use it as the name
     leave_out(loaded.model)
     total = sizes_of(loaded.model, ()).total
     if allowed is None or residence.fits(total, allowed):
@@ -278,7 +277,7 @@ def settle(
 
 
 def _pages_left(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> int:
-    """Return the bytes for pages beside weights that nothing bounds; on a GPU all but what a pass takes, measured. With
+    """Return the bytes for pages beside weights without a limit; on a GPU all but the measured need of a pass. With
     CUDA graphs, which record memory of their own later, as on the CPU."""
     if loaded.device.type != "cuda" or config.cuda_graphs:
         return free_for_pages(loaded.device, config.card_memory)
@@ -289,7 +288,7 @@ def _pages_left(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> int:
 
 
 def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, reload: residence.Reload | None) -> Settled:
-    """Spread a loaded model's layers over the devices of `config`, and have passes cross from one to the next."""
+    """Spread a loaded model's layers over the devices of `config`, and make passes cross from one to the next."""
     devices = choose_devices(config)
     identity = identity_of(loaded.model, loaded.device)
     leave_out(loaded.model)
@@ -316,7 +315,7 @@ def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, relo
 
 
 def settle_part(config: EngineConfig, loaded: LoadedModel, identity: ModelIdentity) -> Settled:
-    """Bring rank 0's part of a split model to its device. Raises ModelDoesNotFit: parts do not stream."""
+    """Move rank 0's part of a split model to its device. Raises ModelDoesNotFit: parts do not stream."""
     allowed, total = _allowed(config, loaded.device), sizes_of(loaded.model, ()).total
     if allowed is not None and not residence.fits(total, allowed):
         raise ModelDoesNotFit(
@@ -340,8 +339,7 @@ def _rooms(config: EngineConfig, devices: Sequence[torch.device]) -> list[tuple[
 
 
 def _layers(placement: residence.Placement) -> tuple[tuple[int, ...], int]:
-    """Return the layers that stream and the count of all, by which plans are compared: some bytes of alignment are
-    known only when loaded."""
+    """Return the streamed layers and the number of all, to compare plans: alignment is known only when loaded."""
     return placement.streaming, len(placement.sizes.layers)
 
 
@@ -356,15 +354,15 @@ def least_page_bytes(geometry: CacheGeometry) -> int:
 
 
 def _allowed(config: EngineConfig, device: torch.device) -> int | None:
-    """Return the bytes for weights and pages together; None where only the host's own memory bounds them."""
+    """Return the bytes for weights and pages together; None where only the host's own memory limits them."""
     if device.type != "cuda" or _bound(config, device) is not None:
         return _bound(config, device)
     return int(free_on(device, config.card_memory) * DEVICE_HEADROOM)
 
 
 def _bound(config: EngineConfig, device: torch.device) -> int | None:
-    """Return the user's bound for weights and pages. `card_memory` is imposed on a GPU by its allocator, elsewhere
-    here."""
+    """Return the user's limit for weights and pages. On a GPU its allocator imposes `card_memory`, elsewhere this
+    does."""
     return config.card_memory if config.device_memory is None and device.type != "cuda" else config.device_memory
 
 

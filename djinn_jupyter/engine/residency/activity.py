@@ -1,8 +1,9 @@
-"""The sessions that rest, since when, and when they said that they come back. Has no clock itself.
+"""Idle sessions: since when, their announced return, and how notebooks' activity decides evictions and prefetches. Has
+no clock itself.
 
-A rest of which nothing was said is expected to go on for as long again as it has lasted: times between a person's
-actions have heavy tails (Blenn and Van Mieghem 2016, "Are human interactivity times lognormal?", arXiv:1607.02952).
-While its notebook has the focus the rest is expected to end sooner.
+A rest without an announcement is expected to last as long again: times between a person's actions have heavy tails
+(Blenn and Van Mieghem 2016, "Are human interactivity times lognormal?", arXiv:1607.02952). While its notebook has the
+focus the rest is expected to end sooner.
 """
 
 from __future__ import annotations
@@ -23,39 +24,39 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import all_storages_of, own_items_of, pages_of
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
 
-LATE_SECONDS: Final = 60.0  # a session that is later than this is expected as if it had announced nothing
+LATE_SECONDS: Final = 60.0  # a session that is later than this counts as unannounced
 TIMES_SOONER: Final = 16.0  # back with the focus; in the replay 64 waits as little, and 4 longer
 
 
 @dataclass(slots=True, kw_only=True)
 class RestUnderWay:
-    """`since`: when the session was last active; `due`: when it said that it would be back."""
+    """`since`: when the session was last active; `due`: its announced return."""
 
     since: float
     due: float | None = None
 
 
 class IdleTimes:
-    """The rests under way. `now` never goes backwards."""
+    """The present rests. `now` never goes backwards."""
 
     def __init__(self) -> None:
         self._rests: dict[str, RestUnderWay] = {}
 
     def rests(self, session: str, now: float) -> None:
-        """Note that the session rests from now on, where it does not yet."""
+        """Record that the session rests from now on, if it does not yet."""
         self._rests.setdefault(session, RestUnderWay(since=now))
 
     def announce(self, session: str, due: float) -> None:
-        """Note when a session that rests will be back."""
+        """Record the announced return of a resting session."""
         self._rests[session].due = due
 
     def announced(self, session: str, now: float) -> float | None:
-        """Return the seconds until the return that the session announced, 0 while it is late; None without one."""
+        """Return the seconds until the session's announced return, 0 while it is late; None without one."""
         rest = self._rests.get(session)
         return None if rest is None or rest.due is None or now > rest.due + LATE_SECONDS else max(rest.due - now, 0.0)
 
     def acts(self, session: str, now: float) -> None:
-        """Note a use of the session, which ends its rest if it rested."""
+        """Record a use of the session, which ends its rest."""
         self.forget(session)
 
     def forget(self, session: str) -> None:
@@ -68,8 +69,8 @@ class IdleTimes:
         return 0.0 if rest is None else now - rest.since
 
     def remaining(self, session: str, now: float, *, focused: bool | None = None) -> float:
-        """Return the seconds for which the session, whose notebook is `focused` where that is known, is expected to
-        rest on; 0 while it is active."""
+        """Return the seconds for which the session is expected to rest on, given whether its notebook is `focused`
+        (None: unknown); 0 while it is active."""
         announced = self.announced(session, now)
         if announced is not None:
             return announced
@@ -85,8 +86,8 @@ BEFORE: Final = (2.0, 3.0)  # notebooks in focus whose session was used, and all
 
 @dataclass(slots=True, kw_only=True)
 class PrefetchCounts:
-    """Prefetches begun; `hits` were on the device when requested, `late` still on their way, `wasted` left again unused
-    or were not used in PATIENCE seconds."""
+    """Prefetches begun; `hits` were on the device when requested, `late` ones still on their way, `wasted` ones left
+    again unused or were not used in PATIENCE seconds."""
 
     begun: int = 0
     hits: int = 0
@@ -95,7 +96,7 @@ class PrefetchCounts:
 
 
 class Prefetching:
-    """Notebooks in focus whose session was not used yet, prefetches begun, and the record of the focus."""
+    """Focused notebooks whose session was not used yet, prefetches begun, and the record of the focus."""
 
     def __init__(self) -> None:
         self.counts = PrefetchCounts()
@@ -110,7 +111,7 @@ class Prefetching:
         return true / all_
 
     def signalled(self, session: str, signal: Signal, now: float) -> None:
-        """Note a signal; the first focus of a series counts, and has come true where a cell follows."""
+        """Record a signal; the first focus of a series counts, and counts as true if a cell follows."""
         self.expire(now)
         if signal == "focused":
             self._in_focus.setdefault(session, now)
@@ -122,7 +123,7 @@ class Prefetching:
         self._begun[session] = now
 
     def used(self, session: str, now: float, *, present: bool) -> None:
-        """Note a request for the session; `present`: its bytes were on the device."""
+        """Record a request for the session; `present`: its bytes were on the device."""
         self.expire(now)
         self._settle(session, came_true=True)
         if self._begun.pop(session, None) is not None:
@@ -130,7 +131,7 @@ class Prefetching:
             self.counts.late += not present
 
     def left(self, session: str) -> None:
-        """Note that the session has left the device or was closed."""
+        """Record that the session has left the device or was closed."""
         if self._begun.pop(session, None) is not None:
             self.counts.wasted += 1
 
@@ -149,18 +150,18 @@ class Prefetching:
             self._record = (MEMORY * true + came_true, MEMORY * all_ + 1.0)
 
 
-MARGIN_SECONDS: Final = 0.1  # a layer of another session's prefill may lie between two looks
+MARGIN_SECONDS: Final = 0.1  # a layer of another session's prefill may run between two checks
 TIMES_THE_WAY: Final = 2.0  # past moves are slower and faster than their mean
-AGAIN_SECONDS: Final = 0.1  # after a look that found no room
+AGAIN_SECONDS: Final = 0.1  # after a check without room
 
 
 def lead(way_back: float) -> float:
-    """Return how long before its return a session sets out, whose bytes need `way_back` seconds."""
+    """Return how long before its return a session starts to load, if its bytes need `way_back` seconds."""
     return MARGIN_SECONDS + TIMES_THE_WAY * way_back
 
 
 class Returns:
-    """Each session is planned once, until its moment has come or it is withdrawn."""
+    """Each session is planned once, until it is due or withdrawn."""
 
     def __init__(self) -> None:
         self._begin: dict[str, float] = {}
@@ -175,7 +176,7 @@ class Returns:
             self.soonest = min(self._begin.values(), default=inf)
 
     def take(self, now: float) -> list[str]:
-        """Return the sessions whose moment has come, the first one first; they are no longer planned."""
+        """Return the due sessions, the first one first; they are no longer planned."""
         come = sorted((name for name, begin in self._begin.items() if begin <= now), key=self._begin.__getitem__)
         for name in come:
             self.withdraw(name)
@@ -183,13 +184,12 @@ class Returns:
 
 
 # The notebooks' use of their sessions, the rests between, and the decisions that follow: which session is evicted
-# first, and which is prefetched. Moves bytes only by asking `Swapping` to.
+# first, and which is prefetched. Moves bytes only through `Swapping`.
 
 
 class SessionActivity:
-    """Expects sessions back by notebooks' activity, and is told it by those that know. `order` sorts the
-    candidates, the first to be evicted first; without `prefetches` sessions come back only when a request needs them.
-    """
+    """Expects sessions' returns from notebooks' activity, which others report. `order` sorts the candidates, the first
+    to be evicted first; without `prefetches` sessions return only when a request needs them."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class SessionActivity:
         return self._signals.get(session, QUIET)
 
     def note(self, session: Session, activity: Activity) -> None:
-        """Note an activity of the session's notebook. May begin to bring the session back."""
+        """Record an activity of the session's notebook. May begin to load the session."""
         self._signals[session.name] = self.signals(session.name).noted(activity)
         if session.state == "running" or session.work is not None:
             return
@@ -225,7 +225,7 @@ class SessionActivity:
             self._signalled(session, activity)
 
     def announce_rest(self, session: Session, seconds: float) -> None:
-        """Note that the session will be used again in so many seconds."""
+        """Record that the session will be used again in so many seconds."""
         now = self._clock()
         self._idle_times.rests(session.name, now)
         self._idle_times.announce(session.name, now + seconds)
@@ -233,29 +233,29 @@ class SessionActivity:
 
     def is_expected(self, session: Session, within: float) -> bool:
         """True where the session has announced its return within so many seconds, or within PATIENCE, in which it may
-        have been brought back already; and is not long overdue."""
+        have been loaded already; and is not long overdue."""
         due_in = self._idle_times.announced(session.name, self._clock())
         return due_in is not None and due_in < max(within, PATIENCE)
 
     def asked(self, session: Session) -> None:
-        """Note a request that needs the session's bytes."""
+        """Record a request that needs the session's bytes."""
         now = self._clock()
         self._returns.withdraw(session.name)
         self._idle_times.acts(session.name, now)
         self._prefetching.used(session.name, now, present=session.residence.present)
 
     def left_alone(self, session: Session) -> None:
-        """Note that the session's requests are done, for now."""
+        """Record that the session's requests are done, for now."""
         if session.generation is not None and session.state != "running" and session.work is None:
             self._idle_times.rests(session.name, self._clock())
 
     def swapped(self, session: Session, transfer: Transfer | None) -> None:
-        """Note the end of a move of the session; without a transfer, it failed or was called back."""
+        """Record the end of a move of the session; without a transfer, it failed or was called back."""
         if transfer is not None:
             self._bandwidth.learn(transfer)
         if session.residence.state in ("host", "disk"):
             self._prefetching.left(session.name)
-            if transfer is not None:  # a way back that failed would fail again at once, and until the session is due
+            if transfer is not None:  # a load that failed would fail again at once, and until the session is due
                 self._plan_return(session)
 
     def closed(self, session: str) -> None:
@@ -265,8 +265,7 @@ class SessionActivity:
         self._prefetching.left(session)
 
     def choose(self, sessions: Sequence[Session], need: int) -> list[Session]:
-        """Return the sessions to evict so that `need` bytes are free, then the others, in case some of those cannot
-        leave."""
+        """Return the sessions to evict for `need` free bytes, then the others, in case some of those cannot leave."""
         ordered = self._in_order(sessions)
         chosen = victims(ordered, max(need, 1))
         return [self._sessions[c.session] for c in (*chosen, *(c for c in ordered if c not in chosen))]
@@ -296,12 +295,11 @@ class SessionActivity:
 
     @property
     def due_in(self) -> float:
-        """The seconds until the first announced return is to be prepared; infinite where there is none."""
+        """The seconds until the first announced return has to be prepared; infinite where there is none."""
         return max(self._returns.soonest - self._clock(), 0.0)
 
     def fetch_returning(self) -> None:
-        """Begin to bring back the sessions whose announced return is near. One that finds no room is looked at again
-        until it is due."""
+        """Begin to load the sessions whose announced return is near. Without room, try again until it is due."""
         now = self._clock()
         for name in self._returns.take(now) if now >= self._returns.soonest else ():
             session = self._sessions[name]
@@ -317,7 +315,7 @@ class SessionActivity:
             self._returns.plan(session.name, now + due_in - lead(way[1]))
 
     def _way_back(self, session: Session) -> tuple[int, float]:
-        """Return the bytes that a session lacks on the device, and the seconds to bring them."""
+        """Return the missing bytes of a session on the device, and the seconds to load them."""
         away = [item for item in own_items_of(session, self.swapping.storage_table) if not item.resident]
         size = sum(item.nbytes for item in away)
         tier: Tier = "disk" if any("host" not in item.copies for item in away) else "host"
@@ -339,8 +337,7 @@ class SessionActivity:
             self.swapping.swap_in(session, "prefetch")
 
     def _may_come(self, session: Session, due_in: float) -> bool:
-        """True where no request waits for room, and there is some for the session, which returns in so many seconds,
-        or others may leave for it."""
+        """True where no request waits for room, and the session, back in so many seconds, has room or may get it."""
         if self.swapping.is_behind(session):
             return False
         missing = self._way_back(session)[0] - free_bytes(self._slabs, self._budget)

@@ -22,11 +22,11 @@ from djinn_jupyter.wire.nouns import Tier
 
 log = logging.getLogger(__name__)
 
-WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: stepping on at once would make them stale
+WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: a step at once would make them stale
 
-GIVE_BACK_SECONDS: Final = 3.0  # without a change before memory of evicted sessions is given back
+GIVE_BACK_SECONDS: Final = 3.0  # without a change before memory of evicted sessions is released
 
-Of = Callable[[Session], bool]  # True for the sessions that are meant
+Of = Callable[[Session], bool]  # True for the chosen sessions
 Choice = Callable[[Sequence[Session], int], Sequence[Session]]
 
 
@@ -42,10 +42,10 @@ def same_person(wanting: Session) -> Of:
 
 
 class Eviction:
-    """Finds room on the device. `choose` orders the sessions to evict for so many bytes; sessions in `waiting` have
-    queued requests, `others_go_on` is True where another session's job has work, `at_work` has the sessions of all
-    jobs, also of those that are not in the table yet, and `is_expected` where the session
-    has announced its return within so many seconds."""
+    """Finds room on the device. `choose` orders the sessions to evict for so many bytes. Sessions in `waiting` have
+    queued requests. `others_go_on` is True where another session's job has work. `at_work` has the sessions of all
+    jobs, including those not in the table yet. `is_expected` is True where the session has announced its return within
+    so many seconds."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Eviction:
     def find(self, wanting: Session, need: int) -> bool:
         """Evict other sessions until the bytes missing for `need` (at least one session's) are on their way out. Return
         True when there is room now or waiting for the next change helps; False when no session can leave, none is at
-        work and no copy is under way, whose end frees what a closed session had."""
+        work, and no copy is in progress, whose end would free a closed session's memory."""
         if self.swapping.sweep() or self._gathered(need):
             self.swapping.note_change()
             return True
@@ -80,9 +80,9 @@ class Eviction:
         return self._have_leave(short, wanting) > 0 or self._others_progress(wanting) or self.swapping.tiers.moving
 
     def in_owner_budget(self, wanting: Session, need: int, *, instead: bool = False) -> bool:
-        """Return True where the session's person may have `need` more bytes on the device, or so many `instead` of what
-        it holds. Else have that person's other sessions leave, and return False: waiting for the next change helps.
-        Raises OverQuota where none can leave and none is at work."""
+        """Return True where the session's person may have `need` more bytes on the device, or so many `instead` of its
+        present ones. Otherwise make that person's other sessions leave, and return False: waiting for the next change
+        helps. Raises OverQuota where none can leave and none is at work."""
         short = self._owner_budgets.short(wanting, need, instead=instead)
         if not short:
             return True
@@ -92,12 +92,11 @@ class Eviction:
         raise self._owner_budgets.refusal(wanting, need)
 
     def _gathered(self, need: int) -> bool:
-        """Shrink the slabs, as free page slots are of no use to tensors. Return True where `need` then fits."""
+        """Shrink the slabs, because free page slots are useless to tensors. Return True where `need` then fits."""
         return need > self._budget.free and self.swapping.shrink() > 0 and need <= self._budget.free + self._budget.lent
 
     def relieve(self) -> bool:
-        """Evict older stops and sessions where a stop or an edit has overdrawn the budget. Return False where none can
-        leave."""
+        """Evict older stops and sessions after a stop or an edit overdrew the budget. Return False if none can."""
         if not self._budget.overdrawn:
             return True
         if self._budget.relieve():
@@ -124,11 +123,11 @@ class Eviction:
         return coming if wanting is None else coming + self._ask_back(short - coming, wanting, of)
 
     def earlier_waits(self, wanting: Session, of: Of = everyone) -> bool:
-        """True where another session waits for room that asked for it earlier."""
+        """True where another session waits for room with an earlier request."""
         return any(one.residence.in_line and of(one) for one in self._earlier(wanting))
 
     def earlier_has_room(self, wanting: Session) -> bool:
-        """True where another session's work waits for room, or has reserved some, that was begun earlier."""
+        """True where another session's work that began earlier waits for room, or has reserved some."""
         return any(one.residence.in_line or one.residence.reserved for one in self._earlier(wanting))
 
     def _earlier(self, wanting: Session) -> Iterator[Session]:
@@ -136,19 +135,18 @@ class Eviction:
         return (one for one in self._all() if one is not wanting and one.residence.asked_since < since)
 
     def _all(self) -> Iterator[Session]:
-        """Yield the sessions, also those at work that are not in the table yet."""
+        """Yield the sessions, including those at work that are not in the table yet."""
         yield from self._sessions.values()
         yield from (one for one in self._at_work() if one.name not in self._sessions)
 
     def _waiting_since(self, wanting: Session | None) -> list[Session]:
-        """Return the sessions that wait for room and asked for it after `wanting`, the last one first."""
+        """Return the sessions that wait for room with a later request than `wanting`, the last one first."""
         since = -1.0 if wanting is None else wanting.residence.asked_since
         waiting = [one for one in self._all() if one.residence.in_line and one.residence.asked_since > since]
         return sorted(waiting, key=lambda one: one.residence.asked_since, reverse=True)
 
     def _ask_back(self, short: int, wanting: Session, of: Of) -> int:
-        """Ask work that waits for room and was begun after that of `wanting` for what it has reserved, until that is
-        enough. Return the bytes asked for."""
+        """Request the reservations of work waiting since after `wanting`'s, until that suffices. Return the bytes."""
         asked = 0
         for one in filter(of, self._waiting_since(wanting)):
             if asked < short and one.residence.reserved:
@@ -159,8 +157,7 @@ class Eviction:
         return asked
 
     def clear(self, need: int) -> int:
-        """Evict older stops and sessions for other programs until `need` bytes are on their way out. Return the bytes
-        that are."""
+        """Evict older stops and sessions for other programs until `need` bytes are leaving. Return how many."""
         return self._have_leave(need, None)
 
     def _on_the_way_out(self, of: Of) -> int:
@@ -168,8 +165,8 @@ class Eviction:
         return sum(max(private_bytes(session, self.swapping.storage_table), 1) for session in going)
 
     def _others_progress(self, wanting: Session, of: Of = everyone) -> bool:
-        """True where another session's work, or its load to the device, will end without further room, and where work
-        that was begun earlier waits for room too: that goes on first."""
+        """True where another session's work, or its load to the device, will end without further room, also where
+        earlier work waits for room too: that continues first."""
         if self._others_go_on(wanting, of) or self.earlier_waits(wanting, of):
             return True
         for session in filter(of, self._sessions.values()):
@@ -195,21 +192,21 @@ class Eviction:
         return False
 
     def _tiers_for(self, session: Session, cause: Cause) -> list[Tier]:
-        """Return the tiers that may take the session, first those in which its person may have it: others need the
-        device, also for a session that has no such place."""
+        """Return the tiers that may take the session, first those within its person's budget: others need the device,
+        even for a session without such a tier."""
         names = self.swapping.tiers.names
         granted = [tier for tier in names if self._owner_budgets.takes(session, tier)]
         return granted if cause != "pressure" else [*granted, *(tier for tier in names if tier not in granted)]
 
     def attend(self) -> None:
-        """Work for an idle engine: write resting sessions through, swap out those that have rested for long, and give
-        back the memory that no session took."""
+        """Work for an idle engine: write resting sessions through, swap out those that have rested for long, and
+        release memory that no session took."""
         now = self._clock()
         if self.swapping.changes != self._changes:
             self._changes, self._changed = self.swapping.changes, now
         elif self.swapping.gives_back and now - self._changed >= GIVE_BACK_SECONDS:
             self.swapping.shrink()
-            return_freed(HOST)  # and what glibc kept of their stops and of the way out
+            return_freed(HOST)  # and glibc's freed memory of their stops and of the move
         for session in self.swapping.candidates():
             rested = now - session.residence.touched
             if rested >= self._idle_seconds and not self._is_expected(session, self._idle_seconds):
@@ -218,7 +215,7 @@ class Eviction:
                 self._write_through(session)
 
     def begin_rest(self, session: Session, seconds: float) -> None:
-        """Begin a rest that was announced to last so long. What idleness would do before its end is done at once."""
+        """Begin a rest with this announced length. Whatever idleness would do before its end is done at once."""
         if not self.swapping.is_candidate(session):
             return
         if seconds >= self._idle_seconds:

@@ -1,5 +1,5 @@
-"""Storages that only going back reads: stops other than the present one, and the states kept on the way. They
-are evicted before any session, and fetched when a session goes back. Decides how they move, never when.
+"""Storages that only going back reads: stops other than the present one, and the states of past lengths. They are
+evicted before any session, and fetched when a session goes back. Decides how they move, never when.
 
 Engine's thread only. `settle` reports batches that ended.
 """
@@ -58,7 +58,7 @@ class OlderStops:
         return coming, len(rest) < len(chosen)
 
     def sink(self, need: int) -> bool:
-        """Send `need` bytes that lie on the host alone on to the disk. Return True where any go."""
+        """Send `need` bytes that lie only on the host on to the disk. Return True where any go."""
         chosen: list[Storage] = []
         for session in by_last_use(self._sessions.values()):
             if session.residence.present:
@@ -132,8 +132,8 @@ class OlderStops:
         return freed
 
     def _again(self, storage: Storage, tier: Tier, error: DjinnError | None) -> None:
-        """Store again on the disk a storage that was on another move; one whose copy failed is not tried again before
-        its session has another stop."""
+        """Store again on the disk a storage that was on another move; one whose copy failed is not retried before its
+        session has another stop."""
         if error is not None or (tier == "disk" and not self._store([storage], "disk")):
             self._unwritten[storage] = error or TierFull("The disk tier is full.")
 
@@ -154,13 +154,13 @@ class OlderStops:
         return [storage for storage in found.values() if not storage.resident]
 
     def load(self, storages: Sequence[Storage]) -> list[MoverBatch]:
-        """Begin to load those of pinned storages that are away; return the batches. Raises SlabFull."""
+        """Begin to load the absent ones of pinned storages; return the batches. Raises SlabFull."""
         batches = self._tiers.load([storage for storage in storages if not storage.resident])
         self._loading.update(batches)
         return batches
 
     def require_loaded(self, batches: Iterable[MoverBatch]) -> None:
-        """Raise StorageFailed where a copy could not be read in one of these batches, which have ended."""
+        """Raise StorageFailed where a copy was unreadable in one of these batches, which have ended."""
         for batch in batches:
             if batch in self._failed:
                 raise self._failed.pop(batch)
@@ -168,8 +168,8 @@ class OlderStops:
     def bound(self, session: Session) -> None:
         """Send the stops beyond those that the session keeps in memory to the disk. Where the disk is off or full, or a
         write to it failed, the oldest are dropped, and the history says why. A stop that finds the disk full while
-        others are being written to it waits for them: dropping one of those would free no place yet. The stop that the
-        session stands at is not dropped."""
+        others are being written to it waits for them: dropping one of those would free no place yet. The present stop
+        is not dropped."""
         history = session.history
         self._drop_unwritten(session)
         while history.too_many:
@@ -190,7 +190,7 @@ class OlderStops:
 
     def _send_to_disk(self, stop: StopRecord) -> None:
         """Store the stop's storages on the disk, those on their way to the host once they are there. Raises TierFull,
-        also where the latter would find no room by then."""
+        also where those would find no room by then."""
         in_use = self._in_use()
         storages = [storage for storage in self.of(stop) if storage.identity not in in_use]
         self._require_room_on_disk([storage for storage in storages if storage.moving])
@@ -208,8 +208,7 @@ class OlderStops:
             disk.free(place)
 
     def _drop_unwritten(self, session: Session) -> None:
-        """Drop the stops that could not be written, as they may not stay in memory. Other storages may be tried
-        again."""
+        """Drop the stops that could not be written, as they may not stay in memory. Other storages are retried."""
         if not self._unwritten:
             return
         for stop in session.history.stops[: session.history.on_disk]:

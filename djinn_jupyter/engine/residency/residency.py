@@ -94,7 +94,7 @@ class Residency:
             at_work=at_work,
             is_expected=self.activity.is_expected,
         )
-        # What others call is said by the part that does it.
+        # Each call goes to the part that does it.
         older_stops = self.swapping.older_stops
         self.bound, self.pinned, self.away = older_stops.bound, older_stops.pinned, older_stops.away
         self.settle, self.require_tier = self.swapping.settle, tiers.keeper
@@ -114,31 +114,29 @@ class Residency:
         self._told(session, transfer)
 
     def _may_come(self, session: Session, need: int) -> bool:
-        """Return `in_owner_budget` of a session that comes to the device; no other leaves for one that no request needs
-        yet."""
+        """Return `in_owner_budget` of a session that comes to the device; none leaves for one that no request needs."""
         moving = session.residence.moving
         if moving is not None and moving.cause == "prefetch" and self.owner_budgets.short(session, need):
             raise self.owner_budgets.refusal(session, need)
         return self.in_owner_budget(session, need)
 
     def announce_rest(self, session: Session, seconds: float) -> None:
-        """Note that the session will be used again in so many seconds: it leaves the device now where idleness would
-        make it leave before that, and is brought back in time."""
+        """Record that the session will be used again in so many seconds: it leaves the device now where idleness would
+        make it leave before that, and is loaded in time."""
         self.activity.announce_rest(session, seconds)
         self.eviction.begin_rest(session, seconds)
 
     def holder_has_gone(self, session: Session) -> bool:
-        """Return whether its kernel is known to have ended, though its client may not have been missed yet."""
+        """Return whether its kernel is known to have ended, although its client may not be missed yet."""
         return session.holder is not None and self.activity.signals(session.name).gone
 
     def left_alone(self, session: Session) -> None:
-        """Note that the session's requests are done, for now. Stops may have waited for the end of its work to be sent
-        to the disk."""
+        """Record that the session's requests are done, for now. Stops may have waited for this to go to disk."""
         self.activity.left_alone(session)
         if session.work is not None:
             return
         if session.frame is None:
-            session.cache.truncate(session.cache.length)  # no pass goes on from the rows of a look
+            session.cache.truncate(session.cache.length)  # no pass continues from the rows of a reading
         if session.history.beyond:
             self.bound(session)
 
@@ -149,12 +147,11 @@ class Residency:
 
     @property
     def changes(self) -> int:
-        """The count of events that may have made room or brought a session back."""
+        """The count of events that may have freed room or loaded a session."""
         return self.swapping.changes
 
     def room_changed(self) -> None:
-        """Note that a session's work or its queue has ended, or that it is gone; jobs and moves that wait for room look
-        again."""
+        """Record that a session's work or queue has ended, or that it is gone; waiting jobs and moves retry."""
         self.swapping.note_change()
         with self._faults.during("it moved sessions between tiers"):
             self.swapping.advance_all()
@@ -177,8 +174,8 @@ class Residency:
             yield lambda: not session.residence.settled
 
     def begin_anew(self, session: Session) -> None:
-        """Give up the session's bytes: it counts as on the device, with none. An engine that never rests looks too
-        which tensors of the old line are gone."""
+        """Drop the session's bytes: it counts as on the device, with none. An engine that never rests also checks which
+        tensors of the old tokens are gone."""
         self.swapping.begin_anew(session)
         self.let_go()
 
@@ -191,21 +188,21 @@ class Residency:
         self.owner_budgets.require_given(need, self._most_given)
 
     def drop_copies(self, person: str) -> bool:
-        """Drop the copies on the host of what is on the device of a person. Return True where there were any."""
+        """Drop host copies of a person's data on the device. Return True where there were any."""
         return self.swapping.drop_copies_of_the_present(lambda session: person_of(session.name) == person)
 
     @property
     def has_to_look(self) -> bool:
-        """True while some session could be evicted, or evicted ones left memory that is not yet given back."""
+        """True while some session could be evicted, or evicted ones left memory that is not yet released."""
         return self.swapping.gives_back or bool(self.swapping.candidates())
 
     @property
     def due_in(self) -> float:
-        """The seconds until a session that announced its return is to be brought back; infinite where there is none."""
+        """The seconds until a session that announced its return has to be loaded; infinite where there is none."""
         return self.activity.due_in
 
     def rest(self) -> None:
-        """Do the work of an idle engine: purge, write through, swap out, give memory back."""
+        """Do the work of an idle engine: purge, write through, swap out, release memory."""
         self._storage_table.purge()
         self.eviction.attend()
 
@@ -251,14 +248,14 @@ def _host_limit(config: EngineConfig) -> int:
 
 # The process's main and device memory beyond the engine's own accounting. Measures; decides nothing. With a model of
 # 1.0 GiB served within 512 MiB on the CPU the process had 1,861 MB: 1,143 mapped from the model file, which the system
-# takes back when it needs them, and 717 of its own. Of the 717, 405 were accounted weights, 255 Python, torch and
-# transformers before anything was loaded, and the rest kept by allocators from loading and the self-test.
+# can evict, and 717 of its own. Of the 717, 405 were accounted weights, 255 Python, torch and transformers before
+# anything was loaded, and the rest kept by allocators from loading and the self-test.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFootprint:
     """The parts of the process's own main memory. `runtime` are the bytes it had before a model was loaded, `weights`
-    the bytes of resident weights; both None where the system does not tell."""
+    the bytes of resident weights; both None where the system does not report them."""
 
     device: torch.device
     runtime: int | None
@@ -291,7 +288,6 @@ class ProcessFootprint:
 
 
 def footprint_of(model: nn.Module, device: torch.device, runtime: int | None) -> ProcessFootprint:
-    """Return the footprint of a model whose weights are in place. Which of them are mapped from a file is asked
-    once."""
+    """Return the footprint of a model whose weights are in place. Which of them are mapped from a file is read once."""
     own = bytes_in_memory(raw_bytes(weight.tensor) for weight in weights_of(model) if weight.tensor.is_contiguous())
     return ProcessFootprint(device=device, runtime=runtime, weights=own)

@@ -1,8 +1,9 @@
-"""Room on the device for whatever a session's work keeps there: pages, stops, states, columns, results, what is added.
+"""Device memory for everything that a session's work keeps there: pages, stops, states, columns, results, added
+modules.
 
 Every demand is met in this order: unused memory and working copies go, older stops leave, then idle sessions, then
-sessions whose own work waits for room and was begun later. What waits gives its place to what was begun before it and
-comes back when there is room again, so the oldest work always goes on, and what fits alone does not fail beside others.
+sessions whose own work waits for room and was begun later. Waiting work gives its place to earlier work and returns
+when there is room again. So the oldest work always continues, and work that fits alone does not fail beside others.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ Result = TypeVar("Result")
 
 class PassRoom:
     """Bytes set aside for the tensors that one entry into a pass leaves: `always` for those of every pass, `expected`
-    for those of a pass that stops, until it is found to keep more. `refused`: the last request for bytes failed;
-    `keeps_more`: the pass was entered with room for less than it is known to keep now."""
+    for those of a pass that stops, until it is known to keep more. `refused`: the last request for bytes failed;
+    `keeps_more`: the pass was entered with room for less than it is now known to keep."""
 
     def __init__(self, budget: Budget, owner: object, always: int, expected: int) -> None:
         self._budget, self._owner, self._always = budget, owner, always
@@ -81,7 +82,7 @@ class StopRoom:
             except SlabFull:
                 if not room.refused:
                     raise
-            if not room.keeps_more:  # else its working copy gives way when it is entered again
+            if not room.keeps_more:  # otherwise its working copy yields at the next entry
                 self._drop_a_stop(session, room.need)
             yield None
 
@@ -98,7 +99,7 @@ class StopRoom:
         self._swapping.storage_table.purge()
 
     def accounted(self, session: Session) -> None:
-        """Account for the tensors that a slice has made, and give back the rest of the bytes set aside for it."""
+        """Account for the tensors of a slice, and return the rest of the bytes set aside for it."""
         states = tensors_of_states(session.cache.live_states())
         self._swapping.storage_table.note(chain(own_tensors(session), states, copies_on_device(session)))
         self.put_back()
@@ -119,9 +120,9 @@ class StopRoom:
         *,
         of_owner_budget: Callable[[], int] = lambda: 0,
     ) -> Generator[Blocked | None, None, Result]:
-        """Call `attempt` until it finds room; return its result. Between calls others make room for `need` bytes, and
-        the session itself may leave the device and come back. `of_owner_budget` are the bytes that its person has to be
-        allowed first. Raises SlabFull where no room can be made, OverQuota, and errors of coming back."""
+        """Call `attempt` until it finds room; return its result. Between calls others free room for `need` bytes, and
+        the session itself may leave the device and return. `of_owner_budget` are the bytes that its person has to be
+        allowed first. Raises SlabFull where no room can be freed, OverQuota, and errors of returning."""
         try:
             while True:
                 before = self._swapping.changes
@@ -135,7 +136,7 @@ class StopRoom:
                         if not self._eviction.find(session, need()):
                             raise
                 if session.residence.park():
-                    self._swapping.note_change()  # work that was begun earlier may have this session's place
+                    self._swapping.note_change()  # earlier work may have this session's place
                     before += 1
                 yield from self._change(session, before)
                 yield from self._back(session)
@@ -143,9 +144,9 @@ class StopRoom:
             self._unpark(session)
 
     def behind_earlier(self, session: Session) -> Pieces:
-        """Run steps of work that gave way until no earlier work waits for room or has reserved some."""
+        """Run steps of yielding work until no earlier work waits for room or has reserved some."""
         session.residence.park()
-        self._swapping.note_change()  # what it gave back is there
+        self._swapping.note_change()  # the returned bytes are there
         try:
             while self._eviction.earlier_has_room(session):
                 yield from self._change(session, self._swapping.changes)
@@ -155,17 +156,17 @@ class StopRoom:
 
     def _unpark(self, session: Session) -> None:
         if session.residence.unpark():
-            self._swapping.note_change()  # what was asked for later may have room now
+            self._swapping.note_change()  # later requests may have room now
 
     def _change(self, session: Session, before: int) -> Pieces:
-        """Wait for the next change. Raises GaveWay where earlier work has asked for what the session's has reserved."""
-        session.residence.require_unasked()  # it may have been asked during a move
+        """Wait for the next change. Raises GaveWay where earlier work has requested the session's reservation."""
+        session.residence.require_unasked()  # it may have been requested during a move
         yield lambda: self._swapping.changes == before
         session.residence.require_unasked()
 
     def _back(self, session: Session) -> Pieces:
-        """Run steps until the session, which may have left while its work waited, is on the device. It comes back once
-        no earlier work waits for room, which else would make it leave again."""
+        """Run steps until the session, which may have left while its work waited, is on the device. It returns once no
+        earlier work waits for room, which would otherwise make it leave again."""
         here = session.residence
         while not here.present:
             if not here.settled:

@@ -1,7 +1,7 @@
 """Moves of sessions off the device and back. Decides how a move goes, never which session moves or when.
 
-Each step does what is still missing: a session that leaves has its items stored, then gives up its place; one that
-comes back has them loaded, then its queued requests are answered. Each batch that ends is a reason to look again.
+Each step does what is still missing: a leaving session has its items stored, then frees its place; a returning one has
+them loaded, then its queued requests are answered. The end of each batch triggers the next check.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Swapping:
     nothing was written since it was begun; a move that fails leaves the session where it was and does not touch the
     others.
 
-    `changes` counts events that may have made room or brought a session back; `gives_back`: some left and the engine
-    still holds their memory. `swapped` is called at the end of every move; `find_room` is called when the slab is full
-    and returns True where waiting helps. `in_owner_budget` is True where the session's owner may have so many bytes
-    more on the device, False where that has to be waited for; it raises OverQuota."""
+    `changes` counts events that may have freed room or loaded a session; `gives_back`: some left and the engine still
+    holds their memory. `swapped` is called at the end of every move; `find_room` is called when the slab is full and
+    returns True where waiting helps. `in_owner_budget` is True where the session's owner may have so many bytes more on
+    the device, False where that has to be awaited; it raises OverQuota."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class Swapping:
         return here.state == "resident" and not here.busy and session.work is None and session.state != "running"
 
     def may_give_way(self, session: Session) -> bool:
-        """True where the session is on the device and its work, or queued request, does nothing but wait for room."""
+        """True where the session is on the device and its work, or queued request, only waits for room."""
         here = session.residence
         waits = here.parked or (here.wants_room and session.work is None)
         return here.state == "resident" and waits and not here.busy
 
     def note_change(self) -> None:
-        """Count an event that may have made room or brought a session back."""
+        """Count an event that may have freed room or loaded a session."""
         self.changes += 1
 
     def candidates(self, wanting: Session | None = None) -> list[Session]:
@@ -79,12 +79,11 @@ class Swapping:
         return [one for one in self._sessions.values() if one is not wanting and self.is_candidate(one)]
 
     def is_candidate(self, session: Session) -> bool:
-        """True where the session may leave and no request of its is queued."""
+        """True where the session may leave and has no queued request."""
         return session.generation is not None and session not in self._waiting and self.may_leave(session)
 
     def swap_out(self, session: Session, tier: Tier, cause: Cause) -> None:
-        """Begin to swap out to a tier. Raises IllegalMove where the session is in use, TierFull where the tier is
-        off."""
+        """Begin to swap out to a tier. Raises IllegalMove if the session is in use, TierFull if the tier is off."""
         self.tiers.keeper(tier)
         here = session.residence
         runs = session.state == "running" and not here.parked
@@ -101,7 +100,7 @@ class Swapping:
         session.cache.drop_working()  # while its pages are copied
 
     def swap_in(self, session: Session, cause: Cause) -> None:
-        """Begin to swap in, or stop swapping out; where others asked for room earlier, later."""
+        """Begin to swap in, or stop swapping out; later, where others requested room earlier."""
         here = session.residence
         if cause == "needed":
             here.ask()
@@ -119,23 +118,21 @@ class Swapping:
         self.advance(session)
 
     def begin_anew(self, session: Session) -> None:
-        """Give up the session's bytes: it counts as on the device, with none."""
+        """Drop the session's bytes: it counts as on the device, with none."""
         here = session.residence
         if not here.present:
             here.give_up_move()
             here.move("begin_anew", session.name)
 
     def push_out(self, need: int, of: Callable[[Session], bool] = lambda session: True) -> int:
-        """Evict older stops of the sessions `of` from the device. Return the bytes that have left or are on their
-        way."""
+        """Evict older stops of the sessions `of` from the device. Return the bytes that left or are on their way."""
         coming, left = self.older_stops.push_out(need, of)
-        if left:  # the bytes held do not tell: looking for older stops may have found new storages
+        if left:  # the held bytes do not show it: the check for older stops may have found new storages
             self.changes, self.gives_back = self.changes + 1, True
         return coming
 
     def write_through(self, session: Session) -> None:
-        """Copy items without a copy to the host, so that leaving later moves nothing. Without room there, do
-        nothing."""
+        """Copy items without a copy to the host, if there is room, so that leaving later moves nothing."""
         here = session.residence
         if self.tiers.host is None or not self.may_leave(session) or not here.begin_write_through():
             return
@@ -146,7 +143,7 @@ class Swapping:
             log.info("Session %r is not written through: %s", session.name, full)
 
     def settle(self, moved: Moved) -> None:
-        """End a batch. An unforeseen error is raised after the moves that the batch was for have failed with it."""
+        """End a batch. An unforeseen error is raised after the moves of the batch have failed with it."""
         self.note_change()
         try:
             size = self.tiers.settle(moved)
@@ -176,8 +173,7 @@ class Swapping:
                 self.advance(session)
 
     def sweep(self) -> int:
-        """Free device copies referenced only by swapped-out sessions (a fork may have held them). Return the bytes
-        freed."""
+        """Free device copies referenced only by swapped-out sessions (once also a fork's). Return the bytes freed."""
         self.storage_table.purge()
         away = [s for s in self._sessions.values() if s.residence.state in ("host", "disk")]
         found = {
@@ -189,8 +185,7 @@ class Swapping:
         return sum(item.nbytes for item in going)
 
     def advance(self, session: Session) -> None:
-        """Do what can be done now for a session's move. An error ends the move; one other than want of room is
-        raised."""
+        """Do what can be done now for a session's move. An error ends the move; it is raised unless room is lacking."""
         moving = session.residence.moving
         if moving is None:
             return
@@ -241,7 +236,7 @@ class Swapping:
                     raise
             if self.drop_copies_of_the_present():
                 continue
-            if self._somebody_sinks():  # the end of that move is a reason to look again
+            if self._somebody_sinks():  # the end of that move triggers the next check
                 return
             if self.older_stops.sink(sum(item.nbytes for item in items)):
                 return
@@ -319,7 +314,7 @@ class Swapping:
                     return
 
     def is_behind(self, session: Session) -> bool:
-        """True where another session waits for room that asked for it earlier: it would be overtaken for ever."""
+        """True where another session waits for room with an earlier request: it would be overtaken for ever."""
         since = session.residence.asked_since
         return any(one.residence.is_short and one.residence.asked_since < since for one in self._sessions.values())
 
@@ -330,7 +325,7 @@ class Swapping:
         self._swapped(session, transfer)
 
     def _call_back(self, session: Session) -> None:
-        """Stop swapping out before anything has left; copies under way go on as if written through."""
+        """Stop swapping out before anything has left; running copies continue as if written through."""
         session.residence.give_up_move()
         session.residence.move("call_back", session.name)
         self.note_change()
@@ -352,8 +347,7 @@ class Swapping:
         self._swapped(session, None)
 
     def _do_without_rows(self, session: Session, moving: Swap) -> None:
-        """Bring the session in without the rows an earlier process had on disk, which cannot be read; they are
-        recomputed."""
+        """Bring the session in without the unreadable rows of an earlier process on disk, and recompute them."""
         here = session.residence
         log.warning("Session %r is made again from its tokens: %s", session.name, str(here.error))
         session.lose_rows()
@@ -373,7 +367,7 @@ class Swapping:
             item.leave()
 
     def shrink(self) -> int:
-        """Compact the slabs and give memory that no page needs back to the device. Return the bytes given back."""
+        """Compact the slabs and release memory that no page needs. Return the bytes released."""
         self.gives_back = False
         for slab in self.slabs:
             slab.compact()
@@ -381,8 +375,7 @@ class Swapping:
 
 
 def _has_to_go(item: Item, goal: Tier) -> bool:
-    """True where a session that leaves for that tier waits for a copy of the item. Older stops may lie further down
-    already."""
+    """True where a session that leaves for that tier waits for a copy of the item. Older stops may be further down."""
     return goal not in item.copies and (item.resident or item.moving or goal == "disk")
 
 
@@ -401,7 +394,7 @@ MEMORY: Final = 0.9  # factor on past moves, at each move
 
 class Bandwidth:
     """Bytes and seconds of the moves from each tier, older ones weighted less. A move's seconds include its wait for
-    room, as a session that comes back would wait for room as well."""
+    room, because a returning session would wait too."""
 
     def __init__(self) -> None:
         self._moved = {tier: (float(WEIGHED), WEIGHED / rate) for tier, rate in BEFORE.items()}

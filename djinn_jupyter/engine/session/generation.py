@@ -66,8 +66,7 @@ names are told. The harmless ones choose how fast `generate` is and what it retu
 
 
 def model_settings(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the fields of the model's generation config that change what `generate` returns from what it returns
-    without a config: those computed here, and those that are not."""
+    """Return the fields of the model's generation config that change `generate`'s result: computed here, and others."""
     config = model.generation_config
     given: Mapping[str, Any] = config.to_diff_dict() if config else {}
     defaults = GenerationConfig()._get_default_generation_params()
@@ -110,7 +109,7 @@ class Sampler:
         if not self.draws:
             return highest(scores_1V)
         probabilities_1V = torch.nn.functional.softmax(scores_1V, dim=-1)
-        # Multinomial's own check on a GPU ends CUDA's context. One probability tells of all: their sum divides each.
+        # Multinomial's own check on a GPU ends CUDA's context. One probability shows all: their sum divides each.
         if not math.isfinite(probabilities_1V[0, 0]):
             raise UsageError("The model's logits hold NaN or infinity here, so that no token can be drawn.")
         return int(torch.multinomial(probabilities_1V, num_samples=1, generator=self.generator))
@@ -166,7 +165,7 @@ def _configure(config: GenerationConfig, sampling: Sampling, most_new: int) -> b
 
 
 def _processors(model: Any, config: GenerationConfig, prompt_length: int, device: torch.device) -> Sequence[Processor]:
-    # These are private calls that `generate` makes: a list of processors written here could only drift from it.
+    # These are private calls of `generate`: a list of processors written here could only drift from it.
     model._prepare_special_tokens(config, False, device=device)
     model._prepare_generated_length(config, True, True, "input_ids", prompt_length, None)
     processors: Sequence[Processor] = model._get_logits_processor(
@@ -186,14 +185,14 @@ GROWING_KEPT: Final = 16
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """`begins` is the number of tokens before the first new one, `fed_from` the number that were committed before the
-    run, `extends` the number that the line had before it; its prompt is what lies between those and the first new one.
-    `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count from the run's beginning to
-    its present place, over all stops; going back reduces them. `drawn` holds the generator's state before each new
-    token, where tokens are drawn; going back by tokens needs it. `states` are the recurrent states at every
-    STATE_PERIOD-th committed length, for families that have them; where they grow with it, at most about
-    GROWING_KEPT of them, denser nearer to its end. `log_probabilities` are those of the new tokens under the model's
-    own logits, None where they were not kept."""
+    """`begins` is the number of tokens before the first new one, `fed_from` the number committed before the run,
+    `extends` the number of the session's tokens before it; its prompt lies between those and the first new one. `eos`
+    is empty when the end of text is ignored. `layers_run` and `passes` count from the run's beginning to its present
+    place, over all stops; going back reduces them. `drawn` holds the generator's state before each new token, where
+    tokens are drawn; going back by tokens needs it. `states` are the recurrent states at every STATE_PERIOD-th
+    committed length, for families that have them; where their size grows with the length, at most about GROWING_KEPT of
+    them, denser near the end. `log_probabilities` are those of the new tokens under the model's own logits, None where
+    they were not kept."""
 
     begins: int
     fed_from: int
@@ -226,13 +225,13 @@ class Generation:
         )
 
     def reseed(self, seed: int) -> Tensor:
-        """Draw from here on as a run that begins with this seed. Return the generator's state."""
+        """Sample from here on like a run that begins with this seed. Return the generator's state."""
         self.sampler = replace(self.sampler, sampling=msgspec.structs.replace(self.sampler.sampling, seed=seed))
         self.sampler.generator.manual_seed(seed)
         return self.sampler.generator.get_state()
 
     def going_on(self, before: Generation) -> Generation:
-        """Return this one as if it had run the prompt itself that `before` ran for no new token."""
+        """Return this generation as if it had run the prompt of `before` itself, which ran for no new token."""
         return replace(
             self,
             fed_from=before.fed_from,
@@ -243,12 +242,12 @@ class Generation:
         )
 
     def share(self, mode: Mode) -> None:
-        """Share passes from here on, or no more."""
+        """Share passes from here on, or stop sharing."""
         self.mode = mode
 
     def keep_states(self, length: int, states: States, needed: Container[int]) -> bool:
-        """Keep the states at a committed length. Return True where others were dropped: keeping all states that grow
-        would take memory quadratic in its length. States at the lengths `needed` stay: the passes before those cannot
+        """Keep the states at a committed length. Return True where others were dropped: keeping all growing states
+        would take memory quadratic in the length. States at the lengths `needed` stay: the passes before those cannot
         be run again alike."""
         self.states[length] = states
         regular = sorted(at for at in self.states if at % STATE_PERIOD == 0 and at not in needed)
@@ -259,14 +258,13 @@ class Generation:
         return True
 
     def note_probability(self, logits_1V: Tensor, token: int, new: int) -> None:
-        """Note the log-probability of the newest of `new` tokens. 25 us with 50,000 ids, 76 us with 152,000, on one
-        core."""
+        """Record the log-probability of the newest of `new` tokens. 25 us with 50,000 ids, 76 us with 152,000."""
         del self.log_probabilities[new - 1 :]
         self.log_probabilities += [None] * (new - 1 - len(self.log_probabilities))
         self.log_probabilities.append(float(torch.log_softmax(logits_1V[0], dim=-1)[token]))
 
     def probabilities_of(self, new: int) -> list[float | None]:
-        """Return the log-probabilities of the first `new` tokens; None of one that was not drawn."""
+        """Return the log-probabilities of the first `new` tokens; None for one that was not sampled."""
         known = self.log_probabilities[:new]
         return known + [None] * (new - len(known))
 
@@ -279,7 +277,7 @@ def _nbytes(states: States) -> int:
 
 
 class GenerationCopies:
-    """Copy each generation once, so that the stops of a fork share them as those of its parent do."""
+    """Copy each generation once, so that the stops of a fork share them like those of its parent."""
 
     def __init__(self) -> None:
         self._copies: dict[int, Generation] = {}

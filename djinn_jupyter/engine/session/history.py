@@ -36,9 +36,9 @@ MOST_STOPS: Final = 10_000  # wherever they lie: a reply tells them all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRecord:
-    """All that is needed to go back to a stop. `frame` is the frame as the pass arrived, `left_as` the frame as resumed
-    with edits (None when it was not edited). `tokens` are all tokens then; `generator` is the sampler's state before
-    this pass's token. `number` is unique within a session and its forks; None where it was kept without one."""
+    """Everything needed to go back to a stop. `frame` is the frame at the pass's arrival, `left_as` the frame as
+    resumed with edits (None without edits). `tokens` are all tokens then; `generator` is the sampler's state before
+    this pass's token. `number` is unique within a session and its forks; None in an old file."""
 
     frame: Frame
     generation: Generation
@@ -53,14 +53,14 @@ class StopRecord:
 
     @property
     def site(self) -> Site:
-        """The site that the stop is at, as it was named: with the selector of its breakpoint."""
+        """The site of the stop, in its spelling: with the selector of its breakpoint."""
         assert self.frame.tap is not None
         return self.frame.tap.site if self.breakpoint is None else parse_site(self.breakpoint.site)
 
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """`present` indexes the stop the session stands at; None while it runs or has finished. The last `kept` stops are
+    """`present` indexes the present stop; None while the session runs or after it finished. The last `kept` stops are
     in memory, the first `on_disk` on the disk (the present one wherever it is needed). `dropped` counts the stops that
     are gone; `why` is the reason for the last of them."""
 
@@ -72,7 +72,7 @@ class History:
     why: str = ""
 
     def arrive(self, stop: StopRecord) -> None:
-        """Append a stop and stand at it. The caller sends the stops `beyond` to the disk."""
+        """Append a stop and make it the present one. The caller sends the stops `beyond` to the disk."""
         self.stops.append(stop)
         self.present = len(self.stops) - 1
 
@@ -83,7 +83,7 @@ class History:
 
     @property
     def too_many(self) -> bool:
-        """True where there are more than MOST_STOPS and the session does not stand at the oldest."""
+        """True where there are more than MOST_STOPS and the oldest is not the present one."""
         return len(self.stops) > MOST_STOPS and self.present != 0
 
     def drop_oldest(self, why: str) -> None:
@@ -94,12 +94,12 @@ class History:
             self.present -= 1
 
     def drop_through(self, last: StopRecord, why: str) -> None:
-        """Drop a stop and all older ones, up to the stop that the session stands at."""
+        """Drop a stop and all older ones, up to the present one."""
         while any(stop is last for stop in self.stops) and self.present != 0:
             self.drop_oldest(why)
 
     def clear(self) -> None:
-        """Forget all stops: a new line begins."""
+        """Forget all stops: new tokens begin."""
         self.stops.clear()
         self.present, self.on_disk, self.dropped, self.why = None, 0, 0, ""
 
@@ -108,7 +108,7 @@ class History:
         self.on_disk += 1
 
     def leave(self, left_as: Frame | None) -> None:
-        """Go on from the present stop and drop later ones."""
+        """Continue from the present stop and drop later ones."""
         if self.present is None:
             return
         stop = self.stops[self.present]
@@ -121,13 +121,12 @@ class History:
         self.stops, self.on_disk = stops, min(self.on_disk, len(stops))
 
     def go_back(self, count: int) -> StopRecord:
-        """Stand at the stop `count` before the present one (before the end, when the session has finished)."""
+        """Make the stop `count` before the present one (before the end, after a finished run) the present one."""
         self.present = self._target(count)
         return self.stops[self.present]
 
     def before(self, count: int) -> StopRecord:
-        """Return the stop that `go_back` would lead to. Raises UsageError where there is none, saying how far back the
-        stops reach and why."""
+        """Return the target of `go_back`. Raises UsageError without one, with how far back the stops reach and why."""
         return self.stops[self._target(count)]
 
     def _target(self, count: int) -> int:
@@ -146,8 +145,8 @@ class History:
 
     @property
     def written(self) -> list[StopRecord]:
-        """The stops that images hold: the present one, later ones, and those in memory. The others lie in the disk tier
-        of this process."""
+        """The stops in images: the present one, later ones, and those in memory. Others are in this process's disk
+        tier."""
         return self.stops[self.unwritten :]
 
     @property
@@ -161,7 +160,7 @@ class History:
 
     @property
     def arrived(self) -> Frame | None:
-        """The frame of the present stop as the pass came to it; None where it stands at none."""
+        """The frame of the present stop at the pass's arrival; None without a present stop."""
         return None if self.here is None else self.here.frame
 
     def oldest_position(self, otherwise: int) -> int:
@@ -169,7 +168,7 @@ class History:
         return min((stop.frame.committed for stop in self.stops), default=otherwise)
 
     def drop_from(self, committed: int, boundary: int) -> None:
-        """Drop the stops at or after a place of the line; going back makes a new stop there."""
+        """Drop the stops at or after a place; going back makes a new stop there."""
         self._cut([s for s in self.stops if (s.frame.committed, s.frame.boundary) < (committed, boundary)])
         self.present = None
 
@@ -181,12 +180,12 @@ class History:
         self.stops, self.present = ([], None) if here is None else ([here], 0)
 
     def copy(self, generation_of: Callable[[Generation], Generation]) -> History:
-        """Return the same stops on copies of their generations, so that a fork draws its own random numbers."""
+        """Return the same stops on copies of their generations, so that a fork samples its own random numbers."""
         stops = [replace(stop, generation=generation_of(stop.generation)) for stop in self.stops]
         return replace(self, stops=stops)
 
     def draw_with(self, generator: Tensor) -> None:
-        """Draw from this state of the generator whenever the run goes on from the present stop."""
+        """Sample from this state of the generator whenever the run continues from the present stop."""
         if self.present is not None:
             self.stops[self.present] = replace(self.stops[self.present], generator=generator)
 
@@ -248,8 +247,8 @@ def make(
     what: str | None = None,
     words: str | None = None,
 ) -> Made:
-    """Apply an edit to the stopped value of `frame`. `patched` is the value that a `patch_from` takes, `what` its text
-    with its place, `words` without, where they differ from the edit's. Raises InvalidEdit."""
+    """Apply an edit to the stopped value of `frame`. `patched` is the value for a `patch_from`, `what` its text with
+    its place, `words` without, where they differ from the edit's. Raises InvalidEdit."""
     assert frame.tap is not None and frame.raw is not None
     value = frame.tap.read(frame.raw)
     edits.check(edit, value.shape[-1])
@@ -274,7 +273,7 @@ def make(
 
 
 def require_editable(tap: Tap) -> None:
-    """Raise InvalidEdit for a value that is only looked at."""
+    """Raise InvalidEdit for a read-only value."""
     if not tap.editable:
         raise InvalidEdit(f"{tap.site.whole()} can be looked at, not changed: {tap.reason}.")
 
@@ -285,8 +284,8 @@ def available_in(frame: Frame, value: Tensor) -> range:
 
 
 def with_edits(arrived: Frame, made: Iterable[StopEdit]) -> tuple[Frame, list[StopEdit]]:
-    """Make the enabled edits again, in order, on the frame as the pass brought it. Return that frame and the edits with
-    their present sizes. With none enabled it is the very frame that arrived."""
+    """Apply the enabled edits again, in order, to the frame at the pass's arrival. Return that frame and the edits with
+    their present sizes. With none enabled it is the same frame that arrived."""
     frame, noted = arrived, []
     for one in made:
         if one.enabled:
@@ -316,9 +315,9 @@ class Passes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CachedEdit:
-    """Rows of a site's cache layer that were put in place of the computed ones when `at` positions were committed:
-    keys or values [n, H, D] on the host, of all heads, at `positions`. `what` says how they were made, `size` how
-    much they changed, NaN or infinite where they were zero."""
+    """Rows of a site's cache layer that replaced the computed ones when `at` positions were committed: keys or values
+    [n, H, D] on the host, of all heads, at `positions`. `what` describes the edit, `size` how much they changed, NaN or
+    infinite where they were zero."""
 
     at: int
     site: Site
@@ -328,7 +327,7 @@ class CachedEdit:
     size: float
 
     def before(self, length: int) -> CachedEdit | None:
-        """Return it as it stands when the positions from `length` on have gone; None where all of it has."""
+        """Return the edit without the positions from `length` on; None where none remain."""
         if self.at <= length:
             return self
         kept = [index for index, position in enumerate(self.positions) if position < length]
@@ -352,8 +351,7 @@ class PassLog:
         return sum(max(0, min(one.end, end) - max(one.start, start)) // one.each for one in self.passes)
 
     def not_alike(self) -> set[int]:
-        """Return the ends of passes that their tokens alone cannot reproduce: prompts, and passes that stopped on their
-        way."""
+        """Return the ends of passes that their tokens alone cannot reproduce: of prompts and of stopped passes."""
         return {one.end for one in self.passes if one.entry is not None or not one.decode}
 
     def record(self, frame: Frame, rules: Iterable[Rule], *, whole: bool) -> None:
@@ -393,12 +391,12 @@ class PassLog:
 
 
 def same_rules(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
-    """True where both hold the very same rule objects in the same order."""
+    """True where both have the same rule objects in the same order."""
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _reduced(frame: Frame) -> Frame:
-    """Return the frame with its place and its overrides alone, these on the host: there may be many of them."""
+    """Return the frame reduced to its place and its overrides, these on the host: there may be many of them."""
     overrides = tuple(replace(override.read(), raw=override.raw.to("cpu")) for override in frame.overrides)
     return replace(
         frame, hidden=None, raw=None, overrides=overrides, shared={}, states=None, start_states=None, attended=None
@@ -418,7 +416,7 @@ RULED: Final = "steering rules are in force"
 def fed_line(
     tokens: Sequence[int], log: PassLog, exactness: Exactness, frame: Frame | None, rules: Sequence[Rule]
 ) -> FedLine:
-    """Return the line as far as it was fed. `frame` is the stop of a pass, which is its last then, and `rules` are
+    """Return the fed tokens and passes. `frame` is the stop of a pass, which is then the last one, and `rules` are
     those in force there."""
     end = log.end if frame is None else frame.committed
     line = committed_line(tokens, log, exactness, end)
@@ -430,7 +428,7 @@ def fed_line(
 
 
 def committed_line(tokens: Sequence[int], log: PassLog, exactness: Exactness, end: int) -> FedLine:
-    """Return the first `end` positions of a line, where a pass ended."""
+    """Return the first `end` positions of a sequence, where a pass ended."""
     fed = [one for one in log.passes if one.start < end]
     passes = tuple(FedPasses(start=one.start, end=min(one.end, end), each=one.each, rules=one.rules) for one in fed)
     edited = log.last_edited(end) >= 0
@@ -438,7 +436,7 @@ def committed_line(tokens: Sequence[int], log: PassLog, exactness: Exactness, en
 
 
 def why_not_plain(frame: Frame, rules: Sequence[Rule]) -> str:
-    """Return why the tokens of a stopped pass do not come to this stop; empty where they do."""
+    """Return why the tokens of a stopped pass do not lead to this stop; empty where they do."""
     return EDITED if frame.overrides else RULED if rules else ""
 
 

@@ -35,18 +35,18 @@ def side_plan_of(
     observers: Iterable[controller.Observer] = (),
     all_logits: bool = False,
 ) -> controller.Plan:
-    """Return a plan for a look: no watches, no breakpoints, rules without counting (no rules at all where the pass is
-    run again: there the frame's overrides hold what the rules made)."""
+    """Return a plan for a reading: no watches, no breakpoints, rules without counting (no rules where the pass is run
+    again: there the frame's overrides have the rules' results)."""
     rules = session.rules_in_force if ruled else ()
     return controller.make_plan(
         rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields, all_logits=all_logits
     )
 
 
-# Reads of a stopped pass: values below the stop, values ahead of it, and the logits of the next token. A look runs
-# parts of the pass on the side. It draws no random number, fires no breakpoint, records no watch, counts no rule and
-# commits nothing; afterwards the session's states are as before. It writes in-flight KV only: below the stop the same
-# bits again, above it rows that the resumed pass will overwrite.
+# Reads of a stopped pass: values below the stop, values ahead of it, and the logits of the next token. A reading runs
+# parts of the pass on the side. It samples nothing, fires no breakpoint, records no watch, counts no rule and commits
+# nothing; afterwards the session's states are as before. It writes only in-flight KV: below the stop the same bits
+# again, above it rows that the resumed pass will overwrite.
 
 Provenance = Literal["exact", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
 
@@ -69,7 +69,7 @@ def replay(
     observers: Iterable[controller.Observer] = (),
 ) -> Generator[Blocked | None, None, controller.Halted | controller.Completed]:
     """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's overrides already
-    hold what the rules made."""
+    have the rules' results."""
     plan = side_plan_of(session, targets, runtime.giving_way.asked, ruled=ruled, observers=observers)
     return (yield from passed(runtime, session, frame, plan))
 
@@ -77,7 +77,7 @@ def replay(
 def passed(
     runtime: Runtime, session: Session, frame: Frame, plan: controller.Plan
 ) -> Generator[Blocked | None, None, controller.Halted | controller.Completed]:
-    """Run on from `frame` under a plan, giving way where that says so."""
+    """Run on from `frame` under a plan, yielding where the plan says so."""
     while True:
         outcome = yield from entered(runtime, session, frame, plan, session.cache, session.saved_states)
         runtime.counters.count_layers(outcome.layers_run)
@@ -132,7 +132,7 @@ def stopped_frame(session: Session) -> Frame:
 def value_at(
     runtime: Runtime, session: Session, tap: Tap, ahead: bool
 ) -> Generator[Blocked | None, None, ObtainedValue]:
-    """Return the raw value at `tap` in the stopped pass. Raises UnknownSite where it is not to be had."""
+    """Return the raw value at `tap` in the stopped pass. Raises UnknownSite where it is not available."""
     frame = stopped_frame(session)
     assert frame.tap is not None and frame.raw is not None
     if tap.site.whole() == frame.tap.site.whole() or tap.same_tensor(frame.tap):
@@ -158,7 +158,7 @@ def value_at(
 
 
 def may_be_reached(tap: Tap, frame: Frame) -> bool:
-    """True where the stopped pass can have met the tap: it lies in a stage that has run or in the stop's stage."""
+    """True where the stopped pass may have reached the tap: it lies in a stage that has run or in the stop's stage."""
     if tap.boundary is not None:
         return tap.boundary <= frame.boundary
     return tap.stage < frame.boundary or (frame.inside and frame.tap is not None and tap.stage <= frame.tap.stage)
@@ -167,7 +167,7 @@ def may_be_reached(tap: Tap, frame: Frame) -> bool:
 def _below(
     runtime: Runtime, session: Session, frame: Frame, tap: Tap
 ) -> Generator[Blocked | None, None, ObtainedValue | None]:
-    """Run the pass again from its start up to the tap. Return None where the stop itself is met first."""
+    """Run the pass again from its start up to the tap. Return None where the stop itself comes first."""
     assert frame.tap is not None
     targets = (controller.Target(tap=tap, step=frame.step), controller.Target(tap=frame.tap, step=frame.step))
     with isolated(session):
@@ -209,7 +209,7 @@ def as_it_would_go_on(
 
 
 def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[Blocked | None, None, Tensor]:
-    """Return the logits [V] of the pass's last position if it went on from `frame`."""
+    """Return the logits [V] of the pass's last position if it continued from `frame`."""
     with isolated(session):
         outcome = yield from replay(runtime, session, frame, (), ruled=True)
     assert isinstance(outcome, controller.Completed)
@@ -223,8 +223,8 @@ KEYS, VALUES = "k_rot", "v"
 def edit_cached(
     runtime: Runtime, session: Session, edit: Edit, site: Site, positions: Sequence[int] | None, words: str | None
 ) -> CachedEdit:
-    """Edit committed keys (`k_rot.N`) or values (`v.N`) of a session and note that in its pass log. Raises InvalidEdit,
-    UnknownSite and SlabFull; nothing has changed then."""
+    """Edit committed keys (`k_rot.N`) or values (`v.N`) of a session and record that in its pass log. Raises
+    InvalidEdit, UnknownSite and SlabFull; nothing has changed then."""
     layer = _cache_layer(runtime, session.frame, site)
     available = readable(session.cache, layer)
     chosen = _chosen(positions, available)
@@ -251,7 +251,7 @@ def edit_cached(
 
 
 def put_back(runtime: Runtime, cache: PagedCache, made: CachedEdit) -> None:
-    """Put the edited rows into a cache, those that a window has not given up. Raises SlabFull."""
+    """Put the edited rows into a cache, except those that a window has released. Raises SlabFull."""
     assert made.site.layer is not None
     (layer,) = runtime.forward.anatomy.cache_layers_of(made.site.layer)
     here = readable(cache, layer)
@@ -261,8 +261,8 @@ def put_back(runtime: Runtime, cache: PagedCache, made: CachedEdit) -> None:
 
 
 def _cache_layer(runtime: Runtime, frame: Frame | None, site: Site) -> int:
-    """Return the cache layer of a site. Raises InvalidEdit where it is not of the cache, or where the stopped pass has
-    read it already."""
+    """Return the cache layer of a site. Raises InvalidEdit where it is not in the cache, or the stopped pass has read
+    it."""
     if site.point not in (KEYS, VALUES) or site.layer is None:
         raise InvalidEdit(
             f"{site} is not in the cache: it keeps keys, after the rotary embedding, and values. Write "

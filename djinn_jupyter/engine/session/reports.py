@@ -31,7 +31,7 @@ from djinn_jupyter.wire.readings import Applies, EarlierPasses, EffectReading, I
 from djinn_jupyter.wire.replies import Finished, Paused
 from djinn_jupyter.wire.sites import Site
 
-CHANGES_TOLD: Final = 4096  # of earlier passes; more are told by their number
+CHANGES_TOLD: Final = 4096  # of earlier passes; more are counted
 
 
 def influences(session: Session, frame: Frame) -> Influences:
@@ -46,15 +46,14 @@ def influences(session: Session, frame: Frame) -> Influences:
 
 
 def has_edits(session: Session) -> bool:
-    """Return whether edits of values are in what a session has computed: those of its stop, of stops before, and of its
-    cache."""
+    """Return whether a session's values include edits: of its stop, of earlier stops, and of its cache."""
     made_by = [passes.entry for passes in session.pass_log.passes] + [session.frame]
     overrides = (override for frame in made_by if frame is not None for override in frame.overrides)
     return bool(session.edits_in_force or session.pass_log.edited) or any(map(_is_edit, overrides))
 
 
 def _is_edit(override: Override) -> bool:
-    """Return whether a value was put in place by an edit: rules say their numbers."""
+    """Return whether an edit made an override: rules have their own numbers."""
     return any(change.rule is None for change in override.changes) or not override.changes
 
 
@@ -82,7 +81,7 @@ def _rule(rule: Rule, frame: Frame) -> RuleAtStop:
 
 
 def _why_not(rule: Rule, frame: Frame) -> Applies:
-    """Return why a rule does not show in the stopped pass."""
+    """Return why a rule has no effect in the stopped pass."""
     if not rule.enabled:
         return "off"
     if not rule.takes(frame.step):
@@ -101,8 +100,8 @@ def _why_not(rule: Rule, frame: Frame) -> Applies:
 
 
 def _earlier(session: Session) -> Iterator[EarlierPasses]:
-    """Yield the committed passes that rules or overrides changed, oldest first, then edits of committed rows; of the
-    oldest together how many changes there were, where all are more than are told."""
+    """Yield the committed passes that rules or overrides changed, oldest first, then edits of committed rows; of too
+    many, the oldest together as a count."""
     found: list[EarlierPasses] = []
     for passes in session.pass_log.passes:
         changes = _changes(passes)
@@ -127,7 +126,7 @@ def _in_sum(passes: Sequence[EarlierPasses]) -> EarlierPasses:
 
 
 def _changes(passes: Passes) -> tuple[str, ...]:
-    """Return the rules that held and touched a position, and the other values put in place; each once."""
+    """Return the rules and the other overrides that affected a position, each once."""
     held = [rule for rule in passes.rules if _touches(rule, passes)]
     numbers = {rule.number for rule in held}
     found = [f"rule {rule.number}: {rule.what}" for rule in held]
@@ -152,14 +151,14 @@ TOP = 10
 
 
 def standing(session: Session) -> StopIdentity:
-    """Return the stop that a value read now belongs to."""
+    """Return the stop that belongs to a value read now."""
     stop = session.standing
     assert stop is not None
     return stop
 
 
 def site_of(session: Session) -> Site:
-    """Return the site that a session stands at, as it was named."""
+    """Return the site of a session's stop, in its spelling."""
     stop = session.history.here
     assert stop is not None
     return stop.site
@@ -244,7 +243,7 @@ def paused(runtime: Runtime, session: Session) -> Paused:
 
 
 def _seen_at(frame: Frame) -> SiteValue:
-    """Return the value at a stop as conditions read it, so that a report says the numbers that they compare."""
+    """Return the value at a stop as conditions read it, so that a report has the numbers that they compare."""
     assert frame.tap is not None and frame.raw is not None
     return SiteValue(
         tap=frame.tap, raw=frame.raw, tokens=frame.tokens, positions=frame.positions, step=frame.step, lens=None
@@ -282,14 +281,14 @@ def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: s
 
 
 def _top(runtime: Runtime, session: Session) -> tuple[TopToken, ...]:
-    """Return the tokens that are likely next; none where the logits have left the device with a session that waits."""
+    """Return the likely next tokens; none where the logits have left the device with a session that waits."""
     if session.logits_1V is None or not session.residence.present:
         return ()
     return top_tokens(runtime, session.logits_1V[0], TOP)
 
 
 def _notes(runtime: Runtime, session: Session, generation: Generation) -> Iterator[str | None]:
-    """Yield what there is to say of a run, None where there is nothing."""
+    """Yield the notes on a run, with None for absent ones."""
     if not generation.extends:
         yield runtime.tokenizer.begun_twice(session.tokens)
         yield runtime.tokenizer.closed(session.tokens[: generation.begins])
@@ -297,7 +296,7 @@ def _notes(runtime: Runtime, session: Session, generation: Generation) -> Iterat
 
 
 def _alone(runtime: Runtime, session: Session, generation: Generation) -> str | None:
-    """Return why passes of a fast run were not shared, where that is its attention's or its family's."""
+    """Return why passes of a fast run were not shared, if because of its attention or its family."""
     if generation.mode != "fast":
         return None
     if not session.as_loaded:
@@ -319,7 +318,7 @@ def _log_probabilities(session: Session) -> tuple[float | None, ...]:
 
 
 def token_texts(runtime: Runtime, session: Session) -> tuple[str, ...]:
-    """Return one text a token; only tokens that are new since the last call are looked up."""
+    """Return one text per token; only new tokens since the last call are looked up."""
     known = len(session.texts)
     session.texts.extend(runtime.tokenizer.text_of(token) for token in session.tokens[known:])
     return tuple(session.texts)
@@ -398,7 +397,7 @@ def token_shifts(runtime: Runtime, before_V: Tensor, after_V: Tensor, tokens: Se
 
 
 # Notes on tokens named without their leading space, where the text with one is another token. The engine cannot know
-# which was meant and reports both; it changes nothing that was asked for.
+# which was meant and reports both; it does not change the request.
 
 CLEARLY = 10.0  # times as probable
 
@@ -413,7 +412,7 @@ def note_of(texts: TokenText, names: Iterable[str]) -> str | None:
 
 
 class Unspaced:
-    """Checks rows of the lens for tokens that were asked for by text."""
+    """Checks rows of the lens for tokens that were requested by text."""
 
     def __init__(self, texts: TokenText, asked: Iterable[int | str]) -> None:
         names = [name for name in asked if isinstance(name, str)]
@@ -422,7 +421,7 @@ class Unspaced:
         self._told: dict[str, str] = {}
 
     def see(self, logits_TV: Tensor, positions: list[int]) -> None:
-        """Note tokens whose form with a space is more than CLEARLY times as probable at the last position."""
+        """Record tokens whose form with a space is more than CLEARLY times as probable at the last position."""
         if not self._pairs or not positions:
             return
         chances_V = torch.softmax(logits_TV[-1].to(torch.float32), dim=-1)

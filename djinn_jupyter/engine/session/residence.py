@@ -43,8 +43,7 @@ MOVES: Final[dict[tuple[Residency, ResidenceMove], Residency]] = {
 
 
 def after(state: Residency, move: ResidenceMove, name: str) -> Residency:
-    """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
-    none."""
+    """Return the state that `move` leads to from `state`. IllegalMove, with the session's name, if there is none."""
     return follow(MOVES, state, move, f"Session {in_quotes(name)} is {state} and cannot {move.replace('_', ' ')}.")
 
 
@@ -57,7 +56,7 @@ JobKind = Literal["run", "look"]
 
 
 class GaveWay(Exception):
-    """Raised in work that waits for room when it gives what it has reserved to work that was begun earlier."""
+    """Raised in waiting work when it gives its reservation to earlier work."""
 
 
 Cause = Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
@@ -65,8 +64,9 @@ Cause = Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStorages:
-    """A session's storages that are not pages, each once. `own` are those of its present place, from which it goes on;
-    `past` those that only going back reads: its other stops and the kept states, in the order of eviction."""
+    """A session's storages that are not pages, each once. `own` are those of its present place, from which it
+    continues; `past` those that only going back reads: its other stops and the kept states, in the order of
+    eviction."""
 
     own: list[Storage]
     past: list[Storage]
@@ -74,7 +74,7 @@ class SessionStorages:
 
 @dataclass(slots=True, kw_only=True)
 class Swap:
-    """A swap under way, to a tier or (None) back to the device. `waits_for_room`: it cannot proceed until another
+    """A swap in progress, to a tier or (None) back to the device. `waits_for_room`: it cannot proceed until another
     session has been evicted."""
 
     goal: Tier | None
@@ -88,20 +88,20 @@ class Swap:
     waits_for_room: bool = False
 
     def settle(self, batch: MoverBatch, size: int, seconds: float) -> None:
-        """Note the end of a batch of the move, which moved `size` bytes in `seconds` of the mover."""
+        """Record the end of a batch of the move, which moved `size` bytes in `seconds` of the mover."""
         self.batches.discard(batch)
         self.bytes_moved += size
         self.copy_seconds += seconds
 
     def go_to_disk(self) -> None:
-        """Go on to the disk in place of the host."""
+        """Continue to the disk in place of the host."""
         self.goal = "disk"
 
     def note_room(self, there: bool) -> None:
         self.waits_for_room = not there
 
     def take_items(self, items: Iterable[Item]) -> None:
-        """Move these items in place of those begun with."""
+        """Move these items in place of the initial ones."""
         self.items = list(items)
 
     def transfer(self) -> Transfer:
@@ -119,13 +119,13 @@ class Swap:
 @dataclass(slots=True, kw_only=True)
 class Residence:
     """`busy` counts readers of the session's bytes outside it; while there are any it is not evicted. `version` grows
-    with every change of the session: copies of its recurrent states made before are stale. `error` is what ended the
+    with every change of the session: copies of its recurrent states made before are stale. `error` is the error of the
     last move, None where it succeeded. `written_through` and `refused_at` are the versions in which that was last
-    tried; `wants_room`: its first queued request waits for evictions; `parked`: its work does, the job that began at
-    `work_begun`; `over_owner_budget`: what it waits for is its owner's budget; `asked`: since when its queued request
-    waits for room, on its way back or here, infinite where none does. The bytes that its work has `reserved` may be
-    `asked_back` by earlier work. `inherited`: its rows lie where an earlier process put them; rows that cannot be read
-    there are made again."""
+    tried. `wants_room`: its first queued request waits for evictions; `parked`: its work does, the job that began at
+    `work_begun`; `over_owner_budget`: it waits for its owner's budget. `asked`: since when its queued request waits for
+    room, on its way back or here, infinite where none does. Earlier work may request the bytes that its work has
+    `reserved` (`asked_back`). `inherited`: its rows lie where an earlier process put them; unreadable ones are
+    recomputed."""
 
     state: Residency = "resident"
     busy: int = 0
@@ -147,7 +147,7 @@ class Residence:
     storages_known: tuple[int, SessionStorages] | None = None
 
     def touch(self) -> None:
-        """Note a change of the session."""
+        """Record a change of the session."""
         self.version += 1
         self.touched, self.asked = time.monotonic(), math.inf
 
@@ -169,11 +169,11 @@ class Residence:
         self.moving = None
 
     def go_on_with(self, moving: Swap) -> None:
-        """Go on with a move that failed, without the rows of an earlier process."""
+        """Continue a failed move, without the rows of an earlier process."""
         self.moving, self.error, self.inherited = moving, None, False
 
     def arrive(self, name: str) -> None:
-        """Note that all bytes of the session `name` are on the device."""
+        """Record that all bytes of the session `name` are on the device."""
         self.move("arrive", name)
         self.inherited = False
 
@@ -191,12 +191,12 @@ class Residence:
         self.refused_at = self.version
 
     def ask(self) -> None:
-        """Note that a queued request waits for room from now on, where none did before."""
+        """Record that a queued request waits for room from now on, if none did before."""
         self.asked = min(self.asked, time.monotonic())
 
     def want_room(self) -> bool:
-        """Note that its first queued request waits for evictions: it may leave meanwhile. Return True where it did not
-        wait before."""
+        """Record that its first queued request waits for evictions: it may leave meanwhile. Return True if it just
+        began."""
         self.ask()
         begun, self.wants_room = not self.wants_room, True
         return begun
@@ -205,14 +205,14 @@ class Residence:
         self.wants_room = False
 
     def park(self) -> bool:
-        """Note that its work waits for room: it may leave meanwhile, in a version of its own. Return True where it did
-        not wait before."""
+        """Record that its work waits for room: it may leave meanwhile, in its own version. Return True if it just
+        began."""
         begun, self.parked = not self.parked, True
         self.version += begun
         return begun
 
     def unpark(self) -> bool:
-        """Note that its work has room, or has ended. Return True where it waited."""
+        """Record that its work has room, or has ended. Return True where it waited."""
         waited, self.parked = self.parked, False
         return waited
 
@@ -227,27 +227,27 @@ class Residence:
 
     @property
     def in_line(self) -> bool:
-        """True where a request waits for evictions for it, or for its person's quota. A prefetch is in line only once
-        a request needs it."""
+        """True where a request waits for evictions for it, or for its person's quota. A prefetch is not, unless
+        requested."""
         if self.moving is None or not self.moving.waits_for_room:
             return self.parked or self.wants_room
         return self.parked or self.moving.cause != "prefetch" or self.asked < math.inf
 
     @property
     def is_short(self) -> bool:
-        """True where it is room that is waited for, not a quota: what is asked for later is behind."""
+        """True where it waits for room, not for a quota: later requests come after it."""
         return self.in_line and not self.over_owner_budget
 
     def reserve(self, size: int) -> None:
-        """Count bytes that its work holds beside the session's own, negative where they are given back."""
+        """Count bytes that its work holds besides the session's own, negative where they are returned."""
         self.reserved += size
 
     def ask_back(self) -> None:
-        """Have its work, which waits for room, give back what it has reserved."""
+        """Request the reservation of its work, which waits for room."""
         self.asked_back = True
 
     def require_unasked(self) -> None:
-        """Raise GaveWay where earlier work has asked for what its work has reserved."""
+        """Raise GaveWay where earlier work has requested its work's reservation."""
         asked, self.asked_back = self.asked_back, False
         if asked and self.reserved:
             raise GaveWay

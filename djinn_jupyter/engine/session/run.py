@@ -44,8 +44,7 @@ def run(
     reason: PauseReason = "step",
     stream: Stream | None = None,
 ) -> RunSteps:
-    """Go on from `session.frame`. `reason` is the reported reason of a halt at one of `targets`; `stream` has the text
-    so far."""
+    """Continue from `session.frame`. `reason` is the reported reason of a halt at `targets`; `stream` has the text."""
     seat = Seat(session)
     try:
         stream = stream or _stream_of(runtime, session)
@@ -55,7 +54,7 @@ def run(
 
 
 def _stream_of(runtime: Runtime, session: Session) -> Stream:
-    """Return the stream of the line's text. Where the run has stop strings, its `tail` is the new tokens'."""
+    """Return the stream of the session's text. If the run has stop strings, its `tail` is the new tokens'."""
     generation = session.generation
     assert generation is not None
     begins = generation.begins if generation.stop else len(session.tokens)
@@ -125,7 +124,7 @@ def _run(
                 ended = _after_pass(runtime, session, outcome, stream)
                 if ended is not None:
                     return ended
-                if outcome is not seat.outcome:  # a run that shares a pass gives way where it takes its seat
+                if outcome is not seat.outcome:  # a run that shares a pass yields where it takes its seat
                     yield None
 
 
@@ -186,7 +185,7 @@ def _may_be_shared(frame: Frame) -> bool:
 
 
 def draw_and_run(runtime: Runtime, session: Session, *, free: bool = False) -> RunSteps:
-    """Draw the next token from the kept logits of the last pass, and go on from there."""
+    """Draw the next token from the kept logits of the last pass, and continue from there."""
     stream = _stream_of(runtime, session)
     ended = _draw(runtime, session, stream)
     return ended if ended is not None else (yield from run(runtime, session, free=free, stream=stream))
@@ -216,7 +215,7 @@ def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: 
 
 
 def _draw(runtime: Runtime, session: Session, stream: Stream) -> Finished | None:
-    """Sample, and stand before the next pass. Return the final reply where the run ended."""
+    """Sample, and prepare the next pass. Return the final reply where the run ended."""
     generation = session.generation
     assert generation is not None
     if generation.max_new_tokens > len(generation.new_tokens(session.tokens)):
@@ -237,8 +236,7 @@ def _keep_logits(session: Session, logits_1V: Tensor) -> None:
 
 
 def _keep_states(runtime: Runtime, session: Session) -> None:
-    """Keep states every STATE_PERIOD tokens, after the prompt and after edited passes; going back by tokens starts
-    there."""
+    """Keep states every STATE_PERIOD tokens, after the prompt and edited passes: going back by tokens starts there."""
     generation, frame = session.generation, session.frame
     assert generation is not None and frame is not None
     if runtime.recurrent and (session.cache.length % STATE_PERIOD == 0 or frame.overrides or frame.step == 0):
@@ -304,7 +302,7 @@ def _paused_between(runtime: Runtime, session: Session, reason: PauseReason) -> 
 
 
 def pause(runtime: Runtime, session: Session, halted: Halted, reason: PauseReason) -> Paused:
-    """Stop the session at the halt. Breakpoints met there are counted; those for once are removed."""
+    """Stop the session at the halt. Breakpoints there are counted; one-time ones are removed."""
     met = [hit for hit in halted.hits if isinstance(hit.halt, Breakpoint)]
     for hit in met:
         assert isinstance(hit.halt, Breakpoint)
@@ -341,7 +339,7 @@ def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseRea
 
 
 def finish(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Finished:
-    """End the run; the session is idle, and its line can be extended or rewound."""
+    """End the run; the session is idle, and its tokens can be extended or rewound."""
     assert session.generation is not None
     session.finish()
     new = len(session.generation.new_tokens(session.tokens))
@@ -356,14 +354,14 @@ SECONDS_BETWEEN: Final = 0.2
 def publish_progress(
     runtime: Runtime, session: Session, doing: str, done: int, total: int | None, counted: str
 ) -> None:
-    """Note the progress (such as "reading heads", 3 of 8 "lines"), and publish it unless that was done a moment ago."""
+    """Record the progress (such as "reading heads", 3 of 8 "lines"), and publish it unless that was just done."""
     session.progress.note(now := Progress(doing=doing, done=done, total=total, counted=counted))
     if session.progress.is_due(SECONDS_BETWEEN):
         runtime.publish(WorkProgressed(session=session.name, progress=now))
 
 
 def to_layer(runtime: Runtime, session: Session, count: int) -> Steps[Paused]:
-    """Stand `count` layer boundaries before the present stop, in the same pass."""
+    """Stop `count` layer boundaries before the present stop, in the same pass."""
     frame = queries.stopped_frame(session)
     boundary = frame.boundary - (count - 1 if frame.inside else count)
     if boundary < 0:
@@ -391,7 +389,7 @@ def _before(tap: Tap, boundary: int) -> bool:
 
 
 def to_token(runtime: Runtime, session: Session, count: int) -> Steps[Paused]:
-    """Stand in the pass `count` tokens earlier, at the site of the present stop (of the last one, when the run is over;
+    """Stop in the pass `count` tokens earlier, at the site of the present stop (of the last one, when the run is over;
     before the first layer where there was none)."""
     generation = session.generation
     if generation is None:
@@ -410,7 +408,7 @@ def to_token(runtime: Runtime, session: Session, count: int) -> Steps[Paused]:
 def _fetch_and_rerun(
     runtime: Runtime, session: Session, tap: Tap, start: int, states: States | None, place: tuple[int, int]
 ) -> Steps[Paused]:
-    """Fetch the states, which may have been evicted, then run again; until they are there the line is unchanged."""
+    """Fetch the states, which may have been evicted, then run again; until they are there the session is unchanged."""
     committed, end = place
     with runtime.space.pinned(tensors_of_states(states or {})) as storages:
         yield from runtime.space.fetched(session, storages)
@@ -473,15 +471,15 @@ def _pass_of(runtime: Runtime, session: Session, step: int) -> tuple[int, int]:
 
 
 def _restart(runtime: Runtime, session: Session, committed: int) -> tuple[int, States | None]:
-    """Return the nearest length at or before `committed` from which the line can be run again, with the states there.
-    Where the rows of a sliding window were given up it is the line's beginning, if no stop was dropped from the
-    history (a dropped one may have been edited)."""
+    """Return the nearest length at or before `committed` from which the tokens can be run again, with the states there.
+    Where rows of a sliding window were released it is the beginning, if no stop was dropped from the history (a dropped
+    one may have been edited)."""
     generation = session.generation
     assert generation is not None
     kept: dict[int, States | None] = dict(generation.states) if runtime.recurrent else {committed: None}
     if generation.fed_from == 0 and (committed == 0 or not session.history.dropped):
         kept[0] = runtime.space.new_cache().capture_all() or None
-    edited = session.pass_log.last_edited(committed)  # rows that running again would make anew, without the edit
+    edited = session.pass_log.last_edited(committed)  # rows that a rerun would make without the edit
     start = max((at for at in kept if edited < at <= committed and session.cache.may_enter(at)), default=None)
     if start is None:
         raise UsageError("The states or the window of that token are no longer kept; go back by stop.")
@@ -489,7 +487,7 @@ def _restart(runtime: Runtime, session: Session, committed: int) -> tuple[int, S
 
 
 def _cut(session: Session, end: int, committed: int) -> None:
-    """Forget the tokens after `end` and put the sampler where it was before it drew the next one."""
+    """Forget the tokens after `end` and restore the sampler to before it drew the next one."""
     generation = session.generation
     assert generation is not None
     drawn = end - generation.begins
@@ -505,7 +503,7 @@ def _arrive_back(runtime: Runtime, session: Session, frame: Frame) -> Paused:
 
 
 def recount(session: Session, layers: int) -> None:
-    """Recount the passes and layers of a line that went back to its frame, for a model of `layers` layers."""
+    """Recount the passes and layers of a session that went back to its frame, for a model of `layers` layers."""
     assert session.generation is not None and session.frame is not None
     generation = session.generation
     generation.passes = session.pass_log.count(generation.fed_from, session.frame.committed)

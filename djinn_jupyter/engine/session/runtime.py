@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class Space(Protocol):
-    """Room on the device, as a run sees it. Residency implements it from a layer above, where it may know sessions."""
+    """Device memory, as a run sees it. Residency implements it from a layer above, where it may know sessions."""
 
     def new_cache(self) -> PagedCache:
         """Return an empty cache, whose pages will be this device's."""
@@ -42,7 +42,7 @@ class Space(Protocol):
         """Count tensors that a pass has made and a session keeps."""
 
     def let_go(self) -> None:
-        """Note that tensors were let go of; a later look finds which are gone."""
+        """Record that tensors were released; a later check finds which are gone."""
 
     def entered(
         self,
@@ -55,16 +55,16 @@ class Space(Protocol):
         expected: int,
     ) -> Generator[Blocked | None, None, Result]:
         """Call `enter`, which enters a pass, until it finds room; return its result. A pass takes bytes of `pages`,
-        which its person has to be allowed, leaves others `always`, and `expected` ones more where it stops, until it is
-        found to keep more. The session's oldest stops are dropped where no other room can be made. Raises SlabFull,
-        OverQuota, and errors of coming back to the device."""
+        which its person has to be allowed, leaves `always` other bytes, and `expected` more where it stops, until it is
+        known to keep more. The session's oldest stops are dropped where no other room can be freed. Raises SlabFull,
+        OverQuota, and errors of returning to the device."""
 
     def set_aside(self, session: Session, size: int, *, of_owner_budget: int = 0) -> Pieces:
-        """Run steps until `size` bytes are set aside for the rest of this slice, of which so many have to be the
-        person's. Raises SlabFull, OverQuota, and errors of coming back to the device."""
+        """Run steps until `size` bytes are set aside for the rest of this slice, of which so many count for the person.
+        Raises SlabFull, OverQuota, and errors of returning to the device."""
 
     def short_of_owner_budget(self, session: Session, need: int) -> int:
-        """Return the bytes of `need` that the session's person may not have on the device now."""
+        """Return the bytes of `need` that exceed the device budget of the session's person now."""
 
     def put_back(self) -> None:
         """Release all bytes that are set aside."""
@@ -99,7 +99,7 @@ class Runtime:
     giving_way: OtherJobs
     publish: Callable[[Event], None]
     sharing: SharedPasses
-    modules: SeenModules  # those added by the person whose sessions these passes are of
+    modules: SeenModules  # those added by the person of these passes' sessions
 
     @property
     def token_by_token(self) -> bool:
@@ -111,16 +111,15 @@ class Runtime:
         return self.forward.geometry.has_states
 
     def attending(self, attention: str | None) -> Runtime:
-        """Return the runtime of passes whose attention is computed so; None: as the model was loaded."""
+        """Return the runtime of passes with this attention; None: as the model was loaded."""
         return self if attention is None else replace(self, forward=self.forward.attending(attention))
 
     def of(self, session: Session) -> Runtime:
-        """Return the runtime of the passes of a session: its attention may be another than the model's, it may have an
-        adapter, and the added modules are those of its person."""
+        """Return the runtime of a session's passes: with its attention and adapter, and its person's added modules."""
         return self.of_person(session.name).attending(session.attention).adapted(session.adapter)
 
     def adapted(self, adapter: HeldAdapter | None) -> Runtime:
-        """Return the runtime of passes with an adapter, None for those of the model alone."""
+        """Return the runtime of passes with an adapter, None for the model alone."""
         return self if adapter is self.forward.adapter else replace(self, forward=self.forward.adapted(adapter))
 
     def of_person(self, session: str) -> Runtime:
@@ -147,7 +146,7 @@ STATES: Final = 4  # sets of a recurrent family: live, replaced, before the pass
 def entered(
     runtime: Runtime, session: Session, frame: Frame, plan: Plan, cache: PagedCache, saved_states: SavedStates
 ) -> Generator[Blocked | None, None, Outcome]:
-    """Run `Forward.enter` once there is room for its pages and for the tensors it leaves, as `Space.entered` does."""
+    """Run `Forward.enter` once there is room for its pages and for the tensors it leaves, like `Space.entered`."""
     runtime = runtime.of(session)
     forward, logits = runtime.forward, len(frame.tokens) if plan.all_logits else 1
     row_bytes = forward.anatomy.hidden_size * max(dtype.itemsize for dtype in forward.anatomy.dtypes)
@@ -169,7 +168,7 @@ def entered(
 
 
 def _left_by_every_pass(runtime: Runtime, cache: PagedCache, positions: int) -> int:
-    """Return the bytes of the logits of so many positions and of states, also where a pass stops before it has them."""
+    """Return the bytes of the logits of so many positions and of states, including any not yet computed at a stop."""
     generator = GENERATOR_BYTES if runtime.forward.device.type == "cpu" else 0
     logits = positions * runtime.description.vocab_size * LOGIT_BYTES
     return generator + logits + STATES * max(runtime.forward.geometry.recurrent_state_bytes, cache.recurrent_bytes)

@@ -33,7 +33,7 @@ MOST_PERSONS: Final = 100  # all of them are in every description of the session
 
 
 class Grants:
-    """The mapping is replaced whole, because the service looks into it for each message."""
+    """The mapping is replaced whole, because the service reads it for each message."""
 
     def __init__(self) -> None:
         self._access: Mapping[str, Access] = {}
@@ -46,8 +46,7 @@ class Grants:
         return self._access.get(person)
 
     def grant(self, person: str, access: Access | None) -> None:
-        """Give a person this access in place of another; None takes it back. UsageError where they would be more than
-        MOST_PERSONS."""
+        """Grant a person this access in place of another; None revokes it. UsageError for more than MOST_PERSONS."""
         others = {name: given for name, given in self._access.items() if name != person}
         if access is not None and len(others) >= MOST_PERSONS:
             raise UsageError(
@@ -56,7 +55,7 @@ class Grants:
         self._access = others if access is None else {**others, person: access}
 
     def take_over(self, given: Mapping[str, Access]) -> None:
-        """Grant the same as an earlier session of the name did."""
+        """Grant the same as an earlier session of the name."""
         self._access = dict(given)
 
     def describe(self) -> tuple[SharedWith, ...]:
@@ -69,8 +68,7 @@ MOST_BYTES: Final = 64 * 2**10  # of replies: each image in the journal has them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestId:
-    """A client, by a digest of what no other knows, and its number of a request. `again`: it was sent to an earlier
-    engine first."""
+    """A client, by a digest of its secret, and its number of a request. `again`: an earlier engine got it first."""
 
     client: bytes
     number: int
@@ -79,7 +77,7 @@ class RequestId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredRequest:
-    """`done` is False while it is under way. `reply` is None where none is kept."""
+    """`done` is False while it is in progress. `reply` is None where none is kept."""
 
     client: bytes
     number: int
@@ -88,7 +86,7 @@ class AnsweredRequest:
 
 
 class AnsweredRequests:
-    """The latest MOST_REQUESTS. `let_go` is, by client, up to which number older ones were let go."""
+    """The latest MOST_REQUESTS. `let_go` is, by client, the number up to which older ones were dropped."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[bytes, int], AnsweredRequest] = {}
@@ -102,14 +100,14 @@ class AnsweredRequests:
         return dict(self._let_go)
 
     def begin(self, known: RequestId) -> None:
-        """Note that the work of a request begins, of which an image may have a part."""
+        """Record that the work of a request begins, of which an image may have a part."""
         self._put(AnsweredRequest(client=known.client, number=known.number, done=False))
 
     def conclude(self, known: RequestId, reply: bytes | None) -> None:
         self._put(AnsweredRequest(client=known.client, number=known.number, done=True, reply=reply))
 
     def find(self, known: RequestId) -> AnsweredRequest | None:
-        """Return a request that came before; one that was let go without its reply."""
+        """Return a repeated request; one that was dropped without its reply."""
         found = self._requests.get((known.client, known.number))
         if found is None and known.again and known.number <= self._let_go.get(known.client, -1):
             return AnsweredRequest(client=known.client, number=known.number, done=True)
@@ -141,8 +139,8 @@ class AnsweredRequests:
 
 @dataclass(slots=True)
 class WorkProgress:
-    """`now` is None where no work is under way, or none that tells; `told` is when a client was last told. `ending` is
-    None where there are no parts to reply with yet, and True where the work is to reply with those that there are."""
+    """`now` is None without work, or without a report of it; `told` is when a client was last notified. `ending` is
+    None where there are no parts to reply with yet, and True where the work is to reply with the finished ones."""
 
     now: Progress | None = None
     told: float = -math.inf
@@ -152,19 +150,19 @@ class WorkProgress:
         self.now = now
 
     def is_due(self, seconds: float) -> bool:
-        """Return whether it was told so many seconds ago, and then note that it is told now."""
+        """Return whether so many seconds have passed since the last notification, and then record a new one."""
         now = time.monotonic()
         due = now - self.told >= seconds
         self.told = now if due else self.told
         return due
 
     def can_end(self) -> bool:
-        """Note that there are parts to reply with. Return True where the work is to end with them."""
+        """Record that there are parts to reply with. Return True where the work is to end with them."""
         self.ending = self.ending or False
         return self.ending
 
     def end(self) -> bool:
-        """Have the work end with the parts that are done. Return False where there are none."""
+        """End the work with its finished parts. Return False where there are none."""
         self.ending = None if self.ending is None else True
         return self.ending is not None
 
@@ -174,10 +172,10 @@ Key = TypeVar("Key", int, str)
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """`tokens` are all tokens of the line, of which the first `cache.length` are committed. `needs_recompute`: its rows
-    and states went with an earlier process, and are made again from the pass log before they are needed. `stop` numbers
-    the place where it stands and `edition` the value there, None while it runs. Rows that were computed with another
-    `attention` or `adapter` are no continuation of each other: both are chosen before the first pass."""
+    """`tokens` are all tokens, the first `cache.length` of which are committed. `needs_recompute`: its rows and states
+    were lost with an earlier process, and are recomputed from the pass log before they are needed. `stop` numbers its
+    present stop and `edition` the value there, None while it runs. Rows computed with another `attention` or `adapter`
+    do not continue each other: both are chosen before the first pass."""
 
     name: str
     owner: str
@@ -193,7 +191,7 @@ class Session:
     pass_log: PassLog = field(default_factory=PassLog)
     exactness: Exactness = "exact"
     needs_recompute: bool = False
-    frame: Frame | None = None  # where the present pass stands, None between runs
+    frame: Frame | None = None  # the place of the present pass, None between runs
     edits: list[StopEdit] = field(default_factory=list)
     generation: Generation | None = None
     logits_1V: Tensor | None = None
@@ -208,7 +206,7 @@ class Session:
     used_by: str | None = None  # the holder whose magics act on it
     holder_notebook: str | None = None
     kept_for: str | None = None  # the notebook that it was recovered for, until that opens it
-    left_by: str | None = None  # the holder that had it in an earlier process, until one opens it
+    left_by: str | None = None  # its holder in an earlier process, until one opens it
     moving: MoveUnderWay = field(default_factory=MoveUnderWay)
     temporary: bool = False  # it ends with its holder, and the journal does not have it
     stop: int | None = None
@@ -230,7 +228,7 @@ class Session:
 
     @property
     def committed(self) -> int:
-        """The number of committed positions, also where their rows are lost."""
+        """The number of committed positions, even where their rows are lost."""
         return self.pass_log.end if self.needs_recompute else self.cache.length
 
     @property
@@ -242,18 +240,18 @@ class Session:
         return list(generations.values())
 
     def lose_rows(self) -> None:
-        """Drop rows and states that cannot be read again; they will be recomputed."""
+        """Drop rows and states that are unreadable; they will be recomputed."""
         self.cache.free()
         for generation in self.generations:
-            generation.states = {length: {} for length in generation.states}  # they are made again at the same lengths
+            generation.states = {length: {} for length in generation.states}  # recomputed at the same lengths
         if self.storage_table is not None:
             self.storage_table.note_freed()
-        self.residence.storages_known = None  # a copy under way may hold storages that it no longer has
+        self.residence.storages_known = None  # a running copy may hold storages that it no longer has
         self.needs_recompute, self.exactness = True, "recomputed"
 
     def break_off(self) -> None:
-        """End a run that cannot go on: the session is idle at its last committed step."""
-        away = bool(self.saved_states) and not self.residence.present  # they are made again from its tokens
+        """End a run that cannot continue: the session is idle at its last committed step."""
+        away = bool(self.saved_states) and not self.residence.present  # recomputed from its tokens
         self.lose_rows() if away else self.cache.restore_all(self.saved_states)
         self.saved_states.clear()
         self.frame = None
@@ -262,7 +260,7 @@ class Session:
         self.residence.touch()
 
     def drop_unread_prompt(self) -> None:
-        """Drop a prompt of which nothing is committed, so that its run can be asked for again."""
+        """Drop a prompt of which nothing is committed, so that its run can be requested again."""
         if self.generation is not None and self.committed <= self.generation.fed_from:
             del self.tokens[self.generation.extends :], self.texts[self.generation.extends :]
 
@@ -272,12 +270,12 @@ class Session:
         self.stand()
 
     def stand(self) -> None:
-        """Number the place where it now stands, as no other stop of its name is numbered; None while it runs."""
+        """Number its present stop, unlike any other stop of its name; None while it runs."""
         self.stop = self.edition = None if self.state == "running" else self.next_edition()
 
     def next_edition(self) -> int:
-        """Return a number that no stop or edition of its name had, and that forks keep for the stops they share: the
-        clock in microseconds, below 2^53 for JavaScript."""
+        """Return a number that no stop or edition of its name had, and that forks keep for shared stops: the clock in
+        microseconds, below 2^53 for JavaScript."""
         self.last_edition = max(self.last_edition + 1, time.time_ns() // 1000)
         return self.last_edition
 
@@ -304,7 +302,7 @@ class Session:
 
     @property
     def _place(self) -> str | None:
-        """The site and the step at which a pass is stopped; None where none is."""
+        """The site and the step of a stopped pass; None without one."""
         stop = self.history.here if self.state == "paused" else None
         return None if stop is None else f"{stop.site}, step {stop.frame.step}"
 
@@ -312,18 +310,18 @@ class Session:
 
     @property
     def as_loaded(self) -> bool:
-        """True where passes are those of the model as it was loaded: only such are shared with other sessions."""
+        """True where passes are the model's as loaded: only such are shared with other sessions."""
         return self.attention is None and self.adapter is None
 
     @property
     def why_alone(self) -> str:
-        """The reason for which its passes are not shared, as `passes of eager attention`."""
+        """The reason why its passes are not shared, as `passes of eager attention`."""
         named = [] if self.attention is None else [f"of {self.attention} attention"]
         named += [] if self.adapter is None else [f"with the adapter {self.adapter.name}"]
         return f"passes {' and '.join(named)}"
 
     def compute_with(self, attention: str | None, adapter: HeldAdapter | None) -> None:
-        """Compute attention so, and with this adapter, from the first pass on."""
+        """Use this attention and this adapter, from the first pass on."""
         self.attention, self.adapter = attention, adapter
 
     def require_computable(self) -> None:
@@ -339,31 +337,31 @@ class Session:
         return self.kept_for or self.holder_notebook
 
     def attach(self, holder: str, notebook: str | None) -> None:
-        """Note the holder that has it open from now on."""
+        """Record the holder that has it open from now on."""
         self.holder, self.holder_notebook, self.left_by = holder, notebook, None
         self.kept_for = None if notebook == self.kept_for else self.kept_for
 
     def detach(self) -> None:
-        """Note that its holder has gone, or has let go of it."""
+        """Record that its holder has gone, or has released it."""
         self.holder = self.holder_notebook = None
 
     def keep_for(self, notebook: str | None, left_by: str | None = None) -> None:
-        """Note that it belongs to this notebook, whose kernel has not opened it again yet, and who had it before."""
+        """Record that it belongs to this notebook, whose kernel has not opened it again yet, and its former holder."""
         self.kept_for, self.left_by = notebook, left_by
 
     def use(self, holder: str | None) -> None:
-        """Note that the holder's magics act on it; None: they act on another one."""
+        """Record that the holder's magics act on it; None: they act on another one."""
         self.used_by = holder
 
     # --- what happens in its passes --------------------------------------------------------------------------------
 
     def set_breakpoint(self, made: Breakpoint) -> None:
-        """Set a breakpoint, a new one or one that was changed. Numbers of breakpoints are never used twice."""
+        """Set a new or changed breakpoint. Numbers of breakpoints are never reused."""
         self.breakpoints[made.number], self.numbers_given = made, max(self.numbers_given, made.number)
         self.plan_version += 1
 
     def steer(self, rule: Rule) -> None:
-        """Set a rule, a new one or one that was turned on or off. Numbers of rules are never used twice."""
+        """Set a new rule, or turn one on or off. Numbers of rules are never reused."""
         self.rules[rule.number], self.rule_numbers_given = rule, max(self.rule_numbers_given, rule.number)
         self.plan_version += 1
 
@@ -380,7 +378,7 @@ class Session:
     # --- how its line goes on --------------------------------------------------------------------------------------
 
     def begin_work(self, kind: JobKind) -> None:
-        """Note that a job works on it from now on, which has waited since its request did."""
+        """Record that a job works on it from now on, waiting since its request."""
         self.work, here = kind, self.residence
         here.ask()
         here.work_begun, here.asked = here.asked, math.inf
@@ -389,7 +387,7 @@ class Session:
         self.work, self.progress, self.residence.work_begun = None, WorkProgress(), math.inf
 
     def begin_anew(self) -> None:
-        """Drop the line before for another prompt; rules and watches count from here."""
+        """Drop the earlier tokens for another prompt; rules and watches count from here."""
         line = fed_line(self.tokens, self.pass_log, self.exactness, self.history.arrived, self.rules_in_force)
         self.history.clear()
         self.edits.clear()
@@ -403,7 +401,7 @@ class Session:
             watch.begin_run(self.runs, line)
 
     def take_generation(self, generation: Generation, tokens: list[int], *, token_by_token: bool) -> None:
-        """Stand before the first pass of a generation, some of whose tokens may be committed already."""
+        """Prepare the first pass of a generation, some of whose tokens may be committed already."""
         self.saved_states.clear()
         self.tokens, self.generation, self.logits_1V = tokens, generation, None
         self.begin_pass(token_by_token=token_by_token)
@@ -415,7 +413,7 @@ class Session:
         self.history.present = None
 
     def keep_logits(self, logits_1V: Tensor) -> None:
-        """Keep the logits of a pass that reached the last token; those before leave the accounting."""
+        """Keep the logits of a pass that reached the last token; earlier ones leave the accounting."""
         table = self.storage_table
         before = None if self.logits_1V is None or table is None else table.known(self.logits_1V)
         self.logits_1V = logits_1V
@@ -429,33 +427,33 @@ class Session:
         self.move("stop")
 
     def finish(self) -> None:
-        """End the run; its line may be extended later."""
+        """End the run; its tokens may be extended later."""
         self.frame = None
         self.history.present = None
         self.pause_requested = None
         self.move("finish")
 
     def request_pause(self, reason: PauseReason = "interrupt") -> bool:
-        """Ask the run to pause, or work in parts to end with those it has. Return True where there is either."""
+        """Ask the run to pause, or work in parts to end with the finished ones. Return True where there is either."""
         if self.progress.end():
             return True
         self.pause_requested = reason if self.state == "running" else None
         return self.pause_requested is not None
 
     def set_edits(self, frame: Frame, edits: list[StopEdit]) -> None:
-        """Set the edits of the stop and the value that they make."""
+        """Set the edits of the stop and the resulting value."""
         self.frame, self.edits, self.edition = frame, edits, self.next_edition()
 
     def take_cache(self, cache: PagedCache) -> None:
-        """Take an empty cache for another prompt, or to recompute the line; the former one is free."""
+        """Take an empty cache for another prompt, or for recomputation; the former one is free."""
         self.cache = cache
 
     def count_as(self, exactness: Exactness) -> None:
-        """Say from now on how its rows came to be."""
+        """Record from now on how its rows were made."""
         self.exactness = exactness
 
     def count_rows(self, cache: PagedCache) -> None:
-        """Note that a cache has the rows and states that were lost, where it is the session's."""
+        """Record that a cache has the lost rows and states, if it is the session's."""
         self.needs_recompute = self.needs_recompute and self.cache is not cache
 
     def inherit_rows(self, cache: PagedCache, exactness: Exactness) -> None:
@@ -465,12 +463,12 @@ class Session:
 
     @property
     def rules_in_force(self) -> tuple[Rule, ...]:
-        """The rules that are not turned off."""
+        """The rules that are on."""
         return tuple(rule for rule in self.rules.values() if rule.enabled)
 
     @property
     def edits_in_force(self) -> tuple[str, ...]:
-        """The texts of the present stop's edits that are not turned off."""
+        """The texts of the present stop's edits that are on."""
         return tuple(edit.what for edit in self.edits if edit.enabled)
 
     def begin_pass(self, *, token_by_token: bool) -> None:
@@ -486,7 +484,7 @@ class Session:
         return 0 if self.generation is None else max(0, end - self.generation.begins)
 
     def stand_at(self, stop: StopRecord) -> None:
-        """Restore generation, tokens, sampler and frame to what they were at a stop."""
+        """Restore generation, tokens, sampler and frame of a stop."""
         self.generation = stop.generation
         self.generation.sampler.generator.set_state(stop.generator)
         self.cut(list(stop.tokens), stop.frame.committed)
@@ -494,14 +492,14 @@ class Session:
         self.edits.clear()
 
     def cut(self, tokens: list[int], committed: int) -> None:
-        """Shorten the line to `tokens`, the first `committed` of them committed."""
+        """Shorten the session to `tokens`, the first `committed` of them committed."""
         assert self.generation is not None
         self.tokens = tokens
         del self.texts[len(tokens) :]
         new = max(0, len(tokens) - self.generation.begins)
         del self.generation.drawn[new:], self.generation.log_probabilities[new:]
         for length in [length for length in self.generation.states if length > committed]:
-            del self.generation.states[length]  # the tokens that come there now may be others
+            del self.generation.states[length]  # the tokens there may change now
         self.cache.rewind(committed)
         self.pass_log.cut(committed)
 
@@ -529,7 +527,7 @@ def parts_within(value: object, kind: type[Part]) -> Iterator[Part]:
 
 
 def given_arrays(session: Session) -> Iterator[Array]:
-    """Yield the arrays of the session's rules and edits, which passes take to the device."""
+    """Yield the arrays of the session's rules and edits, which passes copy to the device."""
     for rule in session.rules.values():
         yield from arrays_within(rule.edit)
     for edit in session.edits:
@@ -537,7 +535,7 @@ def given_arrays(session: Session) -> Iterator[Array]:
 
 
 def past_arrays(session: Session) -> Iterator[Array]:
-    """Yield the arrays of rules under which passes were run, also of those that are gone: such passes are run again."""
+    """Yield the arrays of rules under which passes were run, including removed ones: such passes are run again."""
     each = [one.rules for one in session.pass_log.passes]
     each += [one.rules for line in _lines(session) for one in line.passes]
     for rule in {id(rule): rule for rules in each for rule in rules}.values():
@@ -545,7 +543,7 @@ def past_arrays(session: Session) -> Iterator[Array]:
 
 
 def recorded(session: Session) -> Iterator[tuple[object, int]]:
-    """Yield what the session keeps on the host beside its line, each thing with its bytes; forks have the same ones."""
+    """Yield what the session keeps on the host besides its tokens, each with its bytes; forks share them."""
     yield from ((array, array.nbytes) for array in past_arrays(session))
     kept: list[StopRecord | Frame | FedLine] = [*session.history.stops, *_frames(session), *_lines(session)]
     yield from ((one.tokens, TOKEN_BYTES * len(one.tokens)) for one in kept)
@@ -580,11 +578,11 @@ def _frames(session: Session) -> Iterator[Frame]:
 
 
 def _overrides(session: Session) -> Iterator[Tensor]:
-    """Yield the values that were put into passes which stopped on their way."""
+    """Yield the overrides of stopped passes."""
     for passes in session.pass_log.passes:
         yield from () if passes.entry is None else (override.raw for override in passes.entry.overrides)
 
 
 def _is_item(session: Session, kept: Tensor) -> bool:
-    """Return whether the bytes are the engine's to move: those of the host are not, where the device is another."""
+    """Return whether the engine can move the bytes: not those on the host, where the device is another."""
     return session.storage_table is not None and kept.device in session.storage_table.devices

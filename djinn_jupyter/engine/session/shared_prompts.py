@@ -25,9 +25,9 @@ from djinn_jupyter.errors import SlabFull
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """One run of one session, for as long as it goes on without a pass of its own. `version` is that of the plan of its
-    next pass, in which nothing is to happen. `waits` while a shared pass may answer it. `difference`: of the shared row
-    from the same computed again alone, where it was."""
+    """One run of one session, while it needs no pass of its own. `version` is that of the plan of its next pass, in
+    which nothing is to happen. `waits` while a shared pass may answer it. `difference`: of the shared row from the same
+    computed again alone, where it was."""
 
     session: Session
     version: int = -1
@@ -51,13 +51,13 @@ class Seat:
 
     @property
     def to_come(self) -> int:
-        """The passes that its run has before it, at most: each new token but the last begins one."""
+        """The most passes that remain for its run: each new token but the last begins one."""
         generation = self.session.generation
         assert generation is not None
         return generation.max_new_tokens - len(generation.new_tokens(self.session.tokens))
 
     def allocate(self) -> bool:
-        """Allocate the pages of its pending tokens. False where there are none: its own pass evicts others."""
+        """Allocate the pages of its pending tokens. False without room: its own pass evicts others."""
         cache = self.session.cache
         try:
             cache.allocate(cache.length, len(self.session.tokens))
@@ -73,7 +73,7 @@ class Seat:
 def driven(
     step: Generator[None, None, Tensor], should_yield: Callable[[], bool]
 ) -> Generator[Blocked | None, None, Tensor]:
-    """Run a shared pass to its end, giving way between its layers."""
+    """Run a shared pass to its end, yielding between its layers."""
     while True:
         try:
             next(step)
@@ -85,7 +85,7 @@ def driven(
 
 
 def drawn(seats: Sequence[Seat]) -> Seat:
-    """Draw the seat that is computed again alone, by the first one's seed and length."""
+    """Draw the seat to compute again alone, by the first one's seed and length."""
     session = seats[0].session
     assert session.generation is not None
     return random.Random(session.generation.sampler.sampling.seed + session.cache.length).choice(seats)
@@ -94,12 +94,12 @@ def drawn(seats: Sequence[Seat]) -> Seat:
 def rechecked(
     forward: Forward, seat: Seat, shared_V: Tensor, should_yield: Callable[[], bool]
 ) -> Generator[Blocked | None, None, bool]:
-    """Run the pass of a drawn seat alone and note by how much its shared row differed. Return False where that is more
-    than rounding. A seat that is out of date by then has no outcome. Raises SlabFull and OutOfDeviceMemory."""
+    """Run the pass of a drawn seat alone and record the difference of its shared row. Return False where that exceeds
+    rounding. An outdated seat has no outcome. Raises SlabFull and OutOfDeviceMemory."""
     session, plan = seat.session, make_plan(yields=should_yield)
     frame = session.frame
     assert frame is not None
-    session.cache.reserve(frame.committed, frame.end, once=True)  # its rows go on in columns
+    session.cache.reserve(frame.committed, frame.end, once=True)  # its rows continue in columns
     while seat.open:
         outcome = forward.enter(frame, plan, session.cache, session.saved_states, lambda kept: None)
         if isinstance(outcome, Completed):
@@ -114,15 +114,15 @@ def rechecked(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinedPrompts:
-    """`seats` in the order of their lines, and their columns."""
+    """`seats` in the order of their sequences, and their columns."""
 
     seats: Sequence[Seat]
     columns: Columns
 
     @staticmethod
     def capacity(seats: Sequence[Seat]) -> int | None:
-        """Return how many columns these prompts and their new tokens take; None where they do not lie alike, or no
-        token comes behind the first."""
+        """Return the number of columns for these prompts and their new tokens; None where their layouts differ, or no
+        token follows the first."""
         lengths = [len(seat.session.tokens) for seat in seats]
         to_come = max((seat.to_come for seat in seats), default=0) - 1  # the prompt's own pass has the first
         if len(seats) < 2 or len(set(lengths)) > 1 or to_come < 1:
@@ -130,7 +130,7 @@ class JoinedPrompts:
         return capacity_for(lengths, to_come)
 
     def part(self, seats: Sequence[Seat]) -> Columns | None:
-        """Return the columns of these seats; None where they do not lie beside each other."""
+        """Return the columns of these seats; None where they are not adjacent."""
         first = self.seats.index(seats[0])
         behind = first + len(seats)
         return self.columns.part(first, behind) if list(seats) == list(self.seats[first:behind]) else None
@@ -142,9 +142,9 @@ class JoinedPrompts:
 
 
 # The prompts of several runs in shared passes, sized so that a section of one keeps no other session waiting long. One
-# row of those that begin together is computed again alone, first of all: the first time, where one of them is longer
-# than any that were there at such a check, and whenever at least CHECKED_OF more prompts have come. Where it is
-# another by more than rounding, none of them is shared, and none in this engine any more.
+# row of those that begin together is computed again alone, first of all: the first time, when one of them is longer
+# than any at earlier checks, and whenever at least CHECKED_OF more prompts have come. If it differs by more than
+# rounding, none of them is shared, and none in this engine any more.
 
 PASSES: Final = 3  # before the runs that generate have their turn
 CHECKED_OF: Final = 64  # shared prompts, of which one is computed again alone
@@ -152,8 +152,7 @@ Asking = Generator[Blocked | None, None, None]
 
 
 class SharedPrompts:
-    """Runs the prompts of seats together, with `held` bytes of that part of the budget. `why_not` is the reason why it
-    does not any more."""
+    """Runs the prompts of seats together, with `held` bytes of that part of the budget. `why_not` is why it stopped."""
 
     def __init__(
         self, forward: Forward, should_yield: Callable[[], bool], memory: KeptMemory, budget: Budget, by: object
@@ -167,8 +166,8 @@ class SharedPrompts:
         self._unchecked, self._longest_checked = 0, 0
 
     def run(self, seats: Sequence[Seat], *, joins: bool) -> Generator[Blocked | None, None, Sequence[Seat]]:
-        """Answer the first of these seats, as many as PASSES take; return the others. Where it `joins` prompts of one
-        length, their columns can be taken over then."""
+        """Answer the first of these seats, as many as PASSES take; return the others. If it `joins` prompts of one
+        length, their columns can then be taken over."""
         if not seats:
             return ()
         yield from self._sections.prove()
@@ -191,14 +190,14 @@ class SharedPrompts:
         return seats[len(now) :]
 
     def take_joined(self) -> JoinedPrompts | None:
-        """Return the prompts that were joined, if any; their memory is the caller's to give back."""
+        """Return the joined prompts, if any; the caller returns their memory."""
         joined, self._joined = self._joined, None
         if joined is not None:
             self.held -= joined.columns.memory.nbytes
         return joined
 
     def _join(self, batches: Sequence[Sequence[Seat]]) -> None:
-        """Make columns for all prompts of these batches, where they can go on in them and there is memory for that."""
+        """Make columns for all prompts of these batches, if they can continue in them and there is memory."""
         seats = [seat for batch in batches for seat in batch]
         capacity = JoinedPrompts.capacity(seats)
         if capacity is None:
@@ -214,7 +213,7 @@ class SharedPrompts:
             self._memory.give_back(joined.columns.memory)
 
     def _drawn(self, together: Sequence[Seat]) -> Seat | None:
-        """Return the seat whose prompt is computed again alone, where that is due."""
+        """Return the seat whose prompt is computed again alone, if due."""
         self._unchecked += len(together)
         longest = max((len(seat.session.tokens) for seat in together), default=0)
         if not together or (self._unchecked < CHECKED_OF and longest <= self._longest_checked):
@@ -244,7 +243,7 @@ class SharedPrompts:
 
     @contextmanager
     def _columns(self, seats: Sequence[Seat], longest: int) -> Iterator[Columns]:
-        """Lend columns for the prompts of a batch: theirs among those that were joined, or others. Raises SlabFull."""
+        """Lend columns for the prompts of a batch: theirs among the joined ones, or others. Raises SlabFull."""
         joined = None if self._joined is None else self._joined.part(seats)
         if joined is not None:
             yield joined
@@ -278,15 +277,15 @@ class SharedPrompts:
 
 
 def _even(lengths: Sequence[int], most: int) -> int:
-    """Return how many of at most so many tokens a batch has where all have as many: a small last one costs more a
-    token, and others wait less for the even ones."""
+    """Return the number of tokens of equal batches, at most so many: a small last one costs more a token, and others
+    wait less for equal ones."""
     longest = max(lengths)
     lines = math.ceil(len(lengths) / math.ceil(len(lengths) * longest / most))
     return min(most, lines * longest)
 
 
 def _first(seats: Sequence[Seat], tokens: int) -> Sequence[Seat]:
-    """Return the first seats, of so many tokens in all; at least one."""
+    """Return the first seats, with so many tokens in all; at least one."""
     total = 0
     for number, seat in enumerate(seats):
         total += len(seat.session.tokens)

@@ -1,5 +1,6 @@
-"""Runs that begin together: the rows of a batch arrive one after another, and wait until no other has come for a
-while. Meanwhile the engine's thread has nothing to do, and lets the one that reads requests have Python's lock."""
+"""Passes that several runs share. The rows of a batch arrive one after another, so runs that begin wait until no other
+has come for a while. Meanwhile the engine's thread has nothing to do, and leaves the GIL to the thread that reads
+requests."""
 
 from __future__ import annotations
 
@@ -37,12 +38,11 @@ from djinn_jupyter.engine.session.shared_prompts import JoinedPrompts, Seat, Sha
 from djinn_jupyter.engine.system.device import out_of_memory
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 
-QUIET_S: Final = 0.008  # Python has a thread that reads requests wait up to 5 ms for its lock
+QUIET_S: Final = 0.008  # Python makes a thread that reads requests wait up to 5 ms for the GIL
 
 
 class Gathering:
-    """Waits until `seated` has been the same number for QUIET_S. The first run looks at the clock, and the others wait
-    for it."""
+    """Waits until `seated` has been the same number for QUIET_S. The first run checks the clock for the others."""
 
     def __init__(self, seated: Callable[[], int]) -> None:
         self._seated = seated
@@ -50,7 +50,7 @@ class Gathering:
 
     @property
     def due_in(self) -> float:
-        """The seconds until the runs that gather go on, if no other comes before; infinite where none gather."""
+        """The seconds until the gathered runs continue, if no other comes before; infinite where none gather."""
         return math.inf if self._quiet_at is None else max(0.0, self._quiet_at - time.monotonic())
 
     def gathered(self, seat: Seat) -> Pieces:
@@ -73,32 +73,32 @@ class Gathering:
         return seat.waits and self._seated() == seated and self.due_in > 0
 
 
-# The trial of shared passes: in this family several lines may share their prompts and next positions where short lines
-# of ours prove it, once.
+# The trial of shared passes: in this family several sequences may share their prompts and next positions where short
+# sequences of ours prove it, once.
 
 LENGTHS: Final = ((9, 5, 7), (6, 6, 6))
 FEW: Final = 64  # ids of any vocabulary
-PARTS: Final = (slice(None, -1), slice(-1, None))  # of a line: its prompt, and its next token
+PARTS: Final = (slice(None, -1), slice(-1, None))  # of a sequence: its prompt, and its next token
 Logits = Generator[Blocked | None, None, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyNot:
-    """The reasons for which prompts, and next positions, cannot share passes; None where they can."""
+    """The reasons why prompts, and next positions, cannot share passes; None where they can."""
 
     prompts: str | None = None
     next_positions: str | None = None
 
 
 class Trial:
-    """The trial of one engine. `caches` are those of its lines while it is under way: their pages are no session's."""
+    """The trial of one engine. `caches` are those of its sequences while it runs: their pages belong to no session."""
 
     def __init__(self, forward: Forward, new_cache: Callable[[], PagedCache], should_yield: Callable[[], bool]) -> None:
         self._forward, self._new_cache, self._should_yield = forward, new_cache, should_yield
         self.caches: list[PagedCache] = []
 
     def why_not(self) -> Generator[Blocked | None, None, WhyNot]:
-        """Return the reasons against sharing, after two dozen passes over a few tokens; gives way between their layers.
+        """Return the reasons against sharing, after two dozen passes over a few tokens; yields between their layers.
         Raises SlabFull, OutOfDeviceMemory and torch.OutOfMemoryError where memory is short, and has freed its pages."""
         reason = why_not_batched(self._forward)
         found = WhyNot(prompts=reason, next_positions=reason or why_not_in_columns(self._forward))
@@ -112,7 +112,7 @@ class Trial:
 
     @contextmanager
     def _pages_for(self, lengths: Sequence[int]) -> Iterator[Sequence[PagedCache]]:
-        """Have caches with the pages of lines of these lengths and one more token."""
+        """Make caches with the pages of sequences of these lengths and one more token."""
         self.caches += [self._new_cache() for _ in lengths]
         try:
             for cache, length in zip(self.caches, lengths, strict=True):
@@ -126,8 +126,8 @@ class Trial:
     def _compared(
         self, shared: Sequence[PagedCache], alone: Sequence[PagedCache], lengths: Sequence[int]
     ) -> Generator[Blocked | None, None, WhyNot]:
-        """Compare lines among others, the first of them NaN, with passes of their own: their prompts, then the next
-        position behind the rows that these left, where they are right, else behind those of passes of their own."""
+        """Compare sequences in a batch, the first of them NaN, with passes of their own: their prompts, then the next
+        position after the rows that these left, if they are right, else after those of passes of their own."""
         generator = torch.Generator().manual_seed(sum(lengths))
         lines = [tuple(torch.randint(FEW, (n + 1,), generator=generator).tolist()) for n in lengths]
         prompts: list[Tensor] = []
@@ -144,12 +144,12 @@ class Trial:
         return WhyNot(prompts=of_prompts, next_positions=of_next)
 
     def _why_other(self, together: Logits, alone: Sequence[Tensor]) -> Generator[Blocked | None, None, str | None]:
-        """Return why logits [B, V] computed together are not those of each line alone; None where they are."""
+        """Return why logits [B, V] computed together differ from each sequence's alone; None where they do not."""
         try:
             ours_BV = yield from together
         except REFUSALS as error:
             if out_of_memory(error):
-                raise  # this says nothing of the family
+                raise  # shows nothing about the family
             return f"its layers refuse several lines ({first_line(error)})"
         if not equal_but_for_rounding(ours_BV[1:], torch.stack(list(alone[1:])), self._forward.model.dtype):
             return "its layers give a line other values among others than alone"
@@ -190,18 +190,18 @@ class Trial:
 
 
 # Passes that several running sessions share: those that asked for it, at their prompts and at their next tokens. A run
-# takes a seat before such a pass and waits for one round of the others. Of those seated then, the first to have its
-# turn runs the passes for all; each goes on with its own logits. Where a pass cannot be shared (alone in the round, no
-# memory, a family whose lines cannot), every seat is answered None: its run does the pass by itself, as ever.
+# takes a seat before such a pass and waits for one round of the others. Among those seated then, the first to have its
+# turn runs the passes for all; each continues with its own logits. Where a pass cannot be shared (alone in the round,
+# no memory, a family whose sequences cannot), every seat is answered None: its run does the pass by itself, as usual.
 
 SPLIT: Final = "ranks of a split model compute one session's pass at a time"
 CHECKED_OF: Final = 32  # shared next positions, the first among them: in one of so many a row is computed again alone
 
 
 class SharedPasses:
-    """The seats of one engine, and the columns of those that ran together last. `why_not` is the reason for which next
-    positions of this family run one by one, once that is known, and that of `prompts` likewise; `why_no_more` that for
-    which no passes are shared any more, though some have been, which may be wrong."""
+    """The seats of one engine, and the columns of those that last ran together. `why_not` is the reason why next
+    positions of this family run one by one, once known, and `prompts` has the same for prompts; `why_no_more` is the
+    reason why no passes are shared any more, though some have been, which may be wrong."""
 
     def __init__(
         self,
@@ -242,11 +242,11 @@ class SharedPasses:
 
     @property
     def caches(self) -> Sequence[PagedCache]:
-        """The caches of a trial that is under way."""
+        """The caches of a running trial."""
         return tuple(self._trial.caches)
 
     def passed(self, seat: Seat) -> Generator[Blocked | None, None, Completed | None]:
-        """Run the next pass of a seat together with others; None where it has to run alone, or is out of date."""
+        """Run the next pass of a seat together with others; None where it has to run alone, or is outdated."""
         seat.waits, seat.outcome, seat.difference = True, None, None
         self._seated.append(seat)
         self._asking[id(seat.session)] = seat
@@ -267,19 +267,19 @@ class SharedPasses:
                 self._seated.remove(seat)
 
     def answered(self, session: Session) -> bool:
-        """True where another run has computed this session's pass, and its own has not gone on with that yet."""
+        """True where another run has computed this session's pass, and its own has not continued yet."""
         seat = self._asking.get(id(session))
         return seat is not None and not seat.waits and seat.outcome is not None
 
     def leave(self, seat: Seat) -> None:
-        """Free the columns where the seat's run, which ends or runs a pass of its own, was the last of them."""
+        """Free the columns if the seat's run, which ends or runs a pass of its own, was the last of them."""
         if seat in self._members and not any(
             one is not seat and one.session.state == "running" for one in self._members
         ):
             self._drop()
 
     def _lead(self, leader: Seat) -> Pieces:
-        """Run the passes of all seated runs; those of prompts beyond one turn's stay seated."""
+        """Run the passes of all seated runs; prompts beyond one turn's stay seated."""
         self._leader, seats = leader, self._seated
         self._seated = []
         left: Sequence[Seat] = ()
@@ -323,16 +323,16 @@ class SharedPasses:
         if self.why_no_more is None:
             self._answer(columns, seats, logits_BV)
         if any(seat.outcome is None for seat in seats):
-            self._drop()  # that line runs this position again, by its new plan
+            self._drop()  # that sequence runs this position again, by its new plan
 
     def _alike(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Return the seats whose lines have the same rotary frequencies, as most have; the others run alone."""
+        """Return the seats whose sequences have the same rotary frequencies, as most have; the others run alone."""
         each = [self._forward.frequencies(len(seat.session.tokens)) for seat in seats]
         most = max(each, key=each.count, default=None)
         return [seat for seat, frequencies in zip(seats, each, strict=True) if frequencies == most]
 
     def _recheck(self, columns: Columns, seats: Sequence[Seat], logits_BV: Tensor) -> Pieces:
-        """Run a drawn line's position alone, where that is due, and put the rows that it made into the columns."""
+        """Run a drawn sequence's position alone, if due, and put its rows into the columns."""
         self._unchecked += 1
         if self._unchecked < CHECKED_OF:
             return
@@ -352,8 +352,7 @@ class SharedPasses:
         columns.advance()
 
     def _try_the_family(self) -> Pieces:
-        """Find out whether lines can share passes here. Without memory for that, let twice as many rounds go by as
-        before the last try."""
+        """Test whether sequences can share passes here. Without memory, skip twice as many rounds as last time."""
         if self._skipped < self._untried:
             self._skipped += 1
             return
@@ -369,7 +368,7 @@ class SharedPasses:
             self._untried, self._skipped = 2 * self._untried + 1, 0
 
     def _join(self, seats: Sequence[Seat]) -> bool:
-        """Have the rows of exactly these seats in the columns. False where there is no memory for that."""
+        """Put the rows of exactly these seats into the columns. False without memory for that."""
         caches = [seat.session.cache for seat in seats]
         lengths = [cache.length for cache in caches]
         columns = self._columns
@@ -386,7 +385,7 @@ class SharedPasses:
         return True
 
     def _take_over(self, joined: JoinedPrompts | None) -> None:
-        """Have runs go on in the columns of their prompts."""
+        """Continue runs in the columns of their prompts."""
         if joined is not None:
             joined.columns.advance(len(joined.seats[0].session.tokens))
             self._columns, self._members = joined.columns, list(joined.seats)

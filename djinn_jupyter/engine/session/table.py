@@ -61,7 +61,7 @@ def _found(session: Session, storage_table: StorageTable) -> SessionStorages:
 
 def each_once(storage_table: StorageTable, tensors: Iterable[Tensor]) -> dict[int, Storage]:
     """Return the storages of tensors by identity. Each stop of a pass has the overrides of those before it, so most
-    tensors come again and again; the table is asked for each once."""
+    tensors occur again and again; the table is asked for each once."""
     each = {id(tensor): tensor for tensor in tensors}
     found = (storage_table.of(tensor) for tensor in each.values())
     return {storage.identity: storage for storage in found if storage is not None}
@@ -94,8 +94,7 @@ class Footprint:
 
 
 def items_of(session: Session, storage_table: StorageTable) -> list[Item]:
-    """Return all storages and pages of a session. Pages last: where there is room, their slab grows by more than it was
-    asked for."""
+    """Return all storages and pages of a session. Pages last: with room their slab grows by more than requested."""
     return [*all_storages_of(session, storage_table), *pages_of(session)]
 
 
@@ -119,7 +118,7 @@ def own_tensors(session: Session) -> Iterator[Tensor]:
 
 
 def past_tensors(session: Session) -> Iterator[Tensor]:
-    """Yield the tensors of all stops, the oldest first, then those that generations and passes kept on the way."""
+    """Yield the tensors of all stops, the oldest first, then those kept by generations and passes."""
     for stop in session.history.stops:
         yield from tensors_of_stop(stop)
     for generation in session.generations:
@@ -164,8 +163,8 @@ def tensors_of_states(states: Mapping[int, LayerState]) -> Iterator[Tensor]:
 
 
 class SessionTable(Mapping[str, Session]):
-    """A session in it has a stop number that no session of its name had before, closed ones included. `changed` gets
-    the name of each session whose journal must be written anew, `forgotten` of each whose journal is given up."""
+    """A session in it has a stop number that no session of its name had before, including closed ones. `changed` gets
+    the name of each session whose journal must be written, `forgotten` of each whose journal is deleted."""
 
     def __init__(
         self, storage_table: StorageTable, *, changed: Callable[[str], None], forgotten: Callable[[str], None]
@@ -202,7 +201,7 @@ class SessionTable(Mapping[str, Session]):
         self.changed(session.name)
 
     def take_over(self, session: Session) -> None:
-        """Add a session as it stood in an earlier process; it is in the journal already."""
+        """Add a session in its state from an earlier process; it is in the journal already."""
         self._sessions[session.name] = session
         session.storage_table = self._storage_table
 
@@ -214,11 +213,11 @@ class SessionTable(Mapping[str, Session]):
             let_go(session)
 
     def on_removal(self, let_go: Callable[[Session], None]) -> None:
-        """Have this called with each session that is removed, by a part that keeps something for it."""
+        """Call this with each removed session, for a part that keeps something for it."""
         self._on_removal.append(let_go)
 
     def touch(self, session: str) -> None:
-        """Note that the session's description may have changed."""
+        """Record that the session's description may have changed."""
         self._touched.add(session)
 
     def changed(self, session: str) -> None:
@@ -232,7 +231,7 @@ class SessionTable(Mapping[str, Session]):
         return touched
 
 
-# Ownership of sessions: which notebook a session belongs to, and the refusal of what only that notebook may do. One
+# Ownership of sessions: which notebook a session belongs to, and the refusal of deeds reserved to that notebook. One
 # rule for every client. A session belongs to the notebook of the kernel that has it open, or to a process without a
 # notebook that has it open; one that an engine recovered belongs to the notebook that it is named after, until that
 # opens it. A session that no client has open, and that was not recovered, has no owner. Knows no requests.
@@ -255,8 +254,7 @@ def is_anothers(session: Owned, holder: str, notebook: str | None) -> bool:
 
 
 def whose(session: Session) -> str:
-    """Say whose it is: a notebook's, named with its folder, or that of a kernel or process without one; where another
-    than the owner has it open, both."""
+    """Name its owner: a notebook, with its folder, or a kernel or process; also who else has it open."""
     said = []
     if session.notebook is not None and session.notebook != session.holder_notebook:
         said.append(f"belongs to the notebook {notebook_shown(session.notebook)}")
@@ -268,7 +266,7 @@ def whose(session: Session) -> str:
 
 
 def refusal(session: Session, label: str, deed: str) -> str:
-    """Return the sentence that refuses `deed` to others; `label` is the session's name as it is shown."""
+    """Return the sentence that refuses `deed` to others; `label` is the session's displayed name."""
     return (
         f"Session {in_quotes(label)} {whose(session)}; to {deed} all the same, add --force "
         "(in Python force=True), or work on a fork of it (%djinn_fork)."
@@ -282,14 +280,13 @@ def named_notebook(name: str) -> str | None:
 
 # The memory that each person's sessions hold. Reads only. An item that several sessions share counts once, for the
 # person of the oldest of them, as a kernel charges a shared page to the process that touched it first: the sums over
-# persons are what all sessions hold together, and no one is charged for more than their own sessions have.
+# persons equal what all sessions hold together, and each person pays only for their own sessions.
 
 
 @dataclass(slots=True)
 class Holdings:
-    """Bytes of items: those that take room on the device, and their copies; on the `host` also of what was recorded
-    there. `given` are those of arrays that passes take to the device, `reserved` those that work holds there beside
-    its session's own."""
+    """Bytes of items: those on the device, and their copies; on the `host` also recorded values. `given` are those of
+    arrays that passes copy to the device, `reserved` those that work holds there besides its session's own."""
 
     device: int = 0
     host: int = 0
@@ -365,7 +362,7 @@ def memory(person: str | None, held: Holdings, added: int) -> PersonMemory:
 
 
 DAY_SECONDS: Final = 24 * 3600.0
-STEP_SECONDS: Final = 600.0  # the time of so long is kept as one number, and forgotten together
+STEP_SECONDS: Final = 600.0  # so much time is one number, and is forgotten together
 WorkedSteps = list[tuple[int, float]]
 
 
@@ -382,12 +379,12 @@ class RunningTime:
 
     @property
     def persons(self) -> tuple[str | None, ...]:
-        """Those for whom the engine has worked."""
+        """The persons for whom the engine has worked."""
         return tuple(self._steps)
 
     @property
     def worked(self) -> Mapping[str | None, float]:
-        """The seconds of each person since this engine began, those first for whom it worked first."""
+        """The seconds of each person since this engine's start, in order of their first work."""
         return self._worked.copy()
 
     @contextmanager
@@ -415,7 +412,7 @@ class RunningTime:
         return {person: sorted(self._steps[person].items()) for person in self._steps if self.seconds(person)}
 
     def take_over(self, person: str | None, steps: Iterable[tuple[int, float]]) -> None:
-        """Count what an earlier engine has worked for a person, as far as it is of the last day."""
+        """Count what an earlier engine has worked for a person within the last day."""
         for step, seconds in steps:
             if self._oldest() < step <= self._step() and seconds > 0:
                 self._count(person, step, seconds)
@@ -426,7 +423,7 @@ class RunningTime:
         self.counted_seconds += seconds
 
     def _oldest(self) -> float:
-        """Return the step that is a day ago by now."""
+        """Return the step of a day ago."""
         return self._step() - DAY_SECONDS / STEP_SECONDS
 
     def _step(self) -> int:

@@ -1,8 +1,8 @@
 """States that are not pages, by their place in the disk tier's file: named for an image, adopted from an image.
 
-The current states of the layers belong to one session, because the next pass writes them; states kept along a line are
-never written, and all sessions that name one share its storage. At swap-in the checksum tells if a place still holds
-it.
+The current states of the layers belong to one session, because the next pass writes them; states of past lengths are
+never written, and all sessions that name one share its storage. At swap-in the checksum shows whether a place still
+holds it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class NotThere(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A state that is never written again, as images store it: views of the storages, numbered by their
-    identities."""
+    """A state that is not written again, in the form of images: views of the storages, numbered by identity."""
 
     kept: Kept
     storages: tuple[Storage, ...]
@@ -81,7 +80,7 @@ def name_states(
 
 
 class _Naming:
-    """Names the states of one image. `storages` are those met so far."""
+    """Names the states of one image. `storages` are those found so far."""
 
     def __init__(self, storage_table: StorageTable, tier: DiskTier) -> None:
         self._storage_table, self._tier = storage_table, tier
@@ -159,9 +158,9 @@ class AdoptedStates:
     def adopt(
         self, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage, cache: PagedCache
     ) -> None:
-        """Give an empty cache the states that the image names, and the session's generations those they had kept; all
-        are swapped out. Raises InvariantError, TierFull, SlabFull and CheckpointRefused, and then has given nothing:
-        purging the storage table frees what it had adopted by then."""
+        """Give an empty cache the states that the image names, and the session's generations their kept ones; all are
+        swapped out. Raises InvariantError, TierFull, SlabFull and CheckpointRefused, and has then given nothing:
+        purging the storage table frees what it had adopted."""
         places = image.places
         assert places is not None
         adopting = _Adopting(self, storage_table, places, session.residence.version)
@@ -220,8 +219,8 @@ class _Adopting:
 
 
 # Adopt the disk tier's file of an earlier engine with a journal: the file keeps its name, images say where in it pages
-# and states lie, and the next engine adopts them. At swap-in the checksum tells if a place still holds what an image
-# says.
+# and states lie, and the next engine adopts them. At swap-in the checksum shows whether a place still holds what an
+# image says.
 
 log = logging.getLogger(__name__)
 
@@ -244,8 +243,7 @@ class KeptPages:
         return self.path.stem
 
     def sync(self) -> None:
-        """Return when the bytes that images refer to, and the file's name, would survive a loss of power. Raises
-        OSError."""
+        """Return when the bytes that images refer to, and the file's name, survive a power loss. Raises OSError."""
         if not self._named:
             force_names(self.path.parent)
             self._named = True
@@ -255,12 +253,12 @@ class KeptPages:
             raise OSError(str(failed)) from failed
 
     def remove(self) -> None:
-        """Delete the file, which no engine will look for; it stays usable until it is closed."""
+        """Delete the file, so that no engine finds it; it stays usable until it is closed."""
         self.path.unlink(missing_ok=True)
 
     def places_of(self, session: Session, image: SessionImage) -> PlacesImage | None:
-        """Return where all rows and states of a session lie, given its image; None where some of them are not in the
-        file, or there are none."""
+        """Return the places of all rows and states of a session, given its image; None where some of them are not in
+        the file, or there are none."""
         if session.needs_recompute or session.work is not None or session.storage_table is None:
             return None
         try:
@@ -273,7 +271,7 @@ class KeptPages:
         return PlacesImage(file=self.file, groups=groups, storages=storages, states=states, lines=lines)
 
     def begin_with(self, images: Iterable[SessionImage]) -> None:
-        """Make the file as long as the images' pages and states need. Raises TierFull."""
+        """Make the file long enough for the images' pages and states. Raises TierFull."""
         places = [image.places for image in images if image.places is not None and image.places.file == self.file]
         ends = [at + group.page_bytes for one in places for group in one.groups for at, _ in group.pages]
         ends += [at + nbytes for one in places for at, nbytes, _ in one.storages.values()]
@@ -358,7 +356,7 @@ def keep_pages(
 
 
 def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces:
-    """Return where the group's pages lie. Raises NotThere."""
+    """Return the places of the group's pages. Raises NotThere."""
     if group.working is not None and group.working.dirty:
         raise NotThere
     pages: list[tuple[int, int]] = []
@@ -381,7 +379,7 @@ def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces:
 
 
 def _fits(runtime: Runtime, image: SessionImage, places: PlacesImage) -> bool:
-    """True where this engine's pages have the shape of those, and the numbers do not contradict each other."""
+    """True where this engine's pages have the same shape, and the numbers do not contradict each other."""
     groups = runtime.forward.geometry.groups
     shapes = [(tuple(la.cache_layer for la in g.layers), g.page_positions, g.page_bytes) for g in groups]
     return [(g.layers, g.page_positions, g.page_bytes) for g in places.groups] == shapes and all(

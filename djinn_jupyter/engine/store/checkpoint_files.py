@@ -1,6 +1,6 @@
-"""The checkpoints of a user: one file each, in the user data folder. Written whole or not at all; checked when read.
+"""The checkpoints of a user: one file each, in the user data folder. Written atomically; checked when read.
 
-Works on any thread but the engine's, which goes on serving. Handles images and files, no sessions.
+Works on any thread but the engine's, which continues to serve. Handles images and files, no sessions.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS} 
 
 
 class Label(Frozen, frozen=True):
-    """The first record of a file: its checkpoint's description and its model. `bytes_stored` is filled in on
-    reading."""
+    """The first record of a file: its checkpoint's description and its model. `bytes_stored` is set on reading."""
 
     checkpoint: CheckpointDescription
     model: ModelIdentity
@@ -64,8 +63,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCheckpoint:
-    """A checkpoint that can be read: where it is, as messages name it, and the reading, on any thread but the
-    engine's."""
+    """A readable checkpoint: its place, for messages, and the reading, on any thread but the engine's."""
 
     where: str
     read: Callable[[], Kept]
@@ -97,7 +95,7 @@ class CheckpointFolder:
         self._stamp: int | None = None  # of the folder when they were counted
 
     def count(self) -> None:
-        """Do nothing: the sizes of files are read when they are asked for."""
+        """Do nothing: the sizes of files are read on demand."""
 
     def file_of(self, name: str) -> Path:
         """Return the path of a checkpoint to be saved under `name`. Raises UsageError for an invalid name."""
@@ -110,12 +108,11 @@ class CheckpointFolder:
         return self.folder / f"{name}{SUFFIX}"
 
     def find(self, name: str) -> Path:
-        """Return the file of a saved checkpoint, by its name or by a path. UnknownCheckpoint lists the existing
-        names."""
+        """Return the file of a checkpoint, by its name or by a path. UnknownCheckpoint lists the existing names."""
         if "/" in name:
             return _file_at(name)
         wanted = name.removesuffix(SUFFIX)
-        with suppress(UsageError):  # the name of a file from elsewhere may be one that none is saved under
+        with suppress(UsageError):  # a file from elsewhere may have a name that no save uses
             if (path := self.file_of(wanted)).is_file():
                 return path
         files = {_shown(path): path for path in self._files()}
@@ -125,7 +122,7 @@ class CheckpointFolder:
         raise unknown(name, files)
 
     def found(self, name: str) -> FoundCheckpoint:
-        """Return what `find` finds."""
+        """Return the result of `find`."""
         path = self.find(name)
         return FoundCheckpoint(where=str(path), read=lambda: self.read(path))
 
@@ -134,13 +131,13 @@ class CheckpointFolder:
             raise name_taken(name)
 
     def size_of(self, name: str) -> int:
-        """Return the bytes of the file of that name, 0 where there is none."""
+        """Return the bytes of the file of that name, 0 without one."""
         with suppress(FileNotFoundError):
             return self.file_of(name).stat().st_size
         return 0
 
     def bytes_by_person(self) -> dict[str | None, int]:
-        """Return the bytes of the files of each person, None being the engine's own user."""
+        """Return the bytes of each person's files, None being the engine's own user."""
         stamp = settled_stamp(self.folder)
         if stamp is None or stamp != self._stamp:
             found: dict[str | None, int] = {}
@@ -155,8 +152,7 @@ class CheckpointFolder:
         return self.folder.glob(f"*{SUFFIX}")
 
     def _clear(self) -> None:
-        """Delete files that engines were writing here when they were killed; spare those that others may be writing
-        now."""
+        """Delete files that killed engines were writing here; spare those that others may be writing now."""
         for path in self.folder.glob(f".*{PART}"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
@@ -165,7 +161,7 @@ class CheckpointFolder:
     def save(
         self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
     ) -> tuple[CheckpointDescription, str]:
-        """Write the file under a temporary name, then give it its name when it is whole and on the disk. Raises
+        """Write the file under a temporary name, then rename it when it is complete and on the disk. Raises
         StorageFailed when the disk refuses, leaving nothing behind; UsageError when the name was taken meanwhile."""
         path = self.file_of(name)
         body, arrays = TensorTable(self.device).encode(image)
@@ -187,8 +183,8 @@ class CheckpointFolder:
         return msgspec.structs.replace(entry, bytes_stored=writer.written), str(path)
 
     def read(self, path: Path, where: str | None = None) -> Kept:
-        """Return the checkpoint in a file, every byte of it checked. CheckpointRefused says why it is not one of this
-        model; messages name the file as it is, or as `where`."""
+        """Return the checkpoint in a file, every byte of it checked. CheckpointRefused has the reason why it is not one
+        of this model; messages name the file as it is, or as `where`."""
         named = where or str(path)
         with _storage(f"{named} could not be read"), open_plain(path) as file:
             try:
@@ -214,8 +210,8 @@ class CheckpointFolder:
         return Kept(label=label, image=image)
 
     def list(self, person: str | None = None) -> Checkpoints:
-        """Return a person's checkpoints, all where None asks, newest first; leaves out other files and those damaged at
-        their beginning. Of many files, the MOST_LISTED written last are read."""
+        """Return a person's checkpoints (all for None), newest first, without other files and those damaged at their
+        beginning. Of many files, the MOST_LISTED written last are read."""
         files = [path for path in self._files() if person is None or person_of(path.name) == person]
         last = files if len(files) <= MOST_LISTED else nlargest(MOST_LISTED, files, key=_written)
         return listed(map(told, last), len(files) - len(last))
@@ -268,7 +264,7 @@ def describe(name: str, image: SessionImage, model: str, dtype: str) -> Checkpoi
 
 
 def _site_of(image: SessionImage, tap: TapImage) -> str:
-    """Return the site of the present stop as it was named: with the selector of its breakpoint."""
+    """Return the site of the present stop in its spelling: with the selector of its breakpoint."""
     met = None if image.history.present is None else image.history.stops[image.history.present].breakpoint
     return str(tap.site) if met is None else met.site
 
@@ -299,7 +295,7 @@ def told(path: Path) -> CheckpointDescription | None:
 
 
 def _shown(path: Path) -> str:
-    """Return a checkpoint's name by its file, as it can be shown and asked for: not every file name is text."""
+    """Return a checkpoint's name by its file, in a form to show and to request: not every file name is text."""
     return shown(sendable(path.name.removesuffix(SUFFIX)))
 
 
@@ -381,7 +377,7 @@ LONGEST_WAIT_SECONDS: Final = 0.05
 
 
 class FileWorker:
-    """One thread, started when first needed; it does its work in order."""
+    """One thread, started when first needed; it works in order."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -400,8 +396,8 @@ class FileWorker:
 
 
 def until_done(mailbox: Mailbox, scheduler: Scheduler, work: Future[Outcome]) -> Generator[None, None, Outcome]:
-    """Yield steps of a job that waits for file work: it gives way to other jobs, and sleeps when all of them wait.
-    Raises the work's error."""
+    """Yield steps of a job that waits for file work: it yields to other jobs, and sleeps when all wait. Raises its
+    error."""
     work.add_done_callback(lambda _: mailbox.wake())
     scheduler.begin_wait()
     try:

@@ -1,4 +1,4 @@
-"""Make the image of a session. Reads only; the image shares the session's tensors, none of which is ever written to."""
+"""Make the image of a session. Reads only; the image shares the session's tensors, which are never written to."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class DumpedFrames:
         return known[1]
 
     def entry(self, frame: Frame) -> kept.EntryImage:
-        """Return the image of the frame at which a pass of the log was entered."""
+        """Return the image of the frame of a pass's entry in the log."""
         known = self._entries.get(id(frame)) or (frame, _entry(frame))
         self._entries_now[id(frame)] = known
         return known[1]
 
     def generator(self, generation: Generation) -> Tensor:
-        """Return the state of the line's generator; the very tensor of the image before where it is the same."""
+        """Return the state of the generator; the same tensor as in the previous image where it is unchanged."""
         state, known = generation.sampler.generator.get_state(), self._drawn.get(id(generation))
         state = known[1] if known is not None and torch.equal(known[1], state) else state
         self._drawn_now[id(generation)] = (generation, state)
         return state
 
     def forget_unmet(self) -> None:
-        """Release what the finished image does not contain."""
+        """Release parts that the finished image does not contain."""
         self._frames, self._frames_now = self._frames_now, {}
         self._entries, self._entries_now = self._entries_now, {}
         self._drawn, self._drawn_now = self._drawn_now, {}
@@ -67,7 +67,7 @@ def dump_session(
     those of the previous image.
 
     Without `rows` the image is light: it also leaves out recurrent states between the stops and everything that
-    recomputing the tokens gives again. Raises CheckpointRefused where a stop holds a value of an unknown kind.
+    recomputing the tokens restores. Raises CheckpointRefused where a stop holds a value of an unknown kind.
     """
     frames = frames or DumpedFrames()
     image = _Dump(session, frames, light=rows is None).image(rows)
@@ -121,7 +121,7 @@ def group_rows(geometry: GroupGeometry, rows: Rows) -> kept.GroupRows:
 
 
 class _Dump:
-    """One image in progress: numbers frames and generations as they are met."""
+    """One image in progress: numbers frames and generations in order of appearance."""
 
     def __init__(self, session: Session, dumped: DumpedFrames, *, light: bool) -> None:
         self.session, self.light = session, light
@@ -190,8 +190,7 @@ class _Dump:
         )
 
     def _tokens(self, tokens: tuple[int, ...]) -> kept.TokensImage:
-        """Store the tokens by their number where they begin the session's own tokens, as nearly all stops of a line
-        do."""
+        """Store the tokens by their number where they begin the session's own tokens, as at nearly all stops."""
         shared = len(tokens) if self._own_tokens[: len(tokens)] == tokens else 0
         return kept.TokensImage(shared=shared, rest=tokens[shared:])
 
@@ -265,7 +264,7 @@ def _taps(rule: Rule) -> dict[str, Any]:
 
 
 def _tap(placed: Breakpoint | Watch) -> kept.TapImage:
-    """Return the tap with the site as it was named, which may have a selector."""
+    """Return the tap with the site in its spelling, which may have a selector."""
     return kept.TapImage(site=placed.site, kind=placed.tap.kind, added=placed.tap.added)
 
 

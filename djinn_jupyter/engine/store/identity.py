@@ -28,7 +28,7 @@ _NOT_THE_MODEL: Final = {
 
 class ModelIdentity(Frozen, frozen=True):
     """`configuration` and `weights` are digests. The digest of the weights covers every tensor's name, shape and dtype
-    and 16 x 4 KiB of its bytes (all bytes of smaller ones): it tells two models that differ in a training step apart,
+    and 16 x 4 KiB of its bytes (all bytes of smaller ones): it distinguishes two models that differ in a training step,
     but may miss a single changed number in a large matrix. Sums are split among `tensor_parallel` ranks."""
 
     architecture: str
@@ -53,8 +53,7 @@ def identity_of(model: PreTrainedModel, device: torch.device) -> ModelIdentity:
 
 
 def check_identity(saved: ModelIdentity, here: ModelIdentity) -> None:
-    """Raise CheckpointRefused, saying what differs and what to do, unless a session saved there continues here bit for
-    bit."""
+    """Raise CheckpointRefused, with difference and remedy, unless a session saved there continues here bit for bit."""
     if saved.architecture != here.architecture:
         raise CheckpointRefused(f"It is of a {saved.architecture}, and this engine serves a {here.architecture}.")
     if saved.configuration != here.configuration or (saved.weights != here.weights and saved.dtype == here.dtype):
@@ -75,7 +74,7 @@ def _configuration_digest(model: PreTrainedModel) -> str:
 
 
 def _of_the_model(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields without those that say how a model is loaded, also in the configurations of its parts."""
+    """Return the fields without those about how a model is loaded, also in the configurations of its parts."""
     return {
         str(name): _of_the_model(value) if isinstance(value, dict) else value
         for name, value in fields.items()

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 class ClosedFiles:
-    """Used on the engine's thread. Where what is reported is forced first, the thread of the journal deletes, for that
-    may take long; what it has done by then is known after `settle`. `lingering` are those that could not be deleted."""
+    """Used on the engine's thread. With `forces_first`, the thread of the journal deletes, because that may take long;
+    `settle` reports what it has done. `lingering` are those that could not be deleted."""
 
     def __init__(self, store: SessionStore, thread: FileWorker) -> None:
         self._store, self._thread = store, thread
@@ -50,13 +50,13 @@ class ClosedFiles:
             self._close(name, files)
 
     def remove_again(self) -> None:
-        """Try once more to delete what could not be deleted."""
+        """Retry the deletions that failed."""
         for name, files in tuple(self.lingering.items()):
             if all(files is not other for _, other, _ in self._under_way):
                 self.remove(name, files)
 
     def settle(self) -> bool:
-        """Note what the thread has deleted. Return whether it had anything to delete."""
+        """Record the thread's deletions. Return whether it had any."""
         under_way, self._under_way = self._under_way, []
         for name, files, removal in under_way:
             if not removal.done():
@@ -81,8 +81,7 @@ class ClosedFiles:
         self._thread.start(self._close_removed)
 
     def _close_removed(self) -> None:
-        """Close all files that have been removed by now, and force their deletion to the disk at once: a batch that
-        ends closes many sessions."""
+        """Close all removed files, and flush their deletion at once: a batch that ends closes many sessions."""
         removed = [self._removed.get() for _ in range(self._removed.qsize())]
         if not removed:
             return
@@ -103,18 +102,18 @@ ROUNDS: Final = 2
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """Journal accounting of one session: what is stored of it, when its next image is due while it runs (None: it does
-    not) or has trouble, and when that is forced."""
+    """Journal accounting of one session: its stored parts, when its next image is due while it runs (None: it does not)
+    or has trouble, and when that is flushed."""
 
     stored: StoredSession
     frames: DumpedFrames = field(default_factory=DumpedFrames)  # of the last image
     due: float | None = None
     force_due: float = 0.0
     forcing: Future[None] | None = None  # under way
-    unforced: bool = False  # written since `forcing` began, and to be forced next
+    unforced: bool = False  # written since `forcing` began, and to be flushed next
     names_places: bool = False  # the last image names pages in another file
     unwritten: str | None = None  # why the last image could not be written
-    refused: str | None = None  # why what was written could not be forced to the disk
+    refused: str | None = None  # why the written data could not be flushed to the disk
 
     @property
     def trouble(self) -> str | None:
@@ -130,7 +129,7 @@ class JournalStatistics:
 
 
 class Journal:
-    """Used on the engine's thread. `wake` is called when something has been forced, on the forcing thread."""
+    """Used on the engine's thread. `wake` is called after a flush, on the flushing thread."""
 
     def __init__(
         self, store: SessionStore, model: ModelIdentity, device: torch.device, wake: Callable[[], None]
@@ -157,32 +156,31 @@ class Journal:
         return frozenset(troubled | self._closed.lingering.keys())
 
     def adopt(self, session: str, found: LeftBehind) -> None:
-        """Continue a recovered session. Forces what was found to the disk, because the process that wrote it may not
-        have done so."""
+        """Continue a recovered session. Flushes the found files, which their writer may not have done."""
         self._accounts[session] = _Account(stored=found.stored)
         self._force(session, self._accounts[session])
 
     def touch(self, session: str) -> None:
-        """Note that the session may differ from its last image."""
+        """Record that the session may differ from its last image."""
         self._touched.add(session)
 
     def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
-        """Return when the system has the present state of these sessions, or the reason why not is known (`unkept`).
-        In a shared folder the disk has it too, and what was closed is gone from it."""
+        """Return when the system has the present state of these sessions, or the reason why not is known (`unkept`). In
+        a shared folder the disk has it too, and closed sessions are gone from it."""
         changed = tuple(names)
         self.put(sessions, changed)
         if changed and self.store.forces_first:
             self.force_now()
 
     def put(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
-        """Write these sessions, and leave it to the thread to force them."""
+        """Write these sessions, and leave the flush to the thread."""
         for name in names:
             if name in self._touched and name in sessions:
                 self._write(sessions[name])
 
     def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
-        """Write the touched sessions that are due, of the running ones the one that is longest due; with `idle`,
-        compact files that are mostly unreferenced, too."""
+        """Write the touched sessions that are due, among running ones the longest due; with `idle`, also compact files
+        that are mostly unreferenced."""
         now = time.monotonic()
         self.settle_forced()
         self._touched.intersection_update(sessions)
@@ -202,7 +200,7 @@ class Journal:
         self._force_what_was_written()
 
     def forget(self, session: str) -> None:
-        """Delete a closed session's files, so that it does not come back."""
+        """Delete a closed session's files, so that it does not return."""
         self._touched.discard(session)
         account = self._accounts.pop(session, None)
         if account is not None:
@@ -267,8 +265,7 @@ class Journal:
         return self._accounts.setdefault(name, _Account(stored=self.store.begin(self.source)))
 
     def _force_what_was_written(self) -> None:
-        """Have the thread force what was written; a session that it is forcing already is forced once more
-        afterwards."""
+        """Let the thread flush the written data; a session being flushed is flushed once more afterwards."""
         for name in tuple(self._unforced):
             self._unforced.discard(name)
             account = self._accounts.get(name)
@@ -276,19 +273,19 @@ class Journal:
                 self._force(name, account)
 
     def force_now(self) -> None:
-        """Return when the thread has forced what was written, or the reason why not is known."""
+        """Return when the thread has flushed the written data, or the reason why not is known."""
         for _ in range(ROUNDS):
             self.begin_force().result()
             self.settle_forced()
 
     def begin_force(self) -> Future[None]:
-        """Have the thread force what was written; the future is done when it has. What it is forcing already may be an
-        image before the last one, which the next of ROUNDS forces."""
+        """Let the thread flush the written data; the future is done when it has. A flush in progress may be of an image
+        before the last one, which the next of ROUNDS flushes."""
         self._force_what_was_written()
         return self._thread.start(lambda: None)
 
     def settle_forced(self) -> None:
-        """Note what the thread has forced and deleted."""
+        """Record the thread's flushes and deletions."""
         while not self._ended.empty():
             self._settle(self._ended.get())
         if self._closed.settle():
@@ -305,8 +302,7 @@ class Journal:
         self._wake()
 
     def _settle(self, name: str) -> None:
-        """Handle the result of forcing a session. After a failure the disk's content is unknown: all of it is written
-        again."""
+        """Handle the result of flushing a session. After a failure the disk's content is unknown: write all again."""
         account = self._accounts.get(name)
         if account is None or account.forcing is None or not account.forcing.done():
             return
@@ -341,8 +337,7 @@ class Journal:
         self.trouble = _sentence(troubled) if troubled else _may_come_back(self._closed.lingering)
 
     def close(self, sessions: Mapping[str, Session], *, forget: bool) -> None:
-        """Write the last images of all sessions, or delete all of their files, and return when that is forced to the
-        disk."""
+        """Write the last images of all sessions, or delete all of their files, and return when that is flushed."""
         for name in tuple(self._accounts) if forget else ():
             self.forget(name)
         for name in () if forget else tuple(self._touched | self.unkept):
@@ -358,20 +353,20 @@ class Journal:
         self.store.release()
 
     def abandon(self) -> None:
-        """Return when what was written is forced. The files stay for the next engine."""
+        """Return when the written data is flushed. The files stay for the next engine."""
         self._thread.close()
         self._release()
         self.store.release()
 
     def _release(self) -> None:
-        """Close the files that stay, and forget the tensors that the last images refer to."""
+        """Close the files that stay, and release the tensors of the last images."""
         for account in self._accounts.values():
             account.stored.close()
         self._accounts.clear()
 
 
 def _force(stored: StoredSession, pages: KeptPages | None) -> None:
-    """Force pages first, so that what an image on the disk says of them is true."""
+    """Flush pages first, so that an image on the disk is true of them."""
     if pages is not None:
         pages.sync()
     stored.force()

@@ -1,4 +1,4 @@
-"""Names of journal files: a session's stem, then the number of the file, which increases."""
+"""The files of a journal: their names (a session's stem, then a rising number), their folder, writing and reading."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def name_of(path: Path) -> JournalName:
 
 
 def by_session(paths: Iterable[Path]) -> list[list[Path]]:
-    """Group the files by session, highest number first; sessions in the order in which they are met."""
+    """Group the files by session, highest number first; sessions in order of appearance."""
     groups: dict[str, list[Path]] = {}
     for path in paths:
         groups.setdefault(name_of(path).stem, []).append(path)
@@ -141,8 +141,7 @@ class Medium(Protocol):
         """Return when the last of a session's found files survives; then delete the others."""
 
     def remove(self, paths: Sequence[Path], /) -> None:
-        """Delete a session's files, so that no later process finds them: oldest first, so that no older image comes
-        back either."""
+        """Delete a session's files, so that no later process finds them: oldest first, as no older image may return."""
 
 
 class Disk:
@@ -167,8 +166,7 @@ class Disk:
 
 
 class _Sink:
-    """Buffers small parts, so that an image of a few arrays takes a few writes; writes large parts from their own
-    memory."""
+    """Buffers small parts, so that an image takes a few writes; writes large parts from their own memory."""
 
     def __init__(self, descriptor: int, at: int) -> None:
         self._descriptor, self.end = descriptor, at
@@ -205,8 +203,7 @@ class JournalFiles:
         open_files: OpenFiles | None = None,
         found: tuple[Path, ...] = (),
     ) -> None:
-        """Go on after the files `found` of an earlier process, oldest first: the last counts until a new file replaces
-        them."""
+        """Continue after the files `found` of an earlier process, oldest first: the last counts until replaced."""
         self.found = found
         self._name, self._source, self._medium, self._open_files = name, source, medium, open_files or OpenFiles()
         self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=source.model))
@@ -292,7 +289,7 @@ class JournalFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadJournal:
-    """The content of a journal file. `damaged`: bytes within it are not those that were written."""
+    """The content of a journal file. `damaged`: bytes within it differ from the written ones."""
 
     image: SessionImage
     damaged: bool
@@ -327,13 +324,13 @@ def read_journal(file: BinaryIO, name: str, model: ModelIdentity, device: torch.
 
 
 class _Named(msgspec.Struct):
-    """The entry of any image that says whose it is; it has more."""
+    """The entry of any image that names its session; it has more."""
 
     name: str
 
 
 def session_in(path: Path) -> str | None:
-    """Return the name of the session in a file, of whatever model; None where no image of it can be read."""
+    """Return the name of the session in a file, of any model; None where no image of it is readable."""
     last: records.FoundRecord | None = None
     try:
         with open_plain(path, linked=False) as file:
@@ -398,8 +395,8 @@ class JournalFolder(ABC):
         return JournalFiles(name, source, self.medium, self.open_files)
 
     def recover(self, source: ImageSource) -> list[LeftBehind]:
-        """Return the newest whole image of each session. What was set aside and fits again, as where a model's files
-        are what they were, is among them."""
+        """Return the newest complete image of each session. Sessions that were set aside and fit again, for example
+        because a model's files are as before, are among them."""
         self._take_back(source)
         found = [self._newest(files, source) for files in by_session(self.files(SUFFIX))]
         there = [one for one in found if one is not None]
@@ -435,8 +432,7 @@ class JournalFolder(ABC):
         return None
 
     def _do_away_with(self, path: Path, why: Exception) -> None:
-        """Remove a file that was to replace the one used. A file that ends before its first image holds nothing and is
-        deleted."""
+        """Remove a file that was to replace the used one. A file without a whole image is deleted."""
         if isinstance(why, Unfinished):
             with suppress(OSError):
                 self.medium.remove([path])
@@ -447,8 +443,7 @@ class JournalFolder(ABC):
         self.put_aside(_file_of(found), why, found.image.name)
 
     def files(self, suffix: str) -> list[Path]:
-        """Return the plain files with that suffix. Anything else with it (a link, a pipe, a folder) is not ours and set
-        aside."""
+        """Return the plain files with that suffix. Anything else with it (a link, a pipe, a folder) is not ours."""
         found = sorted(self.folder.glob(f"*{suffix}"))
         for path in found:
             if not is_plain(path):
@@ -459,7 +454,7 @@ class JournalFolder(ABC):
         force_names(self.folder)
 
     def put_aside(self, path: Path, why: Exception, session: str | None = None) -> None:
-        """Set a file aside, of this `session` where one is known, and log it; one that cannot be moved stays there."""
+        """Set a file aside, of this `session` if known, and log it; one that cannot be moved stays there."""
         if session is not None:
             self.left_out[session] = sendable(str(why))
         try:
@@ -499,7 +494,7 @@ def _written(path: Path) -> float:
 
 
 def unused(path: Path) -> Path:
-    """Return the path, or one with a number behind its stem where there is something."""
+    """Return the path, or one with a number after its stem where something exists."""
     number = 0
     while (
         found := path if not number else path.with_name(f"{path.stem}-{number}{path.suffix}")

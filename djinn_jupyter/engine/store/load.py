@@ -46,8 +46,7 @@ OTHERWISE = "Its keys and values have other layers or shapes than this model."
 
 
 def rows_in_groups(given: Sequence[GroupRows], groups: Sequence[GroupGeometry]) -> tuple[Rows, ...]:
-    """Return the rows of an image by the page groups of this engine. Raises CheckpointRefused where the layers are not
-    the same."""
+    """Return the rows of an image by the page groups of this engine. CheckpointRefused if the layers differ."""
     own = [(tuple(layer.cache_layer for layer in group.layers), group.window) for group in groups]
     if [(one.layers, one.window) for one in given] == own:
         return tuple(Rows(first=g.first, end=g.end, runs=tuple((r.keys, r.values) for r in g.runs)) for g in given)
@@ -72,8 +71,8 @@ def _places(groups: Sequence[tuple[Sequence[int], int | None]]) -> list[Place]:
 
 
 def _pairs(given: GroupRows) -> list[Pair]:
-    """Return the keys and values of each layer of a group. Raises CheckpointRefused where it has not as many layers or
-    positions as it says."""
+    """Return the keys and values of each layer of a group. CheckpointRefused if layers or positions are too many or
+    few."""
     pairs = [(keys, values) for run in given.runs for keys, values in zip(run.keys, run.values, strict=True)]
     count = given.end - given.first
     if len(pairs) != len(given.layers) or any(rows.shape[1] != count for pair in pairs for rows in pair):
@@ -83,7 +82,7 @@ def _pairs(given: GroupRows) -> list[Pair]:
 
 def _group(held: Sequence[tuple[GroupRows, Pair]], group: GroupGeometry) -> Rows:
     """Return one group's rows: of the positions that all its layers have, up to the end of those that ran furthest in a
-    stopped pass. Above the others' ends are zeros, which are written before they are read."""
+    stopped pass. Beyond the others' ends are zeros, which are written before they are read."""
     first, end = max(one.first for one, _ in held), max(one.end for one, _ in held)
     whole = [tuple(_between(rows, one.first, first, end) for rows in pair) for one, pair in held]
     return Rows(first=first, end=end, runs=tuple(_run(whole[r.first : r.first + r.layers], r) for r in group.runs))
@@ -141,7 +140,7 @@ def check(runtime: Runtime, image: kept.SessionImage) -> None:
 
 
 def _check_names(image: kept.SessionImage) -> None:
-    """Raise CheckpointRefused for a name that no request carries: of a session so called nothing could be asked."""
+    """Raise CheckpointRefused for a name that no request carries: no request could reach the session."""
     parent = None if image.forked_from is None else image.forked_from.session
     for of, name in (("name", image.name), ("holder", image.holder), ("parent", parent)):
         if name is not None and not is_carried(name):
@@ -235,8 +234,7 @@ class _Load:
         )
 
     def _kept_states(self, image: kept.GenerationImage, length: int) -> dict[int, LayerState]:
-        """Return the states a line kept at `length`; empty where the image is light: they are on disk, or recomputed
-        with the rows."""
+        """Return a generation's states at `length`; empty for a light image: they are on disk, or recomputed."""
         return {} if self.image.rows is None else states_of(self.runtime, image.states[length])
 
     def _frame(self, image: kept.FrameImage) -> Frame:
@@ -275,7 +273,7 @@ class _Load:
         return replace(self._override_as_kept(image), raw=self._at_home(image.raw, image.tap))
 
     def _at_home(self, raw: Tensor, met: kept.TapImage | None) -> Tensor:
-        """Return a value on the device on which its tap is met."""
+        """Return a value on the device of its tap."""
         forward = self.runtime.forward
         return to_home(raw, forward.device if met is None else forward.home_of(self._tap(met)))
 
@@ -371,15 +369,15 @@ def _layer_state(runtime: Runtime, layer: int, value: Kept, fetch: Callable[[Kep
 
 
 # Recompute the rows and states that a session lost with an earlier process: run its tokens once more, in the same
-# passes, under the rules then in force and with the overrides then in place. Draws no random number, fires no
-# breakpoint, records no watch, does no accounting of rules.
+# passes, under the original rules and with the original overrides. Draws no random number, fires no breakpoint, records
+# no watch, does no accounting of rules.
 
 
 def recompute(runtime: Runtime, session: Session) -> Pieces:
-    """Run the passes again, in steps that give way as a prefill does. The session has what is there meanwhile, so that
-    it leaves the device with it where the work waits for room. An error leaves the session lost, as it was."""
+    """Run the passes again, in steps that yield like a prefill. The session owns the results meanwhile, so that it
+    leaves the device with them where the work waits for room. An error leaves the session lost, as before."""
     cache = runtime.space.new_cache()
-    session.take_cache(cache)  # the former is empty, or of other work that recomputes it, which goes on by itself
+    session.take_cache(cache)  # the former is empty, or belongs to other work that recomputes it independently
     try:
         yield from _Recomputing(runtime, session, cache).run()
         session.count_rows(cache)
@@ -421,7 +419,7 @@ class _Recomputing:
             yield Frame(tokens=tuple(tokens), committed=start, step=step)
 
     def _pass(self, frame: Frame, passes: Passes) -> Pieces:
-        """Run a pass; one that stopped on its way in one go, for its stop has no room of its own beside the present."""
+        """Run a pass; one that stopped runs without interruption, as its stop has no room beside the present."""
         after = None
         if passes.entry is not None:
             after = passes.entry.tap or boundary_tap(self.runtime, passes.entry.boundary)
@@ -431,7 +429,7 @@ class _Recomputing:
         yield from self._enter(frame, self._plan(rules=passes.rules, after=after))
 
     def _to_the_stop(self, stopped: Frame) -> Pieces:
-        """Recompute the in-flight rows below the present stop; the stop itself is as it was stored."""
+        """Recompute the in-flight rows below the present stop; the stop itself is as stored."""
         assert stopped.tap is not None
         target = Target(tap=stopped.tap, step=stopped.step)
         reached = yield from self._enter(stopped.at_start(), self._plan(halts=(target,), bare=True))

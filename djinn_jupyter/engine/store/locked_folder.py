@@ -37,15 +37,15 @@ class LockedFolder(JournalFolder):
         """Do nothing: the lock lasts as long as the process."""
 
     def release(self) -> None:
-        """Release the lock, and remove the folder where nothing is left in it."""
+        """Release the lock, and remove the folder if it is empty."""
         if not [path for path in self.folder.iterdir() if path.name != LOCK]:
             (self.folder / LOCK).unlink(missing_ok=True)
-            with suppress(OSError):  # an engine that starts now has made a lock in it
+            with suppress(OSError):  # a starting engine has made a lock in it
                 self.folder.rmdir()
         os.close(self._lock)
 
     def take_over(self, other: LockedFolder, suffix: str, scraps: str) -> None:
-        """Take in the files of a folder whose process has ended; delete its `scraps` and release it."""
+        """Take over the files of a folder whose process has ended; delete its `scraps` and release it."""
         for path in other.files(suffix):
             path.rename(unused(self.folder / path.name))
         self.force_names()

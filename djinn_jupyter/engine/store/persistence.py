@@ -84,13 +84,13 @@ class Persistence:
         return take_folder(root, host_name(), SUFFIX, adopted.SUFFIX)
 
     def require_claim(self) -> None:
-        """Raise ClaimLost where a shared journal is another engine's by now: this one may answer nothing more."""
+        """Raise ClaimLost where another engine has a shared journal by now: this one may answer nothing more."""
         if self.journal is not None:
             self.journal.store.require()
 
     def write_to(self, journal: Journal, running_time: RunningTime) -> None:
-        """Write every session to this journal from now on, and the running time of persons beside it, which goes on
-        from where an earlier engine left it."""
+        """Write every session to this journal from now on, and people's running time beside it, continuing an earlier
+        one."""
         self.journal = journal
         self._times = RunningTimesFile(journal.store.folder, running_time)
 
@@ -100,7 +100,7 @@ class Persistence:
         return None if self.journal is None else self.journal.trouble
 
     def left_out(self, session: str) -> str | None:
-        """Return why what an earlier engine kept of a session was set aside; None where nothing was."""
+        """Return why a session of an earlier engine was set aside; None where none was."""
         return None if self.journal is None else self.journal.store.left_out.get(session)
 
     def touch(self, session: str) -> None:
@@ -128,7 +128,7 @@ class Persistence:
     def forced(
         self, sessions: Mapping[str, Session], name: str, until_done: Until
     ) -> Generator[Blocked | None, None, None]:
-        """Yield until the disk has the present state of a session, or that it was closed. Raises StorageFailed."""
+        """Yield until the disk has the present state of a session, or its closing. Raises StorageFailed."""
         if self.journal is None:
             return
         if name in sessions:
@@ -158,7 +158,7 @@ class Persistence:
             self.journal = None
 
     def abandon(self) -> None:
-        """Close as `close` does, but write nothing more."""
+        """Close like `close`, but write nothing more."""
         self.file_worker.close()
         self._times = None
         if self.journal is not None:
@@ -167,7 +167,7 @@ class Persistence:
 
 
 def _address_of_checkpoints(config: EngineConfig) -> str | None:
-    """Return where checkpoints lie: where that is asked for, or beside a journal in a store."""
+    """Return the place of checkpoints: the requested one, or beside a journal in a store."""
     if config.checkpoints is None and is_store(config.shared_journal):
         return f"{config.shared_journal}/{CHECKPOINTS}"
     return config.checkpoints

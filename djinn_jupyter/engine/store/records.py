@@ -118,8 +118,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRecord:
-    """A whole record of a file: its kind, where its content begins and its length in bytes. `head` is set for
-    arrays."""
+    """A whole record of a file: its kind, the content's start and length in bytes. `head` is set for arrays."""
 
     kind: bytes
     start: int
@@ -147,8 +146,7 @@ class RecordReader:
         self.good = _PREFIX.size
 
     def next(self, most: int | None = None) -> FoundRecord | None:
-        """Return the next record; None at the end of the file. Raises Torn and Damaged, unread where it is longer than
-        `most` bytes."""
+        """Return the next record; None at the end of the file. Torn; Damaged, unread if longer than `most` bytes."""
         self._file.seek(self.good)
         head = self._file.read(_RECORD.size)
         if not head:
@@ -192,8 +190,7 @@ class RecordReader:
             raise CheckpointRefused(f"Its values of dtype {found.head.dtype} are no plain numbers.") from None
 
     def _array(self, length: int) -> tuple[ArrayHead, bytes]:
-        """Return an array's head and the bytes before its values: sizes are checked, the checksum is not yet. Raises
-        Damaged."""
+        """Return an array's head and the bytes before its values: sizes are checked, the checksum is not. Damaged."""
         lead = self._file.read(min(length, _LENGTH.size))
         size = _LENGTH.unpack(lead)[0] if len(lead) == _LENGTH.size else _HEAD_LIMIT
         if size > min(_HEAD_LIMIT - 1, length - len(lead)):
@@ -236,8 +233,7 @@ def _nbytes(head: ArrayHead) -> int:
 
 
 def require_memory(nbytes: int) -> None:
-    """Raise CheckpointRefused unless so many bytes are available: the system overcommits, and kills the process that
-    uses them."""
+    """Raise CheckpointRefused unless so many bytes are available: the system overcommits, and kills processes."""
     if nbytes < _PIECE:
         return
     available = main_memory().available

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """`undecided` is told of each session that may be another engine's, `wake` is called when the journal has forced
+    """`undecided` is called for each session that may be another engine's, `wake` when the journal has flushed
     something to the disk."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Recovery:
 
     @torch.inference_mode()
     def open_journal(self) -> tuple[str, ...]:
-        """Journal the engine's sessions from now on. Return the names of those that were brought back.
+        """Journal the engine's sessions from now on. Return the names of the recovered ones.
 
         Sets aside what does not fit this engine. Raises StorageFailed.
         """
@@ -96,8 +96,8 @@ class Recovery:
         return session, image
 
     def _may_be_here(self, journal: Journal, session: Session, moving: Moving) -> bool:
-        """Return whether a session that was between two engines is with this one; forget it where it is not. Where the
-        decision cannot be read it may be, and answers nothing until it was (`undecided`)."""
+        """Return whether a session between two engines is with this one; forget it where it is not. Where the decision
+        is unreadable it may be, and answers nothing until it is known (`undecided`)."""
         try:
             place = self._persistence.moves.at(moving.store)
             here = place.decide(moving)
@@ -115,8 +115,7 @@ class Recovery:
         return False
 
     def _adopt(self, pages: KeptPages, brought_back: Sequence[tuple[Session, SessionImage]]) -> None:
-        """Adopt the pages that had reached the disk, the last written image first: where two images name one place, it
-        belongs to the later one."""
+        """Adopt the pages on the disk, the last written image first: a place that two images name is the later's."""
         try:
             pages.begin_with(image for _, image in brought_back)
         except TierFull as full:
@@ -136,7 +135,7 @@ def _free_name(name: str, taken: Container[str]) -> str:
 
 
 def _numbered(name: str, number: int) -> str:
-    """Return the name with a number behind it, its end cut off as far as requests could not carry it."""
+    """Return the name with a number after it, its end cut off where requests could not carry it."""
     tail = f" ({number})"
     whole = f"{name}{tail}"
     return whole if is_carried(whole) else f"{name[: -len(tail)]}{tail}"
@@ -166,9 +165,9 @@ class OrderlyShutdown:
         self._moving, self._hear, self._clock = moving, hear, clock
 
     def put_away(self, seconds: float = SHUTDOWN_SECONDS) -> None:
-        """Return when every session without work under way is on the disk, or the time is over: the last used first,
-        one at a time, so that the end waits for one move at most. Breaks off runs. The next engine recomputes the
-        sessions left behind from their tokens."""
+        """Return when every session without running work is on the disk, or the time is over: the last used first, one
+        at a time, so that the end waits for at most one move. Interrupts runs. The next engine recomputes the other
+        sessions from their tokens."""
         deadline, tried = self._clock() + seconds, set[str]()
         for job in self._scheduler.jobs:
             if job.kind == "run":

@@ -26,27 +26,27 @@ class ImageSource:
 
 
 class StoredSession(Protocol):
-    """The images of one session. `force`, `close` and `remove` may be called on the thread that forces.
+    """The images of one session. `force`, `close` and `remove` may be called on the flushing thread.
 
-    Invariant: `write` either returns and the image is the last of the session, or raises and the previous one still is.
+    Invariant: `write` either returns and the image is the session's last one, or raises and the previous one still is.
     """
 
     @property
     def wasteful(self) -> bool:
-        """True where most of what is stored is no longer referred to."""
+        """True where most of the stored data is unreferenced."""
 
     def write(self, image: SessionImage, *, compact: bool = False) -> None:
-        """Hand an image to the system, not yet forced. Raises OSError, CheckpointRefused for values that cannot be
+        """Hand an image to the system, not yet flushed. Raises OSError, CheckpointRefused for values that cannot be
         stored, and any error of reading values."""
 
     def begin_anew(self) -> None:
-        """Have the next image written with all its arrays: what was written cannot be forced to the disk."""
+        """Write the next image with all its arrays: the written data could not be flushed to the disk."""
 
     def force(self) -> None:
-        """Return when the last image written would survive a loss of power. Raises OSError."""
+        """Return when the last written image would survive a loss of power. Raises OSError."""
 
     def remove(self) -> None:
-        """Delete the session, so that it does not come back after the death of the process. Raises OSError."""
+        """Delete the session, so that it does not return after the death of the process. Raises OSError."""
 
     def close(self) -> None: ...
 
@@ -60,7 +60,7 @@ class LeftBehind:
 
 
 class SessionStore(Protocol):
-    """Invariant: while it is open no other process uses it. Where `forces_first`, what a reply reports is on the disk
+    """Invariant: while it is open no other process uses it. With `forces_first`, the state in a reply is on the disk
     before the reply goes out. `left_out` has the reasons why sessions were set aside, by name. `folder` is for the
     engine's other files."""
 
@@ -69,23 +69,23 @@ class SessionStore(Protocol):
     left_out: dict[str, str]
 
     def recover(self, source: ImageSource) -> list[LeftBehind]:
-        """Return what earlier processes left, in the order in which it was last written. What cannot be used is set
-        aside, each session on its own, so that none keeps an engine from starting."""
+        """Return the sessions of earlier processes, in the order of their last writes. Unusable ones are set aside,
+        each on its own, so that none prevents the start of an engine."""
 
     def begin(self, source: ImageSource) -> StoredSession:
-        """Return a new session, of which nothing is stored yet."""
+        """Return a new, empty session."""
 
     def leave_out(self, found: LeftBehind, why: Exception) -> None:
-        """Set a session aside that does not fit this engine."""
+        """Set aside a session that does not fit this engine."""
 
     def files(self, suffix: str) -> list[Path]:
         """Return the plain files of its folder with that suffix."""
 
     def force_names(self) -> None:
-        """Return when deleted sessions are so on the disk too. Raises OSError."""
+        """Return when deletions of sessions are on the disk too. Raises OSError."""
 
     def require(self) -> None:
-        """Raise ClaimLost where the store is not this engine's any more."""
+        """Raise ClaimLost where the store is no longer this engine's."""
 
     def release(self) -> None:
-        """Let other engines have the store, and remove what nothing is left in."""
+        """Release the store to other engines, and remove empty parts."""

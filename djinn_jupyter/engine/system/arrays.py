@@ -30,15 +30,14 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def to_array(tensor: Tensor) -> Array:
-    """Return a copy of the values of `tensor`, row-major, on the host. Raises InvalidEdit for a dtype that the wire
-    lacks."""
+    """Return a copy of the values of `tensor`, row-major, on the host. InvalidEdit for a dtype not on the wire."""
     shared = handed_over(tensor)
     return Array(dtype=shared.dtype, shape=shared.shape, data=shared.data.tobytes())
 
 
 def handed_over(tensor: Tensor) -> Array:
-    """Return the values of a tensor that is not written from now on: in its own memory, where that is row-major and on
-    the host. Raises InvalidEdit for a dtype that the wire lacks."""
+    """Return the values of a tensor that is not written any more: in its own memory, where that is row-major and on the
+    host. Raises InvalidEdit for a dtype that the wire lacks."""
     host = tensor.detach().to("cpu").contiguous()
     if host.dtype not in _NAMES:
         raise InvalidEdit(f"Values of dtype {host.dtype} do not cross the wire.")

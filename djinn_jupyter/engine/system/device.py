@@ -100,8 +100,8 @@ class Usage:
 
 
 def own_and_mapped() -> tuple[int | None, int | None]:
-    """Return this process's resident bytes that belong to no file, and those that do. None where the system does not
-    tell them apart."""
+    """Return this process's resident bytes that belong to no file, and those that do. None where the system reports one
+    sum."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:
@@ -198,9 +198,9 @@ def timed_on(stream: Any) -> Any:
 def leave_out_cudnn_attention() -> None:
     """Let scaled_dot_product_attention use its other kernels only, of which flash and math repeat their bits.
 
-    cuDNN's, which torch prefers on Hopper, does not repeat them: for one query over a thousand keys in half precision,
-    plain `generate` gave the same bits twice in 2 of 9 steps (H100, torch 2.11, cuDNN 9.19; docs/design.md). It also
-    builds a plan for each length that is new, which takes longer than the pass.
+    cuDNN's, which torch prefers on Hopper, does not: for one query over a thousand keys in half precision, plain
+    `generate` gave the same bits twice in 2 of 9 steps (H100, torch 2.11, cuDNN 9.19; docs/design.md). It also builds a
+    plan for each new length, which takes longer than the pass.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
 

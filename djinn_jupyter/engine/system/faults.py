@@ -1,4 +1,5 @@
-"""The error for memory accounting that contradicts itself; every module of the engine may raise it."""
+"""Unforeseen errors of the engine, and the error for memory accounting that contradicts itself, which every module of
+the engine may raise."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from djinn_jupyter.wire.texts import sendable
 
 
 class InvariantError(DjinnError):
-    """The memory accounting contradicts itself, or a caller asked for what it excludes: a fault in the engine."""
+    """The memory accounting contradicts itself, or a caller requested what it excludes: a fault in the engine."""
 
 
 # Unforeseen errors of the engine: logged with their traces, counted where they belong to no request, reported in the
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class Faults:
-    """`count` and `last` cover errors that belonged to no request. `suspected`: an error may have left wrong state
-    behind, so the memory accounting must be checked before the state is used."""
+    """`count` and `last` cover errors outside any request. `suspected`: an error may have left wrong state behind, so
+    the memory accounting must be checked before the state is used."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -51,7 +52,7 @@ class Faults:
             log.error("An error that belongs to no request, %s", self.last, exc_info=error)
 
     def clear_suspicion(self) -> None:
-        """Note that the memory accounting has been checked and is sound."""
+        """Record that the memory accounting has been checked and is sound."""
         self.suspected = False
 
     def during(self, doing: str) -> FaultScope:
@@ -79,7 +80,7 @@ class FaultScope:
 
 
 def broken(error: Exception) -> EngineBroken:
-    """Return the error that every session gets: no result of this engine can be trusted any more."""
+    """Return the error for every session: no result of this engine can be trusted any more."""
     return EngineBroken(
         f"The engine's own account of its memory contradicts itself ({in_short(error)}), so it begins anew: load the "
         "model again; its sessions come back as they were last kept."
@@ -95,7 +96,7 @@ def lost(error: Exception) -> EngineBroken:
 
 
 def in_short(error: Exception) -> str:
-    """Return the first line of an error, with its type, as it can be sent."""
+    """Return the first line of an error, with its type, in a form to send."""
     lines = f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__]
     return sendable(lines[0].removesuffix(": "))
 
@@ -123,7 +124,7 @@ class Counters:
         self.layers_run += count
 
     def note_graphs(self, *, replayed: int, postponed: int) -> None:
-        """Note how many layers have been replayed in all, and how many wait for memory to be recorded."""
+        """Record how many layers have been replayed in all, and how many wait for memory to be recorded."""
         self.layers_replayed, self.graphs_postponed = replayed, postponed
 
     def count_token(self) -> None:
@@ -136,7 +137,7 @@ class Counters:
         self.whole_heads += 1
 
     def note_recovered(self, *, exact: int, recomputed: int) -> None:
-        """Note the sessions that the last start brought back; an engine that begins anew keeps its counters."""
+        """Record the sessions that the last start recovered; an engine that starts again keeps its counters."""
         self.recovered_exact, self.recovered_recomputed = exact, recomputed
 
     def count_preemption(self) -> None:

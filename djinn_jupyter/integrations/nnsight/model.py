@@ -29,7 +29,7 @@ NO_GRAPH: Final = "Values of an engine carry no graph for gradients; `dj.attribu
 
 
 class EngineModule(Envoy):  # type: ignore[misc]
-    """A module of the tree. Its forward runs in passes of the engine alone, unless the tree has weights."""
+    """A module of the tree. Its forward runs only in passes of the engine, unless the tree has weights."""
 
     def interleave(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{self.path} is not traced by itself on an engine: trace the model.")
@@ -44,8 +44,8 @@ class LanguageModel(NnterpNames, TransformersModel):  # type: ignore[misc]
 
     `model` is the folder or the hub's name of the same model, by default the engine's own: its configuration makes the
     tree of modules, without weights. With `weights` they are loaded into this process too, for modules that a trace
-    calls by itself (`model.lm_head(hidden)`). `attention` is that of the sessions, by default the engine's. Other
-    settings are nnsight's: `rename=`, `tokenizer=`. UsageError where the two are not of one shape.
+    calls directly (`model.lm_head(hidden)`). `attention` is the attention of the sessions, by default the engine's.
+    Other settings are nnsight's: `rename=`, `tokenizer=`. UsageError where the two models have different shapes.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class LanguageModel(NnterpNames, TransformersModel):  # type: ignore[misc]
 
     def interleave(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Run nnsight's workers along passes of the engine."""
-        if detect_fake_mode() is not None:  # `scan`, in which nothing is computed
+        if detect_fake_mode() is not None:  # in `scan`, which computes nothing
             return super().interleave(fn, *args, **kwargs)
         name = fn if isinstance(fn, str) else getattr(fn, "__name__", "")
         if name == "generate":
@@ -99,7 +99,7 @@ class LanguageModel(NnterpNames, TransformersModel):  # type: ignore[misc]
         raise NotImplementedError(f"An engine does not run {name!r}: use `trace` or `generate`.")
 
     def close(self) -> None:
-        """Close the sessions of this model; the engine goes on."""
+        """Close the sessions of this model; the engine continues."""
         self._stepped.close()
 
     def _forward(self, *args: Any, **given: Any) -> Any:
@@ -117,7 +117,7 @@ class LanguageModel(NnterpNames, TransformersModel):  # type: ignore[misc]
         return self.generator(ids, hook=True)
 
     def _served(self, run: Callable[[], Any]) -> Any:
-        """Run, and leave no session behind that stands somewhere unknown."""
+        """Run, and close sessions whose place is unknown afterwards."""
         try:
             return run()
         except EarlyStopException:

@@ -1,8 +1,8 @@
 """A backend for TransformerLens 4's `Driver` protocol: a forward is one pass on a Djinn engine, which stops at the hook
 points whose functions may change something, and calls them in the process of the notebook.
 
-The functions at a bridge's hook points are called as on its own forward: in the order of the pass, with the value as it
-is there. What is asked for as data (`capture=`, `intervene=`) is served as other remote drivers serve it.
+The functions at a bridge's hook points are called as in its own forward: in the order of the pass, with the present
+value. Requests as data (`capture=`, `intervene=`) are served as in other remote drivers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ WITHOUT_EFFECT: Final = frozenset({"output_attentions", "use_cache", "return_dic
 
 
 class DjinnDriver:
-    """Runs forwards on an engine. `sites` are those of the hook points that it serves. A `bridge` has blocks, norms,
-    and hook points whose functions are called; without one what is wanted is said by `capture` and `intervene`."""
+    """Runs forwards on an engine. `sites` are those of the served hook points. A `bridge` has blocks, norms, and hook
+    points with functions to call; without one `capture` and `intervene` say what is wanted."""
 
     provides_sequence_logits = True
     _supported_features = frozenset({"intervention_callbacks"})
@@ -68,8 +68,8 @@ class DjinnDriver:
         return_logits: bool = True,
         **others: Any,
     ) -> ForwardResult:
-        """Run token ids, [lines, positions] or one line, in one pass. NotImplementedError for what an engine does not
-        do; ValueError for a hook point that is not served."""
+        """Run token ids, [lines, positions] or one line, in one pass. NotImplementedError for features that an engine
+        lacks; ValueError for a hook point that is not served."""
         _require_served(max_new_tokens, others)
         looking, functions = self._hooked()
         for name, given in (intervene or {}).items():
@@ -97,17 +97,17 @@ class DjinnDriver:
         return ForwardResult(logits=logits, captured={name: values[name] for name in capture})
 
     def close(self) -> None:
-        """Close the sessions of this driver; the engine goes on."""
+        """Close the sessions of this driver; the engine continues."""
         self._lines.close()
 
     def supports(self, feature: str) -> bool:
         """Return whether it has one of TransformerLens's features."""
         return feature in self._supported_features
 
-    # --- what is wanted of a pass -----------------------------------------------------------------------------------
+    # --- what a pass has to give ------------------------------------------------------------------------------------
 
     def _hooked(self) -> tuple[dict[str, Any], dict[str, list[hooks.Function]]]:
-        """Return the hook points at which a value is looked at, and the functions of those where it may be changed."""
+        """Return the hook points at which a value is read, and the functions of those where it may be changed."""
         points = {} if self._bridge is None else {point.name: point for point in self._bridge.hook_points()}
         if any(point.bwd_hooks for point in points.values()):
             raise NotImplementedError("An engine runs no function of yours backward; use dj.attribute for gradients.")
@@ -116,20 +116,20 @@ class DjinnDriver:
         ]
         changing = {name for name in hooked if self.sites[name].changes and not hooks.only_looks(points[name])}
         places = {place_of(self.sites[name].site) for name in changing}
-        # A look at a place that changes sees the value as it is between the changes before it and those behind.
+        # A reader at a changed place sees the value after the changes before it and before those after it.
         changing |= {n for n in hooked if self.sites[n].changes and place_of(self.sites[n].site) in places}
         looking = {name: points[name] for name in hooked if name not in changing}
         return looking, {name: [partial(hooks.fired, points[name])] for name in hooked if name in changing}
 
     def _look(self, name: str, point: Any, value: Tensor) -> None:
-        """Call the functions of a hook point that changes nothing. NotImplementedError where they change the value."""
+        """Call the functions of a hook point that changes nothing. NotImplementedError if they change the value."""
         before = None if self.sites[name].changes else value.clone()
         left = hooks.fired(point, value)
         if before is not None and not torch.equal(left, before):
             raise NotImplementedError(f"{name} is only read on an engine: change {_instead(name)}.")
 
     def _until(self) -> str | None:
-        """Return the site where the pass ends: `stop_at_layer`, which the bridge says to its blocks, or by a hook."""
+        """Return the site where the pass ends: `stop_at_layer`, which the bridge passes to its blocks, or by a hook."""
         blocks = () if self._bridge is None else self._bridge.blocks
         for layer, block in enumerate(blocks):
             if getattr(block, "_stop_at_layer_idx", None) == layer or hooks.stops(block.hook_in):
@@ -153,7 +153,7 @@ class DjinnDriver:
         return self.sites[name]
 
     def _seen(self, name: str, site: hooks.HookSite, values: Values) -> Tensor:
-        """Return what a hook point sees: the engine's value, or what the bridge computes from it."""
+        """Return the value at a hook point: the engine's, or what the bridge computes from it."""
         value = _theirs(site, values)
         if site.norm is None and not site.table:
             return value
@@ -173,7 +173,7 @@ class DjinnDriver:
 
 
 def _instead(name: str) -> str:
-    """Name the hook point to change in place of one that is only read."""
+    """Name the hook point to change in place of a read-only one."""
     norm = name.rpartition(".")[0] + (".ln2" if name.endswith("hook_resid_mid") else "")
     if norm == "pos_embed":
         return "blocks.0.hook_in"
@@ -202,12 +202,12 @@ def _lines_of(input_ids: Any) -> list[list[int]]:
 
 
 def _theirs(site: hooks.HookSite, values: Values) -> Tensor:
-    """Return values of the engine's, [lines, positions, ...], in the order of axes that TransformerLens has."""
+    """Return values of the engine's, [lines, positions, ...], in TransformerLens's axis order."""
     tensor = to_tensor(values)
     return tensor.transpose(1, 2) if site.heads_first else tensor
 
 
 def _changed(site: hooks.HookSite, function: hooks.Function, values: Values) -> Values:
-    """Call a function of TransformerLens's caller with values of the engine's. Return what it makes of them."""
+    """Call a function of TransformerLens's caller with values of the engine's. Return the changed values."""
     left = function(_theirs(site, values))
     return to_values(left.transpose(1, 2) if site.heads_first else left)

@@ -1,5 +1,5 @@
-"""A hook point of TransformerLens, with the functions that its caller has added: which of them only look, and how they
-are called with a value of the engine's."""
+"""A hook point of TransformerLens, with its caller's functions: which of them only read, and how they are called with a
+value of the engine's."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ THEIR_MODULE: Final = "transformer_lens.model_bridge.bridge_core"
 
 
 def only_looks(hook_point: Any) -> bool:
-    """Return whether all functions here are those by which `run_with_cache` and `get_caching_hooks` keep values: these
-    need no stop. Any other function may change what it is given."""
+    """Return whether all functions here only keep values, as those of `run_with_cache` and `get_caching_hooks`: these
+    need no stop. Any other function may change its value."""
     return all(_own_name(handle.user_hook) in LOOKING for handle in hook_point.fwd_hooks)
 
 
@@ -36,7 +36,7 @@ def _own_name(function: Any) -> str | None:
 
 
 def fired(hook_point: Any, value: Tensor) -> Tensor:
-    """Call the functions of a hook point in their order. Return the value as they leave it."""
+    """Call the functions of a hook point in order. Return the changed value."""
     conversion = hook_point.hook_conversion
     if conversion is None:
         left: Tensor = hook_point(value)
@@ -45,8 +45,8 @@ def fired(hook_point: Any, value: Tensor) -> Tensor:
     return left
 
 
-# The divisor of a norm, and the quotient: two hook points of TransformerLens that are no site, for the engine's norms
-# are whole modules. They follow from the norm's input, as TransformerLens computes them.
+# The divisor of a norm, and the quotient: two hook points of TransformerLens that are not sites, because the engine's
+# norms are whole modules. They follow from the norm's input, as TransformerLens computes them.
 
 
 def of_norm(norm: Any, hook: str, value: Tensor) -> Tensor:
@@ -64,10 +64,10 @@ def _eps_of(norm: Any) -> float:
     return float(norm.config.eps if found is None else found)
 
 
-# The hook points of TransformerLens by their own names, and the site that each one is. Knows neither tool's code.
+# The hook points of TransformerLens by their own names, and the site of each. Knows neither tool's code.
 
-# Within `blocks.N.`, in the order of a pass. Where several names are one tensor, as ln1's input and the block's, they
-# are one site.
+# Within `blocks.N.`, in the order of a pass. Several names of one tensor, such as ln1's input and the block's, are one
+# site.
 OF_A_BLOCK: Final = {
     "hook_in": "resid_pre",
     "ln1.hook_in": "resid_pre",
@@ -101,10 +101,10 @@ OF_THE_MODEL: Final = {
     "unembed.hook_in": "ln_final",
     "unembed.hook_out": "logits",
 }
-# What a norm divides by, and its quotient, follow from its input: they are read, and never changed.
+# A norm's divisor and quotient follow from its input: they are read-only.
 NORMS: Final = ("ln1", "ln2")
 OF_A_NORM: Final = ("hook_scale", "hook_normalized")
-# A change here reaches in TransformerLens the norm alone, and in Djinn the residual stream: these too are only read.
+# A change here reaches only the norm in TransformerLens, and the residual stream in Djinn: these too are read-only.
 INPUTS_OF_NORMS: Final = frozenset({"ln1.hook_in", "ln2.hook_in"})
 BY_HEAD_FIRST: Final = frozenset({"attn_scores", "pattern"})
 
@@ -123,7 +123,7 @@ class HookSite:
 
 
 def hook_sites(layers: int, hooks: Iterable[str]) -> dict[str, HookSite]:
-    """Return the sites of those of these hook points that Djinn knows, in the order of a pass."""
+    """Return the sites of the hook points that Djinn knows, in the order of a pass."""
     there = set(hooks)
     return {name: site for name, site in _all(layers) if name in there}
 
@@ -153,7 +153,7 @@ def _of_norm(norm: str, site: str) -> Iterator[tuple[str, HookSite]]:
         yield f"{norm}.{hook}", HookSite(site=site, norm=norm, changes=False)
 
 
-# The interventions that TransformerLens's drivers are given: functions of a value, or the same as data.
+# The interventions of TransformerLens's drivers: functions of a value, or the same as data.
 
 Function = Callable[[Tensor], Tensor]
 OPS: Final = ("suppress", "scale", "add", "set")
@@ -161,7 +161,7 @@ NEEDED: Final = {"scale": "factor", "add": "value", "set": "value"}
 
 
 def function_of(name: str, given: Any) -> Function:
-    """Return an intervention as a function of the value [lines, positions, ...]. ValueError for one that is none."""
+    """Return an intervention as a function of the value [lines, positions, ...]. ValueError for an invalid one."""
     if callable(given):
         function: Function = given
         return function

@@ -1,4 +1,4 @@
-"""`dj.attribute`: what a sweep would find, estimated by gradients from three passes."""
+"""`dj.attribute`: the effects of a sweep, estimated by gradients from three passes."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ def attribute(
     adapter: str | None = None,
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
-    """Return an estimate of what each cell of a sweep would change: (clean - corrupted) activation x gradient of the
-    metric in the corrupted line (attribution patching; Nanda 2023, Syed et al. 2023). All cells come from two passes
-    forward and one back.
+    """Return an estimate of each cell's effect in a sweep: (clean - corrupted) activation x gradient of the metric on
+    the corrupted prompt (attribution patching; Nanda 2023, Syed et al. 2023). All cells come from two passes forward
+    and one back.
 
     The values are changes of the metric, to first order, with the sign of a sweep that patches from `clean`: they
-    estimate `grid.values - grid.corrupted` of `dj.sweep` with the same arguments. With an `edit` the change is that of
-    the edit; without one and without `clean` the values are gradient x activation, minus what zeroing would change.
+    estimate `grid.values - grid.corrupted` of `dj.sweep` with the same arguments. With an `edit` the change is the
+    edit's. Without `edit` and `clean` the values are gradient x activation, minus the estimated effect of zeroing.
 
-    With `steps` the gradient is the mean over as many points of the way from the corrupted line's embedding to the
+    With `steps` the gradient is the mean over as many points on the path from the corrupted prompt's embedding to the
     clean one's, the midpoints of equal parts (integrated gradients; Sundararajan et al. 2017, Hanna et al. 2024); one
-    step is the corrupted line itself. At "resid_pre.0" many steps sum to the whole change of the metric.
+    step is the corrupted prompt itself. At "resid_pre.0" many steps sum to the whole change of the metric.
 
     `corrections` are those of AtP* (Kramar et al. 2024). "attention" carries the changes of queries and keys through
-    the softmax before they are estimated (the QK fix): a saturated one has hardly a gradient. "cancellation" has a
-    score as the mean size over gradients that bypass one layer each (GradDrop): where effects by two ways cancel, the
-    plain score is near 0. Then all scores are sizes.
+    the softmax before they are estimated (the QK fix): a saturated one has almost no gradient. "cancellation" makes a
+    score the mean magnitude over gradients that each bypass one layer (GradDrop): where the effects of two paths
+    cancel, the plain score is near 0. All scores are then magnitudes.
 
-    The `top` cells with the largest scores are computed too, each alone, by an exact sweep in the same call:
-    `scores.confirmed` has what it changes there, NaN elsewhere, and `scores.correlation` how well the two agree.
+    An exact sweep in the same call also computes the `top` cells with the largest scores, each alone:
+    `scores.confirmed` has its changes there, NaN elsewhere, and `scores.correlation` their agreement.
 
-    Sites, axes, lines, pairs, positions, windows, metrics, the adapter and engines `beside` are as in `dj.sweep`, but
-    that rank() has no gradient. A model whose layers keep recurrent states, or whose weights stream, gives none.
-    UsageError; UnknownSite; InvalidCondition; SlabFull.
+    Sites, axes, prompts, pairs, positions, windows, metrics, the adapter and engines `beside` are as in `dj.sweep`,
+    except that rank() has no gradient. A model with recurrent states, or with streamed weights, gives none. UsageError;
+    UnknownSite; InvalidCondition; SlabFull.
 
     >>> scores = dj.attribute(
     ...     engine,

@@ -1,4 +1,4 @@
-"""Attribution: what a sweep of the present line would find, estimated by gradients, shown as a heatmap."""
+"""Attribution: the effects of a sweep of the present tokens, estimated by gradients, as a heatmap."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AttributingMagics(Group):
         literal=True,
     )
     def djinn_attribute(self, args: Namespace) -> None:
-        """Estimate by gradients what a sweep of the present line would change, and draw it."""
+        """Estimate by gradients the effects of a sweep of the present tokens, and draw them."""
         if not (args.metrics or args.prompts):
             raise UsageError("An attribution needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         session, pairs = self.state.session(args.session), pairs_of(self, args)

@@ -1,4 +1,5 @@
-"""Circuits: the edges of a result that do its task, with all others from the corrupted line, drawn as a graph."""
+"""Circuits: the edges of a result that do its task, with all others from the corrupted prompt, drawn as a graph; and
+the scores of edges."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ class CircuitMagics(Group):
         KEEP,
     )
     def djinn_circuit(self, args: Namespace) -> None:
-        """Prune edges to a circuit, and run it with all other edges from the corrupted line.
-        The graph has the edges that are kept, and the faithfulness below."""
+        """Prune edges to a circuit, and run it with all other edges from the corrupted line. The graph has the kept
+        edges, and the faithfulness below."""
         _require_one_way(args)
         found = self._found(args.found)
         said = [] if args.known is None else [self._auroc(found, args.known)]
@@ -72,7 +73,7 @@ class CircuitMagics(Group):
         return circuits.circuit_curve(self.state.engine, found, absolute=not args.signed)
 
     def _auroc(self, found: Edges, name: str) -> str:
-        """Return the sentence on how well scores tell the edges of a variable from others."""
+        """Return the sentence on how well scores distinguish the edges of a variable from others."""
         known = self.state.shell.user_ns.get(name)
         if not isinstance(known, list | tuple | set) or not all(
             isinstance(e, list | tuple) and len(e) == 2 for e in known
@@ -94,7 +95,7 @@ class CircuitMagics(Group):
 
 
 def _require_one_way(args: Namespace) -> None:
-    """Raise UsageError where a line tells no circuit, or several."""
+    """Raise UsageError where a line specifies no circuit, or several."""
     ways = [args.edges, args.threshold, args.faithfulness, args.acdc, args.curve or None]
     if sum(way is not None for way in ways) != 1:
         raise UsageError("Tell a circuit by one of --edges, --threshold, --faithfulness, --acdc and --curve.")
@@ -106,7 +107,7 @@ def _require_one_way(args: Namespace) -> None:
         raise UsageError("--signed is of scores, which --acdc does not drop edges by; leave one of the two out.")
 
 
-# Edges: what each writer of the residual tells each reader in the present line, drawn as a graph.
+# Edges: the effect of each writer of the residual on each reader, for the present tokens, drawn as a graph.
 
 DRAWN: Final = 20
 

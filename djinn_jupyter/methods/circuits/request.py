@@ -1,4 +1,4 @@
-"""Edges between what writes to the residual and what reads it, and their scores."""
+"""Edges between writers and readers of the residual, and their scores."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Edges = Annotated[tuple[Edge, ...], bounded_by("edges", MOST_EDGES)]
 
 
 class EdgeRecipe(Frozen, frozen=True):
-    """All that makes the scores again: the request, with the tokens of its lines in place of sessions, the `attention`
-    of the sessions named, None for the engine's own, their `adapter`, and the origin."""
+    """Everything needed to compute the scores again: the request, with tokens in place of sessions, the `attention` of
+    the named sessions (None for the engine's own), their `adapter`, and the origin."""
 
     asked: AttributeEdges
     attention: nouns.AttentionName | None
@@ -32,8 +32,8 @@ class EdgeRecipe(Frozen, frozen=True):
 class EdgesAttributed(ReplyBase):
     """`scores` is float64 [writers, readers], NaN where the writer is not before the reader. Writers are `embed`, the
     heads z.3[2] and the MLPs mlp_out.3; readers the queries, keys and values of heads, q.3[2], the MLPs mlp_in.3, and
-    `logits`. `corrupted` and `clean` are the metrics of the lines. `stop` is where the session stood whose line is the
-    corrupted one, None where that was given otherwise or ran. Edges that were not chosen are NaN too."""
+    `logits`. `corrupted` and `clean` are the metrics of the two. `stop` is the stop of the session with the corrupted
+    tokens, None where they were given otherwise or the session was running. Edges that were not chosen are NaN too."""
 
     metric: str
     writers: tuple[str, ...]
@@ -54,10 +54,10 @@ class EdgesAttributed(ReplyBase):
 class AttributeEdges(
     SessionRequest[EdgesAttributed], shared="write", changes=False, wakes_weights=True, whole_layers=True
 ):
-    """Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
-    change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
-    way between the lines' embeddings. "exact" computes that change, by a pass for each edge; of the `chosen` edges
-    where some are named. The session must be empty; only its memory is used."""
+    """Estimate by gradients the effect of each edge: the change of `metric` at the last position of `corrupted` if one
+    reader got one writer's value from `clean`, by the mean gradient over `steps` points on the path between the two
+    embeddings. "exact" computes that change, by a pass for each edge, or for each `chosen` edge. The session must be
+    empty; only its memory is used."""
 
     corrupted: LineSource
     clean: LineSource
@@ -68,7 +68,7 @@ class AttributeEdges(
 
 
 class CircuitRecipe(Frozen, frozen=True):
-    """All that computes the circuits again, as of edges."""
+    """Everything needed to compute the circuits again, as for edges."""
 
     asked: RunCircuits
     attention: nouns.AttentionName | None
@@ -77,7 +77,7 @@ class CircuitRecipe(Frozen, frozen=True):
 
 
 class CircuitsRun(ReplyBase):
-    """`values` has the metric of each circuit, in the order asked; `corrupted` and `clean` are those of the lines."""
+    """`values` has the metric of each circuit, in the order of the request; `corrupted` and `clean` the prompts'."""
 
     metric: str
     writers: tuple[str, ...]
@@ -93,9 +93,8 @@ class CircuitsRun(ReplyBase):
 
 
 class RunCircuits(SessionRequest[CircuitsRun], shared="write", changes=False, wakes_weights=True):
-    """Run the line `clean` once for each of the `circuits`, which are sets of edges: these carry what their writers
-    write in that run, all others what they write in the line `corrupted`. The session must be empty; only its memory is
-    used."""
+    """Run `clean` once for each of the `circuits`, which are sets of edges: these carry their writers' values in that
+    run, all others the values of `corrupted`. The session must be empty; only its memory is used."""
 
     corrupted: LineSource
     clean: LineSource

@@ -1,5 +1,5 @@
-"""Pieces of work spread over engines: each goes to an engine that is free, and to another where its engine is lost.
-Knows no kind of work, and of engines nothing."""
+"""Pieces of work spread over engines: each goes to a free engine, and to another if its engine is lost. Knows no kind
+of work, and nothing of engines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Tell = Callable[[Show], object]
 
 class PieceOfWork(Protocol[At, Made]):
     def run(self, engine: At, tell: Tell) -> Made:
-        """Do the piece. What is to be shown meanwhile is told, for the thread that waits for all pieces."""
+        """Do the piece, and report its progress to the thread that waits for all pieces."""
 
     def end(self) -> None:
         """End it where it runs, from another thread."""
@@ -45,8 +45,8 @@ class PieceOfWork(Protocol[At, Made]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadResults(Generic[Result]):
-    """The results by the number of their piece. Where piece `failed` ended the others `error` is why; where no engine
-    was left it is that. `lost` says why engines went on the way."""
+    """The results by the number of their piece. If piece `failed` ended the others, `error` is its error; so is the
+    error where no engine remained. `lost` has the reasons of lost engines."""
 
     found: dict[int, Result]
     error: Exception | None
@@ -56,13 +56,13 @@ class SpreadResults(Generic[Result]):
 
     @property
     def first(self) -> list[Result]:
-        """The results of the pieces before the first that has none."""
+        """The results of the pieces before the first without one."""
         count = next(number for number in range(len(self.found) + 1) if number not in self.found)
         return [self.found[number] for number in range(count)]
 
 
 def spread(engines: Sequence[Engine], pieces: Sequence[PieceOfWork[Engine, Result]]) -> SpreadResults[Result]:
-    """Do all pieces, one at a time at each engine. An interrupt, or a piece that fails, ends those under way."""
+    """Do all pieces, one at a time at each engine. An interrupt, or a failed piece, ends those in progress."""
     under_way = _Spreading(pieces)
     threads = [threading.Thread(target=partial(under_way.work, engine), daemon=True) for engine in engines]
     for thread in threads:
@@ -72,7 +72,7 @@ def spread(engines: Sequence[Engine], pieces: Sequence[PieceOfWork[Engine, Resul
         under_way.show(len(threads))
     except KeyboardInterrupt:
         interrupted = True
-    finally:  # also where what is shown fails
+    finally:  # also where the display fails
         under_way.end()
         for thread in threads:
             while thread.is_alive():
@@ -92,13 +92,13 @@ class _Spreading(Generic[Engine, Result]):
     _waiting: deque[int] = field(init=False)
     _running: set[int] = field(default_factory=set)
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _shows: SimpleQueue[Show | None] = field(default_factory=SimpleQueue)  # None of an engine that is done
+    _shows: SimpleQueue[Show | None] = field(default_factory=SimpleQueue)  # None: an engine is done
 
     def __post_init__(self) -> None:
         self._waiting = deque(range(len(self.pieces)))
 
     def show(self, engines: int) -> None:
-        """Show what pieces tell, until so many engines are done."""
+        """Show the progress of pieces, until so many engines are done."""
         while engines:
             far(f"{len(self.found):,} of {len(self.pieces):,} parts")
             with suppress(Empty):
@@ -117,13 +117,13 @@ class _Spreading(Generic[Engine, Result]):
         )
 
     def end(self) -> None:
-        """Begin no piece any more, and end those that run."""
+        """Start no further piece, and end the running ones."""
         with self._changed:
             self.ended = True
             running = tuple(self._running)
             self._changed.notify_all()
         for number in running:
-            with suppress(DjinnError):  # the engine is gone, and its piece with it
+            with suppress(DjinnError):  # the engine is gone, with its piece
                 self.pieces[number].end()
 
     def work(self, engine: Engine) -> None:
@@ -148,7 +148,7 @@ class _Spreading(Generic[Engine, Result]):
                 self._leave(number)
 
     def _next(self) -> int | None:
-        """Return a piece that waits; as long as others run, one may come back. None where there will be none."""
+        """Return a waiting piece; while others run, one may come back. None when there will be none."""
         with self._changed:
             self._changed.wait_for(lambda: self.ended or self._waiting or not self._running)
             if self.ended or not self._waiting:
@@ -176,8 +176,8 @@ class _Spreading(Generic[Engine, Result]):
 
 
 def line_source(engine: RemoteEngine, given: object) -> LineSource:
-    """Return a line as a request has it: a session's name, or token ids. Raises UsageError for a session of another
-    engine, where one of that name may have another line, and for a line without tokens."""
+    """Return a prompt in the form of a request: a session's name, or token ids. Raises UsageError for a session of
+    another engine, where that name may mean another session, and for an empty prompt."""
     if isinstance(given, RemoteSession):
         here, there = engine.channel, given.channel
         if there is not here and there.welcome.engine != here.welcome.engine:
@@ -191,7 +191,7 @@ def line_source(engine: RemoteEngine, given: object) -> LineSource:
     return tokens
 
 
-# Every engine is asked before work is spread over them, so that one which refuses it does so before any has begun.
+# Every engine is asked before work is spread over them, so that a refusal comes before any has begun.
 
 Alike = tuple[tuple[str, str], ...]
 
@@ -199,7 +199,7 @@ Alike = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """The question whether an engine would begin a request, in a session with this adapter: `check` has the same
-    fields, and asks it."""
+    fields."""
 
     request: SessionRequest[Any]
     check: type[SessionRequest[Checked]]
@@ -212,7 +212,7 @@ class Question:
 
 
 def engines_of_one_model(engine: RemoteEngine, beside: Sequence[RemoteEngine]) -> tuple[RemoteEngine, ...]:
-    """Return the engines, each once. Raises UsageError for those of several models."""
+    """Return the engines, each once. Raises UsageError for engines of several models."""
     each = tuple({id(one.channel): one for one in (engine, *beside)}.values())
     served = [one.channel.welcome.model for one in each]
     models = sorted({f"{model.name} ({model.architecture})" for model in served})
@@ -222,8 +222,8 @@ def engines_of_one_model(engine: RemoteEngine, beside: Sequence[RemoteEngine]) -
 
 
 def require_all(engines: Sequence[RemoteEngine], kind: str, question: Callable[[RemoteEngine], Question]) -> None:
-    """Have each engine check the work. Raises the error of the first that refuses it, and UsageError where shards would
-    not be of one model. One that is lost is passed over: others do its part."""
+    """Ask each engine to check the work. Raises the error of the first refusal, and UsageError where shards would come
+    from several models. A lost engine is skipped: others do its part."""
     alike: Alike | None = None
     for engine in engines:
         try:
@@ -247,7 +247,7 @@ def _short(text: str) -> str:
 
 @contextmanager
 def _refused_by(engine: RemoteEngine, kind: str) -> Iterator[None]:
-    """Have an error say whose it is, and that nothing was begun."""
+    """Make an error name its engine, and state that nothing was begun."""
     try:
         yield
     except EngineUnavailable:

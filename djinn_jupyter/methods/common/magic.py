@@ -1,4 +1,4 @@
-"""Arguments that the magics of several methods take: prompts, and engines beside this one."""
+"""Arguments that the magics of several methods share: prompts, and engines beside this one."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def from_line(dest: str, words: str) -> Option:
 
 
 def engines_beside(state: KernelState, places: Iterable[str]) -> list[RemoteEngine]:
-    """Return the engines that --beside names."""
+    """Return the engines of --beside."""
     return [state.client.beside(state.engine, where, progress=state.screen.say) for where in places]
 
 
 def prompts_of(group: Group, name: str) -> object:
-    """Return the value that --prompts names: a variable of this notebook, or a file."""
+    """Return the value of --prompts: a variable of this notebook, or a file."""
     there = group.state.shell.user_ns.get(name)
     if there is not None and not callable(there):
         return there

@@ -1,6 +1,6 @@
-"""Collections: activations of many prompts, written to shards, files that are read by mapping them into memory.
+"""Collections: activations of many prompts, written to shards, files that are read by memory mapping.
 
-An engine writes a shard into a folder of its own machine, or hands it over to a client, which writes it on its own.
+An engine writes a shard into a folder of its own machine, or sends it to a client, which writes it on its own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ def shard_name(shard: int) -> str:
 
 
 class Collected(base.ReplyBase):
-    """The shard is whole: on the disk at `path`, or in `content` the bytes of its file, or, without either, with the
-    client, which has it already. `bytes_stored` are those of the file, None of the client's. `existed`: it was there
-    already, and how it was computed stands in it. `mode` is how it was computed now; the prompts numbered `rechecked`
-    were computed again alone, and `largest_difference` is what they differed by, None where each was computed alone
-    anyway."""
+    """The shard is complete: on the disk at `path`, or in `content` the bytes of its file, or, without either, with the
+    client, which has it already. `bytes_stored` is the size of the file, None of the client's. `existed`: it was there
+    already, and records how it was computed. `mode` is the mode now. The prompts numbered `rechecked` were computed
+    again alone, and `largest_difference` is their difference, None where each was computed alone anyway."""
 
     shard: int
     path: str | None
@@ -68,18 +67,18 @@ class CollectFields(SessionRequest[R], Generic[R]):
 
 class Collect(CollectFields[Collected], changes=False, wakes_weights=True, whole_layers=True):
     """Compute the values at `sites` of some prompts, for shard `shard` of a collection. It is written into `folder`, a
-    full path on the engine's machine; without one the reply has the content of its file, and `there` is the note of the
-    one that the client has already, without what computed it. A person with a key gives no folder. The first of the
-    prompts is number `first` of the collection, and `last` says that no shard follows. `positions` are those kept of
-    each prompt, negative ones from its end; None keeps all. `dtype` None stores values as they are computed. `fast`
-    runs many prompts in a pass and some, chosen by `seed`, again alone; `exact` runs each alone. A shard that is there
-    already, of the same prompts, is not computed again. The session itself must be empty; closing it ends the request,
-    and whole shards stay."""
+    full path on the engine's machine. Without one the reply has the content of its file, and `there` is the note of the
+    shard that the client has already, without its circumstances. A person with a key gives no folder. The first of the
+    prompts is number `first` of the collection, and `last` means that no shard follows. `positions` are the positions
+    to keep of each prompt, negative ones from its end; None keeps all. `dtype` None stores values as computed. `fast`
+    runs many prompts in a pass and some, chosen by `seed`, again alone; `exact` runs each alone. An existing shard of
+    the same prompts is not computed again. The session itself must be empty; closing it ends the request, and complete
+    shards stay."""
 
 
 class CheckCollect(CollectFields[greeting.Checked], changes=False, wakes_weights=True, whole_layers=True):
-    """Refuse what a Collect of the same fields would be refused for before it computes: also a folder that the engine
-    cannot write, or that has another collection. Nothing is begun and nothing written."""
+    """Refuse what a Collect of the same fields would be refused for before it computes, including a folder that the
+    engine cannot write, or that has another collection. Nothing is begun or written."""
 
 
 class CollectionProgressed(base.EventBase):
@@ -96,9 +95,9 @@ ScoredLine = SomeTokens | OwnName
 
 class Scored(base.ReplyBase):
     """`tokens` of each prompt. `values`, fp32, of all prompts one after the other: the negative log-likelihood of each
-    token but the first, or logits [positions, vocabulary]. `largest_difference` is by how much losses computed together
-    differed from the same computed alone, of those that were; None where each prompt was computed alone, as `mode`
-    says then, for the reasons in `notes`. `seed` is the request's, and `made` what else the values follow from."""
+    token except the first, or logits [positions, vocabulary]. `largest_difference` is the largest difference between
+    losses computed together and alone, for the recomputed ones; None where each prompt was computed alone, as `mode`
+    then shows, for the reasons in `notes`. `seed` is the request's, and `made` what else the values follow from."""
 
     tokens: tuple[tuple[int, ...], ...]
     values: arrays.Array
@@ -112,7 +111,7 @@ class Scored(base.ReplyBase):
 class Score(SessionRequest[Scored], shared="write", changes=False, wakes_weights=True, whole_layers=True):
     """Run each prompt in a pass of its own and return the `loss` of its tokens, or the `logits` of its positions. A
     prompt is its tokens, or the name of a session: the tokens that it has fed. The steering rules of session `rules_of`
-    hold. The session itself must be empty; closing it ends the request. `first` is the number of the first prompt, for
+    apply. The session itself must be empty; closing it ends the request. `first` is the number of the first prompt, for
     errors. `fast` runs prompts together, for their loss, and some, chosen by `seed`, again alone."""
 
     prompts: Annotated[tuple[ScoredLine, ...], Meta(min_length=1, max_length=65_536)]

@@ -1,4 +1,4 @@
-"""A direct logit attribution: numbers by layer, head and neuron, a text table, and the same told again."""
+"""Direct logit attribution: numbers by layer, head and neuron, a text table, and how it is reproduced."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Term = tuple[str, int | None, int | None, int | None, float]
 class Attribution(result.Result):
     """The contributions of module outputs to a logit, or to the difference of two. `logit` is the sum of all
     `contributions`, the `embedding`, the `constant` (biases of the final norm and the head) and the `rest` (edits,
-    rules, rounding); of neurons `neurons` has the parts by layer, numpy float64. `values` are all of them, as
-    `columns()` has them. They have a `recipe` where the tokens of the line alone come to the stop."""
+    rules, rounding); `neurons` has the parts of neurons by layer, numpy float64. `values` are all of them, in the order
+    of `columns()`. They have a `recipe` where the tokens alone lead to the stop."""
 
     _view = "attribution_view"
     ending = ".direct.djinn"
@@ -62,8 +62,7 @@ class Attribution(result.Result):
         return (*(f"head {head}" for head in heads), *([NEURONS] if self.neurons else []), *points)
 
     def rows(self) -> list[tuple[int, list[float | None]]]:
-        """Return (layer, values in the order of `headings`); a value is None where the layer lacks that module or
-        head."""
+        """Return (layer, values in the order of `headings`); None where the layer lacks that module or head."""
         found = {(one.layer, _column(one)): one.value for one in self.contributions}
         found |= {(layer, NEURONS): float(values.sum()) for layer, values in self.neurons.items()}
         return [(layer, [found.get((layer, name)) for name in self.headings]) for layer in range(self.layer)]
@@ -79,14 +78,15 @@ class Attribution(result.Result):
 
     @property
     def remainder(self) -> str:
-        """A sentence that says by how much the parts do not sum to the logit, also as a fraction of the largest one."""
+        """A sentence with the difference between the sum of the parts and the logit, also as a share of the largest
+        one."""
         largest = max((abs(value) for value in self.columns()["value"][:-1]), default=0.0)
         part = f", {abs(self.rest) / largest:.1e} of the largest part" if largest else ""
         return f"The parts miss the logit by {abs(self.rest):.1e}{part}."
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return all terms as lists by column: `point`, `layer` and `head` (None where a term is of none), `neuron`
-        where they are told, `value`. The values sum to the logit; the last one is the rest."""
+        """Return all terms as lists by column: `point`, `layer` and `head` (None where not applicable), `neuron` where
+        included, `value`. The values sum to the logit; the last one is the rest."""
         ends = [("embedding", self.embedding), ("constant", self.constant)]
         terms: list[Term] = [(name, None, None, None, value) for name, value in ends]
         terms += [(one.point, one.layer, one.head, None, one.value) for one in self.contributions]
@@ -101,7 +101,7 @@ class Attribution(result.Result):
 
     @typed
     def top(self, count: int = result.STRONGEST) -> list[tuple[str, float]]:
-        """Return the largest parts of heads, neurons and modules, by size: the name of each, as z.5[3] or
+        """Return the parts of heads, neurons and modules of largest magnitude: the name of each, as z.5[3] or
         mlp_post.2[17], and its value."""
         table = self.columns()
         rows = zip(*(table.get(name, [None] * len(table["value"])) for name in TERM), strict=True)
@@ -115,8 +115,8 @@ class Attribution(result.Result):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """All that the parts follow from: as of every measurement, the passes that the line was fed in, and the tokens
-        whose logit it is, by their ids."""
+        """All that the parts follow from: the circumstances of every measurement, the passes of the tokens, and the ids
+        of the tokens whose logit it is."""
         found, made = super().recipe, self.reply.made
         assert made is not None
         asked = {"tokens": [token.token for token in self.tokens], "layer": self.layer}
@@ -154,8 +154,8 @@ def attribute(
     ahead: bool = False,
 ) -> Attribution:
     """Direct logit attribution: the contribution of each module that has run to the logit of one token, or to the
-    difference of two; `heads` splits attention into its heads, `neurons` each MLP into its neurons, `ahead` adds
-    the layers after the stop. A part is exact to 1e-6 of the largest one; in bfloat16 a head's to 2**-8, and `rest`
+    difference of two; `heads` splits attention into its heads, `neurons` each MLP into its neurons, `ahead` adds the
+    layers after the stop. A part is exact to 1e-6 of the largest one; in bfloat16 a head's part to 2**-8, and `rest`
     has up to 2**-6 of rounding."""
     at = session.spelled(position)
     if at is None or len(at) != 1 or not 1 <= len(tokens) <= 2:
@@ -165,7 +165,7 @@ def attribute(
 
 
 def _told_again(channel: Channel, made: AttributionRecipe) -> Attributed:
-    """Return the parts at the stop that a pass over the line comes to, of an engine that computes as that one did."""
+    """Return the parts at the stop of a pass over the tokens, in an engine with the same settings."""
     layers = channel.welcome.model.layers
     if made.layer > layers:
         raise UsageError(f"its parts are of layers 0 to {made.layer - 1}, and this model has {layers} layers.")
@@ -207,15 +207,15 @@ def direct(
     over: str | Sequence[str] = ("layer", "head"),
     adapter: str | None = None,
 ) -> Attribution:
-    """Return direct logit attribution at the last position of a line (a text, or token ids): the parts that the
-    embedding, the attention of each layer (over "head" too: each of its heads, and the output map's bias) and each MLP
-    (over "neuron" too: each input of its last map, and that map's bias) add to `metric`, which is "logit(A)" or
-    "logit(A) - logit(B)". `parts.top(20)` names the largest.
+    """Return direct logit attribution at the last position of a prompt (a text, or token ids): the parts that the
+    embedding, the attention of each layer (over "head": each of its heads, and the output map's bias) and each MLP
+    (over "neuron": each input of its last map, and that map's bias) add to `metric`, which is "logit(A)" or "logit(A) -
+    logit(B)". `parts.top(20)` names the largest.
 
-    The final norm is read as a linear map at its actual scale, which is held fixed. The parts and `rest` sum to the
-    metric; the attribution prints how large the rest is. A model whose logits or residuals are no such sum is refused
-    with the reason. `parts.save("fact.direct.djinn")` keeps them with their recipe, by which `dj.reproduce` tells them
-    again. With an `adapter`, by its name, they are its model's. UsageError; UnknownSite; SlabFull.
+    The final norm is treated as a linear map with its actual scale held fixed. The parts and `rest` sum to the metric;
+    the attribution prints the size of the rest. A model whose logits or residuals are not such a sum is refused with
+    the reason. `parts.save("fact.direct.djinn")` saves them with their recipe, for `dj.reproduce`. `adapter` names an
+    adapter to use. UsageError; UnknownSite; SlabFull.
 
     >>> parts = dj.direct(engine, "The capital of France is", metric="logit(' Paris') - logit(' Rome')")
     >>> len(parts.columns()["value"]), abs(parts.rest) < 1e-4

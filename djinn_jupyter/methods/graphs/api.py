@@ -1,5 +1,5 @@
-"""The influence of the nodes and edges of an attribution graph on its outputs, and what is left when those of little
-influence are taken out (Ameisen et al. 2025). Numbers alone: knows no node by name.
+"""Attribution graphs: the influence of nodes and edges on the outputs, and the pruning of those with little influence
+(Ameisen et al. 2025).
 
 Shapes: N nodes, sources by column and targets by row.
 """
@@ -25,14 +25,14 @@ Values = np.ndarray[Any, Any]
 
 
 def shares(effects_NN: Values) -> Values:
-    """Return each edge's share of the sizes of what comes in at its target."""
+    """Return each edge's share of the magnitudes of its target's inputs."""
     sizes = np.abs(effects_NN)
     found: Values = sizes / np.maximum(sizes.sum(axis=1, keepdims=True), 1e-30)
     return found
 
 
 def influence(shares_NN: Values, weights_N: Values) -> Values:
-    """Return the influence of every node on the outputs over all paths, of which there are finitely many."""
+    """Return the influence of every node on the outputs over all paths, which are finite in number."""
     passed, found = weights_N @ shares_NN, np.zeros_like(weights_N)
     while passed.any():
         found += passed
@@ -42,7 +42,7 @@ def influence(shares_NN: Values, weights_N: Values) -> Values:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pruning:
-    """The nodes [N] and the edges [N, N] that are left, and the influence of each edge."""
+    """The remaining nodes [N] and edges [N, N], and the influence of each edge."""
 
     nodes: Values
     edges: Values
@@ -50,8 +50,8 @@ class Pruning:
 
 
 def pruned(effects_NN: Values, weights_N: Values, always_N: Values, nodes: float, edges: float) -> Pruning:
-    """Leave the nodes that have this share of all influence together, and of their edges those that have that. Nodes
-    that are `always` left need no edge; of the others each leads somewhere. A node in between has a source."""
+    """Keep the nodes that together have this share of all influence, and the edges that have that share of theirs.
+    Nodes that are `always` kept need no edge; each of the others leads somewhere. A node in between has a source."""
     by_node = influence(shares(effects_NN), weights_N)
     left = (by_node >= _threshold(by_node, nodes)) | always_N
     among = np.where(left[:, None] & left[None, :], effects_NN, 0.0)
@@ -69,7 +69,7 @@ def pruned(effects_NN: Values, weights_N: Values, always_N: Values, nodes: float
 
 
 def _threshold(influences: Values, share: float) -> float:
-    """Return the least influence among the largest that have a share of all together."""
+    """Return the least influence among the largest ones that together have a share of all."""
     order = np.sort(influences)[::-1]
     total = order.sum()
     if total <= 0:
@@ -89,9 +89,9 @@ EDGES: Final = 0.98
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphNode:
-    """A node: a feature at a position, what the transcoders leave out of a layer's MLP there, the embedding of a
-    position with what is added to it there, or an output. `site` is where a breakpoint stops it; `value` is that of a
-    feature, `text` that of the token, or the output's own."""
+    """A node: a feature at a position, the transcoders' error of a layer's MLP there, the embedding of a position with
+    the additions to it, or an output. `site` is where a breakpoint stops it; `value` is a feature's, `text` the
+    token's, or the output's own."""
 
     kind: NodeKind
     name: str
@@ -105,7 +105,7 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedGraph(tables.Tabular):
-    """The nodes and edges of most influence: (source, target, effect, influence), the most influential first."""
+    """The nodes and edges with the most influence: (source, target, effect, influence), the most influential first."""
 
     nodes: tuple[GraphNode, ...]
     edges: tuple[tuple[GraphNode, GraphNode, float, float], ...]
@@ -118,10 +118,10 @@ class PrunedGraph(tables.Tabular):
 
 class AttributionGraph(result.Result):
     """`values` are float32 [targets, sources], in the order of `targets` and `sources`: the direct effect of each
-    source on each target (of a feature: before its activation). `replacement` is the share of the influence that comes
-    from embeddings and not from errors, over all paths; `completeness` the share of what comes in at each node that is
-    no error, weighted by its influence. `difference` is by how much bias and effects of all sources do not sum to what
-    a target has, at most; `active` counts the features that are active, of which those of most influence are nodes."""
+    source on each target (for a feature: before its activation). `replacement` is the share of the influence that comes
+    from embeddings and not from errors, over all paths. `completeness` is the share of each node's inputs that is not
+    error, weighted by its influence. `difference` is the largest difference between a target's value and the sum of
+    bias and effects of all sources. `active` counts the active features; those with the most influence are nodes."""
 
     _view = "attribution_graph_view"
     ending = ".graph.djinn"
@@ -130,7 +130,7 @@ class AttributionGraph(result.Result):
     engine: str | None = None
 
     def __post_init__(self) -> None:
-        self.check()  # so that no number of a file asks for more nodes than its arrays have
+        self.check()  # so that no number in a file asks for more nodes than its arrays have
         reply, made = self.reply, self.reply.made
         self.tokens = self._lines = () if made is None or isinstance(made.asked.line, str) else (made.asked.line,)
         self.values: np.ndarray[Any, Any] = arrays.to_numpy(reply.edges)
@@ -146,7 +146,7 @@ class AttributionGraph(result.Result):
         self.replacement, self.completeness = self._scores()
 
     def check(self) -> None:
-        """Raise ValueError where the effects are not those of the nodes."""
+        """Raise ValueError where the effects do not match the nodes."""
         one = self.reply
         targets, features = len(one.outputs) + len(one.sites), len(one.sites)
         sources = features + (one.all_layers + 1) * len(one.texts)
@@ -163,7 +163,7 @@ class AttributionGraph(result.Result):
             raise ValueError("its features have no positions of its line")
 
     def _replied_again(self, channel: Channel, reply: GraphMade) -> GraphMade:
-        """Return the same graph, made anew. UsageError where the transcoders here are others."""
+        """Return the same graph, computed again. UsageError where the transcoders here are others."""
         found: GraphMade = super()._replied_again(channel, reply)
         here = dict(() if found.made is None else found.made.modules)
         for site, digest in () if reply.made is None else reply.made.modules:
@@ -192,8 +192,8 @@ class AttributionGraph(result.Result):
         return self.made[0].by.model if self.made else None
 
     def pruned(self, nodes: float = NODES, edges: float = EDGES) -> PrunedGraph:
-        """Return the nodes that have this share of all influence, and of the edges between them those that have that.
-        Embeddings and outputs that lead nowhere are left out. UsageError."""
+        """Return the nodes that together have this share of all influence, and the edges between them that have that
+        share. Embeddings and outputs that lead nowhere are left out. UsageError."""
         if not (0 < nodes <= 1 and 0 < edges <= 1):
             raise UsageError("Nodes and edges are kept by their share of the influence, above 0 and up to 1.")
         always = np.array([one.kind in ("embedding", "output") for one in self.nodes])
@@ -209,13 +209,13 @@ class AttributionGraph(result.Result):
 
     @arguments.typed
     def top(self, count: int = result.STRONGEST) -> list[tuple[str, str, float]]:
-        """Return (source, target, effect) of the edges of most influence, which is the size of an edge in a graph, of
-        those that pruning leaves."""
+        """Return (source, target, effect) of the edges with the most influence, which is the magnitude of an edge in a
+        graph, among those that pruning keeps."""
         edges = self.pruned().edges[: max(count, 0)]
         return [(one.name, other.name, effect) for one, other, effect, _ in edges]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return all edges that carry anything as lists by column: source, target and effect."""
+        """Return all edges with an effect as lists by column: source, target and effect."""
         places = np.argwhere(self.values != 0).tolist()
         rows = [(self.sources[at].name, self.targets[row].name, float(self.values[row, at])) for row, at in places]
         return tables.in_columns(("source", "target", "effect"), rows)
@@ -285,17 +285,17 @@ def attribution_graph(
     probability: float | None = None,
     features: int = 1024,
 ) -> AttributionGraph:
-    """Return the attribution graph of a line (a text, token ids or a session; Ameisen et al. 2025) through the added
-    transcoders of one name: the direct effects between the features that are active on it, the embeddings, what the
-    transcoders leave out of each MLP (errors), and the outputs. Attention patterns and the scales of norms are held as
-    they are on this line, so effects are exact in the model so made: bias and effects sum to what each node has
-    (`difference` says how nearly).
+    """Return the attribution graph of a prompt (a text, token ids or a session; Ameisen et al. 2025) through the added
+    transcoders of one name: the direct effects between its active features, the embeddings, the transcoders' errors of
+    each MLP, and the outputs. Attention patterns and the scales of norms are held fixed at their values on this prompt,
+    so effects are exact in the resulting model: bias and effects sum to each node's value (up to `difference`).
 
-    The output is `metric` at the last position; without one the logits of the most probable tokens, less the mean of
-    all: as few as have this `probability` (0.95) together, at most `logits` (10). The effects on the `features` of most
-    influence are computed; the others are no nodes. Layers without a transcoder are all error. A model that is not
-    affine then, that streams its weights or is split among ranks or devices is refused with the reason. UsageError;
-    UnknownSite; InvalidCondition; SlabFull; WorkInterrupted, whose `kept` is the graph of the features that were done.
+    The output is `metric` at the last position; without one the logits of the most probable tokens, minus the mean of
+    all: the fewest tokens that together have this `probability` (0.95), at most `logits` (10). The effects on the
+    `features` with the most influence are computed; the others are not nodes. Layers without a transcoder are all
+    error. A model that is not affine then, that streams its weights or is split among ranks or devices is refused with
+    the reason. UsageError; UnknownSite; InvalidCondition; SlabFull; WorkInterrupted, whose `kept` is the graph of the
+    finished features.
 
     >>> [one.site for one in engine.add_transcoders("tc", clt_folder, "mlp_in")][-1]
     'tc.7'

@@ -1,5 +1,5 @@
-"""An attribution graph as a card: the edges of most influence between nodes by layer, from the embeddings down to the
-outputs, in each layer by position. A click on a feature stops at it, at its position."""
+"""An attribution graph as a card: the edges with the most influence between nodes by layer, from the embeddings down to
+the outputs, in each layer by position. A click on a feature stops at it, at its position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LETTER: Final = 6.6  # pixels, on average at most
 
 
 def attribution_graph_view(found: AttributionGraph, *, top: int = DRAWN) -> View:
-    """Show the `top` edges of most influence as a graph and as a table."""
+    """Show the `top` edges with the most influence as a graph and as a table."""
     pruned = found.pruned()
     chosen = pruned.edges[: min(max(top, 0), MOST)]
     nodes = {end.name: end for edge in chosen for end in edge[:2]}

@@ -1,4 +1,4 @@
-"""The attention of heads: scores of all heads of a model, and all patterns of a line."""
+"""The attention of heads: scores of all heads of a model, and all patterns of a token sequence."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ANY_SESSION: Final = "heads"
 
 
 class _OfHeads(result.Result):
-    """A reading of heads, and `over` which lines, in words."""
+    """A reading of heads, with its token sequences in words (`over`)."""
 
     read_heads: HeadsRead = msgspec.field(name="read")
     over: str = msgspec.field(name="of")
 
     def check(self) -> None:
-        """Raise ValueError where the scores or the patterns are of other layers or heads than are named."""
+        """Raise ValueError where the scores or the patterns do not match the named layers and heads."""
         read, shape = self.read_heads, self.read_heads.scores.shape
         if read.scores.dtype != "float64" or len(shape) != 3 or shape[:2] != (len(read.counted), len(read.layers)):
             raise ValueError("its scores are not those of its layers")
@@ -44,7 +44,7 @@ class _OfHeads(result.Result):
 class HeadScores(_OfHeads):
     """The mean attention of a position to the one before it (`previous`), to earlier positions with the same token
     (`duplicate`), and to those that follow these (`induction`): float64 [layers, heads], NaN where no position has such
-    a place. `counted` are the positions that have."""
+    a target. `counted` are the numbers of positions with one."""
 
     _view = "scores_view"
     ending = ".heads.djinn"
@@ -65,7 +65,7 @@ class HeadScores(_OfHeads):
 
     @property
     def heads(self) -> int:
-        """The number of heads of the layer that has the most."""
+        """The number of heads of the layer with the most."""
         return int(self.previous.shape[1])
 
     def best(self, kind: Kind, count: int = 5) -> list[tuple[int, int, float]]:
@@ -98,8 +98,8 @@ class HeadScores(_OfHeads):
 
 
 class HeadPatterns(_OfHeads):
-    """The attention patterns of all heads of a line, fp32 [layers, heads, queries, keys]: blocks of `pooled` positions
-    have their largest weight. `texts` are the line's tokens, and `scores` the heads' scores on it."""
+    """The attention patterns of all heads for a token sequence, fp32 [layers, heads, queries, keys]; blocks of `pooled`
+    positions have their largest weight. `texts` are the tokens, and `scores` the heads' scores on it."""
 
     _view = "patterns_view"
     ending = ".patterns.djinn"
@@ -115,18 +115,18 @@ class HeadPatterns(_OfHeads):
         self.scores = HeadScores(read, self.over)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
-        """Return the layer, the head, the query's position and the key's (of blocks their first)."""
+        """Return the layer, the head, the query's position and the key's (for blocks the first)."""
         layer, head, query, key = index
         return {"layer": self.layers[layer], "head": head, "query": query * self.pooled, "key": key * self.pooled}
 
     @property
     def heads(self) -> int:
-        """The number of heads of the layer that has the most."""
+        """The number of heads of the layer with the most."""
         return int(self.values.shape[1])
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the weights as lists by column: layer, head, the query's position, the key's (of blocks their first),
-        and the weight. Keys behind their query are left out."""
+        """Return the weights as lists by column: layer, head, the query's position, the key's (for blocks the first),
+        and the weight. Keys after their query are left out."""
         sizes = self.values.shape
         layer, head, query, key = np.indices(sizes).reshape(4, -1)
         kept = (key <= query) & ~np.isnan(self.values.reshape(-1))  # a layer may have fewer heads
@@ -151,10 +151,10 @@ def head_scores(
     seed: int | None = None,
     adapter: str | None = None,
 ) -> HeadScores:
-    """Return how much every head attends to the previous token, to earlier places with the same token, and to what
-    followed these (induction): means over the prompts (as in `collect`), or without any over `samples` (8) lines of
-    `length` (50) random tokens that are repeated once; of the model with an `adapter`, where one is named.
-    UsageError; UnknownSite where no layer has patterns.
+    """Return how much every head attends to the previous token, to earlier positions with the same token, and to the
+    tokens after those (induction): means over the prompts (as in `collect`), or by default over `samples` (8) sequences
+    of `length` (50) random tokens, repeated once. `adapter` names an adapter to use. UsageError; UnknownSite where no
+    layer has patterns.
 
     >>> scores = engine.head_scores()
     >>> scores.previous.shape, scores.top(2, "previous")[0][:2]  # layer and head
@@ -174,8 +174,8 @@ def head_scores(
 
 
 def patterns(session: RemoteSession, /) -> HeadPatterns:
-    """Return the attention patterns of all heads over the present line, in one pass on the side under the session's
-    steering rules. UsageError where edits were made at its stops: they are no part of that pass.
+    """Return the attention patterns of all heads over the session's tokens, from one pass on the side under its
+    steering rules. UsageError where edits were made at its stops, because that pass would not include them.
 
     >>> done = session.run("The capital of France is", max_new_tokens=1, free=True)
     >>> session.patterns().values.shape  # layers, heads, queries, keys

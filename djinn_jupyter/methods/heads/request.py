@@ -1,4 +1,4 @@
-"""Heads: what each attends to, over lines of tokens."""
+"""Heads: where each attends, over sequences of tokens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HeadsLine = SomeTokens | OwnName
 
 class HeadsRead(base.ReplyBase):
     """`scores` [3, layers, heads], float64: the mean attention of a position to the one before it, to earlier positions
-    with the same token, and to those that follow these (induction), over the `counted` positions of all lines that have
-    such; NaN where there are none. `layers` are those that have attention patterns. `patterns` [layers, heads,
-    queries, keys], fp32, of the first line, whose tokens are `texts`: blocks of `pooled` positions have their largest
-    weight. `lines` are the tokens of each, and `made` what else the scores follow from."""
+    with the same token, and to those that follow these (induction), over the `counted` positions of all sequences with
+    such a target; NaN where there are none. `layers` are those with attention patterns. `patterns` [layers, heads,
+    queries, keys], fp32, are of the first sequence, whose tokens are `texts`; blocks of `pooled` positions have their
+    largest weight. `lines` are the tokens of each sequence, and `made` what else the scores follow from."""
 
     layers: tuple[int, ...]
     scores: arrays.Array
@@ -36,9 +36,9 @@ class HeadsRead(base.ReplyBase):
 
 
 class ReadHeads(SessionRequest[HeadsRead], shared="write", changes=False, wakes_weights=True):
-    """Run each line in a pass of its own and score every head by where it attends. A line is its tokens, or the name of
-    a session: the tokens that it has fed. The steering rules of session `rules_of` hold. With `patterns` the reply has
-    those of the first line too. The session itself must be empty; closing it ends the request."""
+    """Run each of the `lines` in a pass of its own and score every head by where it attends. A line is its tokens, or
+    the name of a session: the tokens that it has fed. The steering rules of session `rules_of` apply. With `patterns`
+    the reply has those of the first line too. The session itself must be empty; closing it ends the request."""
 
     lines: Annotated[tuple[HeadsLine, ...], Meta(min_length=1, max_length=MOST_LINES)]
     patterns: bool = False

@@ -1,4 +1,4 @@
-"""Paths: what one place tells another in the present line, shown as a heatmap of senders."""
+"""Paths: the effect of one place on another for the present tokens, as a heatmap of senders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from djinn_jupyter.methods.common.magic import A_LINE, PAIRS, engines_beside, fr
 from djinn_jupyter.methods.paths import api as paths
 from djinn_jupyter.methods.sweep.magic import draw_swept, metric_of, named_line, refuse_session, swept_edit
 
-ARROW = "\u2192"  # which argparse does not take for an option, as it would "->"
+ARROW = "\u2192"  # argparse does not take it for an option, unlike "->"
 
 
 def read_path(parser: MagicArgumentParser, line: str) -> Namespace:
@@ -58,7 +58,8 @@ class PathMagics(Group):
         literal=True,
     )
     def djinn_path(self, args: Namespace) -> None:
-        """Patch paths in the present line: the receivers alone see another value of the sender, all else is frozen."""
+        """Patch paths in the present tokens: only the receivers see another value of the sender, everything else is
+        frozen."""
         if not (args.metrics or args.prompts):
             raise UsageError("A path needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         if args.prompts is not None and args.corrupted is not None:

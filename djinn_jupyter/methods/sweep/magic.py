@@ -1,4 +1,4 @@
-"""Sweeps: one edit at many places of the present line, shown as a heatmap that fills while it is computed."""
+"""Sweeps: one edit at many places of the present tokens, as a heatmap that fills during the computation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SweepingMagics(Group):
         literal=True,
     )
     def djinn_sweep(self, args: Namespace) -> None:
-        """Sweep one edit over layers, positions or heads of the present line, and draw what it does to a metric."""
+        """Sweep one edit over layers, positions or heads of the present tokens, and draw its effect on a metric."""
         if not (args.metrics or args.prompts):
             raise UsageError("A sweep needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         noise = self._noise(args)
@@ -128,7 +128,7 @@ class SweepingMagics(Group):
 
 
 def cells_of(state: KernelState, args: Namespace) -> dict[str, Any]:
-    """Return the arguments of `dj.sweep` that SITE, --over and CELLS give."""
+    """Return the arguments of `dj.sweep` in SITE, --over and CELLS."""
     return {
         "site": args.site,
         "over": args.over or (None if "*" in args.site else "layer,position"),
@@ -148,7 +148,7 @@ def metric_of(args: Namespace) -> str | list[str] | None:
 
 
 def pairs_of(group: Group, args: Namespace, *, noise: request.Noise | None = None) -> object:
-    """Return the pairs of lines that --prompts names, None where it is not given. Raises UsageError."""
+    """Return the pairs of prompts of --prompts, None without it. Raises UsageError."""
     if args.prompts is None:
         return None
     if args.clean is not None or noise is not None:
@@ -158,14 +158,14 @@ def pairs_of(group: Group, args: Namespace, *, noise: request.Noise | None = Non
 
 
 def refuse_session(args: Namespace) -> None:
-    """Raise UsageError where a line of the session is named beside one that is given otherwise."""
+    """Raise UsageError where a prompt of the session is named beside one that is given otherwise."""
     if args.session is not None:
         raise UsageError("--session has the present line, and another one is given: leave --session out.")
 
 
 def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgress], Grid]) -> None:
-    """Draw a grid, which fills while it is computed, and keep it, also where it ended early. Raises UsageError, so that
-    no later cell runs, where it was interrupted."""
+    """Draw a grid, which fills during the computation, and keep it, also where it ended early. Raises UsageError, so
+    that no later cell runs, where it was interrupted."""
     drawing = screen.Redrawn(state.screen)
     try:
         grid = compute(lambda so_far, done, total: drawing.draw(lambda: card.grid_view(so_far)))
@@ -192,13 +192,13 @@ def swept_edit(state: KernelState, text: str | None) -> Edit | patches.Patch | s
 
 
 def named_line(state: KernelState, name: str | None) -> object:
-    """Return the line that --from names: a variable of this notebook, or a session."""
+    """Return the prompt of --from: a variable of this notebook, or a session."""
     there = None if name is None else state.shell.user_ns.get(name)
     return there if name is None or (there is not None and not callable(there)) else state.find(name)
 
 
 def aligned_positions(text: str) -> list[Any]:
-    """Return the alignment that --align names: a number, a slice or a text in quotes, or two of them with = between."""
+    """Return the alignment of --align: a number, a slice or a text in quotes, or two of them with = between."""
     if not _ALIGNED.fullmatch(text):
         raise UsageError(f"--align is a list such as \"' capital', -1, ' Italy'=' France'\"; {text!r} is none.")
     found = [[side.strip() for side in sides if side.strip()] for sides in _SIDES.findall(text)]

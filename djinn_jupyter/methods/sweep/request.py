@@ -1,4 +1,4 @@
-"""A sweep: one edit at many places of one line, and a metric of the logits that each gives."""
+"""A sweep: one edit at many places of one token sequence, and a metric of the logits of each."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ EditedLine = Literal["corrupted", "clean"]
 
 
 def source_of(edited: EditedLine) -> EditedLine:
-    """Return the line of a pair whose values are put into the `edited` one."""
+    """Return the tokens of a pair whose values are put into the `edited` ones."""
     return "clean" if edited == "corrupted" else "corrupted"
 
 
 class Mean(edits.EditBase, frozen=True):
-    """The mean over the positions of the clean line, of the line itself where there is none."""
+    """The mean over the positions of the clean tokens, or without those of the edited ones."""
 
 
 class Resample(edits.EditBase, frozen=True):
-    """The value at another position of the clean line, of the line itself where there is none; drawn by the seed."""
+    """The value at another position of the clean tokens, or without those of the edited ones; drawn by the seed."""
 
 
 class Noise(Frozen, frozen=True):
-    """Normal noise on what enters the first layer at `positions`, of `scale` times the standard deviation that the line
-    has there; drawn by the sweep's seed."""
+    """Normal noise on the input of the first layer at `positions`, of `scale` times the standard deviation there; drawn
+    by the sweep's seed."""
 
     positions: Positions
     scale: Annotated[float, Meta(gt=0)] = 3.0
@@ -51,7 +51,7 @@ SweptEdit = edits.Edit | Mean | Resample
 
 
 class Continued(Frozen, frozen=True):
-    """A sweep cut short: these cells of the sweep of this `recipe` have `values`, one for each metric."""
+    """An incomplete sweep: these cells of the sweep of this `recipe` have `values`, one for each metric."""
 
     recipe: Annotated[str, Meta(max_length=64)]
     cells: Annotated[tuple[int, ...], bounded_by("cells", MOST_CELLS)]
@@ -62,18 +62,18 @@ class Continued(Frozen, frozen=True):
 
 class Estimate(Frozen, frozen=True):
     """Estimate each cell's change of the metric by gradients, to first order: the change at its places times the
-    metric's gradient there, in the corrupted line, or as the mean over `steps` points of the way to the clean one. With
-    the correction "attention" queries and keys are estimated from what attention makes of them, with "cancellation" a
-    score is the mean size over gradients that each bypass one layer (both of AtP*)."""
+    metric's gradient there, on the corrupted tokens, or as the mean over `steps` points on the path to the clean ones.
+    With the correction "attention" queries and keys are estimated from attention's output, with "cancellation" a score
+    is the mean magnitude over gradients that each bypass one layer (both of AtP*)."""
 
     steps: Annotated[int, Meta(ge=1, le=MOST_STEPS)] = 1
     corrections: Annotated[tuple[Correction, ...], Meta(max_length=2)] = ()
 
 
 class Recipe(Frozen, frozen=True):
-    """All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
-    to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, the added
-    `modules` that its sites are of, and the origin. `kept` cells were computed before, in other passes."""
+    """Everything needed to compute the cells again: the request, with tokens in place of sessions and without continued
+    cells, the `attention` of the named sessions (None for the engine's own), their `adapter`, the added `modules` of
+    its sites, and the origin. `kept` cells were computed before, in other passes."""
 
     asked: Sweep
     attention: nouns.AttentionName | None
@@ -84,9 +84,9 @@ class Recipe(Frozen, frozen=True):
 
 
 class Measured(Frozen, frozen=True):
-    """One metric of a sweep's cells. `values` is float64, with an axis for each of `over`; `corrupted` is that of the
-    corrupted line without an edit, `clean` that of the clean line. `largest_difference` is what cells computed together
-    differed by from the same computed alone, of those that were rechecked; None where each was computed alone."""
+    """One metric of a sweep's cells. `values` is float64, with an axis for each of `over`; `corrupted` is the metric of
+    the corrupted tokens without an edit, `clean` that of the clean ones. `largest_difference` is the largest difference
+    between cells computed together and alone, for the rechecked ones; None where each was computed alone."""
 
     metric: str
     values: arrays.Array
@@ -97,19 +97,19 @@ class Measured(Frozen, frozen=True):
 
 
 class Confirmed(Frozen, frozen=True):
-    """Cells of an estimate that an exact sweep computed too: by how much the edit changes each metric there."""
+    """Cells of an estimate that an exact sweep computed too: the change of each metric there."""
 
     cells: tuple[int, ...]
     changes: tuple[tuple[float, ...], ...]
 
 
 class Swept(ReplyBase):
-    """`measured` has each metric, in the order asked. `places` are those along each axis of `over`, which has every
-    axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
-    in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
-    the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
-    says so. By `recipe` another sweep is known to go on from this one, by `made` the cells can be
-    computed again. With an `estimate` the values are changes, of which the client has some `confirmed`."""
+    """`measured` has each metric, in the order of the request. `places` are those along each axis of `over`, which has
+    every axis twice where cells are pairs of cells; `texts` are the edited tokens' texts. `computed` cells were
+    computed; in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone,
+    including for the first pair one where the edit changes nothing; there are none where each was computed alone
+    anyway, as `mode` then shows. `recipe` identifies a sweep that continues this one, and `made` is everything needed
+    to compute the cells again. With an `estimate` the values are changes, of which the client has some `confirmed`."""
 
     site: str
     over: tuple[Axis, ...]
@@ -159,21 +159,20 @@ class SweepFields(SessionRequest[R], Generic[R]):
 
 
 class Sweep(SweepFields[Swept], shared="write", changes=False, wakes_weights=True, whole_layers=True):
-    """Edit the line `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at its last position. A
-    line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
-    has there. `site` names a point, and a layer where `over` does not. The session itself must be empty; the sweep
-    computes in its memory, and closing it ends the sweep. `noise` spoils the line `corrupted` before it is swept. Over
-    "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers or positions
-    together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. Only `positions` are
-    edited, where they are given, or those of `align`, each with the position of the clean line that corresponds to it.
-    `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each alone.
-    Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell.
-    With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
-    `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
-    taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
-    estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. With `chosen`
-    cells, numbered row by row, these alone are computed, and the others are NaN. `calls` are the most rows of each call
-    of a layer, in turn, as (rows, calls), for a sweep that is made again."""
+    """Edit the tokens `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at their last
+    position. Both `clean` and `corrupted` are tokens, or the name of the session that has them. Without an `edit` a
+    cell gets the value of `clean` there. `site` names a point, and a layer where `over` does not. The session itself
+    must be empty; the sweep computes in its memory, and closing it ends the sweep. `noise` is added to `corrupted`
+    before the sweep. Over "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers
+    or positions together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. If
+    `positions` are given, only these are edited; or those of `align`, each with the corresponding position of the clean
+    tokens. `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each
+    alone. Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell. With
+    `receivers` a cell is a path: only these sites see the edit, past unchanged blocks; `over` may be empty then. `into`
+    "clean" puts the values of the corrupted tokens into the clean ones. `continued` cells are reused, except for those
+    that are recomputed. With an `estimate` no cell is computed: gradients estimate its change, without noise, `coefs`,
+    `receivers` and `continued` cells. With `chosen` cells, numbered row by row, only these are computed, and the others
+    are NaN. `calls` are the most rows of each call of a layer, in turn, as (rows, calls), for a repeated sweep."""
 
 
 class CheckSweep(SweepFields[greeting.Checked], shared="write", changes=False, wakes_weights=True, whole_layers=True):
@@ -187,7 +186,7 @@ class CheckSweep(SweepFields[greeting.Checked], shared="write", changes=False, w
 
 class SweepProgressed(EventBase):
     """These cells (numbered row by row of `places`) of a sweep of `total` now have `values`, one for each metric;
-    `unedited` are those of the line without an edit. `recipe` as in Swept."""
+    `unedited` are the metrics without an edit. `recipe` as in Swept."""
 
     places: tuple[tuple[Place, ...], ...]
     unedited: tuple[float, ...]

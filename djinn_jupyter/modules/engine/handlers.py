@@ -1,4 +1,5 @@
-"""Add modules to the model, list and remove them. Their tensors come in the request and are checked here."""
+"""Add modules and adapters to the model, list and remove them. Their tensors come in the request and are checked
+here."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ class AddedModuleRequests:
         return self._adding(session, there or module, arrays, processed, holder)
 
     def _there(self, holder: Holder, module: added.AddedModule) -> added.AddedModule | None:
-        """Return the module of that site where it is of the same files. UsageError where it is another."""
+        """Return the module of that site where it has the same files. UsageError where it is another."""
         own = module.identity
         there = self._added.find(holder.person, own.name, module.layer)
         if there is None:
@@ -86,7 +87,7 @@ class AddedModuleRequests:
         processed: processed_values.Processed | None,
         holder: Holder,
     ) -> Steps[ModuleAdded]:
-        """Put the tensors on the device of the point, one a step, and then the module among the others."""
+        """Put the tensors on the device of the point, one a step, then register the module."""
         own = module.identity
         yield from figures.draw_for(self._added, own.bytes_held, self._runtime, session)
         try:
@@ -111,7 +112,7 @@ class AddedModuleRequests:
 
     @handles(ask.RemoveModule)
     def remove_module(self, request: ask.RemoveModule, holder: Holder) -> Cleared:
-        """Remove the modules of a name, none of them while a breakpoint, a rule or a watch is at its site."""
+        """Remove the modules of a name, unless a breakpoint, a rule or a watch is at one of their sites."""
         mine = self._added.of(holder.person)
         doomed = [one for one in mine if one.identity.name == request.name and request.layer in (None, one.layer)]
         if not doomed:
@@ -124,7 +125,7 @@ class AddedModuleRequests:
         return Cleared(count=len(doomed))
 
     def _require_new(self, module: added.AddedModule, holder: Holder) -> None:
-        """Raise UsageError where a session still stands at another module of that site, which was removed."""
+        """Raise UsageError where a session is still stopped at another, removed module of that site."""
         for session in self._sessions.values():
             if base.person_of(session.name) != holder.person:
                 continue
@@ -178,8 +179,8 @@ def _spell(request: ask.RemoveModule) -> str:
     return request.name if request.layer is None else f"{request.name}.{request.layer}"
 
 
-# Add adapters to the model, list and remove them, and have sessions compute with them. Their tensors come in the
-# request and are checked here.
+# Add adapters to the model, list and remove them, and set a session's adapter. Their tensors come in the request and
+# are checked here.
 
 
 class AdapterRequests:
@@ -202,7 +203,7 @@ class AdapterRequests:
     def _adding(
         self, session: Session, adapter: HeldAdapter, parts: list[added.Fitted], holder: Holder
     ) -> Steps[AdapterAdded]:
-        """Put the matrices on the devices of their layers, a module a step, and then the adapter among the others."""
+        """Put the matrices on the devices of their layers, a module a step, then register the adapter."""
         size = sum(part.nbytes for part in parts)
         yield from figures.draw_for(self._adapters, size, self._runtime, session)
         try:
@@ -234,7 +235,7 @@ class AdapterRequests:
 
     @handles(ask.SetAdapter)
     def set_adapter(self, request: ask.SetAdapter, session: Session, holder: Holder) -> Described:
-        """Choose the adapter of a session that holds no line yet."""
+        """Choose the adapter of a session without tokens."""
         person = base.person_of(session.name)
         wanted = None if request.adapter is None else self._adapters.find(person, request.adapter)
         if wanted is not session.adapter:

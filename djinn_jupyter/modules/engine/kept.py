@@ -1,7 +1,7 @@
-"""The added modules that a kept session has something at: found among those that are there, or read again.
+"""The added modules and the adapter that a stored session uses: found among the present ones, or read again.
 
-A folder is read for the engine's own user alone, and counts only where its digest is the one that was kept. What is not
-there is missing, which its sites say wherever they are computed; a session is not lost for it.
+A folder is read only for the engine's own user, and only counts if its digest is the stored one. A module that is not
+there is missing, which its sites report wherever they are computed; the session is not lost.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def tap_of_kept(runtime: Runtime, identity: ModuleIdentity) -> Tap:
-    """Return the tap of the module that a session was kept with. Raises UsageError and UnknownSite for one that cannot
-    have been of this model, and where another has its name."""
+    """Return the tap of a stored session's module. Raises UsageError and UnknownSite for one that this model cannot
+    have had, and where another has its name."""
     table, person = runtime.modules.table, runtime.modules.person
     point = point_of(identity.name, identity.at, runtime.forward.anatomy, identity.inputs)
     kept = table.new(person, identity)
@@ -44,7 +44,7 @@ def tap_of_kept(runtime: Runtime, identity: ModuleIdentity) -> Tap:
 
 
 def _read_again(table: ModuleTable, module: AddedModule, person: str | None, forward: Forward, point: Tap) -> None:
-    """Have the module's tensors read from its folder; say that it is missing where they cannot be."""
+    """Read the module's tensors from its folder; mark it missing where that fails."""
     try:
         if person is not None:
             raise UsageError("Its folder lies on the machine of its person.")
@@ -83,13 +83,12 @@ def _advice(module: AddedModule) -> str:
     return f"Add it again (%djinn_add_module {own.name} {own.folder} --at {own.at})."
 
 
-# The adapter that a kept session computes with: found among those that are there, or read again. A folder is read for
-# the engine's own user alone, and counts only where its digest is the one that was kept. One that is not there is
-# missing, which each run of its sessions says; a session is not lost for it.
+# The adapter of a stored session, found or read again as above. A missing one is reported by each run of its sessions;
+# a session is not lost.
 
 
 def adapter_of_kept(runtime: Runtime, identity: AdapterIdentity | None) -> HeldAdapter | None:
-    """Return the adapter that a session was kept with. Raises UsageError where another has its name."""
+    """Return a stored session's adapter. Raises UsageError where another has its name."""
     if identity is None:
         return None
     table, person = runtime.modules.adapters, runtime.modules.person
@@ -102,7 +101,7 @@ def adapter_of_kept(runtime: Runtime, identity: AdapterIdentity | None) -> HeldA
 
 
 def _read_adapter_again(runtime: Runtime, adapter: HeldAdapter, person: str | None) -> None:
-    """Have its tensors read from its folder; say that it is missing where they cannot be."""
+    """Read its tensors from its folder; mark it missing where that fails."""
     own = adapter.identity
     try:
         if person is not None:

@@ -22,12 +22,12 @@ from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire.arrays import Array
 
 MOST_DECLARATION: Final = 2**20
-MOST_BYTES: Final = 2**32  # what one message carries
+MOST_BYTES: Final = 2**32  # the limit of one message
 PICKLES: Final = (".pt", ".pth", ".bin", ".pkl")
 
 
 def contents_of(path: Path, most: int) -> bytes:
-    """Return the bytes of a file. Raises UsageError where it is larger, or cannot be read."""
+    """Return the bytes of a file. Raises UsageError where it is larger, or unreadable."""
     try:
         with open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -60,7 +60,8 @@ def pickle_among(folder: Path) -> str | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldTable:
     """The names of all fields. The reader of a format reads and checks `computed` ones, and `harmless` ones change no
-    number. Each of `refused` has the value at which it changes none, and the advice for any other value."""
+    number. `refused` maps each other field to the value at which it changes nothing, and the advice for any other
+    value."""
 
     computed: frozenset[str]
     harmless: frozenset[str]
@@ -70,7 +71,7 @@ class FieldTable:
         return name in self.computed or name in self.harmless or name in self.refused
 
     def unheard(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that could change a number and are not computed here, unknown ones included."""
+        """Return the fields that could change a number and are not computed here, including unknown ones."""
         heard = self.computed | self.harmless
         return {name: value for name, value in said.items() if name not in heard and not self.is_unset(name, value)}
 
@@ -81,7 +82,7 @@ class FieldTable:
         return empty or (isinstance(value, bool) == isinstance(default, bool) and value == default)
 
     def require_heard(self, said: Mapping[str, Any], where: str) -> None:
-        """Raise UsageError, which names the field, where a declaration has one that is not computed here."""
+        """Raise UsageError, with the name of the field, where a declaration has one that is not computed here."""
         for name, value in self.unheard(said).items():
             advice = self.refused.get(name, (None, ""))[1]
             raise UsageError(f"{where} has {name} {short(value)}, which is not computed here{advice and '; '}{advice}.")
@@ -92,12 +93,12 @@ class FieldTable:
 
 
 def short(value: object) -> str:
-    """Return how a message shows a value of a file."""
+    """Return a value of a file in the form of a message."""
     said = repr(value)
     return said if len(said) <= 60 else f"{said[:57]}..."
 
 
-# Numbers in the tensors of a file, on which it depends whether a module is computed here.
+# Checks of numbers in a file's tensors that decide whether a module is computed here.
 
 CLOSE: Final = 1.001e-5  # of `torch.allclose`, by which SAELens compares
 
@@ -118,7 +119,7 @@ def _numbers(array: Array) -> Any:
     return np.frombuffer(array.data, dtype=np.dtype(array.dtype).newbyteorder("<"))
 
 
-# Match regular expressions of files in a process of its own, which a limit of time ends: one can take years.
+# Match regular expressions of files in a process of their own, with a time limit: one can take years.
 
 MOST_SECONDS: Final = 20.0
 PROGRAM: Final = """\
@@ -129,8 +130,8 @@ json.dump({one: [name for name in names if re.fullmatch(one, name)] for one in p
 
 
 def matched(patterns: Sequence[str], names: Iterable[str], where: str) -> Mapping[str, list[str]]:
-    """Return the names that each pattern matches as a whole. Raises UsageError where one is no regular expression, or
-    takes longer than MOST_SECONDS. Without a pattern no process is started."""
+    """Return the names that each pattern matches as a whole. Raises UsageError where one is an invalid regular
+    expression, or takes longer than MOST_SECONDS. Without a pattern no process is started."""
     if not patterns:
         return {}
     asked = json.dumps([list(patterns), list(names)])
@@ -146,8 +147,8 @@ def matched(patterns: Sequence[str], names: Iterable[str], where: str) -> Mappin
     return found
 
 
-# Reads a safetensors file by the format's own library, which refuses crafted headers. Needs no torch. The file is read
-# whole: one that is mapped into memory and cut short meanwhile ends the process.
+# Read a safetensors file by the format's own library, which refuses crafted headers. Needs no torch. The file is read
+# whole: a mapped file that is truncated meanwhile ends the process.
 
 LENGTH_BYTES: Final = 8
 METADATA: Final = "__metadata__"
@@ -156,8 +157,8 @@ DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": 
 
 
 def tensors_in(path: Path, contents: bytes) -> dict[str, Array]:
-    """Return the tensors of a file by name, in its order. Raises UsageError where it is none, not whole, or says of a
-    tensor what is not computed here."""
+    """Return the tensors of a file by name, in its order. Raises UsageError for an invalid or incomplete file, or a
+    tensor that is not computed here."""
     try:
         found = dict(safetensors.deserialize(contents))
     except safetensors.SafetensorError as error:
@@ -182,7 +183,7 @@ def _array(path: Path, name: str, tensor: dict[str, Any]) -> Array:
 
 
 def require_free(folder: Path) -> None:
-    """Raise UsageError where a folder has files already, or is none."""
+    """Raise UsageError where a folder is not empty, or is not a folder."""
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
@@ -192,8 +193,7 @@ def require_free(folder: Path) -> None:
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files beside the folder and move them to its place together. Raises StorageFailed, and leaves nothing
-    then."""
+    """Write files beside the folder and move them to its place together. Raises StorageFailed, leaving nothing."""
     aside = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """The folders of Gemma Scope 2 (config.json, params.safetensors) as a module's form: SAEs and transcoders of one layer.
 
 Names as SAELens 6 reads them (`gemma_3_sae_huggingface_loader`). Its cross-layer transcoders and crosscoders, and the
-archives of numpy of the first Gemma Scope, are refused by name.
+numpy archives of the first Gemma Scope, are refused by name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Tensors = dict[str, Array]
 
 
 def form_of(config: Mapping[str, Any], tensors: Tensors, where: Path) -> ModuleForm:
-    """Return the form that a config.json says. Raises UsageError for what is not computed here."""
+    """Return the form in a config.json. Raises UsageError for what is not computed here."""
     _require_computed(config, tensors, where)
     written, named = _written(config), config.get("hf_hook_point_in")
     return ModuleForm(
@@ -90,14 +90,14 @@ def _require_computed(config: Mapping[str, Any], tensors: Tensors, where: Path) 
 
 
 def site_of(hook: object) -> str | None:
-    """Return the site that a hook of these files names; None where it names none."""
+    """Return the site of a hook in these files; None for an unknown hook."""
     found = HOOK.fullmatch(str(hook or ""))
     return None if found is None or found[2] not in READ else f"{READ[found[2]]}.{int(found[1])}"
 
 
 def renamed(tensors: Tensors) -> Tensors:
-    """Return the tensors by the names that they have in a module. The skip is [inputs, outputs] in these files, and
-    [outputs, inputs] in a transcoder."""
+    """Return the tensors by their names in a module. The skip is [inputs, outputs] in these files, and [outputs,
+    inputs] in a transcoder."""
     turned = {name: _turned(array) if name == SKIP else array for name, array in tensors.items()}
     return {NAMES.get(name, name): array for name, array in turned.items()}
 
@@ -120,7 +120,7 @@ def _written(config: Mapping[str, Any]) -> tuple[int, str] | None:
 
 
 def _place(config: Mapping[str, Any], name: str) -> tuple[int, str] | None:
-    """Return the layer and the place in it that a hook names; None where it names none."""
+    """Return the layer and the place in it that a hook names; None for an unknown hook."""
     found = HOOK.fullmatch(str(config.get(name) or ""))
     return None if found is None else (int(found[1]), found[2])
 
@@ -131,7 +131,7 @@ def _dtype(tensors: Tensors) -> ModuleDtype:
 
 
 def _turned(array: Array) -> Array:
-    """Return a matrix with its axes exchanged; the form says what is wrong with an array that is none."""
+    """Return a transposed matrix; the form reports arrays of other shapes."""
     if len(array.shape) != 2:
         return array
     of = np.frombuffer(array.data, dtype=f"V{ITEM_BYTES[array.dtype]}").reshape(array.shape)

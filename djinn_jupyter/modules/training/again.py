@@ -1,5 +1,4 @@
-"""A module trained again from its provenance, in a folder of its own for the time, and its numbers compared bit for
-bit."""
+"""Train a module again from its provenance, in a temporary folder, and compare its numbers bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ Numbers = dict[str, "np.ndarray[Any, Any]"]
 
 
 def trained_in(folder: Path) -> TrainedModule:
-    """Return the module that a folder with a provenance has. Raises UsageError where no training wrote that."""
+    """Return the module of a folder with a provenance. Raises UsageError where no training wrote it."""
     try:
         asked = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["training"]
         return module_in(folder, asked["site"], asked["job"].replace("_", " "))
@@ -41,8 +40,8 @@ def trained_in(folder: Path) -> TrainedModule:
 def trained_again(
     engine: RemoteEngine, before: TrainedModule, given: GivenCollection | None, on_progress: OnTrained
 ) -> Reproduction:
-    """Train again, on the collection that is given or on the same prompts collected anew, and compare. UsageError where
-    there are neither; errors as of the training."""
+    """Train again, on the given collection or on the same prompts collected again, and compare. UsageError without
+    either; errors as in the training."""
     if before.cut:
         raise UsageError(f"Its training was {before.cut}, so it is not made again: train it whole.")
     with tempfile.TemporaryDirectory() as place:
@@ -71,12 +70,12 @@ def _trained(
         try:
             train(job, on_progress)
         except interrupts.WorkInterrupted:
-            raise KeyboardInterrupt from None  # what it has so far goes with its temporary folder
+            raise KeyboardInterrupt from None  # the partial module goes with its temporary folder
     return module_in(Path(job.to), before.site, before.kind)
 
 
 def _collected(engine: RemoteEngine, before: TrainedModule, place: Path) -> Activations:
-    """Return the collection of a training, collected anew in this engine."""
+    """Return the collection of a training, collected again in this engine."""
     asked, of = before.provenance["training"], before.provenance["collection"]
     ids = of["prompts"].get("ids")
     if ids is None or not of.get("plain", True):
@@ -127,7 +126,7 @@ def _compared(
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what differs between two provenances of one call: (name, then, now)."""
+    """Yield the differences between two provenances of one call: (name, then, now)."""
     for name in then:
         one, other = then[name], now.get(name)
         if name in NOT_OF_BITS or one == other:

@@ -1,4 +1,5 @@
-"""The difference of two means as a steering vector, found in this process by numpy."""
+"""`dj.train_sae` and its like, and the difference of two means as a steering vector, computed in this process by
+numpy."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from djinn_jupyter.modules.training.process import PROVENANCE, VECTOR, OnTrained
 Norm = Literal["rms", "layer"]
 CANDIDATES: Final[tuple[tuple[Norm, bool], ...]] = (("rms", False), ("layer", False), ("layer", True))
 EPSILONS: Final = (1e-5, 1e-6, 1e-8, 1e-12)
-ENOUGH_ROWS: Final = 8  # to tell an offset from what a wrong norm leaves
+ENOUGH_ROWS: Final = 8  # to distinguish an offset from the error of a wrong norm
 PROMPTS: Final = 8
 TOLERANCE: Final = {"float32": 2e-3}  # of the spread of the logits
 TOLERANCE_OF_OTHERS: Final = 0.1
@@ -63,8 +64,8 @@ def normed(x_ND: Any, norm: Norm, epsilon: float) -> Any:
 
 
 def unembedding_of(engine: RemoteEngine, collection: Activations, last: str) -> Unembedding:
-    """Return the unembedding of the engine's model. Raises UsageError where the logits are not made so, or the
-    collection is of another model."""
+    """Return the unembedding of the engine's model. Raises UsageError for a model with another kind of head, or a
+    collection of another model."""
     rows, logits = _examples(engine, collection, last)
     matrix_DV = np.asarray(engine.weight("W_U", fold_norm=True), dtype="f8")
     allowed = TOLERANCE.get(engine.description.dtype, TOLERANCE_OF_OTHERS) * float(logits.std())
@@ -94,8 +95,8 @@ def _examples(engine: RemoteEngine, collection: Activations, last: str) -> tuple
 
 
 def write_difference(job: jobs.SteeringJob) -> None:
-    """Write the folder of a vector from the mean of the other rows to that of the positive, as a training of another
-    method does. Raises UsageError where the means are the same, StorageFailed and WorkInterrupted, with nothing
+    """Write the folder of a vector from the mean of the other rows to the mean of the positive rows, like a training by
+    another method. Raises UsageError where the means are equal, StorageFailed and WorkInterrupted, with nothing
     written."""
     with interruptible("The training", done="nothing was written"):
         collection = Activations(job.collection)
@@ -143,11 +144,11 @@ def train_sae(
     threads: int = 1,
     on_progress: OnTrained | None = None,
 ) -> TrainedModule:
-    """Train an SAE of so many `features` on a site of a collection, `active` of which fire at a position in the mean,
-    and save it in the folder `to`. `site` is needed where the collection has several. It is trained with a
-    top-k over each batch (BatchTopK) and saved as a JumpReLU of SAELens, for `steps` of `batch` positions with
-    Adam at `rate`. The same call has the same bits on one machine, with as many `threads`. UsageError; StorageFailed;
-    WorkInterrupted, whose `kept` is the module as it was then, in that folder too; its provenance says at which step.
+    """Train an SAE with so many `features` on a site of a collection, and save it in the folder `to`. On average
+    `active` features fire at a position. Name the `site` where the collection has several. Training uses a top-k over
+    each batch (BatchTopK), for `steps` of `batch` positions with Adam at `rate`; the result is saved as a JumpReLU of
+    SAELens. The same call has the same bits on one machine with as many `threads`. UsageError; StorageFailed;
+    WorkInterrupted, whose `kept` is the module so far, which is also in the folder; its provenance has the step.
 
     >>> acts = engine.collect(["The capital of France is", "People in Italy speak"], "resid_post.4", to=folder)
     >>> sae = dj.train_sae(acts, to=new_folder, features=32, active=4, steps=5)
@@ -176,10 +177,10 @@ def train_transcoder(
     threads: int = 1,
     on_progress: OnTrained | None = None,
 ) -> TrainedModule:
-    """Train a transcoder of so many `features` that makes what an MLP makes of what it is given, and save it in the
-    folder `to`. `site` is what it reads, such as "mlp_in.4", and `written` what it makes, by default the mlp_out of the
-    same layer; the collection has both, of the same prompts. Otherwise as `train_sae`; saved as SAELens's
-    jumprelu_transcoder. UsageError; StorageFailed; WorkInterrupted.
+    """Train a transcoder with so many `features` that computes an MLP's output from its input, and save it in the
+    folder `to`. It reads `site`, such as "mlp_in.4", and makes `written`, by default the mlp_out of the same layer; the
+    collection has both, for the same prompts. Otherwise as `train_sae`; saved as SAELens's jumprelu_transcoder.
+    UsageError; StorageFailed; WorkInterrupted.
 
     >>> acts = engine.collect(["The capital of France is", "People in Italy"], ["mlp_in.4", "mlp_out.4"], to=folder)
     >>> trained = dj.train_transcoder(acts, to=new_folder, site="mlp_in.4", features=32, active=4, steps=5)
@@ -212,10 +213,10 @@ def train_probe(
     threads: int = 1,
 ) -> TrainedModule:
     """Train a linear probe on a site of a collection, and save it in the folder `to`. `labels` has one for each prompt,
-    or one for each position that was kept: texts, whole numbers, True or False are classes, told by logistic
-    regression; other numbers are told by ridge regression. Its values are the logit of the second of two classes, of
-    several one each, in the order of `provenance["training"]["classes"]`. A share of the prompts, `held_out`, is only
-    measured by. `penalty` is of the squared weights, of rows divided by the root of their mean square.
+    or one for each kept position. Texts, whole numbers, True or False are classes, for logistic regression; other
+    numbers are for ridge regression. Its values are the logit of the second of two classes, or one logit for each of
+    several classes, in the order of `provenance["training"]["classes"]`. The share `held_out` of the prompts is used
+    only for measuring. `penalty` applies to the squared weights, for rows divided by the root of their mean square.
     UsageError; StorageFailed; WorkInterrupted.
 
     >>> prompts = ["The capital of France", "The capital of Italy", "People in Italy speak", "In Spain people speak"]
@@ -248,10 +249,10 @@ def steering_vector(
     threads: int = 1,
 ) -> TrainedModule:
     """Find the direction from the other rows of a site to the `positive` ones (True or False for each prompt, or for
-    each position that was kept), and save it in the folder `to`. `method`: the difference of the means, the first
-    principal component of all rows, or the weights of a logistic regression. Its `vector`, for `dj.add`, is
-    as long as the means are apart along it; as a module it reads 0 at the mean of the others and 1 at that of
-    the positive. UsageError; StorageFailed; WorkInterrupted.
+    each kept position), and save it in the folder `to`. `method`: the difference of the means, the first principal
+    component of all rows, or the weights of a logistic regression. Its `vector`, for `dj.add`, is as long as the
+    distance of the means along it. As a module it reads 0 at the mean of the other rows and 1 at the mean of the
+    positive rows. UsageError; StorageFailed; WorkInterrupted.
 
     >>> prompts = ["It was a sad day.", "It was a gloomy day.", "It was a happy day.", "It was a merry day."]
     >>> acts = engine.collect(prompts, "resid_post.4", to=folder, positions=-1)
@@ -290,11 +291,11 @@ def train_tuned_lens(
     threads: int = 1,
     on_progress: OnTrained | None = None,
 ) -> TrainedModule:
-    """Train a tuned lens for `site`, and save it in the folder `to`: a translation after which the model's head says
-    the next token as after its last layer. The collection has the site and the last `resid_post`, of the same
-    prompts; the engine gives the head, which is a norm and `W_U`. Adam at `rate`, which falls to 0, over `steps` of
+    """Train a tuned lens for `site`, and save it in the folder `to`: a translation after which the model's head
+    predicts the next token as after its last layer. The collection has the site and the last `resid_post`, for the same
+    prompts; the engine provides the head, which is a norm and `W_U`. Adam at `rate`, which falls to 0, over `steps` of
     `batch` positions. Its figures are Kullback-Leibler divergences from the model's own probabilities, in nats, on the
-    prompts that are `held_out`. UsageError where the logits are not made so; StorageFailed; WorkInterrupted.
+    `held_out` prompts. UsageError for a model with another kind of head; StorageFailed; WorkInterrupted.
 
     >>> prompts = ["The capital of France is", "People in Italy speak", "Monday, Tuesday,", "Mary gave a book to"]
     >>> acts = engine.collect(prompts, ["resid_post.4", "resid_post.7"], to=folder)
@@ -330,7 +331,7 @@ def train_tuned_lens(
 
 
 def _common(collection: Activations, site: str | None, to: str | Path, seed: int, threads: int) -> dict[str, Any]:
-    """Return what every job has."""
+    """Return the common fields of every job."""
     if site is None and len(collection.sites) > 1:
         raise UsageError(f"The collection has several sites; name one, as in site={collection.sites[0]!r}.")
     chosen = collection[collection.sites[0] if site is None else site].name
@@ -344,7 +345,7 @@ def _common(collection: Activations, site: str | None, to: str | Path, seed: int
 
 
 def _sparse(features: int, active: int, steps: int, batch: int, rate: float) -> dict[str, Any]:
-    """Return how sparse features are trained, of an SAE and of a transcoder, checked."""
+    """Return the checked sparsity settings of an SAE or a transcoder."""
     return {
         "features": _count("features", features),
         "active": _count("active", active, most=features),

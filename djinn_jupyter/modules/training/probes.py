@@ -1,4 +1,4 @@
-"""Reports on a training while it goes on, and its end before the last step."""
+"""Linear probes, the reports on a training while it runs, and its early end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def never(done: int, of: int, loss: Tensor) -> bool:
 
 @dataclass(slots=True)
 class Remembered:
-    """A report that remembers how far the training came."""
+    """A report that remembers the progress of the training."""
 
     report: Report
     done: int = 0
@@ -38,13 +38,13 @@ class Remembered:
         return self.ended
 
 
-# Linear probes: logistic regression to a class, ridge regression to a number. Both have one solution, which is
-# computed to the end, in float64. Rows are centred and divided by one number, the root of their mean square, so that a
-# penalty means the same at every site; weights are those of rows as they are. Shapes: N rows, D features of the point,
-# C outputs.
+# Linear probes: logistic regression to a class, ridge regression to a number. Both have one solution, which is computed
+# in float64. Rows are centred and divided by one number, the root of their mean square, so that a penalty means the
+# same at every site; the weights returned are for the original rows. Shapes: N rows, D features of the point, C
+# outputs.
 
 MOST_STEPS: Final = 2000
-FLAT: Final = 1e-9  # the largest slope at which a loss is at its least
+FLAT: Final = 1e-9  # the largest slope of a loss at its minimum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,13 +59,13 @@ class Fit:
 
 
 class _Ended(Exception):
-    """Raised in the midst of a fit that is to end."""
+    """Raised inside a fit that is to end."""
 
 
 def logistic(x_ND: Tensor, classes_N: Tensor, count: int, penalty: float, report: Report = never) -> Fit:
     """Return the fit of the least mean cross entropy plus penalty / 2 of the squared weights: one output for the second
-    of two classes, else one a class; where the `report` ends it, the best so far. Raises UsageError where it is not
-    reached: the classes are separable, and the penalty 0 or almost."""
+    of two classes, else one a class. If the `report` ends it, return the best so far. Raises UsageError without a
+    minimum: the classes are separable, and the penalty is 0 or almost."""
     z_ND, mean_D, scale = _standard(x_ND)
     outputs = 1 if count == 2 else count
     weight_CD = torch.zeros(outputs, z_ND.shape[1], dtype=torch.float64, requires_grad=True)
@@ -150,12 +150,13 @@ def rows_of(collection: Activations, site: str) -> CollectedRows:
 
 
 def labels_of(rows: CollectedRows, labels: Sequence[float]) -> Tensor:
-    """Return the label of each row, of labels for each prompt or for each row. Raises UsageError for another number."""
+    """Return the label of each row, from labels for each prompt or for each row. Raises UsageError for another number
+    of labels."""
     return torch.from_numpy(collections.labels_of(rows.prompts_N.numpy(), labels))
 
 
 def left_out(rows: CollectedRows, share: float, seed: int) -> Tensor:
-    """Return which rows a training does not see: those of a share of the prompts, drawn by the seed."""
+    """Return the rows that a training does not see: those of a share of the prompts, drawn by the seed."""
     prompts = int(rows.prompts_N[-1]) + 1
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.zeros(prompts, dtype=torch.bool)
@@ -164,8 +165,8 @@ def left_out(rows: CollectedRows, share: float, seed: int) -> Tensor:
 
 
 def train_probe(rows: CollectedRows, job: ProbeJob, report: Report) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Return the tensors of a probe, and how often it is right, or the share of the variance that it explains: on the
-    prompts that it was trained on, and on those held out."""
+    """Return the tensors of a probe, and its accuracy or explained share of the variance, on the prompts of the
+    training and on those held out."""
     labels_N = labels_of(rows, job.labels)
     out_N = left_out(rows, job.held_out, job.seed)
     seen_ND, seen_N = rows.values_ND[~out_N], labels_N[~out_N]

@@ -1,4 +1,4 @@
-"""A trained module: its folder, and what is said of it there."""
+"""A trained module: its folder, and its record there."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ VECTOR: Final = "vector.npy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModule(Displayed):
-    """A module in a `folder` that `engine.add_module` takes. `figures` say how well it does, by name; `provenance` is
-    the recipe: the call, the collection with its model and prompts, and the versions, and of a training that was
-    interrupted how many steps were done."""
+    """A module in a `folder` for `engine.add_module`. `figures` measure its quality, by name. `provenance` is the
+    recipe: the call, the collection with its model and prompts, the versions, and for an interrupted training the
+    number of steps done."""
 
     folder: Path
     site: str
@@ -67,7 +67,7 @@ def module_in(folder: Path, site: str, kind: str) -> TrainedModule:
     return TrainedModule(folder=folder, site=site, kind=kind, figures=said.pop("figures"), provenance=said)
 
 
-# The process that trains: started with a job, followed to its end, and ended with the caller that waits for it.
+# The process that trains: started with a job, followed to its end, and ended with its caller.
 
 RUN: Final = "from djinn_jupyter.modules.training.__main__ import main; main()"
 OnTrained = Callable[[int, int, float], None]
@@ -75,8 +75,8 @@ OnTrained = Callable[[int, int, float], None]
 
 
 def train(job: AnyJob, on_progress: OnTrained | None) -> None:
-    """Have a job done. Raises the error that it met; TrainingFailed where its process ended otherwise. An interrupt
-    ends it with the step under way, and WorkInterrupted has the module so far; a second one ends the process."""
+    """Run a job. Raises its error; TrainingFailed where its process ended otherwise. An interrupt ends it with the
+    present step, and WorkInterrupted has the module so far; a second one ends the process."""
     done, quiet = "its process was ended", on_progress is not None
     interrupts = interruptible("The training", lambda: _left_by(job), done=done, quiet=quiet)
     with interrupts, tempfile.TemporaryFile() as errors:
@@ -86,7 +86,7 @@ def train(job: AnyJob, on_progress: OnTrained | None) -> None:
             stdout=subprocess.PIPE,
             stderr=errors,
             env=starting.environment(),
-            start_new_session=True,  # an interrupt from a terminal or a kernel's front end is for the caller alone
+            start_new_session=True,  # an interrupt from a terminal or a kernel's front end is for the caller only
         )
         told: list[TrainingProgressed] = []
         try:
@@ -114,13 +114,13 @@ def _follow(
     errors: IO[bytes],
     told: list[TrainingProgressed],
 ) -> None:
-    """Follow a job to its end; the last progress is left in `told`."""
+    """Follow a job to its end; `told` has the last progress."""
     assert process.stdin is not None and process.stdout is not None
     try:
         process.stdin.write(msgspec.json.encode(job) + b"\n")
         process.stdin.flush()
     except BrokenPipeError:
-        pass  # it has ended; that it says nothing tells so
+        pass  # it has ended; its silence shows that
     for text in process.stdout:
         line = msgspec.json.decode(text, type=Line)
         if isinstance(line, TrainingProgressed):
@@ -136,7 +136,7 @@ def _follow(
 
 
 def _left_by(job: AnyJob) -> tuple[str, TrainedModule | None]:
-    """Return what the process that has been ended left, in words and itself: it may have been done by then."""
+    """Return what the ended process left, in words and itself: it may have finished by then."""
     if not any(Path(job.to).glob("*")):
         return "Nothing was written.", None
     kept = module_in(Path(job.to), job.site, str(job.__struct_config__.tag).replace("_", " "))

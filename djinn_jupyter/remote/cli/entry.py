@@ -44,7 +44,7 @@ def _require_same(version: str, spoken: str = "") -> None:
 
 
 def _only() -> Entry:
-    """Return the only engine that runs. UsageError where there is none, or several are."""
+    """Return the only running engine. UsageError where there is none, or several."""
     from djinn_jupyter.api.loading import attach
 
     running = running_engines()

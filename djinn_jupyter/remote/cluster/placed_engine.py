@@ -1,5 +1,5 @@
-"""The actor that has one engine: a child process of it, which is what `djinn serve` is and ends with it. Ray places the
-actor, and starts it anew on another machine when its own goes down."""
+"""The actor of one engine. Its child process is the same as that of `djinn serve`, and ends with it. Ray places the
+actor, and starts it again on another machine when its own goes down."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from djinn_jupyter.wire.keys import read_public, spell_public
 
 log = logging.getLogger(__name__)
 
-END_SECONDS: Final = 25.0  # it has sessions to put away
+END_SECONDS: Final = 25.0  # it has sessions to store
 ANSWER_SECONDS: Final = 5.0
-FAILED: Final = 1  # the exit status after which Ray starts the actor anew
+FAILED: Final = 1  # the exit status after which Ray starts the actor again
 
 
 class PlacedEngine:
@@ -39,34 +39,34 @@ class PlacedEngine:
         self._keeper.start()
 
     def notice(self) -> bytes:
-        """Return how the start goes: the present step, the engine's entry, or the reason why it has failed."""
+        """Return the progress of the start: the present step, the engine's entry, or the reason of its failure."""
         return registry.encode_notice(self._notice)
 
     def admit(self, public: str, person: str) -> str:
-        """Admit a person on this machine; return the public key of its engines. All who can call this can run programs
-        as this account anyway."""
+        """Admit a person on this machine; return the public key of its engines. Anyone who can call this can run
+        programs as this account anyway."""
         key_folder().allow(read_public(public), person)
         return spell_public(of_engines_here().public)
 
     def process(self) -> tuple[str, int]:
-        """Return the machine and the number of the process that is the actor now."""
+        """Return the machine and the number of the actor's present process."""
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
     def resources(self) -> dict[str, float]:
-        """Return what Ray sets aside for it."""
+        """Return the resources that Ray reserves for it."""
         return dict(ray.get_runtime_context().get_assigned_resources())
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what the engine's bits follow from on its machine; Ray runs nothing else on one that is drained."""
+        """Return the fingerprint of the engine on its machine; Ray runs nothing else on a drained one."""
         return of_this_machine()
 
     def end(self) -> None:
-        """End the engine in order; the actor goes with it."""
+        """End the engine in order, and the actor with it."""
         if self._child is not None:
             self._child.end(END_SECONDS)
 
     def leave(self) -> None:
-        """End the engine in order, and have Ray start it anew on another machine, because this one is drained."""
+        """End the engine in order, so that Ray starts it again on another machine, because this one is drained."""
         self._leaves, self._notice = (
             True,
             registry.Progressed(line=f"the engine of {self._identity} goes to another machine"),
@@ -74,9 +74,9 @@ class PlacedEngine:
         self.end()
 
     def _keep(self) -> None:
-        """Start the engine and stay with it. One that ended in order takes the actor along, also by itself when it has
-        not been used, and so does one whose sessions an engine beyond this actor has taken over; after one that died
-        Ray starts the actor anew."""
+        """Start the engine and stay with it. The actor ends with an engine that ended in order (also by itself after
+        disuse), or whose sessions an engine outside this actor has taken over. After an engine that died Ray starts the
+        actor again."""
         try:
             self._child = start_child(
                 self._identity, self._all_words(), told=StartCallbacks(line=self._line, second=self._second)
@@ -93,7 +93,7 @@ class PlacedEngine:
         os._exit(FAILED)
 
     def _is_the_one(self) -> bool:
-        """Return whether Ray takes this process for the actor, and has not started it anew on another machine."""
+        """Return whether Ray takes this process for the actor, and has not started it again on another machine."""
         try:
             asked = ray.get_runtime_context().current_actor.process.remote()
             return bool(ray.get(asked, timeout=ANSWER_SECONDS) == self.process())
@@ -101,7 +101,7 @@ class PlacedEngine:
             return False
 
     def _all_words(self) -> list[str]:
-        """Return the words with an address of this machine at which Ray's other machines reach it."""
+        """Return the command line with an address of this machine that Ray's other machines reach."""
         return [*self._words, f"--listen=tcp://{ray.util.get_node_ip_address()}:*"]
 
     def _line(self, line: str) -> None:

@@ -1,5 +1,5 @@
-"""Attach this process to a Ray cluster, and begin one. All who reach Ray can run programs as its account, so it
-listens on closed addresses alone."""
+"""Attach this process to a Ray cluster, or begin one. Anyone who reaches Ray can run programs as its account, so it
+listens only on closed addresses."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ _NONE: Final = (
 
 @contextmanager
 def attached() -> Iterator[None]:
-    """Attach to the cluster that RAY_ADDRESS names, else to that of this machine. EngineUnavailable where there is
-    none."""
+    """Attach to the cluster of RAY_ADDRESS, else to this machine's. EngineUnavailable where there is none."""
     named = os.environ.get("RAY_ADDRESS")
     if named:
         _require_reachable(named)
@@ -106,7 +105,7 @@ _CALLS_AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """The part of a machine that Ray sets aside for an engine."""
+    """The part of a machine that Ray reserves for an engine."""
 
     cpus: int
     gpus: int
@@ -114,7 +113,7 @@ class SetAside:
 
     @classmethod
     def of(cls, needs: Mapping[str, float]) -> SetAside:
-        """Return what Ray has set aside, by Ray's names."""
+        """Return what Ray has reserved, by Ray's names."""
         found = {name: int(needs.get(name, 0)) for name in ("CPU", "GPU", "memory")}
         return cls(cpus=found["CPU"], gpus=found["GPU"], memory_bytes=found["memory"])
 
@@ -128,13 +127,13 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """An engine of the cluster: its actor, and the identity that it was asked for."""
+    """An engine of the cluster: its actor, and the requested identity."""
 
     identity: Identity
     actor: Any
 
     def notice(self, seconds: float = ANSWER_SECONDS) -> Notice | None:
-        """Return how its start goes; None while Ray places it. EngineUnavailable where it has ended."""
+        """Return the progress of its start; None while Ray places it. EngineUnavailable where it has ended."""
         try:
             return decode_notice(ray.get(self.actor.notice.remote(), timeout=seconds))
         except (GetTimeoutError, ActorUnavailableError):
@@ -155,7 +154,7 @@ class Placed:
         return spelled
 
     def machine(self) -> str | None:
-        """Return Ray's number of the machine that has it; None while Ray places it."""
+        """Return Ray's number of its machine; None while Ray places it."""
         try:
             found: str = ray.get(self.actor.process.remote(), timeout=ANSWER_SECONDS)[0]
         except (GetTimeoutError, ActorUnavailableError, ActorDiedError):
@@ -163,36 +162,35 @@ class Placed:
         return found
 
     def needs(self) -> dict[str, float]:
-        """Return what Ray sets aside for it, by Ray's names."""
+        """Return what Ray reserves for it, by Ray's names."""
         found: dict[str, float] = ray.get(self.actor.resources.remote(), timeout=ANSWER_SECONDS)
         return found
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what its bits follow from on its machine."""
+        """Return its fingerprint on its machine."""
         found: dict[str, str] = ray.get(self.actor.fingerprint.remote(), timeout=ANSWER_SECONDS)
         return found
 
     def leave(self) -> None:
-        """End the engine in order, so that Ray starts it anew on another machine."""
+        """End the engine in order, so that Ray starts it again on another machine."""
         try:
             ray.get(self.actor.leave.remote(), timeout=END_SECONDS)
         except (GetTimeoutError, ActorUnavailableError, ActorDiedError):
-            pass  # it went while it answered
+            pass  # it ended while it answered
 
     def end(self) -> None:
-        """End the engine in order, and return when Ray has let go of it."""
+        """End the engine in order, and return when Ray has released it."""
         try:
             ray.get(self.actor.end.remote(), timeout=END_SECONDS)
         except (GetTimeoutError, ActorUnavailableError, ActorDiedError):
-            pass  # it is not placed, or its machine has gone, or it went while it answered
+            pass  # it is not placed, its machine has gone, or it ended while it answered
         ray.kill(self.actor, no_restart=True)
 
 
 def place(
     identity: Identity, options: Options, serving: ProcessOptions, needs: SetAside, on: str | None = None
 ) -> Placed:
-    """Return the engine of an identity, which Ray places where it has none: `on` the machine of that number as long as
-    it is up."""
+    """Return the engine of an identity, which Ray places if needed: `on` the machine of that number while it is up."""
     words = words_of(identity, options, serving)
     made = ray.remote(PlacedEngine).options(
         name=_name(identity),
@@ -217,8 +215,8 @@ def placed() -> list[Placed]:
 
 
 def addresses() -> set[str] | None:
-    """Return the addresses, HOST:PORT, at which engines of the cluster listen; None where one does not say: its address
-    may be any."""
+    """Return the addresses, HOST:PORT, of the cluster's engines; None where one does not answer: its address is
+    unknown."""
     found = set[str]()
     for one in placed():
         try:
@@ -233,8 +231,8 @@ def addresses() -> set[str] | None:
 
 
 def only(model: str | None) -> Placed:
-    """Return the engine that is meant, by its name in the list or by its model. UsageError where none is, or several
-    are."""
+    """Return the requested engine, by its name in the list or by its model. UsageError where none fits, or several
+    do."""
     every = placed()
     found = [one for one in every if model == str(one.identity)] or [
         one for one in every if model in (None, one.identity.model, short_name(one.identity.model))
@@ -255,7 +253,7 @@ def there(identity: Identity) -> Placed:
 
 
 def await_entry(engine: Placed, needs: SetAside | None, told: StartCallbacks) -> Entry:
-    """Return the entry of an engine when it is ready. Raises the error of its start, after which it is let go, and
+    """Return the entry of an engine when it is ready. Raises the error of its start, after releasing it, and
     EngineUnavailable where Ray has not placed it within PLACE_SECONDS."""
     for notice in _notices(engine):
         match notice:

@@ -45,8 +45,8 @@ DRAIN_SECONDS: Final = 60.0
 
 
 def drained(name: str, told: StartCallbacks) -> Iterator[tuple[Placed, str]]:
-    """Yield each engine of a machine with where it is now, or why it stays: the largest first, because a small one
-    finds a place more easily. Raises UsageError where no machine of that name is in the cluster, EngineUnavailable
+    """Yield each engine of a machine with its new place, or the reason why it stays: the largest first, because a small
+    one finds a place more easily. Raises UsageError where no machine of that name is in the cluster, EngineUnavailable
     where Ray refuses."""
     machine = machines.named(name)
     there = sorted((one for one in placed() if one.machine() == machine["NodeID"]), key=_size, reverse=True)
@@ -71,8 +71,8 @@ def _reason_to_stay(one: Placed, machine: Machine) -> str | None:
 
 
 def _led_away(one: Placed, machine: Machine, told: StartCallbacks) -> str:
-    """Have an engine put its sessions into the shared journal and begin anew elsewhere, where there is a free place
-    for it; say where, or that there is none."""
+    """Make an engine store its sessions in the shared journal and start again elsewhere, if there is a free place;
+    return the place, or that there is none."""
     needs = one.needs()
     with held(needs) as found:
         if not found:
@@ -96,14 +96,14 @@ def _full(machine: Machine, needs: Mapping[str, float]) -> str:
 
 
 def _able(machine: Machine, needs: Mapping[str, float]) -> list[Machine]:
-    """Return the other machines that take engines and have so much, were they empty."""
+    """Return the other machines that accept engines and have so much when empty."""
     shut = {machine["NodeID"], *machines.closed()}
     return [one for one in machines.alive() if one["NodeID"] not in shut and machines.has(one, needs)]
 
 
 def _unlike(one: Placed, machine: Machine) -> str | None:
-    """Say why the sessions of an engine cannot leave its machine: no other one could take them, or Ray might choose one
-    with another fingerprint. None where they can."""
+    """Return why the sessions of an engine cannot leave its machine: no other one could take them, or Ray might choose
+    one with another fingerprint. None where they can."""
     able = _able(machine, one.needs())
     if not able:
         return "no other machine has what it needs"
@@ -112,7 +112,7 @@ def _unlike(one: Placed, machine: Machine) -> str | None:
 
 
 def _close(machine: str) -> None:
-    """Have Ray place nothing more on a machine. Raises EngineUnavailable where it refuses."""
+    """Stop Ray from placing anything more on a machine. Raises EngineUnavailable where it refuses."""
     address = ray.get_runtime_context().gcs_address
     words = ["drain-node", f"--address={address}", f"--node-id={machine}", "--reason=DRAIN_NODE_REASON_PREEMPTION"]
     command = [sys.executable, "-m", "ray.scripts.scripts", *words, "--reason-message=djinn cluster drain"]
@@ -127,9 +127,9 @@ def _close(machine: str) -> None:
 
 
 def engine_on(name: str, own: Placed, options: Options, told: StartCallbacks) -> tuple[Placed, Entry]:
-    """Return the engine on the machine of that name that is like `own`, with its entry when it is ready. A copy that
-    was not there gets `options`, and what Ray sets aside for `own`. UsageError where it is not clear which is meant, or
-    the machine cannot have one; EngineUnavailable where Ray places it elsewhere."""
+    """Return the engine like `own` on the machine of that name, with its entry when it is ready. A new copy gets
+    `options`, and what Ray reserves for `own`. UsageError where the machine is ambiguous or cannot have one;
+    EngineUnavailable where Ray places it elsewhere."""
     machine = machines.named(name)
     there = [one for one in _alike(own.identity) if one.machine() == machine["NodeID"]]
     others = [one for one in there if one.identity != own.identity]
@@ -172,7 +172,7 @@ def _free(identity: Identity) -> Identity:
     return replace(identity, copy=next(number for number in count(1) if number not in taken))
 
 
-Reserved = tuple[int | None, int | None, int | None]  # CPUs, GPUs, bytes of memory; None is found from the options
+Reserved = tuple[int | None, int | None, int | None]  # CPUs, GPUs, bytes of memory; None: from the options
 
 
 def load(model: str, given: dict[str, Any], reserved: Reserved, told: StartCallbacks) -> Entry:
@@ -183,7 +183,7 @@ def load(model: str, given: dict[str, Any], reserved: Reserved, told: StartCallb
 
 def entry_for_person(model: str | None, key: str | None, given: dict[str, Any], told: StartCallbacks) -> Entry:
     """Return the entry by which a person of this machine reaches the engine of a model, None for the only one: its
-    address, at which the person's key is admitted and its own is trusted from now on."""
+    address, where the person's key is admitted and its own is trusted from now on."""
     own = key_folder().own(key)
     with attached():
         found, entry = _found(only(None), told) if model is None else _loaded(model, given, (None, None, None), told)
@@ -191,7 +191,7 @@ def entry_for_person(model: str | None, key: str | None, given: dict[str, Any], 
 
 
 def entry_there(model: str, key: str | None, given: dict[str, Any], told: StartCallbacks) -> Entry:
-    """Return likewise the entry of an engine that the cluster has, when it is ready. UsageError where it has ended."""
+    """Return the entry of a present engine, when it is ready. UsageError where it has ended."""
     own = key_folder().own(key)
     with attached():
         found, entry = _found(there(part_of(Identity, given, model=model)), told)
@@ -199,7 +199,7 @@ def entry_there(model: str, key: str | None, given: dict[str, Any], told: StartC
 
 
 def entry_on(machine: str, model: str, key: str | None, given: dict[str, Any], told: StartCallbacks) -> Entry:
-    """Return likewise the entry of an engine like the one that is given, on the machine of that name."""
+    """Return the entry of an engine like the given one, on the machine of that name."""
     own, options = key_folder().own(key), part_of(Options, given)
     with attached():
         found, entry = engine_on(machine, there(part_of(Identity, given, model=model)), options, told)
@@ -207,20 +207,20 @@ def entry_on(machine: str, model: str, key: str | None, given: dict[str, Any], t
 
 
 def listed() -> list[tuple[Identity, str]]:
-    """Return the engines of the cluster, each with where it is or how its start goes."""
+    """Return the engines of the cluster, each with its place or the progress of its start."""
     with attached():
         return [(one.identity, _state(one)) for one in placed()]
 
 
 def drain(machine: str, told: StartCallbacks) -> list[tuple[Identity, str]]:
-    """Have a machine take no more engines, and its own go on elsewhere with their sessions; return each engine of it
-    with where it is now, or why it stays."""
+    """Stop new engines on a machine, and continue its own elsewhere with their sessions; return each of its engines
+    with its new place, or the reason why it stays."""
     with attached():
         return [(one.identity, state) for one, state in drained(machine, told)]
 
 
 def stop(model: str | None) -> Identity:
-    """End the engine that is meant; return its identity."""
+    """End the requested engine; return its identity."""
     with attached():
         meant = only(model)
         meant.end()
@@ -229,8 +229,8 @@ def stop(model: str | None) -> Identity:
 
 
 def _loaded(model: str, given: dict[str, Any], reserved: Reserved, told: StartCallbacks) -> tuple[Placed, Entry]:
-    """Return the engine of a model, and its entry when it is ready. UsageError where it has other options than those
-    that are given."""
+    """Return the engine of a model, and its entry when it is ready. UsageError where its options differ from the given
+    ones."""
     spelled = {name: spell_option(name, value) for name, value in given.items()}
     check_least(GivenOptions, spelled)
     if "listen" in spelled:
@@ -252,7 +252,8 @@ def _needs(given: dict[str, Any], cpus: int | None, gpus: int | None, memory: in
 
 
 def _gpus(given: dict[str, Any]) -> int:
-    """Return how many GPUs the options name; one a rank where they leave the device open and the cluster has any."""
+    """Return the number of GPUs that the options name; one a rank where they leave the device open and the cluster has
+    any."""
     if "devices" in given:
         return len(str(given["devices"]).split(","))
     ranks = int(given.get("tensor_parallel", 1))
@@ -266,8 +267,7 @@ def _found(engine: Placed, told: StartCallbacks) -> tuple[Placed, Entry]:
 
 
 def _reached(engine: Placed, entry: Entry, own: KeyPair, key: str | None) -> Entry:
-    """Admit a person; return the engine's entry with its address in the place of its private folder, where its key is
-    noted."""
+    """Admit a person; return the engine's entry with its address in place of its private folder, and record its key."""
     entry = msgspec.structs.replace(entry, in_cluster=True, machines=machines.names())
     assert entry.listens is not None  # the actor gave it an address
     require_this_protocol(entry)
@@ -289,12 +289,12 @@ def _forget_ended() -> None:
 
 
 def _person(key: str | None) -> str:
-    """Return the name of a key, which is that of the person whom it admits."""
+    """Return the name of a key, which is the name of its person."""
     return Path(key).name if key else key_folder().names("own")[0]
 
 
 def _state(one: Placed) -> str:
-    """Return where an engine is, or how its start goes."""
+    """Return an engine's place, or the progress of its start."""
     try:
         notice = one.notice()
     except EngineUnavailable:

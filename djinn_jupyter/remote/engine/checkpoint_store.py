@@ -1,8 +1,7 @@
 """The checkpoints of an engine in a store of objects. Each goes through a file of this machine, which
-`checkpoint_files` writes and reads, so that its bytes are those of a checkpoint in a folder, and as well checked.
+`checkpoint_files` writes and reads, so that it has the bytes and the checks of a checkpoint in a folder.
 
-Clients name checkpoints and never addresses: an address in a request would be a person's way to the engine's
-credentials.
+Clients name checkpoints and never addresses: an address in a request would let a person use the engine's credentials.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ def is_store(address: str | None) -> TypeGuard[str]:
 
 
 class CheckpointStore:
-    """`folder` is on this machine; files are there while they are on their way. Sizes are those that this engine knows:
-    of its start or the last list, and of what it saved and dropped since, so that no request of another kind waits for
-    the store."""
+    """`folder` is on this machine, for files in transit. Sizes are known from the engine's start or the last list, and
+    from its own saves and drops since, so that no other request waits for the store."""
 
     def __init__(self, objects: Objects, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
         self._objects, self._folder = objects, folder
@@ -50,7 +48,7 @@ class CheckpointStore:
         self._sizes: dict[str, int] = {}
 
     def count(self) -> None:
-        """Look how large the store's checkpoints are. Raises StorageFailed."""
+        """Measure the store's checkpoints. Raises StorageFailed."""
         self._sizes = {
             name: size for name, size in self._objects.sizes().items() if name.endswith(checkpoint_files.SUFFIX)
         }
@@ -73,8 +71,8 @@ class CheckpointStore:
         return found
 
     def found(self, name: str) -> checkpoint_files.FoundCheckpoint:
-        """Return a checkpoint by its name, or by the path of a file of this machine. Whether the store has it is seen
-        when it is read."""
+        """Return a checkpoint by its name, or by the path of a file of this machine. A read shows whether the store has
+        it."""
         if "/" in name:
             return self._names.found(name)
         file = self.file_of(name.removesuffix(checkpoint_files.SUFFIX)).name
@@ -83,7 +81,7 @@ class CheckpointStore:
     def save(
         self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
     ) -> tuple[CheckpointDescription, str]:
-        """Write the file, and put it into the store when it is whole. Raises StorageFailed, leaving nothing behind;
+        """Write the file, and put it into the store when it is complete. Raises StorageFailed, leaving nothing behind;
         UsageError when the name was taken meanwhile, by another engine too."""
         with self._on_the_way() as folder:
             saved, path = folder.save(name, image, entry, replace=True, abandoned=abandoned)
@@ -97,8 +95,8 @@ class CheckpointStore:
         return saved, self._where(Path(path).name)
 
     def list(self, person: str | None = None) -> Checkpoints:
-        """Return a person's checkpoints, all where None asks, newest first; leaves out other objects and those damaged
-        at their beginning. Of many objects, the first MOST_LISTED by name are read."""
+        """Return a person's checkpoints (all for None), newest first, without other objects and those damaged at their
+        beginning. Of many objects, the first MOST_LISTED by name are read."""
         self.count()
         named = sorted(name for name in self._sizes if person is None or person_of(name) == person)
         with self._on_the_way() as folder:
@@ -128,7 +126,7 @@ class CheckpointStore:
     def _described(self, path: Path, size: int) -> CheckpointDescription | None:
         try:
             path.write_bytes(self._objects.head(path.name, checkpoint_files.HEAD_BYTES))
-        except FileNotFoundError:  # dropped just now
+        except FileNotFoundError:  # just dropped
             return None
         entry = checkpoint_files.told(path)
         return None if entry is None else msgspec.structs.replace(entry, bytes_stored=size)
@@ -138,7 +136,7 @@ class CheckpointStore:
 
     @contextmanager
     def _on_the_way(self) -> Iterator[checkpoint_files.CheckpointFolder]:
-        """Yield a folder of this machine that is deleted at the end; those of engines that were killed go too."""
+        """Yield a folder of this machine that is deleted at the end; folders of killed engines are deleted too."""
         try:
             make_folder(self._folder)
             for left in self._folder.glob(f"{_PREFIX}*"):
@@ -177,19 +175,19 @@ log = logging.getLogger(__name__)
 Word = Literal["waits", "arriving", "arrived", "stayed"]
 _WORDS: Final[tuple[Word, ...]] = get_args(Word)
 _DECIDED: Final = ("arrived", "stayed")
-_TRIES: Final = 16  # each that fails is another engine's that succeeded
+_TRIES: Final = 16  # each failure is another engine's success
 
 
 class MoveStore:
-    """The store that the engines between which sessions move share."""
+    """The store shared by the engines between which sessions move."""
 
     def __init__(self, words: JournalStore, files: CheckpointStore) -> None:
         self._words, self._files = words, files
-        self._ended: set[str] = set()  # moves that were decided here, also where no word tells
+        self._ended: set[str] = set()  # moves that were decided here, also where no record shows it
 
     @classmethod
     def at(cls, address: str, folder: Path, identity: ModelIdentity, device: torch.device) -> MoveStore:
-        """Return those below an address. `folder` is on this machine; files are there while they are on their way."""
+        """Return the store at an address. `folder` is on this machine, for files in transit."""
         return cls(S3Store(address), CheckpointStore(Objects.at(address), folder, identity, device))
 
     def write(
@@ -238,7 +236,7 @@ class MoveStore:
         self._ended.discard(move)
 
     def _decided(self, move: str, mine: Word) -> Word | None:
-        """Return the decision of a move, which is this engine's where nothing was decided; None where no word is."""
+        """Return the decision of a move, which this engine makes where there was none; None without a record."""
         for _ in range(_TRIES):
             there = self._read(move)
             if there is None or there[0] in _DECIDED:
@@ -250,13 +248,13 @@ class MoveStore:
         raise StorageFailed(f"A move could not be noted in {self._words.address}: it changes all the time.")
 
     def _tidy(self, move: str, before: Word, word: Word) -> None:
-        """Remove what no engine looks at any more: of a session that stays the file; and the word too, unless the other
-        engine has begun to take it in."""
+        """Remove what no engine reads any more: the file of a session that stays; the record too, unless the other
+        engine has begun to take the session in."""
         if word == "stayed":
             self._delete(move, words=before == "waits")
 
     def _read(self, move: str) -> tuple[Word, str] | None:
-        """Return the word of a move, and the tag of that content."""
+        """Return the record of a move, and the tag of that content."""
         with self._said():
             try:
                 content, tag = self._words.read(f"{move}.state")
@@ -268,7 +266,7 @@ class MoveStore:
             raise OSError(f"{move}.state has none of the words {', '.join(_WORDS)}")
 
     def _put(self, move: str, word: Word, tag: str | None) -> None:
-        """Raises Changed, also where the word is not there any more."""
+        """Raises Changed, also where the record no longer exists."""
         with self._said():
             try:
                 self._words.compare_and_put(f"{move}.state", word.encode(), tag)

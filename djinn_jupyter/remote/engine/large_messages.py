@@ -1,8 +1,7 @@
-"""The bytes of messages that each person has not read: those that wait here for room, and those that zmq has.
+"""Large messages in pieces, and unsent bytes per person: queued here plus queued in ZeroMQ.
 
-zmq tells by a tracker that it is done with a message, which takes about 60 µs of two threads; so of a connection's
-messages one in LUMP_BYTES is tracked. They leave in order: one that is done stands for all before it. Knows no sockets;
-called from one thread.
+A zmq tracker shows that zmq has sent a message. It takes about 60 µs of two threads, so one message in LUMP_BYTES of a
+connection is tracked. They leave in order: a sent one confirms all before it. Knows no sockets; called from one thread.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from djinn_jupyter.wire.replies import Failed, Reply
 
 MOST_UNREAD: Final = 512 * 2**20
 """That one person may leave unread, beside one message of any size."""
-SENTENCES_BYTES: Final = 16 * 2**20  # more, of sentences that say so; beyond them nothing is sent
+SENTENCES_BYTES: Final = 16 * 2**20  # more, for error sentences; beyond them nothing is sent
 LUMP_BYTES: Final = 64 * 2**10
 FULL_SECONDS: Final = 30.0  # without reading anything, after which a connection is closed
 
@@ -54,8 +53,8 @@ class _Person:
 
 
 class Unread:
-    """A person is a public key, and has connections by their routing ids. The empty key is the engine's own user, of
-    whom nothing is counted. Nothing is walked: a lump is looked at when it comes and when it has gone."""
+    """A person is a public key, with connections by their routing ids. The empty key is the engine's own user, whose
+    bytes are not counted. Nothing is iterated: a lump is examined when it is queued and when it is sent."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -72,20 +71,20 @@ class Unread:
         return has_room
 
     def takes_no_more(self, person: PublicKey) -> bool:
-        """Return whether not even a sentence may be sent to a person."""
+        """Return whether not even an error sentence may be sent to a person."""
         return person in self._persons and not self._takes(self._persons[person], -SENTENCES_BYTES)
 
     @property
     def full(self) -> tuple[PublicKey, ...]:
-        """The persons who had no room when it was last asked. May be read from any thread."""
+        """The persons without room at the last check. May be read from any thread."""
         return tuple(person for person, theirs in tuple(self._persons.items()) if theirs.full_since is not None)
 
     def is_tracked(self, person: PublicKey, peer: bytes, count: int) -> bool:
-        """Return whether a message of so many bytes that zmq is to take on this connection is to be tracked."""
+        """Return whether to track a message of so many bytes that zmq is to send on this connection."""
         return bool(person) and self._connection(person, peer).untracked + count >= LUMP_BYTES
 
     def take(self, person: PublicKey, peer: bytes, count: int, tracker: Tracker | None) -> None:
-        """Note a message that zmq has taken."""
+        """Record a message that zmq has taken."""
         if not person:
             return
         connection = self._connection(person, peer)
@@ -100,14 +99,14 @@ class Unread:
                 theirs.largest = lump
 
     def wait(self, person: PublicKey, peer: bytes, count: int) -> None:
-        """Note bytes that begin to wait, or, where there are fewer than none, that wait no more."""
+        """Record bytes that begin to wait, or, if negative, that wait no more."""
         if person:
             self._connection(person, peer).waiting += count
             self._persons[person].bytes += count
 
     def keep_only(self, known: Callable[[bytes], bool]) -> list[bytes]:
-        """Forget the connections that are not known any more once zmq is done with their messages. Return those of
-        persons who have read nothing for so long that there is no room for them since FULL_SECONDS."""
+        """Drop unknown connections once zmq has sent their messages. Return the connections of persons who have read so
+        little that they have had no room for FULL_SECONDS."""
         stuck: list[bytes] = []
         for person, theirs in tuple(self._persons.items()):
             self._look(theirs)
@@ -124,11 +123,11 @@ class Unread:
     def _takes(self, theirs: _Person, count: int) -> bool:
         if theirs.bytes + count > MOST_UNREAD:
             self._look(theirs)
-        largest = max(count, theirs.largest[1] if theirs.largest else 0)  # goes beside the bound
+        largest = max(count, theirs.largest[1] if theirs.largest else 0)  # in addition to the limit
         return theirs.bytes + count - largest <= MOST_UNREAD
 
     def _look(self, theirs: _Person) -> None:
-        """Look what a person has read since. Less than LUMP_BYTES a connection are not counted."""
+        """Update what a person has read. Less than LUMP_BYTES a connection are not counted."""
         for connection in theirs.connections.values():
             while connection.lumps and connection.lumps[0][0].done:
                 theirs.bytes -= connection.lumps.popleft()[1]
@@ -140,14 +139,14 @@ class Unread:
         return self._persons.setdefault(person, _Person()).connections.setdefault(peer, _Connection())
 
 
-# Large requests of clients on other machines, put together from the pieces in which they come (wire/pieces.py).
-# Nothing of a request is done before all of it is there, so one that ends half-way has changed nothing. Its pieces are
-# its client's alone: no other adds to them, whatever number it names. Called from the thread of the service; pieces
-# are unpacked in a thread of their own, one after the other.
+# Large requests of clients on other machines, assembled from pieces (wire/pieces.py). Nothing of a request is done
+# before all of it has arrived, so an incomplete one changes nothing. Its pieces belong to its client: no other adds to
+# them, whatever number it names. Called from the thread of the service; pieces are unpacked in a thread of their own,
+# one after the other.
 
 Answer = Callable[[Reply], None]
-ALIGNED: Final = 64  # bytes: an array begins at a multiple, as one that was allocated does
-FRAME_BYTES: Final = 256  # of Python for a frame, and where it is aligned
+ALIGNED: Final = 64  # bytes: an array begins at a multiple, like an allocated one
+FRAME_BYTES: Final = 256  # Python's overhead for a frame, and its alignment
 MOST_REQUESTS: Final = 1000  # of one person: each is a mapping, and a process has 65,530
 NOT_WHOLE: Final = "The engine has not all of this request any more, and nothing of it was done; ask again."
 NOT_TAKEN: Final = (
@@ -212,7 +211,7 @@ def _answer(work: Callable[[], Reply], trouble: str, answer: Answer) -> None:
 
 
 class _IncomingRequest:
-    """A request of which the first `end` of `size` bytes are there. Its memory is taken as they come."""
+    """A request whose first `end` of `size` bytes have arrived. Its memory is allocated as they arrive."""
 
     def __init__(self, sizes: tuple[int, ...], person: PublicKey) -> None:
         codec.require_sizes(sizes)
@@ -230,7 +229,7 @@ class _IncomingRequest:
         return self.end == self.size
 
     def put(self, piece: pieces.PutPiece) -> pieces.PieceTaken:
-        """Add a piece. One that is there already, after a line was lost, changes nothing."""
+        """Add a piece. A repeated piece, after a lost connection, changes nothing."""
         began = time.perf_counter()
         if piece.start > self.end:
             raise EngineError(NOT_WHOLE)
@@ -243,7 +242,7 @@ class _IncomingRequest:
         return pieces.PieceTaken(seconds=time.perf_counter() - began)
 
     def _write(self, start: int, content: memoryview) -> None:
-        """Write bytes to the frames, which are numbered one behind the other."""
+        """Write bytes to the frames, numbered consecutively."""
         for frame in self.frames:
             if start >= frame.nbytes:
                 start -= frame.nbytes
@@ -264,8 +263,8 @@ class RequestsInPieces(HeldByClient[_IncomingRequest]):
         self._budget_of = budget_of
 
     def put(self, client: bytes, piece: pieces.PutPiece, answer: Answer, key: PublicKey, person: str | None) -> None:
-        """Add a piece to a request of a client, which is the person's of this key, and answer it later, from another
-        thread. Raises a DjinnError where the request is not taken."""
+        """Add a piece to a request of a client of the person with this key, and answer it later, from another thread.
+        Raises a DjinnError where the request is refused."""
         incoming = self._held.get((client, piece.of))
         if piece.sizes and (incoming is None or incoming.sizes != piece.sizes):
             incoming = self._begin(client, piece, key, person)
@@ -274,7 +273,7 @@ class RequestsInPieces(HeldByClient[_IncomingRequest]):
         self._answer_with(partial(incoming.put, piece), "A piece could not be taken", answer)
 
     def take(self, client: bytes, number: int) -> list[codec.WireFrame]:
-        """Take out the frames of a request. EngineError where they are not all there."""
+        """Take out the frames of a request. EngineError where pieces are missing."""
         incoming = self._held.pop((client, number), None)
         if incoming is None or not incoming.is_whole:
             raise EngineError(NOT_WHOLE)
@@ -308,8 +307,8 @@ def _held(sizes: tuple[int, ...]) -> int:
     return sum(sizes) + FRAME_BYTES * len(sizes)
 
 
-# Large replies to clients on other machines, kept while their clients read them in pieces (wire/pieces.py). A reply is
-# its client's alone: no other finds it, whatever number it names. Called from the thread of the service; pieces are
+# Large replies to clients on other machines, kept while their clients read them in pieces (wire/pieces.py). A reply
+# belongs to its client: no other finds it, whatever number it names. Called from the thread of the service; pieces are
 # packed in a thread of their own, one after the other.
 
 NOT_SENT: Final = Failed(
@@ -341,7 +340,7 @@ class RepliesInPieces(HeldByClient[_KeptReply]):
         super().__init__("djinn-pieces")
 
     def keep(self, client: bytes, number: int, frames: list[codec.WireFrame], person: PublicKey) -> Reply:
-        """Keep a reply. Return what is sent in its place: NOT_SENT where its person has too much here."""
+        """Keep a reply. Return the message sent in its place: NOT_SENT where its person has too much here."""
         self.drop(client, number)
         of_person = [bytes_of(reply.frames) for reply in self._held.values() if reply.person == person]
         if of_person and sum(of_person) + bytes_of(frames) > MOST_UNREAD:
@@ -350,7 +349,7 @@ class RepliesInPieces(HeldByClient[_KeptReply]):
         return pieces.InPieces(sizes=pieces.sizes_of(frames))
 
     def answer(self, client: bytes, request: pieces.ReadPiece | pieces.DropPieces, answer: Answer) -> None:
-        """Answer a request for a piece, later and from another thread, or let go of a reply."""
+        """Answer a request for a piece, later and from another thread, or drop a reply."""
         if isinstance(request, pieces.DropPieces):
             self.drop(client, request.of)
             answer(pieces.Dropped())
@@ -364,5 +363,5 @@ class RepliesInPieces(HeldByClient[_KeptReply]):
             self._answer_with(partial(reply.piece, request), "A piece could not be read", answer)
 
     def forget(self, client: bytes) -> None:
-        """Let go of a client's replies."""
+        """Drop a client's replies."""
         self.keep_only(lambda one: one != client)

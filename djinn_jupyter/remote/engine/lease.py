@@ -29,20 +29,20 @@ from djinn_jupyter.wire.own import boot_id, host_name, process_mark
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS: Final = 10.0  # from the beginning of a look that found no later claim
+LEASE_SECONDS: Final = 10.0  # from the beginning of a check that found no later claim
 LOOK_SECONDS: Final = 2.0
-WAIT_SECONDS: Final = 11.0  # more than a lease, by what two clocks may differ in that time
+WAIT_SECONDS: Final = 11.0  # more than a lease, by the possible drift of two clocks in that time
 _POLL_SECONDS: Final = 0.1
 Clock = Callable[[], float]
 
 
 def awake_or_asleep() -> float:
-    """Return the seconds of a clock that goes on while the machine sleeps."""
+    """Return the seconds of a clock that also counts the machine's sleep."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's process that made a claim. `space` tells in which container its number is meant."""
+    """The engine process that made a claim. `space` identifies the container of its process number."""
 
     host: str
     boot: str
@@ -57,7 +57,7 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_gone(self) -> bool:
-        """True where the process is known to have ended, which that of another machine or container is not."""
+        """True where the process is known to have ended; never known for another machine or container."""
         return (self.boot, self.space) == (boot_id(), _space()) and process_mark(self.pid) != self.mark
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _space() -> str:
-    """Return Linux's name of the space of process numbers; macOS has one alone."""
+    """Return Linux's name of the namespace of process numbers; macOS has only one."""
     own = Path("/proc/self/ns/pid")
     return str(own.readlink()) if own.is_symlink() else ""
 
@@ -79,16 +79,16 @@ class Claims(Protocol):
         """Claim the next epoch, which no other engine gets."""
 
     def later(self, epoch: int, /) -> Claimant | None:
-        """Return the engine of the present epoch, where that is a later one."""
+        """Return the engine of the present epoch, if that is a later one."""
 
     def earlier(self, epoch: int, /) -> dict[int, bool]:
         """Return the earlier epochs whose engines may still answer; True for those that are known to have ended."""
 
     def end(self, epoch: int, /) -> None:
-        """Note that the engine of an epoch writes nothing any more."""
+        """Record that the engine of an epoch writes no more."""
 
     def forget_earlier(self, epoch: int, /) -> None:
-        """Forget the claims before this one, whose sessions have been taken over."""
+        """Remove the claims before this one, whose sessions have been taken over."""
 
 
 class JournalLease:
@@ -105,7 +105,7 @@ class JournalLease:
         self._thread.start()
 
     def require(self) -> None:
-        """Raise ClaimLost where a later claim was seen, or the lease has run out."""
+        """Raise ClaimLost where a later claim was seen, or the lease has expired."""
         if self._later is not None:
             raise ClaimLost(
                 f"Another engine ({self._later}) has taken over the sessions of this one, which stops: load the model "
@@ -118,17 +118,17 @@ class JournalLease:
             )
 
     def end(self) -> None:
-        """Renew no more, and tell the next engine that it need not wait. For a lease that was not lost."""
+        """Stop renewing, and record for the next engine that it need not wait. For a lease that was not lost."""
         self.stop()
         self.require()
         self.claims.end(self.epoch)
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Stop renewing."""
         self._ended.set()
 
     def look(self) -> None:
-        """Renew the lease, unless there is a later claim. Raises OSError where claims cannot be read."""
+        """Renew the lease, unless there is a later claim. Raises OSError where claims are unreadable."""
         begun = self._clock()
         later = self.claims.later(self.epoch)
         if later is not None:
@@ -172,7 +172,7 @@ _CLAIM: Final = re.compile(r"(\d{1,12})\.claim")
 
 
 class ClaimFiles:
-    """Methods raise OSError, also where the file system cannot make a name once and for all."""
+    """Methods raise OSError, also where the file system cannot create a name exclusively."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.where = root, str(root)
@@ -216,7 +216,7 @@ class ClaimFiles:
 
 
 def _make(root: Path, name: str, content: bytes) -> bool:
-    """Make a file that appears whole and on the disk; False where there is one of that name. Raises OSError."""
+    """Create a file atomically and durably; False where one has that name. Raises OSError."""
     with written_aside(root / name) as (file, aside):
         file.write(content)
         file.flush()
@@ -246,7 +246,7 @@ _FOLDER: Final = re.compile(rf"(\d{{1,12}})({re.escape(SEALED)})?")
 
 
 class LeasedFolder(JournalFolder):
-    """A folder that is this engine's as long as its lease lasts."""
+    """A folder that belongs to this engine while its lease lasts."""
 
     forces_first = True
 
@@ -258,15 +258,16 @@ class LeasedFolder(JournalFolder):
         self._lease.require()
 
     def release(self) -> None:
-        """End the lease, and with it all writing. After a lost one there is nothing to release."""
+        """End the lease, and all writing with it. After a lost one there is nothing to release."""
         with suppress(ClaimLost):
             self._lease.end()
             with suppress(OSError):  # it is not empty
                 self.folder.rmdir()
 
     def take_over(self, earlier: Path, suffix: str, scraps: str, *, ended: bool) -> None:
-        """Take in the files of an earlier engine. Sessions are copied: what it may still write goes to files that are
-        deleted here. `scraps` are taken only from one that is known to have ended, which writes no more into them."""
+        """Take over the files of an earlier engine. Sessions are copied: what that engine may still write goes to files
+        that are deleted here. `scraps` are taken only from an engine known to have ended, which writes no more into
+        them."""
         sealed = _seal(earlier)
         for path in _plain(sealed, suffix):
             self._copy(path)
@@ -277,7 +278,7 @@ class LeasedFolder(JournalFolder):
         shutil.rmtree(sealed, ignore_errors=True)
 
     def _copy(self, path: Path) -> None:
-        """Copy a file, whole and to the disk, unless an engine that was taken over meanwhile had copied it."""
+        """Copy a file completely to the disk, unless an engine that was taken over meanwhile has copied it."""
         target = self.folder / path.name
         if target.exists():
             return
@@ -313,7 +314,7 @@ def _earlier(root: Path, epoch: int) -> list[tuple[int, Path]]:
 
 
 def _seal(folder: Path) -> Path:
-    """Rename a folder, so that its engine finds it no more."""
+    """Rename a folder, so that its engine no longer finds it."""
     if folder.name.endswith(SEALED):
         return folder
     return folder.rename(folder.with_name(folder.name + SEALED))

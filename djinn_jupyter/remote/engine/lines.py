@@ -40,7 +40,7 @@ MOST_BYTES_OF_REPLIES: Final = 64 * 2**20
 
 
 class KeptReplies:
-    """Replies by client and number. `bytes` is the memory that they take."""
+    """Replies by client and number. `bytes` is their memory."""
 
     def __init__(self) -> None:
         self._replies: OrderedDict[tuple[bytes, int], list[codec.WireFrame]] = OrderedDict()
@@ -66,7 +66,7 @@ class KeptReplies:
         return self._replies.get((client, number))
 
     def confirm(self, client: bytes, number: int) -> None:
-        """Let go of the replies up to that number: the client has them."""
+        """Drop the replies up to that number: the client has them."""
         for known in [one for one in self._numbers.get(client, ()) if one <= number]:
             self._let_go(client, known)
 
@@ -94,9 +94,9 @@ NOT_KEPT: Final = Failed(
 
 
 class OverLines:
-    """The transport of a client that may come back on another connection; `key` is known also while its line is down.
-    Requests below `resent_before` were sent to an earlier engine first. Replies are in `kept` until the client has
-    them, or its person's are too many, or too large ones; large ones are read from `in_pieces`."""
+    """The transport of a client that may return on another connection; `key` is known also while it is disconnected.
+    Requests below `resent_before` were first sent to an earlier engine. Replies stay in `kept` until the client has
+    them, or its person's are too many or too large; large ones are read from `in_pieces`."""
 
     outlives_lines = True
 
@@ -112,13 +112,13 @@ class OverLines:
         self.name, self.key, self.peer, self.kept = name, key, NOWHERE, kept
         self._in_pieces, self._resent_before, self._clock = in_pieces, resent_before, clock
         self._digest = hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest()
-        self._taken: set[int] = set()  # requests that came, beyond `_confirmed`
+        self._taken: set[int] = set()  # requests that arrived, beyond `_confirmed`
         self._confirmed = 0  # up to this number the client has all replies
         self.heard_at = clock()
 
     @property
     def is_heard(self) -> bool:
-        """True where the client was heard within KEPT_SECONDS."""
+        """True where a message of the client arrived within KEPT_SECONDS."""
         return self._clock() - self.heard_at <= KEPT_SECONDS
 
     def take(self, number: int) -> bool:
@@ -131,11 +131,11 @@ class OverLines:
         return True
 
     def known_as(self, number: int) -> RequestId | None:
-        """Return the id that the journal has; the token does not follow from it."""
+        """Return the id for the journal; the token does not follow from it."""
         return RequestId(client=self._digest, number=number, again=number < self._resent_before)
 
     def reply_again(self, envelope: codec.Envelope[Request]) -> Frames | None:
-        """Return the reply. Where it is kept no longer: None for a request that only reads and can be done again,
+        """Return the reply again. Where it is no longer kept: None for a request that only reads and can be repeated,
         NOT_KEPT for another."""
         frames = self.kept.get(self.name, envelope.id)
         if frames is not None or type(envelope.body).terms.resent == "anew":
@@ -143,7 +143,7 @@ class OverLines:
         return codec.encode_reply(envelope.id, NOT_KEPT)
 
     def outgoing(self, number: int, reply: Reply, frames: Frames) -> Frames:
-        """Keep a reply, and return its frames; of a large one, which the client reads in pieces, its sizes."""
+        """Keep a reply, and return its frames; for a large one, which the client reads in pieces, its sizes."""
         if isinstance(reply, PieceRead):
             return frames
         if is_large(frames):
@@ -156,13 +156,13 @@ class OverLines:
         self._has_all_up_to(min(number, max(self._taken, default=0)))
 
     def _has_all_up_to(self, number: int) -> None:
-        """Note that the client has the replies up to that number, and sends none of these requests again."""
+        """Record that the client has the replies up to that number, and sends none of these requests again."""
         self._confirmed = max(self._confirmed, number)
         self._taken = {one for one in self._taken if one > self._confirmed}
 
 
 class Lines:
-    """`clients` are those that outlive their lines, by name; `on` has the one that is spoken to on a connection."""
+    """`clients` are those that outlive their connections, by name; `on` has the present client of each connection."""
 
     def __init__(self, in_pieces: RepliesInPieces, clock: Callable[[], float] = time.monotonic) -> None:
         self._in_pieces, self._clock = in_pieces, clock
@@ -171,8 +171,8 @@ class Lines:
         self._kept: WeakValueDictionary[PublicKey, KeptReplies] = WeakValueDictionary()  # kept by its clients
 
     def greet(self, peer: bytes, token: str, key: PublicKey, *, resent_before: int = 0) -> bytes:
-        """Return the client that says Hello on a connection; from here on it is spoken to there. One of an earlier
-        engine sends again what it asked for before this number."""
+        """Return the client that sends Hello on a connection, which is its connection from here on. A client of an
+        earlier engine sends again its requests before this number."""
         self.lose(peer)
         if not token:
             return peer
@@ -187,13 +187,13 @@ class Lines:
         return name
 
     def lose(self, peer: bytes) -> None:
-        """Speak to no client on a connection any more; the one that was there may come back on another."""
+        """Detach the client of a connection; it may return on another."""
         name = self.on.pop(peer, None)
         if name is not None:
             self.clients[name].peer = NOWHERE
 
     def hears(self, name: bytes) -> bool:
-        """Return whether a client outlives its line and was heard within KEPT_SECONDS."""
+        """Return whether a client outlives its connection and sent a message within KEPT_SECONDS."""
         return name in self.clients and self.clients[name].is_heard
 
     def forget(self, name: bytes) -> None:
@@ -204,8 +204,7 @@ class Lines:
         self._in_pieces.forget(name)
 
     def sweep(self, known: Callable[[bytes], bool]) -> None:
-        """Let go of the replies to clients that were not heard for KEPT_SECONDS, and of clients that are not `known`
-        any more."""
+        """Drop the replies to clients that were silent for KEPT_SECONDS, and clients that are no longer `known`."""
         for name, client in tuple(self.clients.items()):
             if not known(name):
                 self.forget(name)
@@ -219,21 +218,21 @@ def name_of(token: str, key: PublicKey) -> bytes:
     return b"client " + token.encode() + b" " + key
 
 
-# A listener of libzmq that accepts one connection each time it is asked to. libzmq accepts whatever comes, and has no
-# call to wait. On Linux its listeners are in an epoll set; an entry there that is EPOLLONESHOT reports one connection
-# and then rests until it is armed again. The set and the entry's data are read from the process's own fdinfo
-# (proc(5)). Where that is missing, as on macOS, libzmq accepts as ever.
+# A listener of libzmq that accepts one connection on each call. libzmq accepts all connections, and has no call to
+# wait. On Linux its listeners are in an epoll set; an EPOLLONESHOT entry there reports one connection and then rests
+# until it is armed again. The set and the entry's data are read from the process's own fdinfo (proc(5)). Where that is
+# missing, as on macOS, libzmq accepts as usual.
 
 _FDINFO: Final = Path("/proc/self/fdinfo")
 _ENTRY: Final = r"^tfd: *{} events: *[0-9a-f]*[13579bdf] data: *([0-9a-f]+)"  # odd events: EPOLLIN among them
 _EVENT: Final = struct.Struct("=IQ" if platform.machine() == "x86_64" else "@IQ")  # epoll_event; packed on that one
 _MODIFY: Final = 3  # EPOLL_CTL_MOD
 _ONE: Final = 0x40000001  # EPOLLIN | EPOLLONESHOT
-_PLUG_SECONDS: Final = 5.0  # for which libzmq's thread may take to begin to listen
+_PLUG_SECONDS: Final = 5.0  # libzmq's thread may need so long to begin to listen
 
 
 class AcceptGate:
-    """`listener` is the descriptor of a listener that was bound just now, and that outlives this."""
+    """`listener` is the descriptor of a newly bound listener that outlives this object."""
 
     def __init__(self, listener: int) -> None:
         self._listener = listener
@@ -245,7 +244,7 @@ class AcceptGate:
         self._report(_ONE)
 
     def close(self) -> None:
-        """Let libzmq accept none; what comes waits in the system's queue. Raises OSError where the listener is gone."""
+        """Let libzmq accept none; connections wait in the system's queue. Raises OSError where the listener is gone."""
         self._report(0)
 
     def _report(self, events: int) -> None:
@@ -257,7 +256,7 @@ class AcceptGate:
 
 
 def _found(listener: int) -> tuple[int, int] | None:
-    """Return the epoll set that has a listener, and the entry's data; None where the system does not tell."""
+    """Return the epoll set with a listener, and the entry's data; None where the system does not show it."""
     until = time.monotonic() + _PLUG_SECONDS
     while (sets := _epoll_sets()) and time.monotonic() < until:
         for epoll, entries in sets.items():
@@ -268,7 +267,7 @@ def _found(listener: int) -> tuple[int, int] | None:
 
 
 def _epoll_sets() -> dict[int, str]:
-    """Return what the system says of each epoll set of this process, by its descriptor."""
+    """Return the system's description of each epoll set of this process, by its descriptor."""
     sets = {}
     for one in os.listdir(_FDINFO) if _FDINFO.exists() else ():
         with suppress(OSError):
@@ -291,7 +290,7 @@ class EventRing:
         self.last = 0
 
     def add(self, event: Event) -> tuple[int, list[bytes]]:
-        """Return the event's number, and its frames for one who hears it as it is. Raises NotEncodable."""
+        """Return the event's number, and its frames for an unfiltered listener. Raises NotEncodable."""
         frames = codec.encode_event(self.last + 1, event)
         self.last += 1
         self._events.append((self.last, event, len(frames[1])))
@@ -308,23 +307,23 @@ class EventRing:
         return [(number, event) for number, event, _ in list(self._events)[len(self._events) - missed :]]
 
 
-# The connections to a service, by their descriptors, and the end of those that have to go. Unknown clients of the door
-# are few, and some descriptors stay free: without one libzmq ends the process at the listener of the private folder
-# (4.3.5, `ipc_listener.cpp`: EMFILE is none of the errors it takes). So each connection is let in by itself. zmq tells
-# of its connections by a monitor and has no call to close one; its descriptor is shut down in its place, and zmq
-# closes it then. Nor has it a bound of a message's frames: it keeps them until the last one is there, and tells of
-# none before. So the system is asked how much came that is in no message (Linux alone tells), and zmq drops the frames
-# of one that is closed. Called from the thread of the service.
+# The connections to a service, by their descriptors, and how they are closed. Few unknown clients are let in at the
+# door, and some descriptors stay free: without one libzmq ends the process at the listener of the private folder
+# (4.3.5, `ipc_listener.cpp`: EMFILE is none of the errors it handles). So connections are let in one by one. zmq
+# reports its connections by a monitor and has no call to close one; instead its descriptor is shut down, and zmq then
+# closes it. Nor does zmq limit a message's frames: it keeps them until the last one has arrived, and reports none
+# before. So the system is asked for the received bytes that are in no message (only Linux reports them), and zmq drops
+# the frames of a closed connection. Called from the thread of the service.
 
 log = logging.getLogger(__name__)
 
 MOST_STRANGERS: Final = 256
 MOST_FREE: Final = 64  # descriptors that new clients leave to files and threads
 LEAST: Final = 4
-UNFINISHED_BYTES: Final = 8 * MOST_BYTES  # of a message over the door: our clients send no larger pieces than one
+UNFINISHED_BYTES: Final = 8 * MOST_BYTES  # of a message over the door: our clients send no larger pieces
 PERSON_UNFINISHED_BYTES: Final = 8 * UNFINISHED_BYTES  # likewise, of all connections of a person, or of all strangers
-LOOK_SECONDS: Final = 0.01  # at least between two looks: each asks the system once a connection
-CUT_SECONDS: Final = 60.0  # for which messages of a connection that was closed are dropped; zmq may still have some
+LOOK_SECONDS: Final = 0.01  # at least between two checks: each asks the system once a connection
+CUT_SECONDS: Final = 60.0  # for which messages of a closed connection are dropped; zmq may still have some
 NO_DESCRIPTORS: Final = (
     "The engine has no file descriptors left for another notebook or panel: close some, or start it where more files "
     "may be open (`ulimit -n`)."
@@ -336,8 +335,8 @@ _OPEN: Final = Path("/dev/fd")
 
 
 class Connections:
-    """`monitor` is readable where zmq tells something. A connection is of a known client once `note` has said by which
-    routing id it speaks and `knows` says yes to that; `key_of` says whose it is."""
+    """`monitor` is readable when zmq has an event. A connection belongs to a known client once `note` has recorded its
+    routing id and `knows` accepts that; `key_of` returns its owner."""
 
     def __init__(
         self, router: zmq.Socket[bytes], knows: Callable[[bytes], bool], key_of: Callable[[bytes], PublicKey]
@@ -346,12 +345,12 @@ class Connections:
         self.monitor = _watched(router)
         self._peers: dict[int, bytes | None] = {}  # by descriptor, the oldest first
         self._descriptors: dict[bytes, int] = {}
-        self.at_door: set[int] = set()  # of `_peers`, those that do not come over the private folder
+        self.at_door: set[int] = set()  # of `_peers`, those outside the private folder
         self._gates: dict[str, AcceptGate] = {}  # by the kind of listener
         self._listening: set[str | int] = set()
-        self.cut_off: dict[bytes, float] = {}  # since when, by routing id: what is still read of them is dropped
+        self.cut_off: dict[bytes, float] = {}  # since when, by routing id: later reads of them are dropped
         self._finished: dict[int, int] = {}  # bytes of all messages so far, by descriptor
-        self._read: Counter[int] = Counter()  # bytes of the messages since the last look
+        self._read: Counter[int] = Counter()  # bytes of the messages since the last check
         self.unfinished, self._looked = False, 0.0
         self._limit = limit_now()
         part = _free(self._limit) // 4
@@ -359,13 +358,13 @@ class Connections:
         self._kept_free = max(LEAST, min(MOST_FREE, part))
 
     def listen(self, endpoint: str) -> None:
-        """Note an endpoint of the service that was bound just now, whose connections these are."""
+        """Record a newly bound endpoint of the service, whose connections these are."""
         self._listening.add(_local(endpoint))
         self.read_events()
 
     def read_events(self) -> None:
-        """Note the connections that have begun and ended, close the oldest strangers where there are too many, and let
-        in the next."""
+        """Record connections that begin and end, close the oldest unknown ones where there are too many, and let in the
+        next."""
         with suppress(zmq.Again):
             while True:
                 told, endpoint = self.monitor.recv_multipart(zmq.NOBLOCK)
@@ -386,8 +385,8 @@ class Connections:
                 self.at_door.add(descriptor)
 
     def _let_in(self) -> None:
-        """Accept one connection more at each listener, where the descriptors suffice: this user's clients need fewer,
-        and are told where they are few."""
+        """Accept one more connection at each listener, where the descriptors suffice: this user's clients need fewer,
+        and get an error where they are few."""
         free = _free(self._limit)
         for kind, gate in self._gates.items():
             if free > (self._kept_free // 4 if kind == "ipc" else 2 * self._kept_free):
@@ -396,14 +395,13 @@ class Connections:
                 gate.close()
 
     def note(self, sender: zmq.Frame, size: int) -> None:
-        """Note by which routing id a connection speaks, from the first frame of a message that came on it, of which so
-        many bytes were read."""
+        """Record the routing id of a connection, from a message's first frame, and the message's size."""
         peer = sender.bytes
         if peer not in self._descriptors:
             descriptor = int(sender.get(zmq.SRCFD))
             if descriptor in self._peers:
                 before, self._peers[descriptor], self._descriptors[peer] = self._peers[descriptor], peer, descriptor
-                if before is not None:  # one that had this descriptor earlier, whose last message was read late
+                if before is not None:  # an earlier one with this descriptor, whose last message was read late
                     self._descriptors.pop(before, None)
         if peer in self._descriptors:
             self._read[self._descriptors[peer]] += size
@@ -414,20 +412,20 @@ class Connections:
             raise EngineError(NO_DESCRIPTORS)
 
     def cut(self, peer: bytes) -> None:
-        """Close the connection that speaks by a routing id; what is still read of it is to be dropped (`cut_off`)."""
+        """Close the connection with a routing id; later reads of it are to be dropped (`cut_off`)."""
         self.cut_off[peer] = time.monotonic()
         if peer in self._descriptors:
             self._shut(self._descriptors[peer])
 
     def sweep(self) -> None:
-        """Forget the connections that were closed long ago, and let in the next ones."""
+        """Drop the connections that were closed long ago, and let in the next ones."""
         self._let_in()
         self.cut_off = {peer: at for peer, at in self.cut_off.items() if time.monotonic() - at < CUT_SECONDS}
 
     def look(self) -> None:
-        """Close the connections at the door that send more than UNFINISHED_BYTES of one message, and the largest of a
-        person whose messages are more than PERSON_UNFINISHED_BYTES. `unfinished` is True afterwards where some is
-        coming. To be called where all that zmq has is read."""
+        """Close the connections at the door that send more than UNFINISHED_BYTES of one message, and the largest one of
+        a person with more than PERSON_UNFINISHED_BYTES. `unfinished` is True afterwards where a message is arriving.
+        Call this when all of zmq's messages are read."""
         now = time.monotonic()
         early = now - self._looked < LOOK_SECONDS
         if not self.at_door or early or int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -446,8 +444,7 @@ class Connections:
                 self._shut(largest)
 
     def _coming(self, descriptor: int) -> int:
-        """Return the bytes that came on a connection and are in none of its messages, but for a few, which are zmq's
-        own."""
+        """Return the received bytes of a connection that are in no message yet, except a few of zmq's own."""
         received, finished = _bytes_received(descriptor), self._finished.get(descriptor, 0)
         if descriptor in self._read:
             finished = min(received, finished + self._read[descriptor])
@@ -460,7 +457,7 @@ class Connections:
         return self._key_of(peer) if peer is not None and self._knows(peer) else None
 
     def close(self) -> None:
-        """Read no more; called before the router is closed, which would wait for the monitor."""
+        """Stop reading; called before the router is closed, which would wait for the monitor."""
         if not self._router.closed:
             self._router.disable_monitor()
         self.monitor.close(linger=0)
@@ -479,7 +476,7 @@ class Connections:
             self._descriptors.pop(peer, None)
 
     def _shut(self, descriptor: int) -> None:
-        """Shut a connection down, if the descriptor still is one of this service: zmq may have closed it meanwhile."""
+        """Shut a connection down, if its descriptor still belongs to this service: zmq may have closed it meanwhile."""
         self._forget(descriptor)
         with suppress(OSError):
             connection = socket.socket(fileno=descriptor)
@@ -491,14 +488,15 @@ class Connections:
 
 
 def draw_unforeseen_ids() -> None:
-    """Have the next ROUTER count its routing ids up from a number that no one knows. libzmq draws it by the C library's
-    `rand`, which draws the same in each process, and where a client has taken the id that another is to get, it ends
-    the process (4.3.5, `socket_base.cpp`, `add_out_pipe`)."""
+    """Make the next ROUTER count its routing ids up from a secret number. libzmq draws it by the C library's `rand`,
+    which gives the same in each process, and where a client has taken the id of another, it ends the process (4.3.5,
+    `socket_base.cpp`, `add_out_pipe`)."""
     ctypes.CDLL(None).srand(secrets.randbits(32))
 
 
 def _watched(router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """Return the socket that tells of a router's connections. It takes any number of events: zmq would wait for it."""
+    """Return the socket with events on a router's connections. It accepts any number of events: zmq would wait for
+    it."""
     endpoint = f"inproc://connections-{id(router)}"
     router.monitor(endpoint, _EVENTS)
     monitor: zmq.Socket[bytes] = router.context.socket(zmq.PAIR)
@@ -508,7 +506,7 @@ def _watched(router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
 
 
 def _free(limit: int) -> int:
-    """Return the number of files that may still be opened, 0 where not even the list of the open ones can be."""
+    """Return the number of files that may still be opened, 0 where not even the list of open ones can be."""
     try:
         return limit - len(os.listdir(_OPEN))
     except OSError:
@@ -516,7 +514,7 @@ def _free(limit: int) -> int:
 
 
 def _bytes_received(descriptor: int) -> int:
-    """Return the bytes that came on a connection, 0 where the system does not tell."""
+    """Return the bytes received on a connection, 0 where the system does not report it."""
     if not hasattr(socket, "TCP_INFO"):
         return 0
     with suppress(OSError):
@@ -524,7 +522,7 @@ def _bytes_received(descriptor: int) -> int:
         try:
             read, at = _RECEIVED
             return int(*read.unpack_from(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), at))
-        except struct.error:  # an older system, which tells less
+        except struct.error:  # an older system, which reports less
             return 0
         finally:
             connection.detach()
@@ -532,7 +530,7 @@ def _bytes_received(descriptor: int) -> int:
 
 
 def _local(endpoint: str) -> str | int:
-    """Return what tells a listener's connections from others: a path, or a port."""
+    """Return what distinguishes a listener's connections from others: a path, or a port."""
     kind, _, address = endpoint.partition("://")
     return address if kind == "ipc" else int(address.rpartition(":")[2])
 

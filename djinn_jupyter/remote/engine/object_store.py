@@ -1,8 +1,8 @@
-"""A journal's files in a store. Each file lies on this machine too, where images are appended to it; to force it is to
-put what was appended as one more object, and to name that in the head.
+"""A journal's files in a store. Each file lies on this machine too, where images are appended to it. Flushing it puts
+the appended bytes as one more object, and names that in the head.
 
-Objects that no head names are deleted when one that does is there; those of an engine that was killed, or that wrote
-after it was taken over, by the next engine (`forget_unnamed`).
+Objects that the head no longer names are deleted once a newer head exists. The next engine deletes the objects of an
+engine that was killed, or that wrote after it was taken over (`forget_unnamed`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Files = dict[str, tuple[StoredPart, ...]]
 
 
 class StoredFiles:
-    """The medium of the engine of one epoch. `lost` is called when another engine is seen to have claimed the
-    journal. May be used from any thread."""
+    """The files of the engine of one epoch. `lost` is called when another engine's claim on the journal is seen. May be
+    used from any thread."""
 
     def __init__(self, store: JournalStore, head: HeadObject, epoch: int, lost: Callable[[], None]) -> None:
         self._store, self._head, self._epoch, self._lost = store, head, epoch, lost
-        self._removed: set[str] = set()  # names: a file that is being forced meanwhile does not come back
+        self._removed: set[str] = set()  # names: a file that is being flushed meanwhile does not come back
         self._unnamed: list[str] = []
         self._retry_at = 0.0
 
@@ -60,7 +60,7 @@ class StoredFiles:
         self._unlink(paths[:-1])
 
     def remove(self, paths: Sequence[Path]) -> None:
-        """Have the head name the files no more. After a failure it is tried once a second at most, for the engine's
+        """Remove the files from the head. After a failure it is retried at most once a second, because the engine's
         thread waits for it."""
         if time.monotonic() < self._retry_at:
             raise OSError(f"{self._store.address} could not be written to just now")
@@ -72,14 +72,14 @@ class StoredFiles:
         self._unlink(paths)
 
     def set_aside(self, path: Path) -> str:
-        """Put a file that cannot be used where it is never deleted, and return its address."""
+        """Put an unusable file where it is never deleted, and return its address."""
         name = f"{ASIDE}/{self._epoch}/{path.name}"
         self._store.put(name, path.read_bytes())
         self.remove([path])
         return f"{self._store.address}/{name}"
 
     def delete_unnamed(self) -> None:
-        """Delete objects that the head does not name any more."""
+        """Delete objects that the head no longer names."""
         unnamed, self._unnamed = self._unnamed, []
         if unnamed:
             try:
@@ -103,12 +103,12 @@ class StoredFiles:
         return epoch.isdecimal() and int(epoch) < self._epoch
 
     def _parts(self, name: str) -> tuple[StoredPart, ...]:
-        """Return what the head names of a file. Raises OSError."""
+        """Return the head's objects of a file. Raises OSError."""
         return self._change(lambda files: files).get(name, ())
 
     def _put(self, file: JournalFile, there: tuple[StoredPart, ...]) -> tuple[StoredPart, ...]:
-        """Put what the store does not have of a file; return all of its parts. Where there are many, the small ones
-        at the end are put once more, as one."""
+        """Put what the store lacks of a file; return all of its parts. Many small ones at the end are put once more, as
+        one."""
         if len(there) >= MOST_PARTS:
             large = next((number for number, one in enumerate(there) if one.nbytes < LARGE_BYTES), len(there))
             there = there[:large]
@@ -156,22 +156,22 @@ class StoredFiles:
 
 
 class TakenOver(Exception):
-    """The head is of another epoch than this engine's."""
+    """The head has another epoch than this engine's."""
 
 
 def _without(files: Files, names: Sequence[str]) -> Files:
-    """Return the files without some; those themselves where none of them is there."""
+    """Return the files without some; the same object where none of them is there."""
     if files.keys().isdisjoint(names):
         return files
     return {name: parts for name, parts in files.items() if name not in names}
 
 
-# The journal of an engine in a store: its files lie in a folder of this machine, of use to this engine alone, and what
-# has to survive the machine lies in the store (`files`), whose head says which engine may write (`claims`).
+# The journal of an engine in a store: its files lie in a folder of this machine, which only this engine uses, and what
+# must survive the machine lies in the store (`files`), whose head says which engine may write (`claims`).
 
 
 class StoredFolder(JournalFolder):
-    """A folder whose journal is this engine's as long as its lease lasts."""
+    """A folder whose journal belongs to this engine while its lease lasts."""
 
     forces_first = True
 
@@ -183,7 +183,7 @@ class StoredFolder(JournalFolder):
         self._lease.require()
 
     def release(self) -> None:
-        """End the lease, and with it all writing. After a lost one only the folder of this machine is released."""
+        """End the lease, and all writing with it. After a lost one only the folder of this machine is released."""
         try:
             self._lease.end()
         except ClaimLost:
@@ -194,7 +194,7 @@ class StoredFolder(JournalFolder):
         self._local.release()
 
     def force_names(self) -> None:
-        """Delete what the store has of closed sessions, which its head does not name any more."""
+        """Delete the store's objects of closed sessions, which its head no longer names."""
         self._stored.delete_unnamed()
 
     def set_aside(self, path: Path) -> str:
@@ -245,7 +245,7 @@ def _write(store: JournalStore, path: Path, parts: tuple[StoredPart, ...]) -> No
 
 
 def _plain(name: str) -> str:
-    """Return the name of a file in one folder. Raises OSError for another: the head may be anyone's."""
+    """Return the name of a file in one folder. Raises OSError for another: the head may come from anyone."""
     if Path(name).name != name or not name.endswith(SUFFIX) or name == SUFFIX:
         raise OSError(f"its head names {name!r}, which is no file of a journal")
     return name

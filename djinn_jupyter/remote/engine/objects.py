@@ -1,5 +1,5 @@
-"""The objects below an address of a store that speaks S3: each appears whole or not at all. Credentials are those of
-the engine's environment, as the store's own tools read them; none is ever part of an address. Knows no format."""
+"""The objects at an address of a store that speaks S3: each is written atomically. Credentials come from the engine's
+environment, as in the store's own tools; none is ever part of an address. Knows no format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE: Final = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_
 
 
 class Objects:
-    """May be used from any thread. Methods raise StorageFailed where the store does not do what it is asked."""
+    """May be used from any thread. Methods raise StorageFailed where the store fails."""
 
     def __init__(self, address: str, files: Any) -> None:
         self.address, self._files = address.rstrip("/"), files
@@ -30,7 +30,7 @@ class Objects:
 
     @classmethod
     def at(cls, address: str) -> Objects:
-        """Return those below an address. MissingDependency without the parts that speak S3."""
+        """Return the objects at an address. MissingDependency without the packages for S3."""
         if find_spec("s3fs") is None:
             raise MissingDependency("A store of checkpoints needs s3fs: pip install 'djinn-jupyter[store]'.")
         import fsspec
@@ -38,8 +38,8 @@ class Objects:
         return cls(address, fsspec.filesystem("s3", config_kwargs=_PATIENCE, use_listings_cache=False))
 
     def require_compare_and_put(self) -> None:
-        """Raise UsageError where the store lets two have one name: of two engines that save one checkpoint each, one
-        would be lost without a word."""
+        """Raise UsageError where the store lets two objects have one name: when two engines save one checkpoint each,
+        one would be lost silently."""
         name = f".{secrets.token_hex(8)}.probe"
         with self._said("could not be written to"):
             self._files.pipe_file(self._path(name), b"first", mode="create")
@@ -55,12 +55,12 @@ class Objects:
         )
 
     def put(self, file: Path, name: str, *, replace: bool) -> None:
-        """Make an object of a file. FileExistsError where there is one of that name, unless `replace`."""
+        """Make an object of a file. FileExistsError where one has that name, unless `replace`."""
         with self._said("could not be written to"):
             self._files.put_file(str(file), self._path(name), mode="overwrite" if replace else "create")
 
     def get(self, name: str, file: Path) -> None:
-        """Write an object to a file. FileNotFoundError where there is none of that name."""
+        """Write an object to a file. FileNotFoundError for an unknown name."""
         with self._said("could not be read"):
             self._files.get_file(self._path(name), str(file))
 
@@ -71,7 +71,7 @@ class Objects:
             return found
 
     def sizes(self) -> dict[str, int]:
-        """Return the names that there are, with the bytes of each."""
+        """Return the existing names, with the bytes of each."""
         with self._said("could not be read"), suppress(FileNotFoundError):
             found = self._files.ls(self._root, detail=True)
             return {PurePosixPath(one["name"]).name: int(one["size"]) for one in found if one["type"] == "file"}
@@ -90,22 +90,21 @@ class Objects:
             yield
         except (FileExistsError, FileNotFoundError):
             raise
-        except Exception as error:  # the errors of a store's library have no class in common
+        except Exception as error:  # the errors of a store's library have no common class
             why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             raise StorageFailed(f"{self.address} {what}: {why}.") from error
 
 
-# The store of objects that a journal needs: each appears whole or not at all, a read sees the last write, and one is
-# replaced on the condition that it is still as it was read (an atomic compare-and-put).
+# The store of objects that a journal needs: each is written atomically, a read sees the last write, and one is replaced
+# on the condition that it has not changed since it was read (an atomic compare-and-put).
 
 
 class Changed(Exception):
-    """The object is not as it was read, or there is one already."""
+    """The object has changed since it was read, or one exists already."""
 
 
 class JournalStore(Protocol):
-    """Methods raise OSError where the store does not do what it is asked; whether it was done is then not known. May be
-    used from any thread."""
+    """Methods raise OSError where the store fails; the outcome is then unknown. May be used from any thread."""
 
     address: str
 
@@ -113,20 +112,19 @@ class JournalStore(Protocol):
         """Return an object, and the tag of this content. FileNotFoundError where there is none."""
 
     def compare_and_put(self, name: str, content: bytes, tag: str | None, /) -> str:
-        """Put an object in the place of the one with that tag (None: where there is none), and return its tag. Raises
-        Changed."""
+        """Replace the object with that tag (None: create one), and return its new tag. Raises Changed."""
 
     def put(self, name: str, content: bytes, /) -> None: ...
 
     def delete(self, names: Sequence[str], /) -> None:
-        """Delete the objects that are there among those."""
+        """Delete those of the objects that exist."""
 
     def names(self) -> list[str]:
         """Return the names of all objects; the list may be older than the last writes."""
 
 
 def require_compare_and_put(store: JournalStore) -> None:
-    """Raise UsageError where the store does not heed the condition of a put: two engines could have one journal."""
+    """Raise UsageError where the store ignores the condition of a put: two engines could have one journal."""
     name = f".{secrets.token_hex(8)}.probe"
     try:
         first = store.compare_and_put(name, b"first", None)
@@ -151,8 +149,8 @@ def _refuses(store: JournalStore, name: str, tag: str | None) -> bool:
     return False
 
 
-# A journal's objects in a store that speaks S3. fsspec has no call for a put with a condition, so s3fs is asked for
-# the one of S3. Credentials are those of the engine's environment, as in `objects`.
+# A journal's objects in a store that speaks S3. fsspec has no conditional put, so s3fs is asked for S3's. Credentials
+# come from the engine's environment, as in `objects`.
 
 _PATIENCE_OF_PUTS: Final = {"connect_timeout": 3, "read_timeout": 10, "retries": {"total_max_attempts": 1}}
 _ATTEMPTS: Final = 2
@@ -160,7 +158,7 @@ _CHANGED: Final = ("PreconditionFailed", "ConditionalRequestConflict", "412", "4
 
 
 class S3Store:
-    """The objects below an address, `s3://BUCKET/PATH`. A reply waits for a put, so none is tried for long."""
+    """The objects at an address, `s3://BUCKET/PATH`. A reply waits for a put, so none is tried for long."""
 
     def __init__(self, address: str) -> None:
         if find_spec("s3fs") is None:
@@ -200,7 +198,7 @@ class S3Store:
 
     def delete(self, names: Sequence[str]) -> None:
         with self._said("written to"):
-            for start in range(0, len(names), 1000):  # as many as S3 takes at once
+            for start in range(0, len(names), 1000):  # the most that S3 takes at once
                 keys = [{"Key": self._prefix + name} for name in names[start : start + 1000]]
                 self._files.call_s3("delete_objects", Bucket=self._bucket, Delete={"Objects": keys, "Quiet": True})
 
@@ -211,12 +209,12 @@ class S3Store:
 
     @contextmanager
     def _said(self, what: str) -> Iterator[None]:
-        """Raise what the store's library raises as Changed or as OSError, whose message is one line."""
+        """Raise errors of the store's library as Changed or as OSError, with a message of one line."""
         try:
             yield
         except FileNotFoundError:
             raise
-        except Exception as error:  # the errors of a store's library have no class in common
+        except Exception as error:  # the errors of a store's library have no common class
             if _code(error) in _CHANGED:
                 raise Changed from None
             why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -224,7 +222,7 @@ class S3Store:
 
 
 def _code(error: Exception) -> str | None:
-    """Return S3's own word for an error, which s3fs translates into one of Python's."""
+    """Return S3's own code for an error, which s3fs translates into one of Python's."""
     response = getattr(error.__cause__, "response", None) or {}
     found: str | None = response.get("Error", {}).get("Code")
     return found
@@ -247,11 +245,11 @@ def require_journal_store(address: str) -> None:
 
 NAME: Final = "head"
 FORMAT: Final = 1
-_TRIES: Final = 16  # each that fails is another engine's that succeeded, or one of this engine's
+_TRIES: Final = 16  # each failure is another engine's success, or an earlier one of this engine
 
 
 class StoredPart(msgspec.Struct, frozen=True, array_like=True):
-    """An object with bytes of a journal file, behind those of the part before."""
+    """An object with bytes of a journal file, after those of the part before."""
 
     object: str
     nbytes: int
@@ -263,8 +261,8 @@ class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalHead(msgspec.Struct, frozen=True, kw_only=True):
-    """`claims` are those whose engines may still answer; `claimant` is the engine of the present epoch, also when it
-    has ended; `files` are in the order in which they were last written."""
+    """`claims` are those whose engines may still answer; `claimant` is the engine of the present epoch, also after its
+    end; `files` are in the order of their last writes."""
 
     format: int = FORMAT
     epoch: int = 0
@@ -278,9 +276,10 @@ class JournalHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadObject:
-    """Invariant: a change is made to what is in the store, and what `change` returned is there and stays there.
+    """Invariant: a change is applied to the store's present content, and what `change` returned is there and stays
+    there.
 
-    A put that had no answer may arrive later, as long as the head is as it was: so the next change is put also where it
+    A put without an answer may arrive later, while the head is unchanged: so the next change is put even where it
     changes nothing."""
 
     def __init__(self, store: JournalStore) -> None:
@@ -294,7 +293,7 @@ class HeadObject:
         return self._read()[0]
 
     def change(self, change: Callable[[JournalHead], JournalHead]) -> JournalHead:
-        """Put what `change` makes of the present head, in one step. An error of `change` ends this with nothing
+        """Put the result of `change` on the present head, in one step. An error of `change` ends this with nothing
         changed. Raises OSError, after which either head may be there."""
         with self._lock:
             for _ in range(_TRIES):
@@ -330,7 +329,7 @@ class HeadObject:
 
 
 class HeadClaims:
-    """From a claim on, earlier engines change the head no more, but for ending their claims."""
+    """From a claim on, earlier engines change the head no more, except to end their claims."""
 
     def __init__(self, head: HeadObject, where: str) -> None:
         self._head, self.where = head, where

@@ -1,5 +1,5 @@
-"""The list of persons, with the sessions, memory, checkpoints and running time of each; and the sharing of a session
-with one."""
+"""The list of persons, with the sessions, memory, checkpoints and running time of each; and the sharing of a
+session."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PeopleRequests(BuiltOfParts):
 
     @handles(ask.Share)
     def share(self, request: ask.Share, session: Session, holder: Holder) -> Described:
-        """Let another person read or change a person's session from now on, or no more."""
+        """Let another person read or change a person's session from now on, or end that."""
         owner = person_of(session.name)
         if owner is None:
             raise UsageError(
@@ -65,8 +65,8 @@ class PeopleRequests(BuiltOfParts):
         )
 
 
-# Metrics by person. Each value of a label is a series that Prometheus keeps: the MOST_PERSONS who have most have one
-# of their own, the rest one together.
+# Metrics by person. Each value of a label is a series that Prometheus keeps: the MOST_PERSONS with the most have their
+# own, the rest share one.
 
 MOST_PERSONS: Final = 50
 OWN_USER: Final = "engine's user"  # no name of a person has an apostrophe or a space
@@ -85,8 +85,8 @@ def session_samples(sessions: Iterable[SessionDescription]) -> Samples:
 
 
 def memory_samples(people: Iterable[PersonMemory], sessions: Iterable[SessionDescription]) -> Samples:
-    """Return the bytes of each person on device, host and disk; `people` is empty where all is the engine's own
-    user's."""
+    """Return the bytes of each person on device, host and disk; `people` is empty where everything belongs to the
+    engine's own user."""
     told = {_label(one.person): _sizes(one.device_bytes, one.host_bytes, one.disk_bytes) for one in people}
     if not told:
         every = tuple(sessions)
@@ -104,8 +104,8 @@ def memory_samples(people: Iterable[PersonMemory], sessions: Iterable[SessionDes
 
 
 def time_samples(worked: Mapping[str | None, float]) -> Samples:
-    """Return the seconds that the engine has worked for each person. The first MOST_PERSONS for whom it worked have a
-    series of their own and keep it: one that moved to another series would have the sums of both fall and rise."""
+    """Return the engine's working seconds for each person. The first MOST_PERSONS keep a series of their own: a move to
+    another series would make both sums fall and rise."""
     named = {OWN_USER, *[_label(person) for person in worked if person is not None][:MOST_PERSONS]}
     labelled = ((_label(person), seconds) for person, seconds in worked.items())
     return _summed(((person if person in named else OTHERS,), seconds) for person, seconds in labelled)

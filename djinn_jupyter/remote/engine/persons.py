@@ -56,7 +56,7 @@ def own_folders(config: EngineConfig) -> Folders:
 
 
 def without(folders: Folders, message: str) -> str:
-    """Return a sentence in which paths begin behind these folders."""
+    """Return a sentence with its paths relative to these folders."""
     for folder in folders:
         message = message.replace(folder, UNTOLD)
     return message
@@ -68,13 +68,12 @@ def _folders(config: EngineConfig) -> Iterator[Path]:
 
 
 def not_shared(session: str) -> UnknownSession:
-    """Return the error of one who asks for another's session that is not, or not any more, shared with them."""
+    """Return the error for a caller of another's session that is not, or no longer, shared with them."""
     return UnknownSession(f"No session {in_quotes(session)} is shared with you.")
 
 
 def require_granted(request: ask.Request, session: str, access: Access | None) -> None:
-    """Raise UnknownSession where `session` is not shared, UsageError where a person with this access to it may not ask
-    so."""
+    """Raise UnknownSession where `session` is not shared, UsageError where this access does not allow the request."""
     if access is None:
         raise not_shared(session)
     needed = type(request).terms.shared
@@ -102,8 +101,8 @@ def no_shares(session: str, person: str) -> None:
 
 
 class Persons:
-    """The admission of persons with keys beside the engine's own user. `knows` says of a name whether a key is, or was,
-    admitted under it; for `shares` and `folders` see `Person`."""
+    """The admission of persons with keys beside the engine's own user. `knows` returns whether a key is, or was,
+    admitted under a name; for `shares` and `folders` see `Person`."""
 
     def __init__(self, shares: SharesOf, *, knows: Callable[[str], bool], folders: Folders = ()) -> None:
         self._shares, self._knows, self._folders = shares, knows, folders
@@ -132,14 +131,14 @@ class Persons:
 
 
 def admission_at(door: Door | None, shares: SharesOf, folders: Folders) -> Admission:
-    """Return the admission of an engine: of persons where it has a door."""
+    """Return the admission of an engine, with persons where it has a door."""
     return Persons(shares, knows=door.admitted.knows, folders=folders) if door else Alone()
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person who has proved by a key who they are. `shares` has the access of a person to another's session, as it is
-    now; `folders` are the engine's own, which no reply names."""
+    """A person who has proved their identity by a key. `shares` has their present access to another's session;
+    `folders` are the engine's own, which no reply names."""
 
     name: str
     shares: SharesOf = field(default=no_shares, compare=False, repr=False)
@@ -156,14 +155,14 @@ class Person:
         return self.shares(session, self.name)
 
     def asks(self, request: Request) -> Request:
-        """Return the request with this person's names as the engine has them, and a session that is shared by the name
-        by which it is. UsageError for what is the engine's own user's alone, or not granted; UnknownSession for
-        another's that is not shared."""
+        """Return the request with this person's names replaced by the engine's, and a shared session by its full name.
+        UsageError for requests reserved to the engine's own user, or not granted; UnknownSession for another's session
+        that is not shared."""
         self._require_allowed(request)
         full = respelled(request, self._in_full)
         others = {field: name for field, name in sessions_in(request).items() if self._is_of_another(name)}
         if isinstance(request, ask.Unlisten):
-            return _of_others(full, others)  # also when it is not shared any more
+            return _of_others(full, others)  # also when it is no longer shared
         for name in (*others.values(), request.made or request.saved):
             if name is not None and self._is_of_another(name) and self.access(name) is None:
                 raise not_shared(name)
@@ -181,7 +180,7 @@ class Person:
         return answer
 
     def told_as_guest(self, answer: Callable[[Reply], None], session: str, asked: Request) -> Callable[[Reply], None]:
-        """Return the callback of a request for another's session: it refuses where that is not shared any more."""
+        """Return the callback of a request for another's session: it refuses where that is no longer shared."""
 
         def told(reply: Reply) -> None:
             if self.access(session) is None and not isinstance(asked, ask.Unlisten):
@@ -194,8 +193,7 @@ class Person:
         return told
 
     def hears(self, reply: Reply) -> Reply:
-        """Return the reply with these names as the person has them, and of others' no more than that a session exists
-        and how large it is."""
+        """Return the reply with the person's own names; of others' sessions only their existence and size."""
         if reply.not_kept is not None:
             reply = msgspec.structs.replace(reply, not_kept=NOT_KEPT)
         match reply:
@@ -234,12 +232,12 @@ class Person:
         return person_of(name) not in (None, self.name)
 
     def _in_full(self, name: str) -> str:
-        """Return a name of this person's as the engine has it; it may be given so too, as lists show it."""
+        """Return the engine's form of this person's name; the person may use that form too, as lists show it."""
         return of_person(self.name, name.removeprefix(of_person(self.name, "")))
 
     def _in_short(self, name: str) -> str:
-        """Return a name as the person has it; of others' names that are not shared, as their notebooks', the person
-        alone."""
+        """Return the person's form of a name; for others' names that are not shared, such as their notebooks', only the
+        person."""
         person = person_of(name)
         if person is None or person == self.name or self.access(name) is not None:
             return name.removeprefix(of_person(self.name, ""))
@@ -249,33 +247,33 @@ class Person:
         return self._used(session) if self.may_hear(session.name) else _sized(session, number)
 
     def _met(self, person: PersonDescription) -> PersonDescription:
-        """Return a person as this one is told of them: of others, how much memory they have."""
+        """Return the description of a person for this one: of others, only their memory."""
         return person if person.person == self.name else PersonDescription(memory=person.memory)
 
     def _used(self, session: SessionDescription) -> SessionDescription:
-        """Return a session that this person may use; of another's it is not told with whom else it is shared."""
+        """Return a session that this person may use; another's without the other persons that it is shared with."""
         if self.owns(session.name):
             return session
         own = tuple(one for one in session.shares if one.person == self.name)
         return msgspec.structs.replace(session, shares=own)
 
     def _branch(self, branch: Branch) -> Branch:
-        """Return the branch without a parent that is not this person's to name."""
+        """Return the branch without a parent that this person may not name."""
         parent = branch.forked_from
         known = parent is None or self.may_hear(parent.session)
         return branch if known else msgspec.structs.replace(branch, forked_from=None)
 
 
 def _entered(request: ask.Open) -> ask.Describe:
-    """Return the request of a guest who opens a session: it goes on being held by its own person's kernel. UsageError
-    where it would be emptied."""
+    """Return the request of a guest who opens a session, which stays held by its own person's kernel. UsageError where
+    it would be emptied."""
     if request.fresh:
         raise UsageError(f"Session {in_quotes(request.session)} is shared with you: only its owner makes it fresh.")
     return ask.Describe(session=request.session)
 
 
 def _of_others(request: Request, sessions: Mapping[str, str]) -> Request:
-    """Return the request about sessions of others, all other names in it being the person's own."""
+    """Return the request about sessions of others, in which all other names are the person's own."""
     changes: dict[str, object] = {**sessions}
     if isinstance(request, ask.StopRequest) and request.stop is not None and "session" in sessions:
         changes["stop"] = msgspec.structs.replace(request.stop, session=sessions["session"])
@@ -283,7 +281,7 @@ def _of_others(request: Request, sessions: Mapping[str, str]) -> Request:
 
 
 def _sized(session: SessionDescription, number: int) -> SessionDescription:
-    """Return another's session: its owner, its size and where it is. Its name is its owner's alone."""
+    """Return another's session: its owner, its size and its place. Only its owner sees its name."""
     return SessionDescription(
         name=f"session {number}, of {session.owner}",
         owner=session.owner,
@@ -308,7 +306,7 @@ def _sized(session: SessionDescription, number: int) -> SessionDescription:
 
 
 def _without_texts(statistics: EngineStatistics) -> EngineStatistics:
-    """Return the counts without the sentences, which may name what belongs to others."""
+    """Return the counts without the sentences, which may name other persons' things."""
     trouble = "sessions cannot be kept just now" if statistics.journal_trouble else None
     return msgspec.structs.replace(statistics, journal_trouble=trouble, last_fault=None)
 
@@ -320,8 +318,8 @@ def with_presence(
     now: float,
     present: Iterable[str | None],
 ) -> People:
-    """Return the list with all who are `admitted`, and with the presence of each. `heard` has when each was last heard,
-    in seconds of the same clock as `now`; `present` the owner of each client that is there."""
+    """Return the list with all who are `admitted`, and the presence of each. `heard` has the time of each one's last
+    message, by the same clock as `now`; `present` has the owner of each present client."""
     listed = {one.person: one for one in people.people}
     for name in {*heard, *admitted} - listed.keys():
         listed[name] = _without_sessions(name)
@@ -343,8 +341,8 @@ def _without_sessions(person: str | None) -> PersonDescription:
     return PersonDescription(memory=none, sessions=0, running=0, checkpoint_bytes=0, running_seconds=0.0)
 
 
-# The address where persons come by their keys, which are looked up for every message: one who was revoked is refused
-# from the next message on, and hears no more. Knows no sockets.
+# The address to which persons connect with their keys, which are looked up for every message: a revoked person is
+# refused from the next message on, and receives no more. Knows no sockets.
 
 DOMAIN: Final = "djinn"  # of zmq's authentication
 REFUSED: Final = Failed(
@@ -361,8 +359,8 @@ _ENDED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """An address beyond this machine, `tcp://HOST:PORT`, the key by which its engine is known there, and the persons
-    who are admitted."""
+    """An address beyond this machine, `tcp://HOST:PORT`, the key that identifies its engine there, and the persons who
+    are admitted."""
 
     address: str
     pair: KeyPair = field(repr=False)
@@ -371,12 +369,12 @@ class Door:
 
     @classmethod
     def at(cls, address: str, draw: Draw) -> Door:
-        """Return the door that this user's keys open."""
+        """Return the door with this user's keys."""
         keys = KeyFolder(Path(jupyter_data_dir()) / KEYS)
         return cls(address=address, pair=keys.server(host_name(), draw), admitted=keys.admitted(), keys=keys)
 
     def quotas(self, common: Quota) -> PersonQuotas:
-        """Return the quota of each person, with this common one."""
+        """Return the quota of each person, over this common one."""
         return PersonQuotas(QuotaFolder(self.keys), common)
 
 
@@ -391,15 +389,14 @@ class Doorkeeper:
 
 
 def read_common(quota: str | None, listen: str | None) -> Quota:
-    """Return what each person may have. UsageError where that is no quota, or where no one but the engine's own user
-    comes."""
+    """Return the limits of each person. UsageError for an invalid quota, or where only the engine's own user comes."""
     if quota is not None and listen is None:
         raise UsageError("A quota is for persons with keys, who come where an engine listens: give --listen too.")
     return NO_QUOTA if quota is None else NO_QUOTA.but(read_quota(quota))
 
 
 def require_free(address: str) -> None:
-    """Raise UsageError where nothing can listen on `tcp://HOST:PORT` now; port `*` or 0 is any that is free."""
+    """Raise UsageError where nothing can listen on `tcp://HOST:PORT` now; port `*` or 0 is any free one."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     try:
         family, kind, _, _, where = socket.getaddrinfo(
@@ -426,14 +423,15 @@ class AdmittedKeys:
         return self._admitted.name_of(key) if self._admitted else None
 
     def person(self, key: PublicKey) -> str | None:
-        """Return the person of a key, None for the engine's own user. Raises KeyRefused for one who is not admitted."""
+        """Return the person of a key, None for the engine's own user. Raises KeyRefused for a person who is not
+        admitted."""
         name = self.name_of(key)
         if name is None and key != LOCAL:
             raise KeyRefused(self.refusal(key).message)
         return name
 
     def refusal(self, key: PublicKey) -> Failed:
-        """Return what is said to the clients of a key that is not admitted any more."""
+        """Return the sentence for the clients of a key that is no longer admitted."""
         permit = self._admitted.permit(key) if self._admitted else None
         if permit is None or permit.until is None:
             return REFUSED

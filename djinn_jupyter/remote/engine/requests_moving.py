@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class SessionMoves:
-    """The sessions that leave, and the end of each move: as it was decided, or by deciding that the session stays."""
+    """The sessions that leave, and the end of each move: as decided, or by deciding that the session stays."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SessionMoves:
         self._settling: dict[str, Generator[Blocked | None, None, bool]] = {}
 
     def begin(self, session: Session, moving: Moving, until_done: UntilDone) -> Pieces:
-        """Yield until the disk knows that the session is moving. Raises StorageFailed; it stays then."""
+        """Yield until the disk has the start of the move. Raises StorageFailed; the session stays then."""
         session.moving.begin(moving)
         try:
             yield from self._persistence.forced(self._sessions, session.name, until_done)
@@ -67,25 +67,25 @@ class SessionMoves:
             raise
 
     def end(self, session: Session) -> None:
-        """Let the session go on here."""
+        """Let the session continue here."""
         session.moving.end()
         self._leaving.pop(session.name, None)
         self._sessions.changed(session.name)
 
     def left(self, session: Session, seconds: float = UNSETTLED_SECONDS) -> None:
-        """Note that the session waits for a decision, and for how long."""
+        """Record that the session waits for a decision, and since when."""
         self._leaving[session.name] = self._clock() + seconds
 
     def undecided(self, session: Session) -> None:
-        """Note a session of which it could not be read whether it is here."""
+        """Record a session whose place could not be read."""
         self.left(session, AGAIN_SECONDS)
 
     def at_place(self, moving: Moving, deed: Callable[[Moves], Outcome]) -> Future[Outcome]:
-        """Have the place of a move do a deed in a thread of its own: a store may take long."""
+        """Call the place of a move in a thread of its own: a store may take long."""
         return self._persistence.file_worker.start(lambda: deed(self._persistence.moves.at(moving.store)))
 
     def settle(self, session: Session, moving: Moving, until_done: UntilDone) -> Generator[Blocked | None, None, bool]:
-        """Return, once it is decided, whether the session is here; close it where it is with the other engine."""
+        """Return, once it is decided, whether the session is here; close it if it is with the other engine."""
         here: bool = yield from until_done(self.at_place(moving, lambda place: place.decide(moving)))
         if session.moving.present is not moving:
             return here  # settled meanwhile, by its client or by the engine itself
@@ -100,7 +100,7 @@ class SessionMoves:
         return False
 
     def settle_old(self) -> None:
-        """Settle the moves whose clients have not done it in time; each goes on as often as this is called."""
+        """Settle the moves that their clients have not settled in time; each advances with every call."""
         for name in [name for name, until in self._leaving.items() if self._clock() > until]:
             session = self._sessions.get(name)
             if session is None or session.moving.present is None:
@@ -124,7 +124,7 @@ class SessionMoves:
 
 
 def looked_at(work: Future[Outcome]) -> Generator[None, None, Outcome]:
-    """Yield until a thread has done its work, for one who looks now and then. Raises the work's error."""
+    """Yield until a thread has done its work, for a caller that polls. Raises the work's error."""
     while not work.done():
         yield
     return work.result()
@@ -184,7 +184,7 @@ class MoveRequests(BuiltOfParts):
 
     @handles(ask.TakeIn)
     def take_in(self, request: ask.TakeIn, holder: Holder) -> Underway:
-        """Take in a session, which joins the engine's when all of it is there; until then nothing is changed."""
+        """Take in a session, which joins the engine's when it is complete; until then nothing changes."""
         self._persistence.moves.require(request.store)
         require_name(request.session, self._sessions)
         empty = self._images.empty(request.session, holder)
@@ -211,7 +211,7 @@ class MoveRequests(BuiltOfParts):
         return Opened(session=reports.describe(session), created=True)
 
     def _arrive(self, session: Session, moving: Moving) -> Pieces:
-        """Decide that the session is here, which waits for this engine: an image of it that was in the journal before
+        """Decide that the session, which waits for this engine, is here: an image of it from before in the journal
         would bring it back beside the one that stayed. Raises IllegalMove where it has stayed meanwhile,
         StorageFailed."""
         try:
@@ -227,7 +227,7 @@ class MoveRequests(BuiltOfParts):
 
     @handles(ask.SettleMove)
     def settle_move(self, request: ask.SettleMove, holder: Holder) -> MoveSettled | Underway:
-        """Settle a move beside whatever else is done for its session."""
+        """Settle a move beside any other work for its session."""
         session = self._sessions.get(request.session)
         if session is None:
             return MoveSettled(stayed=False)
@@ -242,7 +242,8 @@ class MoveRequests(BuiltOfParts):
 
 
 def _with_people(image: SessionImage, session: Session) -> SessionImage:
-    """Return the image with what a checkpoint leaves out: with whom it is shared, and which requests were answered."""
+    """Return the image with the parts that a checkpoint omits: the persons it is shared with, and its answered
+    requests."""
     return msgspec.structs.replace(
         image,
         shares=session.shares.by_person,
@@ -252,8 +253,8 @@ def _with_people(image: SessionImage, session: Session) -> SessionImage:
 
 
 def _arriving(image: SessionImage, request: ask.TakeIn, holder: Holder, here: Provenance) -> Moving:
-    """Return the move as the engine that takes the session in notes it. Raises UsageError where it was sent to another
-    person, or is no move; FingerprintsDiffer."""
+    """Return the move as the receiving engine records it. Raises UsageError where it was sent to another person, or is
+    invalid; FingerprintsDiffer."""
     left: Any = image.moving
     if left is None or (left.move, left.store) != (request.move, request.store):
         raise UsageError("This is no move of a session.")

@@ -1,9 +1,9 @@
 """The running time of each person in a file beside the journal, so that a quota of the day outlives the engine.
 
-    ROOT/times/HOST-0     of the engine whose journal is in ROOT/HOST-0
+ROOT/times/HOST-0     of the engine whose journal is in ROOT/HOST-0
 
-The next engine that has that folder goes on with it, and takes over those of engines whose folders are gone. An engine
-that is killed loses the time of its last WRITTEN_SECONDS.
+The next engine with that folder continues it, and takes over those of engines whose folders are gone. A killed engine
+loses the time of its last WRITTEN_SECONDS.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ WRITTEN_SECONDS: Final = 10.0
 
 
 class _KeptTimes(msgspec.Struct, forbid_unknown_fields=True):
-    """Seconds by step of each person; those of the engine's own user have no name."""
+    """Seconds by step of each person; the engine's own user has no name."""
 
     step_seconds: float
     persons: dict[str, list[tuple[int, float]]]
 
 
 class RunningTimesFile:
-    """Written now and then while time is counted, and at the end. One that cannot be written is tried again; one that
-    cannot be read counts for nothing, which is logged."""
+    """Written now and then while time is counted, and at the end. A failed write is retried; an unreadable file counts
+    for nothing, which is logged."""
 
     def __init__(self, journal: Path, running_time: RunningTime, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = journal.parent / TIMES / journal.name
@@ -43,7 +43,7 @@ class RunningTimesFile:
         self._take_over()
 
     def attend(self) -> None:
-        """Write what was counted since, where that is due."""
+        """Write the newly counted time, if due."""
         if self._clock() - self._written_at >= WRITTEN_SECONDS:
             self.write()
 

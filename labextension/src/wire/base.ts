@@ -23,8 +23,8 @@ export interface Failed {
 }
 
 /**
- * `done` of `total` of what is `counted`, such as cells or layers; `total` is None where more may follow than the
- * engine was asked for yet. `doing` is a verb's form: sweeping.
+ * `done` of `total` of what is `counted`, such as cells or layers; `total` is None where the engine may still get
+ * more work. `doing` is a verb's form: sweeping.
  */
 export interface Progress {
   readonly doing: string;
@@ -33,7 +33,7 @@ export interface Progress {
   readonly counted: string;
 }
 
-/** One move of a session's bytes between the device and a tier: how many really moved, and how long it took. */
+/** One move of a session's bytes between the device and a tier: the bytes moved and the duration. */
 export interface Transfer {
   readonly direction: 'out' | 'in';
   readonly tier: 'host' | 'disk';
@@ -43,7 +43,10 @@ export interface Transfer {
   readonly copy_seconds: Float | null;
 }
 
-/** A person with whom a session is shared: to `read`, or also to `write`, which is all but to close or share it. */
+/**
+ * A person with whom a session is shared: to `read`, or also to `write`, which allows everything but closing and
+ * sharing it.
+ */
 export interface SharedWith {
   readonly person: string;
   readonly access: 'read' | 'write';

@@ -20,8 +20,8 @@ import {
 export type EdgeMethod = 'gradients' | 'exact';
 
 /**
- * All that makes the scores again: the request, with the tokens of its lines in place of sessions, the `attention`
- * of the sessions named, None for the engine's own, their `adapter`, and the origin.
+ * Everything needed to compute the scores again: the request, with tokens in place of sessions, the `attention` of
+ * the named sessions (None for the engine's own), their `adapter`, and the origin.
  */
 export interface EdgeRecipe {
   readonly asked: AttributeEdges;
@@ -33,8 +33,8 @@ export interface EdgeRecipe {
 /**
  * `scores` is float64 [writers, readers], NaN where the writer is not before the reader. Writers are `embed`, the
  * heads z.3[2] and the MLPs mlp_out.3; readers the queries, keys and values of heads, q.3[2], the MLPs mlp_in.3, and
- * `logits`. `corrupted` and `clean` are the metrics of the lines. `stop` is where the session stood whose line is the
- * corrupted one, None where that was given otherwise or ran. Edges that were not chosen are NaN too.
+ * `logits`. `corrupted` and `clean` are the metrics of the two. `stop` is the stop of the session with the corrupted
+ * tokens, None where they were given otherwise or the session was running. Edges that were not chosen are NaN too.
  */
 export interface EdgesAttributed {
   readonly reply: 'EdgesAttributed';
@@ -53,10 +53,10 @@ export interface EdgesAttributed {
 }
 
 /**
- * Estimate by gradients what each edge carries: how `metric` at the last position of the line `corrupted` would
- * change if one reader got what one writer writes in the line `clean`, as the mean gradient over `steps` points of the
- * way between the lines' embeddings. "exact" computes that change, by a pass for each edge; of the `chosen` edges
- * where some are named. The session must be empty; only its memory is used.
+ * Estimate by gradients the effect of each edge: the change of `metric` at the last position of `corrupted` if one
+ * reader got one writer's value from `clean`, by the mean gradient over `steps` points on the path between the two
+ * embeddings. "exact" computes that change, by a pass for each edge, or for each `chosen` edge. The session must be
+ * empty; only its memory is used.
  */
 export interface AttributeEdges {
   readonly request: 'AttributeEdges';
@@ -69,7 +69,7 @@ export interface AttributeEdges {
   readonly chosen?: readonly (readonly number[])[];
 }
 
-/** All that computes the circuits again, as of edges. */
+/** Everything needed to compute the circuits again, as for edges. */
 export interface CircuitRecipe {
   readonly asked: RunCircuits;
   readonly attention: 'eager' | 'sdpa' | null;
@@ -77,7 +77,7 @@ export interface CircuitRecipe {
   readonly adapter: AdapterIdentity | null;
 }
 
-/** `values` has the metric of each circuit, in the order asked; `corrupted` and `clean` are those of the lines. */
+/** `values` has the metric of each circuit, in the order of the request; `corrupted` and `clean` the prompts'. */
 export interface CircuitsRun {
   readonly reply: 'CircuitsRun';
   readonly metric: string;
@@ -92,9 +92,8 @@ export interface CircuitsRun {
 }
 
 /**
- * Run the line `clean` once for each of the `circuits`, which are sets of edges: these carry what their writers
- * write in that run, all others what they write in the line `corrupted`. The session must be empty; only its memory is
- * used.
+ * Run `clean` once for each of the `circuits`, which are sets of edges: these carry their writers' values in that
+ * run, all others the values of `corrupted`. The session must be empty; only its memory is used.
  */
 export interface RunCircuits {
   readonly request: 'RunCircuits';

@@ -12,11 +12,10 @@ import {
 export type StoredDtype = 'float32' | 'bfloat16' | 'float16';
 
 /**
- * The shard is whole: on the disk at `path`, or in `content` the bytes of its file, or, without either, with the
- * client, which has it already. `bytes_stored` are those of the file, None of the client's. `existed`: it was there
- * already, and how it was computed stands in it. `mode` is how it was computed now; the prompts numbered `rechecked`
- * were computed again alone, and `largest_difference` is what they differed by, None where each was computed alone
- * anyway.
+ * The shard is complete: on the disk at `path`, or in `content` the bytes of its file, or, without either, with the
+ * client, which has it already. `bytes_stored` is the size of the file, None of the client's. `existed`: it was there
+ * already, and records how it was computed. `mode` is the mode now. The prompts numbered `rechecked` were computed
+ * again alone, and `largest_difference` is their difference, None where each was computed alone anyway.
  */
 export interface Collected {
   readonly reply: 'Collected';
@@ -35,9 +34,9 @@ export interface Collected {
 
 /**
  * `tokens` of each prompt. `values`, fp32, of all prompts one after the other: the negative log-likelihood of each
- * token but the first, or logits [positions, vocabulary]. `largest_difference` is by how much losses computed together
- * differed from the same computed alone, of those that were; None where each prompt was computed alone, as `mode`
- * says then, for the reasons in `notes`. `seed` is the request's, and `made` what else the values follow from.
+ * token except the first, or logits [positions, vocabulary]. `largest_difference` is the largest difference between
+ * losses computed together and alone, for the recomputed ones; None where each prompt was computed alone, as `mode`
+ * then shows, for the reasons in `notes`. `seed` is the request's, and `made` what else the values follow from.
  */
 export interface Scored {
   readonly reply: 'Scored';

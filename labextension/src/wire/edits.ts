@@ -20,7 +20,7 @@ export interface AddEdit {
   readonly coef?: number;
 }
 
-/** An array (a number is one of shape ()) that broadcasts to the selected part. */
+/** An array that broadcasts to the selected part; a number has shape (). */
 export interface SetEdit {
   readonly edit: 'set';
   readonly value: ArrayJson;
@@ -51,7 +51,7 @@ export interface NormMatchEdit {
   readonly coef?: number;
 }
 
-/** x with its component along `direction` multiplied by `coef`; what is orthogonal to it stays. */
+/** x with its component along `direction` multiplied by `coef`; the orthogonal part stays. */
 export interface OrthogonalEdit {
   readonly edit: 'orthogonal';
   readonly direction: ArrayJson;
@@ -67,7 +67,7 @@ export interface ProjectionCapEdit {
 }
 
 /**
- * The value that another session's stopped pass has there.
+ * The value there in another session's stopped pass.
  *
  * `site` defaults to the edited one; `positions` (absolute, in the source) to the edited positions.
  */
@@ -79,9 +79,10 @@ export interface PatchFromEdit {
 }
 
 /**
- * A steering rule and its counts: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
- * is the rule in words; no pass meets one that is not `enabled`. `onward`, `on`, `when` as in `Steer`; `note` as in a
- * breakpoint. `passes_refused` passes could not have it, the first of this run for the reason `trouble`.
+ * A steering rule and its counts: passes reached, changed, |change| / |value| of the last passes, oldest first.
+ * `what` is the rule in words; one that is not `enabled` applies to no pass. `onward`, `on`, `when` as in `Steer`;
+ * `note` as in a breakpoint. `passes_refused` passes could not apply it, the first of this run for the reason
+ * `trouble`.
  */
 export interface RuleDescription {
   readonly number: number;

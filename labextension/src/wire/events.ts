@@ -13,7 +13,7 @@ import {
   StopIdentity,
 } from './nouns';
 
-/** The work in a session is so far, told some times a second. */
+/** Progress of the work in a session, sent a few times a second. */
 export interface WorkProgressed {
   readonly event: 'WorkProgressed';
   readonly session: string;
@@ -21,8 +21,8 @@ export interface WorkProgressed {
 }
 
 /**
- * Events for this client were dropped, of any session (`session` is empty): it did not read them for too
- * long, or its line was lost for too long.
+ * Events for this client were dropped, of any session (`session` is empty): it did not read them for too long, or
+ * its connection was lost for too long.
  */
 export interface EventsMissed {
   readonly event: 'EventsMissed';
@@ -84,7 +84,7 @@ export interface SessionFailed {
   readonly message: string;
 }
 
-/** A steering rule could not be applied at a pass, for the first time in this run. The run goes on without it. */
+/** A steering rule could not be applied in a pass, for the first time in this run. The run continues without it. */
 export interface RuleRefused {
   readonly event: 'RuleRefused';
   readonly session: string;
@@ -98,7 +98,7 @@ export interface SessionSwapped {
   readonly transfer: Transfer;
 }
 
-/** Its breakpoints, rules, watches or holder are others than before. */
+/** Its breakpoints, rules, watches or holder have changed. */
 export interface SessionChanged {
   readonly event: 'SessionChanged';
   readonly session: string;
@@ -106,7 +106,7 @@ export interface SessionChanged {
 
 /**
  * These cells (numbered row by row of `places`) of a sweep of `total` now have `values`, one for each metric;
- * `unedited` are those of the line without an edit. `recipe` as in Swept.
+ * `unedited` are the metrics without an edit. `recipe` as in Swept.
  */
 export interface SweepProgressed {
   readonly event: 'SweepProgressed';

@@ -5,9 +5,9 @@ import {
 } from './nouns';
 
 /**
- * `engine` is this process's own name, drawn when it began, and `events` the number of its latest event. `anew` is
- * why an earlier engine of the client ended, where a signal ended it. `methods` are those of the engine, `left_out` a
- * sentence for each that it has and cannot use.
+ * `engine` is this process's own random name, drawn at its start, and `events` the number of its latest event.
+ * `anew` is the reason why a signal ended an earlier engine of the client. `methods` are the engine's methods,
+ * `left_out` a sentence for each method that it has and cannot use.
  */
 export interface Welcome {
   readonly reply: 'Welcome';
@@ -32,13 +32,13 @@ export interface Pong {
   readonly not_kept: string | null;
 }
 
-/** Ask for a sign of life. The client has the replies to all requests up to number `answered`. */
+/** A liveness check. The client has the replies to all requests up to number `answered`. */
 export interface Ping {
   readonly request: 'Ping';
   readonly answered?: number;
 }
 
-/** `sessions_kept` are in the journal and come back with the next engine of this model. */
+/** `sessions_kept` are in the journal and return with the next engine of this model. */
 export interface ShuttingDown {
   readonly reply: 'ShuttingDown';
   readonly sessions_lost: readonly string[];
@@ -48,8 +48,7 @@ export interface ShuttingDown {
 
 /**
  * Refused while other holders have sessions, or with `forget` while sessions belong to other notebooks, unless
- * `force`. The sessions come back with the next engine of this
- * model, where a journal is kept, unless `forget`.
+ * `force`. With a journal the sessions return with the next engine of this model, unless `forget`.
  */
 export interface Shutdown {
   readonly request: 'Shutdown';
@@ -57,7 +56,7 @@ export interface Shutdown {
   readonly forget?: boolean;
 }
 
-/** From here on the client hears the events, or no longer. `events` is the number of the latest one. */
+/** From here on the client receives the events, or no longer. `events` is the number of the latest one. */
 export interface Listening {
   readonly reply: 'Listening';
   readonly events: number;
@@ -65,8 +64,8 @@ export interface Listening {
 }
 
 /**
- * The work would begin. `alike` is what all shards of a collection have to say of their values alike, by its names;
- * empty for a sweep.
+ * The work would begin. `alike` has the values on which all shards of a collection must agree, by name; empty for a
+ * sweep.
  */
 export interface Checked {
   readonly reply: 'Checked';

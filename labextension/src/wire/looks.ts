@@ -31,7 +31,7 @@ import {
   Steer,
 } from './running';
 
-/** Positions [start, end) of a line, which were fed `each` at a time under these steering `rules`. */
+/** Positions [start, end) of a sequence, fed `each` at a time under these steering `rules`. */
 export interface FedTokens {
   readonly start: number;
   readonly end: number;
@@ -40,9 +40,8 @@ export interface FedTokens {
 }
 
 /**
- * The steering `rules` that held, as they are asked for, the `attention`, None for the engine's own, the
- * `adapter`, the added `modules` that the sites of rules and request are of, and the model and machine that computed
- * it.
+ * The steering `rules` in force, as requested; the `attention`, None for the engine's own; the `adapter`; the added
+ * `modules` of the sites in rules and request; and the model and machine of the computation.
  */
 export interface Circumstances {
   readonly rules: readonly Steer[];
@@ -53,9 +52,9 @@ export interface Circumstances {
 }
 
 /**
- * All that makes a look again: the `line`, of which the first positions were fed in these `passes` and the others
- * in a pass without rules, stopped at `site`, with these `edits` of the value there, and the request, its tokens by
- * their numbers.
+ * Everything needed to repeat a reading at a stop: the `line` (token sequence), whose first positions were fed in
+ * these `passes` and the others in a pass without rules, stopped at `site`, with these `edits` of the value there, and
+ * the request, its tokens by their numbers.
  */
 export interface LookRecipe {
   readonly line: readonly number[];
@@ -66,7 +65,7 @@ export interface LookRecipe {
   readonly passes: readonly FedTokens[];
 }
 
-/** `made` is what makes the stop again; None where nothing does, for the reason `unmade`. */
+/** `made` is everything needed to reproduce the stop; None where that is impossible, for the reason `unmade`. */
 export interface Inspected {
   readonly reply: 'Inspected';
   readonly snapshot: Snapshot;
@@ -76,8 +75,8 @@ export interface Inspected {
 }
 
 /**
- * Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it. `made`
- * and `unmade` are as in Inspected.
+ * The effect at the stop at `site`. Rules in force and overrides before the stop apply on both sides. `made` and
+ * `unmade` are as in Inspected.
  */
 export interface Effect {
   readonly reply: 'Effect';
@@ -91,7 +90,7 @@ export interface Effect {
   readonly not_kept: string | null;
 }
 
-/** `notes` are sentences on tokens that may have been meant otherwise; `made` and `unmade` are as in Inspected. */
+/** `notes` are sentences on tokens whose meaning may be ambiguous; `made` and `unmade` are as in Inspected. */
 export interface LensRead {
   readonly reply: 'LensRead';
   readonly stop: StopIdentity;
@@ -155,13 +154,13 @@ export interface Evaluate {
   readonly position?: number;
 }
 
-/** A `vector` as wide as the watched site; a session's watches of one site tell their directions apart by `name`. */
+/** A `vector` as wide as the watched site; a session's watches of one site name their directions by `name`. */
 export interface Direction {
   readonly name: string;
   readonly vector: ArrayJson;
 }
 
-/** `site` None ends all watches; `direction` is the name of one. */
+/** `site` None ends all watches; `direction` is the name of a direction. */
 export interface Unwatch {
   readonly request: 'Unwatch';
   readonly session: string;
@@ -177,7 +176,7 @@ export interface Watching {
 
 /**
  * Record a site over all runs from now on: its value, or the component of its value along a `direction`. `fresh`
- * forgets what was recorded so far.
+ * discards earlier recordings.
  */
 export interface Watch {
   readonly request: 'Watch';
@@ -188,14 +187,14 @@ export interface Watch {
   readonly direction?: Direction | null;
 }
 
-/** The line of a run, as far as it was fed when it was read or left, and the passes that it was fed in. */
+/** The token sequence of a run, as far as it was fed when the watch was read or the run was left, and its passes. */
 export interface WatchedLine {
   readonly run: number;
   readonly tokens: readonly number[];
   readonly passes: readonly FedTokens[];
 }
 
-/** All that makes the recorded passes of a watch again: the lines of their runs, and the `direction`. */
+/** Everything needed to record the passes of a watch again: the sequences of its runs, and the `direction`. */
 export interface WatchRecipe {
   readonly lines: readonly WatchedLine[];
   readonly direction: Direction | null;
@@ -203,9 +202,9 @@ export interface WatchRecipe {
 }
 
 /**
- * All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
- * belongs to: the session's first prompt is run 1. `made` is what makes them again; None where nothing does, for the
- * reason `unmade`.
+ * All recorded passes of a site, one value a pass, each with its absolute positions and its run: the session's
+ * first prompt is run 1. `made` is everything needed to reproduce them; None where that is impossible, for the reason
+ * `unmade`.
  */
 export interface WatchRead {
   readonly reply: 'WatchRead';
@@ -219,7 +218,7 @@ export interface WatchRead {
   readonly not_kept: string | null;
 }
 
-/** `direction` is the name of one; None reads the watch of the value. */
+/** `direction` is the name of a direction; None reads the watch of the value. */
 export interface ReadWatch {
   readonly request: 'ReadWatch';
   readonly session: string;

@@ -118,10 +118,7 @@ export interface LiveSnapshot {
   readonly outcomes: readonly LiveOutcome[];
 }
 
-/**
- * The changes since the previous message. `gone` maps each ended engine to the reason, "" where it
- * ended in order.
- */
+/** The changes since the previous message. `gone` maps ended engines to reasons, "" where in order. */
 export interface LiveDelta {
   readonly live: 'delta';
   readonly sequence: number;

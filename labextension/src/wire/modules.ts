@@ -10,14 +10,14 @@ export type ModuleDtype = 'float32' | 'float16' | 'bfloat16';
 
 /**
  * The form of a module, computed in `dtype`. An `sae` or `transcoder` encodes x as act(norm(x) @ W_enc + b_enc),
- * with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features
- * by the length of their decoder rows. One that is `centered` reads x without its mean over the features, with
- * `norm_folded` what a norm made before its weight and bias, with `value_biases_folded` values of attention, or means
- * of them, without their biases. A transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one layer
- * of it: W_dec [F, layers, D] writes to the MLPs from its own layer on, b_dec and with `skip` x @ W_skip, not
- * transposed, to that of its own. With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a
- * `tuned_lens` adds that to x. `k` is of `topk`. `trained_at` is the place that its files name, `written_at` that to
- * which a transcoder writes by them.
+ * with `subtracts_decoder_bias` of x - b_dec, and decodes to f @ W_dec + b_dec; `by_decoder_norm` measures features by
+ * the length of their decoder rows. A `centered` module reads x minus its mean over the features; with `norm_folded` a
+ * norm's output before its weight and bias; with `value_biases_folded` values of attention, or means of them, without
+ * their biases. A transcoder with `skip` adds x @ W_skip.T. A `cross_layer_transcoder` is one layer of it: W_dec [F,
+ * layers, D] writes to the MLPs from its own layer on; b_dec and with `skip` x @ W_skip, not transposed, write to its
+ * own layer's MLP. With `encoder_rows` W_enc is [F, D]. A `probe` is x @ weight.T + bias, a `tuned_lens` adds that to
+ * x. `k` belongs to `topk`. `trained_at` is the place that its files name, `written_at` the place to which a
+ * transcoder writes according to them.
  */
 export interface ModuleForm {
   readonly kind: 'sae' | 'transcoder' | 'cross_layer_transcoder' | 'probe' | 'tuned_lens';
@@ -37,8 +37,8 @@ export interface ModuleForm {
 }
 
 /**
- * An added module but for its tensors, which are those of the files in `folder`, of that `digest`. `at` is the
- * point that it reads; `inputs` and `features` are the widths before and after it.
+ * An added module without its tensors, which come from the files in `folder`, with that `digest`. `at` is the point
+ * that it reads; `inputs` and `features` are the widths before and after it.
  */
 export interface ModuleIdentity {
   readonly name: string;
@@ -53,11 +53,10 @@ export interface ModuleIdentity {
 }
 
 /**
- * An added module: `site` is where it is read (`sae.4`), `at` the point that it reads. `inputs` and `features` are
- * the widths before and after it. An edit of its values is put into the point that it `writes`, of a cross-layer
- * transcoder also into those of later layers; `why_not_edited` is None where they can be edited. `missing`: why it
- * cannot be computed now. `note`: in what its files do not agree with `at`, and where it is added with the engine's
- * model.
+ * An added module: `site` is its own site (`sae.4`), `at` the point that it reads. `inputs` and `features` are the
+ * widths before and after it. An edit of its values changes the point that it `writes`, for a cross-layer transcoder
+ * also the points of later layers; `why_not_edited` is None where they can be edited. `missing`: why it cannot be
+ * computed now. `note`: how its files disagree with `at`, or with the engine's model.
  */
 export interface AddedModuleDescription {
   readonly name: string;
@@ -77,7 +76,7 @@ export interface AddedModuleDescription {
   readonly note: string | null;
 }
 
-/** An adapter but for its tensors, which are those of the files in `folder`, of that `digest`. */
+/** An adapter without its tensors, which come from the files in `folder`, with that `digest`. */
 export interface AdapterIdentity {
   readonly name: string;
   readonly folder: string;
@@ -86,8 +85,7 @@ export interface AdapterIdentity {
 
 /**
  * An adapter: the number of `modules` that it changes, and the last words of their paths (`targets`). `sessions`
- * compute with it. `missing`: why it cannot be computed with now. `note`: what its files say besides, told where it
- * is added.
+ * use it. `missing`: why it cannot be used now. `note`: other statements of its files, shown when it is added.
  */
 export interface AdapterDescription {
   readonly name: string;
@@ -101,20 +99,20 @@ export interface AdapterDescription {
   readonly note: string | null;
 }
 
-/** Remove an adapter that no session computes with. */
+/** Remove an adapter that no session uses. */
 export interface RemoveAdapter {
   readonly request: 'RemoveAdapter';
   readonly name: string;
 }
 
-/** Have a session that holds no line compute with an adapter, None for the model alone. */
+/** Set the adapter of a session without tokens, None for the model alone. */
 export interface SetAdapter {
   readonly request: 'SetAdapter';
   readonly session: string;
   readonly adapter: string | null;
 }
 
-/** `existed`: it was there already, of the same files. */
+/** `existed`: it was there already, with the same files. */
 export interface AdapterAdded {
   readonly reply: 'AdapterAdded';
   readonly adapter: AdapterDescription;
@@ -122,7 +120,7 @@ export interface AdapterAdded {
   readonly not_kept: string | null;
 }
 
-/** The adapters that the asker has added, by name. */
+/** The adapters that the caller has added, by name. */
 export interface Adapters {
   readonly reply: 'Adapters';
   readonly adapters: readonly AdapterDescription[];
@@ -133,14 +131,14 @@ export interface ListAdapters {
   readonly request: 'ListAdapters';
 }
 
-/** Remove the module of that name: at `layer`, or at all. */
+/** Remove the module of that name: at `layer`, or everywhere. */
 export interface RemoveModule {
   readonly request: 'RemoveModule';
   readonly name: string;
   readonly layer?: number | null;
 }
 
-/** `existed`: it was there already, of the same files. */
+/** `existed`: it was there already, with the same files. */
 export interface ModuleAdded {
   readonly reply: 'ModuleAdded';
   readonly module: AddedModuleDescription;
@@ -148,7 +146,7 @@ export interface ModuleAdded {
   readonly not_kept: string | null;
 }
 
-/** The modules that the asker has added, in order of their sites. */
+/** The modules that the caller has added, in order of their sites. */
 export interface AddedModules {
   readonly reply: 'AddedModules';
   readonly modules: readonly AddedModuleDescription[];

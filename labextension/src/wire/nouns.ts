@@ -33,15 +33,15 @@ export type AttentionName = 'eager' | 'sdpa';
 
 export type Activity = 'busy' | 'idle' | 'focused' | 'blurred' | 'expected' | 'in_use' | 'gone';
 
-/** Bytes on the device of one kind of holder: `pages`, `working copies`, `stops and states`. */
+/** Bytes on the device by one use: `pages`, `working copies`, `stops and states`. */
 export interface Holding {
   readonly kind: string;
   readonly bytes_held: number;
 }
 
 /**
- * The memory that all sessions together may have on the device, and have. `bytes_overdrawn`: what is above the
- * limit, while older stops and sessions leave for it; 0 unless something was made whose room was not foreseen.
+ * The device memory of all sessions together: limit and use. `bytes_overdrawn` is the excess over the limit while
+ * older stops and sessions leave; 0 unless something unforeseen was created.
  */
 export interface BudgetStatistics {
   readonly bytes_limit: number;
@@ -50,7 +50,10 @@ export interface BudgetStatistics {
   readonly holdings: readonly Holding[];
 }
 
-/** The main memory of the engine's process, as the system reports it, beside the accounting. Unmeasured is None. */
+/**
+ * The main memory of the engine's process, as the system reports it, beside the engine's own accounting. Unmeasured
+ * is None.
+ */
 export interface ProcessMemory {
   readonly anonymous_bytes: number | null;
   readonly mapped_bytes: number | null;
@@ -61,8 +64,8 @@ export interface ProcessMemory {
 }
 
 /**
- * The memory that the sessions of one person hold, None for the engine's own user. A page or tensor that several
- * sessions share counts once, for the person of the oldest of them. Working copies and free pages are no one's.
+ * The memory of one person's sessions, None for the engine's own user. A page or tensor that several sessions share
+ * counts once, for the person of the oldest of them. Working copies and free pages belong to no one.
  */
 export interface PersonMemory {
   readonly person: string | null;
@@ -71,7 +74,10 @@ export interface PersonMemory {
   readonly disk_bytes: number;
 }
 
-/** The limits that an engine was started with, in bytes, positions and seconds. None was left to the engine. */
+/**
+ * The limits that an engine was started with, in bytes, positions and seconds. The engine chose those that are
+ * None.
+ */
 export interface GivenLimits {
   readonly device_memory: number | null;
   readonly card_memory: number | null;
@@ -93,7 +99,7 @@ export interface SlabStatistics {
 }
 
 /**
- * The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went
+ * The accounting of the host or disk tier, in bytes; since the start `bytes_out` came to it and `bytes_in` went
  * back.
  */
 export interface TierStatistics {
@@ -108,7 +114,7 @@ export interface TierStatistics {
 
 /**
  * The choice of the next token. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0,
- * `top_p` 1 and `min_p` 0 keep all tokens. Raises UsageError where one of them says nothing that could be meant.
+ * `top_p` 1 and `min_p` 0 keep all tokens. Raises UsageError for a meaningless value.
  */
 export interface Sampling {
   readonly temperature?: number;
@@ -124,8 +130,8 @@ export interface Sampling {
  * A point of this model: on which layers it exists, the shape of its value and whether it can be changed.
  *
  * `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing. `module` is
- * the module whose input or output it is, or within whose call it is met: its path below the layer, or in the model
- * for points outside the layers; None for the layers' own borders and where it is not the same in all layers.
+ * the path of the module with this input or output, or in whose call the point lies: below the layer, or in the model
+ * for points outside the layers. It is None for the layers' own borders, and where layers differ.
  */
 export interface PointDescription {
   readonly point: string;
@@ -163,8 +169,8 @@ export interface CacheGroup {
 }
 
 /**
- * The model that an engine serves, with all that was found in it. `notes`: sentences on what of the checkpoint is
- * not served.
+ * The model that an engine serves, with everything discovered in it. `notes`: sentences on parts of the checkpoint
+ * that are not served.
  */
 export interface ModelDescription {
   readonly name: string;
@@ -191,7 +197,7 @@ export interface ModelDescription {
   readonly notes: readonly string[];
 }
 
-/** `note`: a sentence on what its condition may have been meant to say. */
+/** `note`: a sentence on another possible meaning of its condition. */
 export interface BreakpointDescription {
   readonly number: number;
   readonly site: string;
@@ -203,8 +209,8 @@ export interface BreakpointDescription {
 }
 
 /**
- * A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it.
- * `direction` is the name of the one whose component is recorded, None for the value itself.
+ * A recorded site: its passes and bytes, the cap, and whether passes were omitted because of it. `direction` is the
+ * name of the direction whose component is recorded, None for the value itself.
  */
 export interface WatchDescription {
   readonly site: string;
@@ -217,7 +223,7 @@ export interface WatchDescription {
 
 /**
  * One stop of a session's history. `index` counts from the oldest kept stop. `number` never repeats in a session,
- * and a fork has those of the stops that it shares; None where it was kept by a version without such numbers.
+ * and a fork has the same numbers for shared stops; None in a file of a version without such numbers.
  */
 export interface StopDescription {
   readonly index: number;
@@ -230,9 +236,8 @@ export interface StopDescription {
 }
 
 /**
- * The beginning of a fork: `session` stood then at its stop of the number `stop` (the last one behind it, where it
- * was not stopped; None where there was none) and had so many tokens. It may have gone elsewhere since, or be
- * closed.
+ * The beginning of a fork: `session` was then at its stop with the number `stop` (where it was not stopped, the
+ * last one before; None where there was none) and had so many tokens. It may have moved or closed since.
  */
 export interface Origin {
   readonly session: string;
@@ -240,7 +245,7 @@ export interface Origin {
   readonly tokens: number;
 }
 
-/** A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for a session that stood idle. */
+/** A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for an idle session. */
 export interface CheckpointDescription {
   readonly name: string;
   readonly session: string;
@@ -255,10 +260,9 @@ export interface CheckpointDescription {
 }
 
 /**
- * The identity of a stop, given each time a session comes to stand: by a halt, a step, a way back, the end of a
- * run, as a fork, out of a checkpoint. `number` never repeats in a session and grows; so does `edition`, which is the
- * number until the stopped value is edited or reverted. Two readings with one identity were read from the same
- * values.
+ * The identity of a stop, assigned at each arrival: by a halt, a step, a way back, the end of a run, a fork, a
+ * checkpoint. `number` never repeats in a session and grows; so does `edition`, which equals the number until the
+ * stopped value is edited or reverted. Two readings with one identity have the same values.
  */
 export interface StopIdentity {
   readonly session: string;
@@ -270,15 +274,14 @@ export interface StopIdentity {
  * A session as others see it. `holder` is the kernel or process that has it open, None when detached. `notebook` is
  * the notebook that it belongs to: its holder's, or the one that it was recovered for, until that opens it.
  *
- * `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
- * while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
- * `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
- * user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
- * runs: a view of another stop or edition is read again. `kept` is false while the journal does not have its latest
- * state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open, the one that it
- * works with, where it has said so. `attention` is how it computes attention, None where that is as the model was
- * loaded; `adapter` the adapter that it computes with. `progress` is that of work in it which does not move it, such
- * as a sweep. `shares` are those persons besides its owner who may use it.
+ * `residency` is the place of its pages: `resident` on the device, `host` or `disk` when they have left it, between
+ * them while they move. `host_bytes` and `disk_bytes` are stored there, including copies of resident data;
+ * `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that ran tokens again, until the user
+ * accepts. `last_transfer` explains a slow last resume. `stop` is its present stop, None while it runs: a view of
+ * another stop or edition is read again. `kept` is false while the journal lacks its latest state, which is lost if
+ * the engine dies. `in_use`: its holder works with this one among its open sessions, as it last reported. `attention`
+ * is its attention, None for the model's as loaded; `adapter` its adapter. `progress` is the progress of work that
+ * does not move it, such as a sweep. `shares` are the persons besides its owner who may use it.
  */
 export interface SessionDescription {
   readonly name: string;
@@ -321,8 +324,8 @@ export interface TopToken {
 }
 
 /**
- * One slot of the ring on the device: the layer whose weights it holds or awaits, None before the first; the
- * generation counts its fillings since the slots were taken. `computing`: a pass is in that layer.
+ * One slot of the ring on the device: the layer whose weights it holds or awaits, None before the first. The
+ * generation counts its fillings since the slots were allocated. `computing`: a pass is in that layer.
  */
 export interface RingSlot {
   readonly layer: number | null;
@@ -332,11 +335,11 @@ export interface RingSlot {
 }
 
 /**
- * The place of the weights. `asleep`: all have left the device. Streamed ones go through a ring of slots;
- * `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`.
- * `bytes_held_on_host`: of the streamed weights, those that are in host memory and not mapped from a file;
- * `used_fraction`: of the moved bytes, where layers are mixtures of experts; `link_bytes_per_second` as it was
- * measured before loading; with `bytes_enough` allowed nothing would stream. Unmeasured is None.
+ * The place of the weights. `asleep`: all have left the device. Streamed weights go through a ring of slots;
+ * `bytes_moved` counts the copied bytes since the start, `waited_seconds` the time of `pass_seconds` that passes
+ * waited for them. `bytes_held_on_host`: streamed weights in host memory, not mapped from a file. `used_fraction`: the
+ * used part of the moved bytes, for mixtures of experts. `link_bytes_per_second` was measured before loading. With
+ * `bytes_enough` allowed nothing would stream. Unmeasured is None.
  */
 export interface WeightsStatistics {
   readonly residency: 'resident' | 'asleep' | 'streamed';
@@ -359,8 +362,8 @@ export interface WeightsStatistics {
 
 /**
  * One copy of a streamed layer to a slot of the ring. `begun` in seconds since the epoch; `seconds` by device
- * events on a GPU; `stalled_seconds`: what computing waited for it, None while no pass has come to the layer;
- * `overlapped_seconds`: of `seconds`, those in which a pass computed.
+ * events on a GPU; `stalled_seconds`: the wait of computing for it, None before a pass has reached the layer;
+ * `overlapped_seconds`: the part of `seconds` in which a pass computed.
  */
 export interface LayerCopy {
   readonly number: number;
@@ -373,9 +376,9 @@ export interface LayerCopy {
 }
 
 /**
- * Sessions that were brought back before they were asked for: `hits` were there when asked for, `late` still on
- * their way, `wasted` left again unused or were not used within a minute. `trust_in_focus`: the part of notebooks that
- * came into focus whose session is expected to be used.
+ * Sessions that were restored before a request needed them: `hits` were there in time, `late` ones still on their
+ * way, `wasted` ones left unused again or were not used within a minute. `trust_in_focus`: the share of focused
+ * notebooks whose session is expected to be used.
  */
 export interface PrefetchStatistics {
   readonly begun: number;
@@ -386,12 +389,11 @@ export interface PrefetchStatistics {
 }
 
 /**
- * The engine's counts and accounting at one moment. Byte counts are of the device unless named otherwise;
- * unmeasured is None.
- * `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
- * written to the journal, `log_trouble` while lines cannot be written to the log. Of the sessions of earlier
- * engines `recovered_exact` came back with their keys, values and states, `recovered_recomputed` to have them made
- * again. `faults`: errors that no request met; the last in words.
+ * The engine's counts and accounting at one moment. Bytes are on the device unless named otherwise; unmeasured is
+ * None. `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot
+ * be written to the journal, `log_trouble` while lines cannot be written to the log. Among the sessions of earlier
+ * engines `recovered_exact` returned with their keys, values and states, `recovered_recomputed` without them, to be
+ * recomputed. `faults`: errors outside any request; the last in words.
  */
 export interface EngineStatistics {
   readonly pid: number;
@@ -431,8 +433,8 @@ export interface EngineStatistics {
  * A copy of a site's value to look at; cannot be resumed.
  *
  * `value` has the site's own axes with positions first: [T, features], [T, heads, features] or [T, heads, keys].
- * `positions` are absolute. `exactness` says how it was had; `recomputed` is the stopped value of a
- * session that was run again after its engine had died. `stop` is what it was read from.
+ * `positions` are absolute. `exactness` is `recomputed` for the stopped value of a session that was run again after
+ * its engine had died. `stop` is its source.
  */
 export interface Snapshot {
   readonly site: string;
@@ -444,7 +446,7 @@ export interface Snapshot {
   readonly exactness: 'exact' | 'recomputed' | 'fast' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
 }
 
-/** The model's own epilogue at one position; `chosen` were asked for. Both are empty of features that are off. */
+/** The model's own epilogue at one position; `chosen` were requested. Both are empty for features that are off. */
 export interface LensRow {
   readonly position: number;
   readonly token: number;

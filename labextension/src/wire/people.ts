@@ -8,7 +8,7 @@ import {
   PersonMemory,
 } from './nouns';
 
-/** The most that a person may have; None is no limit. `running` is in seconds of the last day. */
+/** A person's limits; None is no limit. `running` is in seconds of the last day. */
 export interface Quota {
   readonly device: number | null;
   readonly host: number | null;
@@ -18,10 +18,10 @@ export interface Quota {
 }
 
 /**
- * One person at an engine. `running_seconds` are those that the engine has worked for them within the last day;
- * `checkpoint_bytes` are files on disk, beside `memory`. `notebooks` are the clients that are present; `seen_seconds`
- * ago the last message came, None where none came since the engine began. Of others a person is told the memory
- * alone: all else is None.
+ * One person at an engine. `running_seconds` are the engine's working time for them within the last day;
+ * `checkpoint_bytes` are files on disk, beside `memory`. `notebooks` are the present clients; `seen_seconds` is the
+ * time since the last message, None where none came since the engine's start. A person sees only the memory of others:
+ * all else is None.
  */
 export interface PersonDescription {
   readonly memory: PersonMemory;

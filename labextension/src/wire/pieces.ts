@@ -5,14 +5,14 @@ import {
   Float,
 } from './values';
 
-/** The reply is there: its frames have these `sizes` in bytes, the envelope first. */
+/** The reply is ready: its frames have these `sizes` in bytes, the envelope first. */
 export interface InPieces {
   readonly reply: 'InPieces';
   readonly sizes: readonly number[];
   readonly not_kept: string | null;
 }
 
-/** The bytes: as they are where `stride` is None, else packed with it (packing.py), which took so many `seconds`. */
+/** The bytes: unchanged where `stride` is None, else packed with it, which took so many `seconds`. */
 export interface PieceRead {
   readonly reply: 'PieceRead';
   readonly content: ArrayJson;
@@ -26,7 +26,7 @@ export interface Dropped {
   readonly not_kept: string | null;
 }
 
-/** The engine has the bytes up to there; to unpack the piece took so many `seconds`. */
+/** The engine has the bytes up to there; unpacking the piece took so many `seconds`. */
 export interface PieceTaken {
   readonly reply: 'PieceTaken';
   readonly seconds: Float;

@@ -25,8 +25,8 @@ export interface Change {
 }
 
 /**
- * A value of the stopped pass that is not what the model computed there, with what made it, in order. `changes` is
- * empty in a session that was kept by a version which did not note them.
+ * A value of the stopped pass that differs from the model's own, with its causes in order. `changes` is empty in a
+ * session from a version that did not record them.
  */
 export interface Override {
   readonly site: string;
@@ -36,9 +36,10 @@ export interface Override {
 /**
  * A steering rule of the session. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the
  * stop, was set after the pass had gone by (`next pass`), names `other positions` or `other passes` (of the prompt, of
- * new tokens), has a `condition` that held nowhere, was `refused` by a value that it does not fit (`trouble` says
- * why), was `not so far` met within the layer of the stop, or is `off`. `relative_size` is that of the stopped pass,
- * at its first site. A rule that is not `enabled` was `applied` where it was turned off after the pass had gone by.
+ * new tokens), has a `condition` that was nowhere true, was `refused` by a value that it does not fit (`trouble` has
+ * the reason), was `not so far` reached within the layer of the stop, or is `off`. `relative_size` is its size in the
+ * stopped pass, at its first site. A rule that is not `enabled` was `applied` where it was turned off after the pass
+ * had gone by.
  */
 export interface RuleAtStop {
   readonly number: number;
@@ -51,9 +52,9 @@ export interface RuleAtStop {
 }
 
 /**
- * An edit made at the stop itself; one that is not `enabled` is turned off and has no part in the value. Its number
- * counts the edits of the stop from 1. `relative_size` is |after - before| / |before| of the part it touched, as it
- * was when it was last applied; None where that part was zero.
+ * An edit made at the stop itself; one that is not `enabled` has no part in the value. Its number counts the edits
+ * of the stop from 1. `relative_size` is |after - before| / |before| of the changed part when it was last applied;
+ * None where that part was zero.
  */
 export interface EditAtStop {
   readonly number: number;
@@ -64,8 +65,8 @@ export interface EditAtStop {
 }
 
 /**
- * Positions [start, end) that were fed under rules or with edits: their keys and values, and what was sampled after
- * them, are not the model's own.
+ * Positions [start, end) that were fed under rules or with edits: their keys and values, and the tokens sampled
+ * after them, are not the model's own.
  */
 export interface EarlierPasses {
   readonly start: number;
@@ -74,8 +75,8 @@ export interface EarlierPasses {
 }
 
 /**
- * All that makes a stop differ from the unmodified model, and the edits and rules that are turned off. `adapter` is
- * the one that the session computes with.
+ * All differences of a stop from the unmodified model, and the edits and rules that are off. `adapter` is the
+ * session's adapter.
  */
 export interface Influences {
   readonly rules: readonly RuleAtStop[];
@@ -86,10 +87,10 @@ export interface Influences {
 }
 
 /**
- * The stops of one session, oldest first, and where it stands among them: `present` is an index, None where it runs
- * or has finished; `state` says which. Stops that it shares with another session have the same numbers there.
- * `dropped` older ones are not kept any more, or not told: a tree has some ten thousand. `tokens` and `text`: how long
- * its line is, and its last tokens as text.
+ * The stops of one session, oldest first. `present` is the index of the present one, None while it runs or after it
+ * finished; `state` says which. Stops shared with another session have the same numbers there. `dropped` older ones
+ * are no longer kept, or not sent: a tree has some ten thousand. `tokens` and `text`: the length of its token
+ * sequence, and its last tokens as text.
  */
 export interface Branch {
   readonly session: string;
@@ -111,7 +112,7 @@ export interface Contribution {
   readonly value: Float;
 }
 
-/** The parts that the neurons of one layer's MLP add, float64 [neurons]: what its last map makes of each. */
+/** The parts that the neurons of one layer's MLP add, float64 [neurons]: each through the MLP's last map. */
 export interface NeuronParts {
   readonly layer: number;
   readonly values: ArrayJson;
@@ -129,8 +130,7 @@ export interface TokenShift {
 
 /**
  * The next-token distribution without and with the edits of the present stop. `kl` in nats, KL(with || without).
- * `shifts` are the tokens of either head, the most probable with the edits first; `chosen` those that were asked
- * for.
+ * `shifts` are the tokens of either head, the most probable with the edits first; `chosen` the requested ones.
  */
 export interface EffectReading {
   readonly before: readonly TopToken[];
@@ -149,7 +149,7 @@ export interface HistoryRead {
   readonly not_kept: string | null;
 }
 
-/** One branch for each session, in the order of opening: a fork after its parent, where that is still there. */
+/** One branch for each session, in the order of opening: a fork after its parent, if that still exists. */
 export interface Tree {
   readonly reply: 'Tree';
   readonly branches: readonly Branch[];
@@ -161,14 +161,14 @@ export interface ReadHistory {
   readonly session: string;
 }
 
-/** The stops of all sessions, and which forks they share them with. */
+/** The stops of all sessions, and the forks that share them. */
 export interface ReadTree {
   readonly request: 'ReadTree';
 }
 
 /**
- * Mean, standard deviation (over all, not one less), lowest, highest and L2 norm of numbers, computed in float64.
- * Each is NaN where a number is, and infinite or NaN as the arithmetic has it where one is infinite.
+ * Mean, standard deviation (population), lowest, highest and L2 norm of numbers, computed in float64. Each is NaN
+ * where a number is NaN, and follows the arithmetic where one is infinite.
  */
 export interface Figures {
   readonly mean: Float;
@@ -180,7 +180,7 @@ export interface Figures {
 
 /**
  * `all` are the figures of the value, `each` those of its positions: float64 [positions, 5], in the order of
- * `Figures`. The rest is as in Snapshot, without the value, whose shape is `shape`.
+ * `Figures`. The other fields are as in Snapshot, without the value, whose shape is `shape`.
  */
 export interface FiguresRead {
   readonly reply: 'FiguresRead';
@@ -197,9 +197,8 @@ export interface FiguresRead {
 }
 
 /**
- * The largest |b - a| of finite numbers, in float64, and the first place that has it: the position of the pass and
- * the indices of all axes after it, a selected head or feature by its own number. `a` and `b` are the numbers
- * there.
+ * The largest |b - a| of finite numbers, in float64, and its first place: the position of the pass and the indices
+ * of all axes after it, a selected head or feature by its own number. `a` and `b` are the numbers there.
  */
 export interface LargestDifference {
   readonly difference: Float;
@@ -211,11 +210,11 @@ export interface LargestDifference {
 
 /**
  * The distance of two values of one shape at the positions that both passes have, in float64 and over all of their
- * numbers. `differing` counts pairs that are not the same number (NaN is the same as NaN), `not_finite` those
- * of them that have a number that is not finite; `largest` is of the others, None where no finite pair differs.
+ * numbers. `differing` counts pairs of different numbers (NaN equals NaN), `not_finite` those of them with a number
+ * that is not finite; `largest` is the largest of the others, None where no finite pair differs.
  *
- * `distances` are |b - a| / |a| at the last of `positions`, as many as were asked for, without pairs that are not
- * finite; None where |a| is zero.
+ * `distances` are |b - a| / |a| at the last of `positions`, as many as requested, without pairs that are not finite;
+ * None where |a| is zero.
  */
 export interface Apart {
   readonly positions: readonly number[];
@@ -226,7 +225,7 @@ export interface Apart {
   readonly distances: readonly (Float | null)[];
 }
 
-/** `apart` is None where the passes share no position, or where their values have other shapes at one. */
+/** `apart` is None where the passes share no position, or where their values have different shapes at one. */
 export interface Compared {
   readonly reply: 'Compared';
   readonly site: string;
@@ -238,8 +237,8 @@ export interface Compared {
 }
 
 /**
- * Heads of a value, each pooled alone, as a view draws them side by side. `cells` are [heads, rows, columns],
- * rounded and exact as those of `Pooled` are; `heads` are the numbers of the heads in it, which are the first ones.
+ * Heads of a value, each pooled alone, for pictures side by side. `cells` are [heads, rows, columns], rounded and
+ * exact as in `Pooled`; `heads` are the numbers of its heads, the first ones.
  */
 export interface PooledHeads {
   readonly cells: ArrayJson;
@@ -250,8 +249,8 @@ export interface PooledHeads {
 
 /**
  * The largest entries of each head at the last positions, the largest first and of equal ones the first: `places`
- * [positions, heads, entries] are their indices in the head, `values` themselves, to the last bit. There are as many
- * as asked for, or as a head has entries.
+ * [positions, heads, entries] are their indices in the head, `values` the entries, exact. There are as many as
+ * requested, or as a head has entries.
  */
 export interface Strongest {
   readonly places: ArrayJson;
@@ -259,19 +258,19 @@ export interface Strongest {
 }
 
 /**
- * A site's value in the stopped pass as a view draws it, and nothing to compute with; `Snapshot` has the value.
+ * A site's value in the stopped pass for drawing, not for computing; `Snapshot` has the value.
  *
  * A cell of `cells`, [rows, columns], is the number of largest magnitude in a block of `rows_per_cell` positions by
- * `columns_per_cell` features, heads and features lying one after the other: of a number and its opposite the positive
- * one, infinities included, NaN only where there is nothing else. `alone` has a row of columns for each position that
- * was asked for so. Either is rounded to bfloat16 where it is pooled and `dtype` has more than 16 bits: a colour shows
- * no more. Where each number has a cell of its own, the cells are the numbers. `last` are the numbers of the last
- * positions, as many as were asked for, in their own dtype and shape: [positions, ...]. `heads` and `strongest` are
- * of a value that has heads, where they were asked for.
+ * `columns_per_cell` features, with heads and features flattened. Of a number and its opposite the positive one is
+ * taken; infinities count; NaN only where there is nothing else. `alone` has a row of columns for each position
+ * requested in `alone`. Pooled cells are rounded to bfloat16 where `dtype` has more than 16 bits: a colour shows no
+ * more. Where each number has a cell of its own, the cells are the numbers. `last` are the numbers of the last
+ * positions, as many as requested, in their own dtype and shape: [positions, ...]. `heads` and `strongest` are for a
+ * value with heads, where requested.
  *
  * `shape`, `dtype`, `positions`, `lowest`, `highest` (of its finite numbers, None where there are none) and
- * `not_finite`, a count, are those of the value itself, to the last bit; with `mean_of_heads` the last three and the
- * cells are of the mean over its heads. `stop` is what it was read from.
+ * `not_finite`, a count, describe the value itself, exactly; with `mean_of_heads` the last three and the cells
+ * describe the mean over its heads. `stop` is its source.
  */
 export interface Pooled {
   readonly site: string;
@@ -302,12 +301,12 @@ export interface PooledRead {
 
 /**
  * A site's value in the stopped pass, pooled to at most `rows` by `columns` cells. `site`, `positions` and `ahead`
- * are as of Inspect. The positions in `alone` are pooled across only, besides; so many at the end as `last` says are
- * sent whole, too. `mean_of_heads` pools the mean of the heads of a value that has them.
+ * are as in Inspect. The positions in `alone` are also pooled across features only, each in its own row; the `last`
+ * positions are also sent whole. `mean_of_heads` pools the mean of the heads of a value that has them.
  *
- * `heads` pools each of the first `most_heads` heads alone besides, to so many cells in all of them together; a value
- * without heads has none. `strongest` sends so many entries of each head at the last `strongest_at` positions. Cells
- * are in the value's own dtype where they are not to be `rounded`, for views that write numbers.
+ * `heads` also pools each of the first `most_heads` heads alone, to so many cells altogether; a value without heads
+ * has none. `strongest` sends so many entries of each head at the last `strongest_at` positions. Cells have the
+ * value's own dtype unless `rounded`, for views that write numbers.
  */
 export interface ReadPooled {
   readonly request: 'ReadPooled';

@@ -23,18 +23,18 @@ import {
 } from './readings';
 
 /**
- * A forward pass that stands still.
+ * A stopped forward pass.
  *
  * `layer` layers have run in this pass, layers `layer`.. have not (a stop inside layer n has run n whole layers).
- * `step` 0 is the prompt, n the n-th generated token. `positions` are the absolute positions of this pass.
- * `site` is as it was named, and `shape`, `norms` and `values` are of its selected heads or features. `norms` are L2
- * norms at each position of the pass, over all other axes; `values` the numbers themselves where a position has one
- * alone, as one feature does, else None: what `norm` and `value` are in a condition. `matched` is the position
- * for which the breakpoint's condition held. `also` names further breakpoints met at the same place. `edits` are those
- * of this very stop, as a person would say them; `influences` all that makes it other than the model alone would.
- * `texts` are single tokens, bytes of a longer character as `<0xD9>`; `prompt_text` and `new_text`, put together, are
- * the line decoded as a whole. `log_probabilities` are those of the new tokens under the model's own fp32 logits,
- * before temperature and the like; None where they were not kept.
+ * `step` 0 is the prompt, n the n-th generated token. `positions` are the absolute positions of this pass. `site` is
+ * in the caller's spelling, and `shape`, `norms` and `values` are of its selected heads or features. `norms` are L2
+ * norms at each position of the pass, over all other axes. `values` are the numbers by position where each position
+ * has one (a single feature), else None. Conditions read these as `norm` and `value`. `matched` is the position for
+ * which the breakpoint's condition was true. `also` names further breakpoints at the same place. `edits` are the edits
+ * of this stop in words; `influences` are all differences from the unmodified model. `texts` are single tokens, bytes
+ * of a longer character as `<0xD9>`; `prompt_text` and `new_text` together are the tokens decoded as a whole.
+ * `log_probabilities` are those of the new tokens under the model's own fp32 logits, before temperature and other
+ * sampling settings; None where they were not kept.
  */
 export interface Paused {
   readonly reply: 'Paused';
@@ -69,14 +69,13 @@ export interface Paused {
 }
 
 /**
- * A run that reached its end. `tokens` are the new ids of this run, over all its stops; `top` the distribution they
- * ended with: of the position after the last token fed. `layers_run` and `passes` count
- * the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
- * `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
- * of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
- * `log_probabilities` are as in Paused. `shared`: passes shared with other runs; `note`: why `fast` shared none, and
- * whether the tokenizer's first token stands twice. `largest_difference`: of shared logits, where a pass of this
- * row was drawn and computed again alone.
+ * A run that reached its end. `tokens` are the new ids of this run, over all its stops; `top` the final
+ * distribution: of the position after the last token fed. `layers_run` and `passes` count the work of this result from
+ * the run's beginning, without work that `back` undid. `ignored_defaults` are the model's own generation settings that
+ * were not applied. `texts` are single tokens, bytes of a longer character as `<0xD9>`; `prompt_text` and `text`
+ * together are the tokens decoded as a whole. `log_probabilities` are as in Paused. `shared`: passes shared with other
+ * runs. `note`: why `fast` shared none, and whether the tokenizer's first token appears twice. `largest_difference`:
+ * of shared logits from those of a randomly chosen pass of this row, computed again alone.
  */
 export interface Finished {
   readonly reply: 'Finished';
@@ -105,9 +104,9 @@ export interface Finished {
 /**
  * Run a prompt (text or token ids) until a stop or the end.
  *
- * A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
- * A line that was run for no new token is extended by none: its next token is drawn from the logits that it ended in.
- * `free` ignores breakpoints. `fast` shares passes of generated tokens with other such runs; last bits may differ.
+ * The tokens start afresh, unless `extend`: then the prompt (may be empty) is appended to the present tokens. After a
+ * run for no new token an empty prompt works too: the next token is drawn from the last logits. `free` ignores
+ * breakpoints. `fast` shares passes of generated tokens with other such runs; last bits may differ.
  */
 export interface Run {
   readonly request: 'Run';
@@ -134,7 +133,7 @@ export interface Resume {
 
 /**
  * By layers, by tokens (to the same site of a later pass), or by points: to the next point of the layer that the
- * pass stands before or inside, at its end to the layer's output.
+ * pass is before or inside, at its end to the layer's output.
  */
 export interface Step {
   readonly request: 'Step';
@@ -163,15 +162,15 @@ export interface Pausing {
 }
 
 /**
- * Have a run stop at its next layer boundary; have edges that are patched, an attribution graph or a reading of
- * heads reply with the parts that are done.
+ * Stop a run at its next layer boundary; end a measurement of edges, an attribution graph or a reading of heads
+ * with its finished parts.
  */
 export interface Pause {
   readonly request: 'Pause';
   readonly session: string;
 }
 
-/** The present stop once more, as it was reported. */
+/** The present stop once more, as reported. */
 export interface ReadStop {
   readonly request: 'ReadStop';
   readonly session: string;
@@ -227,8 +226,8 @@ export interface ClearBreakpoints {
 }
 
 /**
- * The values at those of the sites that the pass has met, as they were asked for; `logits` are fp32 [positions of
- * the pass, vocabulary].
+ * The values at the requested sites that the pass reached, in the order of the request; `logits` are fp32
+ * [positions of the pass, vocabulary].
  */
 export interface PassRead {
   readonly reply: 'PassRead';
@@ -240,9 +239,9 @@ export interface PassRead {
 }
 
 /**
- * Read the values at `sites` of the stopped pass, as it went up to the stop; with `ahead` also as it would go on
- * from there with the edits made so far, and with `logits` those of all its positions. Where `value` is given it would
- * go on with that in the place of the stopped one at `positions`, as in ResumeWith; the stop itself stays as it is.
+ * Read the values at `sites` of the stopped pass up to the stop; with `ahead` also of its continuation with the
+ * edits so far, and with `logits` those of all its positions. A given `value` replaces the stopped one at `positions`
+ * in the continuation, as in ResumeWith; the stop itself stays unchanged.
  */
 export interface ReadPass {
   readonly request: 'ReadPass';
@@ -255,7 +254,7 @@ export interface ReadPass {
 }
 
 /**
- * The stop that a ResumeWith came to: the value there, `step` and `positions` of its pass, as in Paused, and the
+ * The stop that a ResumeWith reached: the value there, `step` and `positions` of its pass, as in Paused, and the
  * tokens that the run has `drawn` so far.
  */
 export interface Reached {
@@ -273,7 +272,7 @@ export interface RevertEdits {
   readonly stop?: StopIdentity | null;
 }
 
-/** Turn an edit of the present stop off, or on again: the stopped value is then that with the other edits alone. */
+/** Turn an edit of the present stop off or on: the stopped value is then computed with the other edits only. */
 export interface EnableEdit {
   readonly request: 'EnableEdit';
   readonly session: string;
@@ -290,8 +289,8 @@ export interface Unsteer {
 }
 
 /**
- * The effect of an edit. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that
- * part. `stop` has the edition that it made.
+ * The effect of an edit. `shape` is the changed shape, `relative_size` = |after - before| / |before| over that
+ * part. `stop` has the new edition.
  */
 export interface Edited {
   readonly reply: 'Edited';
@@ -316,7 +315,7 @@ export interface Steered {
 
 /**
  * Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
- * negative from the end of the pass, None for all of the pass. `words` say what an edit was made of.
+ * negative from the end of the pass, None for the whole pass. `words` describe the edit.
  */
 export interface ApplyEdit {
   readonly request: 'ApplyEdit';
@@ -328,7 +327,7 @@ export interface ApplyEdit {
   readonly stop?: StopIdentity | null;
 }
 
-/** Turn a steering rule off without ending it, or on again, from the next pass (or the rest of this one) on. */
+/** Turn a steering rule off or on without ending it, from the next pass (or the rest of this one) on. */
 export interface EnableRule {
   readonly request: 'EnableRule';
   readonly session: string;
@@ -337,10 +336,10 @@ export interface EnableRule {
 }
 
 /**
- * Apply `edit` at every pass that meets `site`, which may be a point of every layer (`resid_post.*`): at these
- * `positions` (negative from the end of each pass) and all from `onward` on, or all of the pass; in passes over the
- * prompt or over new tokens (`on`), or both; where the condition `when` holds at the position. An array with a row
- * for each of several `positions` gives each its row. `words` say what an edit was made of.
+ * Apply `edit` at every pass that reaches `site`, which may be a point of every layer (`resid_post.*`): at these
+ * `positions` (negative from the end of each pass) and all from `onward` on, or the whole pass; in passes over the
+ * prompt or over new tokens (`on`), or both; where the condition `when` is true at the position. An array with a row
+ * for each of several `positions` gives each its row. `words` describe the edit.
  */
 export interface Steer {
   readonly request: 'Steer';

@@ -15,7 +15,7 @@ import {
   Provenance,
 } from './provenance';
 
-/** `note`: what was kept under this name and is not in the session, and why. */
+/** `note`: stored work under this name that is not in the session, and why. */
 export interface Opened {
   readonly reply: 'Opened';
   readonly session: SessionDescription;
@@ -27,8 +27,8 @@ export interface Opened {
 /**
  * Open or attach. A live session of another holder needs `join`.
  *
- * `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
- * as a sweep's, is closed when its holder goes, and is not in the journal.
+ * `fresh` first discards tokens, breakpoints and rules, and with `force` joins too. A new `temporary` session, such as
+ * a sweep's, is closed when its holder leaves, and is not in the journal.
  */
 export interface Open {
   readonly request: 'Open';
@@ -78,10 +78,10 @@ export interface Close {
 }
 
 /**
- * Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
- * `seed` it draws from here on as a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
- * (`v.N`) at committed `positions` are edited, None for all of them; `words` say what the edit was made of. With a
- * `coef` its steering rule of number `rule`, None for its only one, is on with that coefficient.
+ * Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With a `seed`
+ * it samples from here on like a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
+ * (`v.N`) at committed `positions` are edited, None for all of them; `words` describe the edit. With a `coef` its
+ * steering rule number `rule`, None for its only one, is on with that coefficient.
  */
 export interface Fork {
   readonly request: 'Fork';
@@ -106,7 +106,7 @@ export interface Sessions {
   readonly not_kept: string | null;
 }
 
-/** List the sessions in the order of their opening, from the `first` on. */
+/** List the sessions in the order of opening, from the `first` on. */
 export interface ListSessions {
   readonly request: 'ListSessions';
   readonly first?: number;
@@ -123,8 +123,8 @@ export interface ReadStatistics {
 }
 
 /**
- * Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
- * is replaced only with `replace`, one of another notebook only with `force` besides.
+ * Open `session` in the state that the checkpoint `name` (or the file at that path) saved. A session of that name
+ * is replaced only with `replace`, one of another notebook only with `force` as well.
  */
 export interface RestoreCheckpoint {
   readonly request: 'RestoreCheckpoint';
@@ -141,7 +141,7 @@ export interface DropCheckpoint {
   readonly name: string;
 }
 
-/** `path` is that of the file, empty for a person with a key, who has it by its name. */
+/** `path` is the path of the file, empty for a person with a key, who uses its name. */
 export interface CheckpointSaved {
   readonly reply: 'CheckpointSaved';
   readonly checkpoint: CheckpointDescription;
@@ -149,7 +149,7 @@ export interface CheckpointSaved {
   readonly not_kept: string | null;
 }
 
-/** Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`. */
+/** Save the session's state in a file called `name`. A file of that name is replaced only with `replace`. */
 export interface SaveCheckpoint {
   readonly request: 'SaveCheckpoint';
   readonly session: string;
@@ -157,7 +157,7 @@ export interface SaveCheckpoint {
   readonly replace?: boolean;
 }
 
-/** The checkpoints that the asker may see, newest first. `left_out`: so many older ones can be restored by name. */
+/** The checkpoints that the caller may see, newest first. `left_out`: so many older ones can be restored by name. */
 export interface Checkpoints {
   readonly reply: 'Checkpoints';
   readonly checkpoints: readonly CheckpointDescription[];
@@ -170,9 +170,9 @@ export interface ListCheckpoints {
 }
 
 /**
- * `stores` are those where the engine looks for sessions on their way: of its journal, and of `--moves`.
- * `folder`: it looks in a folder too, which need not be the other engine's. `person` is who asks, by a key; None is
- * the engine's own user.
+ * `stores` are the places where the engine looks for moving sessions: of its journal, and of `--moves`. `folder`:
+ * it looks in a folder too, which may differ from the other engine's. `person` is the caller, by a key; None is the
+ * engine's own user.
  */
 export interface ProvenanceRead {
   readonly reply: 'ProvenanceRead';

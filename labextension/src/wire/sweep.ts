@@ -33,26 +33,26 @@ export type Axis = 'point' | 'layer' | 'position' | 'head' | 'neuron' | 'coef';
 
 export type EditedLine = 'corrupted' | 'clean';
 
-/** The mean over the positions of the clean line, of the line itself where there is none. */
+/** The mean over the positions of the clean tokens, or without those of the edited ones. */
 export interface MeanEdit {
   readonly edit: 'mean';
 }
 
-/** The value at another position of the clean line, of the line itself where there is none; drawn by the seed. */
+/** The value at another position of the clean tokens, or without those of the edited ones; drawn by the seed. */
 export interface ResampleEdit {
   readonly edit: 'resample';
 }
 
 /**
- * Normal noise on what enters the first layer at `positions`, of `scale` times the standard deviation that the line
- * has there; drawn by the sweep's seed.
+ * Normal noise on the input of the first layer at `positions`, of `scale` times the standard deviation there; drawn
+ * by the sweep's seed.
  */
 export interface Noise {
   readonly positions: readonly number[];
   readonly scale: Float;
 }
 
-/** A sweep cut short: these cells of the sweep of this `recipe` have `values`, one for each metric. */
+/** An incomplete sweep: these cells of the sweep of this `recipe` have `values`, one for each metric. */
 export interface Continued {
   readonly recipe: string;
   readonly cells: readonly number[];
@@ -61,9 +61,9 @@ export interface Continued {
 
 /**
  * Estimate each cell's change of the metric by gradients, to first order: the change at its places times the
- * metric's gradient there, in the corrupted line, or as the mean over `steps` points of the way to the clean one. With
- * the correction "attention" queries and keys are estimated from what attention makes of them, with "cancellation" a
- * score is the mean size over gradients that each bypass one layer (both of AtP*).
+ * metric's gradient there, on the corrupted tokens, or as the mean over `steps` points on the path to the clean ones.
+ * With the correction "attention" queries and keys are estimated from attention's output, with "cancellation" a score
+ * is the mean magnitude over gradients that each bypass one layer (both of AtP*).
  */
 export interface Estimate {
   readonly steps: number;
@@ -71,9 +71,9 @@ export interface Estimate {
 }
 
 /**
- * All that makes the cells again: the request, with the tokens of its lines in place of sessions and without cells
- * to go on from, the `attention` of the sessions named, None for the engine's own, their `adapter`, the added
- * `modules` that its sites are of, and the origin. `kept` cells were computed before, in other passes.
+ * Everything needed to compute the cells again: the request, with tokens in place of sessions and without continued
+ * cells, the `attention` of the named sessions (None for the engine's own), their `adapter`, the added `modules` of
+ * its sites, and the origin. `kept` cells were computed before, in other passes.
  */
 export interface Recipe {
   readonly asked: Sweep;
@@ -85,9 +85,9 @@ export interface Recipe {
 }
 
 /**
- * One metric of a sweep's cells. `values` is float64, with an axis for each of `over`; `corrupted` is that of the
- * corrupted line without an edit, `clean` that of the clean line. `largest_difference` is what cells computed together
- * differed by from the same computed alone, of those that were rechecked; None where each was computed alone.
+ * One metric of a sweep's cells. `values` is float64, with an axis for each of `over`; `corrupted` is the metric of
+ * the corrupted tokens without an edit, `clean` that of the clean ones. `largest_difference` is the largest difference
+ * between cells computed together and alone, for the rechecked ones; None where each was computed alone.
  */
 export interface Measured {
   readonly metric: string;
@@ -98,19 +98,19 @@ export interface Measured {
   readonly tolerance: Float;
 }
 
-/** Cells of an estimate that an exact sweep computed too: by how much the edit changes each metric there. */
+/** Cells of an estimate that an exact sweep computed too: the change of each metric there. */
 export interface Confirmed {
   readonly cells: readonly number[];
   readonly changes: readonly (readonly Float[])[];
 }
 
 /**
- * `measured` has each metric, in the order asked. `places` are those along each axis of `over`, which has every
- * axis twice where cells are pairs of cells; `texts` are the edited line's tokens. `computed` cells were computed;
- * in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone, of
- * the first pair one where the edit changes nothing; there are none where each was computed alone anyway, and `mode`
- * says so. By `recipe` another sweep is known to go on from this one, by `made` the cells can be
- * computed again. With an `estimate` the values are changes, of which the client has some `confirmed`.
+ * `measured` has each metric, in the order of the request. `places` are those along each axis of `over`, which has
+ * every axis twice where cells are pairs of cells; `texts` are the edited tokens' texts. `computed` cells were
+ * computed; in the others the edit changes nothing. Cells numbered `rechecked` (row by row) were computed again alone,
+ * including for the first pair one where the edit changes nothing; there are none where each was computed alone
+ * anyway, as `mode` then shows. `recipe` identifies a sweep that continues this one, and `made` is everything needed
+ * to compute the cells again. With an `estimate` the values are changes, of which the client has some `confirmed`.
  */
 export interface Swept {
   readonly reply: 'Swept';
@@ -137,21 +137,20 @@ export interface Swept {
 }
 
 /**
- * Edit the line `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at its last position. A
- * line is its tokens, or the name of the session that has them. Without an `edit` a cell gets the value that `clean`
- * has there. `site` names a point, and a layer where `over` does not. The session itself must be empty; the sweep
- * computes in its memory, and closing it ends the sweep. `noise` spoils the line `corrupted` before it is swept. Over
- * "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers or positions
- * together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. Only `positions` are
- * edited, where they are given, or those of `align`, each with the position of the clean line that corresponds to it.
- * `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each alone.
- * Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell.
- * With `receivers` a cell is a path: these sites alone see the edit, past blocks that stand as they are in the line;
- * `over` may be empty then. `into` the "clean" line are put the values of the corrupted one. `continued` cells are
- * taken as they are, but for those that are recomputed. With an `estimate` no cell is computed: its change is
- * estimated by gradients, for which noise, `coefs`, `receivers` and `continued` cells are of no use. With `chosen`
- * cells, numbered row by row, these alone are computed, and the others are NaN. `calls` are the most rows of each call
- * of a layer, in turn, as (rows, calls), for a sweep that is made again.
+ * Edit the tokens `corrupted` at every cell of `over`, one cell at a time, and read `metrics` at their last
+ * position. Both `clean` and `corrupted` are tokens, or the name of the session that has them. Without an `edit` a
+ * cell gets the value of `clean` there. `site` names a point, and a layer where `over` does not. The session itself
+ * must be empty; the sweep computes in its memory, and closing it ends the sweep. `noise` is added to `corrupted`
+ * before the sweep. Over "coef" the edit has each of `coefs` as its factor or coefficient. A cell edits as many layers
+ * or positions together as `windows` says, from its own on; with `in_pairs`, each cell is a pair of cells. If
+ * `positions` are given, only these are edited; or those of `align`, each with the corresponding position of the clean
+ * tokens. `fast` computes many cells in one pass and recomputes some, chosen by `seed`, alone; `exact` computes each
+ * alone. Of the first `pair` of lines of a sweep several cells are recomputed, of each later one a single cell. With
+ * `receivers` a cell is a path: only these sites see the edit, past unchanged blocks; `over` may be empty then. `into`
+ * "clean" puts the values of the corrupted tokens into the clean ones. `continued` cells are reused, except for those
+ * that are recomputed. With an `estimate` no cell is computed: gradients estimate its change, without noise, `coefs`,
+ * `receivers` and `continued` cells. With `chosen` cells, numbered row by row, only these are computed, and the others
+ * are NaN. `calls` are the most rows of each call of a layer, in turn, as (rows, calls), for a repeated sweep.
  */
 export interface Sweep {
   readonly request: 'Sweep';

@@ -17,8 +17,8 @@ import {
 } from './nouns';
 
 /**
- * `values` as the points have it: `x @ values` is the next point, apart from biases. A head or neuron chosen alone
- * has no axis of its own.
+ * `values` in the orientation of the points: `x @ values` is the next point, apart from biases. A single selected
+ * head or neuron has no axis of its own.
  */
 export interface WeightRead {
   readonly reply: 'WeightRead';
@@ -27,7 +27,7 @@ export interface WeightRead {
   readonly not_kept: string | null;
 }
 
-/** Oldest first. The first number is more than one above `since` where older ones are not kept any more. */
+/** Oldest first. The first number is more than one above `since` where older ones are no longer kept. */
 export interface Copies {
   readonly reply: 'Copies';
   readonly copies: readonly LayerCopy[];
@@ -42,22 +42,22 @@ export interface Swapped {
   readonly not_kept: string | null;
 }
 
-/** The session's pages and states leave the device for `tier`; it comes back when it is next needed. */
+/** Move the session's pages and states from the device to `tier`; it returns when it is next needed. */
 export interface SwapOut {
   readonly request: 'SwapOut';
   readonly session: string;
   readonly tier?: 'host' | 'disk';
 }
 
-/** Bring the session back now. Answered at once when it is resident. */
+/** Move the session back now. Answered at once when it is resident. */
 export interface SwapIn {
   readonly request: 'SwapIn';
   readonly session: string;
 }
 
 /**
- * Announce that the session will be used again in so many seconds. A rest of `idle_swap_seconds` or more begins
- * with leaving the device; before its end the session is brought back.
+ * Announce that the session will be used again in so many seconds. For a rest of `idle_swap_seconds` or more it
+ * leaves the device first, and returns before the end.
  */
 export interface Rest {
   readonly request: 'Rest';
@@ -78,7 +78,7 @@ export interface WeightsMoved {
   readonly not_kept: string | null;
 }
 
-/** The weights leave the device until the next request that needs them. Refused while a session runs. */
+/** Move the weights off the device until the next request that needs them. Refused while a session runs. */
 export interface Sleep {
   readonly request: 'Sleep';
 }
@@ -87,10 +87,7 @@ export interface Wake {
   readonly request: 'Wake';
 }
 
-/**
- * The copies of streamed layers that have arrived, with higher numbers than `since`; the last few thousand are
- * kept.
- */
+/** The completed copies of streamed layers with higher numbers than `since`; the last few thousand are kept. */
 export interface ReadCopies {
   readonly request: 'ReadCopies';
   readonly since?: number;

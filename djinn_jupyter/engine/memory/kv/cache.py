@@ -71,7 +71,7 @@ class PagedCache(Cache):
 
     def reserve(self, start: int, end: int, *, once: bool = False) -> None:
         """Allocate pages for a pass over [start, end), private where it writes, and a working copy if room allows,
-        which has none to grow in where only this pass needs it.
+        without reserve for growth where only this pass needs it.
 
         Raises SlabFull; only working copies may have been dropped then.
         """
@@ -80,8 +80,7 @@ class PagedCache(Cache):
             group.prepare(start, end, once=once)
 
     def allocate(self, start: int, end: int) -> None:
-        """Allocate pages for rows [start, end), private where they are written. Raises SlabFull; nothing has changed
-        then."""
+        """Allocate pages for rows [start, end), private where they are written. SlabFull leaves all as it was."""
         self._must_stand_at(start)
         drawn: list[list[int]] = []
         try:
@@ -96,8 +95,8 @@ class PagedCache(Cache):
             group.table.accept(start, end, pages)
 
     def take_working(self, other: PagedCache) -> None:
-        """Take the memory of another cache's working copies for this one, which is empty: a line that begins anew needs
-        none of its own. The other's rows stay in its pages."""
+        """Take the memory of another cache's working copies for this one, which is empty, so that fresh tokens need
+        none of their own. The other's rows stay in its pages."""
         for group, earlier in zip(self.groups, other.groups, strict=True):
             group.take_working(earlier)
 
@@ -113,15 +112,13 @@ class PagedCache(Cache):
         return sum(g.table.wanted(start, end) * g.geometry.page_bytes for g in self.groups)
 
     def enter(self, committed: int) -> None:
-        """Set every layer's length to `committed`, also of those that already ran. Call before each entry of the
-        forward."""
+        """Set every layer's length to `committed`, also of those that ran. Call before each entry of a pass."""
         self._must_stand_at(committed)
         for layer in self._paged:
             layer.set_length(committed)
 
     def commit(self, length: int) -> None:
-        """Write all rows to the pages and set every layer's length to `length`, also of skipped ones. Call after a
-        pass."""
+        """Write all rows to the pages and set every layer's length to `length`, also of skipped ones, after a pass."""
         for group in self.groups:
             if length > group.written:
                 raise InvariantError(f"Commit of {length} positions; rows were written for {group.written}.")
@@ -138,8 +135,7 @@ class PagedCache(Cache):
         return length <= self.length
 
     def rewind(self, length: int) -> None:
-        """Go back to an earlier committed length. Rows and pages stay until `truncate` or new rows. Raises
-        IllegalMove."""
+        """Go back to an earlier committed length. Rows and pages stay until `truncate` or new rows."""
         if length > self.length:
             raise IllegalMove(f"Rewind to position {length}; only {self.length} are committed.")
         for group in self.groups:
@@ -247,8 +243,7 @@ class PagedCache(Cache):
         )
 
     def check(self, contents: bool = False) -> None:
-        """Raise InvariantError unless tables and slabs agree; with `contents`, compare the working copy with the
-        pages."""
+        """Raise InvariantError unless tables and slabs agree; with `contents`, compare the working copy too."""
         for group in self.groups:
             group.check(contents)
             if self.length > group.written:
@@ -307,7 +302,7 @@ def _unused_states(model_config: PreTrainedConfig) -> dict[int, LayerState]:
 
 
 def readable(cache: PagedCache, layer: int) -> range:
-    """Return the committed positions of which a cache layer still has the rows."""
+    """Return the committed positions whose rows a cache layer still has."""
     group = _group(cache, layer)
     return range(min(cache.length, max(group.table.first, group.known_from)), cache.length)
 
@@ -320,8 +315,8 @@ def read_rows(cache: PagedCache, layer: int, positions: Sequence[int], *, keys: 
 
 
 def whole_rows(cache: PagedCache, layer: int) -> tuple[Tensor, Tensor]:
-    """Return copies of the keys [1, H, n, Dk] and values [1, H, n, Dv] of a cache layer at all committed positions,
-    none of which may have been released."""
+    """Return copies of the keys [1, H, n, Dk] and values [1, H, n, Dv] of a cache layer at all committed positions.
+    None may have been released."""
     group = _group(cache, layer)
     group.flush()
     pieces = list(group.table.pieces(0, cache.length))
@@ -333,8 +328,7 @@ def whole_rows(cache: PagedCache, layer: int) -> tuple[Tensor, Tensor]:
 
 
 def replace_rows(cache: PagedCache, layer: int, positions: Sequence[int], rows_nHD: Tensor, *, keys: bool) -> None:
-    """Put other keys or values there. Pages that another cache holds too are copied first. Raises SlabFull; no row has
-    changed then."""
+    """Put other keys or values there. Pages shared with another cache are copied first. SlabFull changes no row."""
     group = _group(cache, layer)
     group.drop_working()
     for position in positions:

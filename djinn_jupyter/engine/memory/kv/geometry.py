@@ -107,10 +107,10 @@ PAGE_ALIGNMENT = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGeometry:
-    """One layer of the cache. `dtype` is that of its keys and values, None without any; `window` is in positions.
+    """One layer of the cache. `dtype` is the dtype of its keys and values, None without any; `window` is in positions.
     `state_fields` names the library's attributes that hold its states beside rows.
 
-    `device` is that of its rows, None without any.
+    `device` is the device of its rows, None without any.
 
     Kind `index`: the keys by which a layer of kind `full` selects the positions it attends to, one head without values.
     Kind `positions`: those keys' positions, one head for each coordinate, where the layer keeps them."""
@@ -155,7 +155,7 @@ class LayerRun:
 class GroupGeometry:
     """Layers that share one page table: a page holds `page_positions` positions of each of them.
 
-    The slot of a layer is its index in `layers`. All of them are on one `device`; None where no tensor told it.
+    The slot of a layer is its index in `layers`. All of them are on one `device`; None where no tensor showed it.
     """
 
     kind: GroupKind

@@ -97,7 +97,7 @@ class GroupCache:
         return self._gather(slot, self.geometry.first_needed(start), end)
 
     def append(self, start: int, count: int, runs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Write `count` positions of all layers from `start` on to their pages: for each run, keys [n, H, count, D] and
+        """Write `count` positions of all layers from `start` on to their pages: a run's keys [n, H, count, D],
         values."""
         self.drop_working()
         for piece in self.table.pieces(start, start + count):
@@ -149,8 +149,7 @@ class GroupCache:
         return twin
 
     def rewind(self, length: int) -> None:
-        """Go back to a length at which a pass can enter. Rows stay, except that at 0 a table without its first rows is
-        emptied."""
+        """Go back to a length at which a pass can enter. Rows stay; at 0 a table without its first rows is emptied."""
         self.flush()
         if not length and max(self.table.first, self.known_from):
             self.truncate(0)
@@ -177,8 +176,7 @@ class GroupCache:
         self.written = self.known_from = 0
 
     def check(self, contents: bool = False) -> None:
-        """Raise InvariantError unless the table covers the rows written; with `contents`, compare the working copy
-        too."""
+        """Raise InvariantError unless the table covers the rows written; with `contents`, also the working copy."""
         self.table.check()
         if self.written > self.table.end:
             raise InvariantError(f"Rows were written up to {self.written}; there are pages up to {self.table.end}.")

@@ -30,8 +30,8 @@ class PageTable:
     """Pages for the positions [first, end), in order, with one reference to each.
 
     Invariants: `first` and `end` are multiples of a page's positions; every page of the table has a reference count of
-    at least 1, of which one is the table's; a page with a higher count is shared with another table and must not be
-    written. A verb that raises has changed nothing.
+    at least 1, for the table; a page with a higher count is shared with another table and must not be written. A verb
+    that raises has changed nothing.
     """
 
     def __init__(self, slab: Slab) -> None:
@@ -187,7 +187,7 @@ class WorkingCopy:
         drop: Callable[[], None],
         memory: Memory | None = None,
     ) -> None:
-        """`memory` is that of an earlier copy of this capacity; without it the copy gets memory of its own."""
+        """`memory` comes from an earlier copy of this capacity; without it the copy allocates its own."""
         self.slab = slab = table.slab
         self.table = table
         self.base = base
@@ -245,8 +245,7 @@ class WorkingCopy:
         return keys.narrow(2, first, stop - first), values.narrow(2, first, stop - first)
 
     def read(self, slot: int, end: int) -> tuple[Tensor, Tensor]:
-        """Return the rows of one layer before `end`. Raises InvariantError unless the copy begins at 0 and covers
-        them."""
+        """Return the rows of one layer before `end`. InvariantError unless the copy begins at 0 and covers them."""
         if self.base or end > self.capacity:
             raise InvariantError(f"Rows before {end} were to be read from a copy of [{self.base}, {self.capacity}).")
         keys, values = self._layers[slot]

@@ -399,8 +399,7 @@ class Slab:
         return self.segments.shrink()
 
     def compact(self) -> int:
-        """Move pages into as little memory as holds them all, so that other segments are empty. Return the pages
-        moved."""
+        """Move pages into as little memory as holds them, to empty other segments. Return the pages moved."""
         ample = self.segments.ample()
         here = [page for page in self._pages.values() if page.resident and not page.moving]
         strewn = [page for page in here if not self.segments.lies_in(page.place, ample)]

@@ -1,6 +1,6 @@
 """The file under the disk tier: positioned reads and writes, past the system's cache where the file system allows it.
 
-Knows nothing of the contents; in tests an in-memory double of `PageFile` stands in.
+Knows nothing of the contents; tests use an in-memory double of `PageFile`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ BLOCK: Final = 4096  # satisfies every file system and device that requires alig
 
 
 class PageFile(Protocol):
-    """The interface of the file. Buffers are block-aligned; offsets and lengths are multiples of a block. All methods
-    raise OSError."""
+    """The interface of the file. Buffers are block-aligned; offsets and lengths are whole blocks. All raise OSError."""
 
     def resize(self, size: int) -> None: ...
     def write(self, buffer: memoryview, offset: int) -> int: ...

@@ -100,7 +100,7 @@ class Item:
         self.arriving = False
 
     def resize(self, nbytes: int) -> None:
-        """Count as many bytes, of which no copy exists yet."""
+        """Count as many bytes; no copy of them exists yet."""
         self.nbytes = nbytes
 
     def wrote(self) -> None:

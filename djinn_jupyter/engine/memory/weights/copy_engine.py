@@ -49,8 +49,7 @@ class BlockCopy:
 
 
 class ArrivedCopies:
-    """The last `kept` copies that have arrived, numbered from 1 in order of arrival. One thread adds; another may read
-    concurrently."""
+    """The last `kept` copies that have arrived, numbered from 1. One thread adds; another may read concurrently."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._arrived: deque[BlockCopy] = deque(maxlen=kept)
@@ -117,8 +116,7 @@ class CopyEngine(Protocol):
         """Return a context whose time counts as a pass's. Within another, as for a lens, it is that pass's time."""
 
     def fetching(self) -> Any:
-        """Return a context, within a pass, in which nothing is computed: a block's weights are waited for and the next
-        ones sent for."""
+        """Return a context, within a pass, that only waits for a block's weights and sends for the next ones."""
 
     def statistics(self) -> CopyTotals: ...
 

@@ -172,14 +172,12 @@ class HostRun:
 
     @classmethod
     def as_loaded(cls, weights: Sequence[Weight], device: torch.device = HOST) -> HostRun:
-        """Return a run of the weights in place, in host memory or mapped from their files, without a copy, laid out for
-        `device`."""
+        """Return a run of the weights in place, in host memory or mapped files, without a copy, for `device`."""
         return cls(Layout.of(weights, device), [raw_bytes(weight.tensor) for weight in weights])
 
     @classmethod
     def pinned(cls, weights: Sequence[Weight], device: torch.device) -> HostRun:
-        """Return a run in its own flat pinned buffer, filled weight by weight, from the host or from the CUDA device
-        that it is for."""
+        """Return a run in its own flat pinned buffer, filled weight by weight, from the host or its CUDA device."""
         layout = Layout.of(weights, device)
         buffer = pinned_if_allowed(layout.nbytes)
         for part, weight in zip(layout.parts, weights, strict=True):
@@ -249,9 +247,9 @@ _WEIGHTS = (".safetensors", ".bin")
 
 
 class MappedFiles:
-    """The files of a model, `stamps` of when they were read, of which those are compared that its weights are mapped
-    from: what is written there becomes another weight in the midst of a pass, and a read behind the end of one that is
-    cut short ends the process (SIGBUS). A context of a pass: compared before and after it."""
+    """The files of a model, with their `stamps` at loading. Those from which weights are mapped are compared: bytes
+    written there become another weight during a pass, and a read beyond the end of a truncated file ends the process
+    (SIGBUS). A context of a pass: compared before and after it."""
 
     def __init__(self, stamps: Stamps) -> None:
         self.stamps = stamps
@@ -262,20 +260,20 @@ class MappedFiles:
         self.renew({path: stamps[path] for path in mapped})
 
     def now(self) -> Stamps:
-        """Return the stamps as they are."""
+        """Return the present stamps."""
         return {path: stamp_of(path) for path in self._mapped}
 
     def renew(self, stamps: Stamps) -> None:
-        """Take these for what the weights are mapped from: they were loaded again."""
+        """Take the present stamps: the weights were loaded again."""
         self._mapped = dict(stamps)
 
     @property
     def changed(self) -> str | None:
-        """Return in words what happened to a file; None where all are as they were."""
+        """Return in words the change of a file; None where all are unchanged."""
         return first_change(self._mapped)
 
     def require_unchanged(self) -> None:
-        """Raise StorageFailed where a file is another by now, whose bytes would be the weights."""
+        """Raise StorageFailed where a file has changed: its bytes would be the weights."""
         if (changed := self.changed) is not None:
             raise StorageFailed(
                 f"{changed}, and this engine computes from that file: put the file back that was there, or stop this "

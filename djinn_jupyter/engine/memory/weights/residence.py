@@ -28,8 +28,8 @@ Reload = Callable[[], nn.Module]
 
 
 class Weights(Protocol):
-    """A model's weights. `total` is in bytes. `streamed`: layers come and go while passes run. `files` are those that
-    they were read from."""
+    """A model's weights. `total` is in bytes. `streamed`: layers come and go while passes run. `files` are their
+    source."""
 
     total: int
     streamed: bool
@@ -53,12 +53,11 @@ class Weights(Protocol):
         so a layer that was computed is not needed before those after it."""
 
     def values_of(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return a module's own parameters by name: those on the device, and on the host those that stream. The weights
-        are awake."""
+        """Return a module's own parameters by name: on the device, streamed ones on the host. The weights are awake."""
 
     def prefetch(self) -> None:
-        """Fetch ahead what the next pass needs first. Called after a pass when no job is left, so that none needs other
-        weights before."""
+        """Fetch ahead what the next pass needs first. Called after a pass without other jobs, which might need other
+        weights."""
 
     def statistics(self) -> WeightsStatistics: ...
 
@@ -145,7 +144,7 @@ class ResidentWeights:
         return time.perf_counter() - begun
 
     def _by_device(self) -> list[tuple[torch.device, tuple[host_weights.Weight, ...]]]:
-        """Return the weights of each device; that of a weight which is asleep is its placeholder's."""
+        """Return the weights of each device; a weight that is asleep has its placeholder's device."""
         devices = dict.fromkeys(weight.tensor.device for weight in self._weights)
         if len(devices) == 1:
             return [(self._device, self._weights)]

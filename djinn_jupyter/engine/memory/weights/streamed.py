@@ -31,8 +31,8 @@ class RingBroken(DjinnError):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Slot:
-    """Device memory for one block. `generation` counts how often it was filled; the next filling may begin after the
-    mark `freed`."""
+    """Device memory for one block. `generation` counts how often it was filled; the next begins after the mark
+    `freed`."""
 
     number: int
     buffer: Tensor
@@ -198,8 +198,8 @@ class Ring:
         return slot.users == 0
 
     def _victim(self, now: int, keep: Sequence[int]) -> Slot:
-        """Return a slot without users whose block is not in `keep`: an empty one, else that of the block needed last.
-        Raises RingBroken if there is none."""
+        """Return a slot without users whose block is not in `keep`: an empty one, else the slot of the block needed
+        last. Raises RingBroken if there is none."""
         free = [slot for slot in self._slots if self._may_fill(slot) and slot.owner not in keep]
         if not free:
             raise RingBroken("All slots of the ring are in use: two layers are computed at once.")
@@ -469,8 +469,7 @@ class StreamedWeights:
         )
 
     def _used_fraction(self) -> float | None:
-        """Return the used fraction. On a GPU it is read at most once a second, since reading waits for all queued
-        work."""
+        """Return the used fraction. On a GPU read at most once a second, as it waits for all queued work."""
         now = time.monotonic()
         if self._device.type == "cpu" or now - self._used_at >= USED_SECONDS:
             self._used, self._used_at = used_fraction(self._routed), now
@@ -537,8 +536,7 @@ def _others(
 
 
 def _host_runs(blocks: Sequence[Sequence[host_weights.Weight]], device: torch.device) -> list[host_weights.HostRun]:
-    """Return the blocks' runs, pinned where a CUDA device reads and the host has room; else as loaded, perhaps in the
-    page cache."""
+    """Return the blocks' runs, pinned where a CUDA device reads and the host has room; else as loaded."""
     needed = sum(host_weights.total_bytes(block) for block in blocks)
     if device.type == "cuda" and host_weights.has_room_for(needed):
         return [host_weights.HostRun.pinned(block, device) for block in blocks]

@@ -1,8 +1,8 @@
 """The probes that run at load, and the conclusions from them.
 
-Seven forward passes: one finds the layers; one of another prompt and a decode step find the axes; one tests that layers
-look back only; one has other values where nothing seems to read them; many one-token prompts identify the tensors; and
-the same with every middle residual changed in place tests whether such an edit takes effect.
+Seven forward passes: one finds the layers; another prompt and a decode step find the axes; one tests causality; one has
+other values where nothing seems to read them; many one-token prompts identify the tensors; and the same with every
+middle residual changed in place tests whether such an edit takes effect.
 """
 
 from __future__ import annotations
@@ -78,14 +78,13 @@ class Discovery:
     def _unread(
         self, tokens_1T: Tensor, first: Recording, longer: Recording, operations: RecordedOperations
     ) -> frozenset[Border]:
-        """Return where modules are given or make what nothing reads: with other numbers there the logits are the
-        same."""
+        """Return the module borders whose values nothing reads: with other numbers there the logits are the same."""
         assert longer.logits is not None and longer.cache is not None
         mark_unread(longer, operations.recorded, [longer.logits, *tensors_of(longer.cache)])
         borders = unread(longer)
         if not borders or self._same_with_others(tokens_1T, first, borders):
             return frozenset(borders)
-        kinds = {type(module) for module, _, _ in borders}  # of some the kernels may be unseen
+        kinds = {type(module) for module, _, _ in borders}  # the kernels of some may be unseen
         each = [[border for border in borders if isinstance(border[0], kind)] for kind in kinds]
         return frozenset(border for some in each if self._same_with_others(tokens_1T, first, some) for border in some)
 
@@ -112,7 +111,7 @@ class Discovery:
             )
 
     def _check_absent(self) -> None:
-        """Raise ModelRefused where layers that one text did not run are run by another."""
+        """Raise ModelRefused where another text runs layers that one text did not run."""
         run = {call.module for recording in self.probes.recordings for call in recording.calls}
         changing = next((path for path in self.stack.absent if self.model.get_submodule(path) in run), None)
         if changing is not None:
@@ -139,7 +138,7 @@ class Discovery:
         look: Callable[[int, LayerRecord], None],
         change: Callable[[], Iterator[Hook]] | None = None,
     ) -> Recording:
-        """Run a pass that calls `look` on each layer's record when the layer is over, then frees its copies."""
+        """Run a pass that calls `look` on each layer's record when the layer ends, then frees its copies."""
 
         def hooks(recording: Recording) -> Iterator[Hook]:
             for index, layer in enumerate(self.stack.layers):
@@ -169,14 +168,14 @@ class Discovery:
             self.first_given = flat(layer.before)
 
     def _arguments(self, index: int, layer: LayerRecord) -> dict[int | str, Tensor]:
-        """Return the tensors that the layer is given besides the hidden state."""
+        """Return the layer's tensor arguments besides the hidden state."""
         hidden = self.stack.forms[index].argument
         return {s: seen.value for s, seen in layer.span.inputs.items() if s != hidden and seen.value is not None}
 
     def _check_by_editing(self) -> str | None:
         """Change every middle residual in place, with other tokens, and drop those where the edit has no effect.
 
-        Returns why the embedding must not be edited, where layers are given another tensor that depends on the tokens.
+        Returns why the embedding must not be edited, where layers get another tensor that depends on the tokens.
         """
         takes: list[bool] = []
         depends: list[bool] = []
@@ -211,12 +210,12 @@ class Discovery:
         return {"embed": (embedding, None), "ln_final": self._before_head(many)}
 
     def _changed_embedding(self, many: Recording) -> bool:
-        """Return whether the first layer is given something else than the embedding, with positions added or not."""
+        """Return whether the first layer's input differs from the embedding, with positions added or not."""
         made = next((call.first_output for call in many.of(self.model.get_input_embeddings())), None)
         return isinstance(self.positions, str) and (made is None or not same(flat(kept(made)), self.first_given))
 
     def _changed_head(self, many: Recording) -> str | None:
-        """Return the path of the head where the model makes other logits of what it returns."""
+        """Return the path of the head where the model computes other logits from its output."""
         head = self.model.get_output_embeddings()
         made = many.of(head)[-1].first_output if isinstance(head, nn.Module) and many.of(head) else None
         if made is None or many.logits is None or same(kept(made).to(many.logits.dtype), many.logits):

@@ -48,7 +48,7 @@ class Stack:
         return [recording.of(layer)[0] for layer in self.layers]
 
     def stage_of(self, at: int, spans: list[Call]) -> int | None:
-        """Return the layer that runs at event `at`: -1 before the first, n in layer n, the count after the last, else
+        """Return the layer that runs at event `at`: -1 before the first, n in layer n, the count after all, else
         None."""
         if at < spans[0].entered:
             return -1
@@ -62,8 +62,7 @@ class _Thinned(ModelRefused):
 
 
 def find_stack(model: PreTrainedModel, tokens_BT: Tensor) -> tuple[Stack, Recording]:
-    """Return the layers of `model` and the recording of the pass that found them. ModelRefused gives the reason if
-    none."""
+    """Return the layers of `model` and the recording of the pass that found them. ModelRefused gives the reason."""
     *ways, last_way = ways_to_keep_last(model)
     for way in ways:
         try:
@@ -166,8 +165,8 @@ def _forms(name: str, paths: list[str], spans: list[Call]) -> tuple[LayerForm, .
 
 
 def _check_gathered(name: str, paths: list[str], spans: list[Call], forms: tuple[LayerForm, ...]) -> None:
-    """Raise ModelRefused where a layer is given the stacked inputs of earlier layers, which a pass resumed from a stop
-    does not have. The input of the first layer is computed at every entry."""
+    """Raise ModelRefused where a layer gets the stacked inputs of earlier layers, which a pass resumed from a stop does
+    not have. The input of the first layer is computed at every entry."""
     entered = [span.inputs[form.argument] for span, form in zip(spans, forms, strict=True)]
     for at, span in enumerate(spans):
         for pile in span.inputs.values():
@@ -201,7 +200,8 @@ def _handed(spans: list[Call]) -> tuple[Handed, ...]:
 
 
 def _new_to(before: Call, after: Call) -> Iterator[Handed]:
-    """Yield key and argument of what `before` returns besides the hidden state, was not given, and `after` gets."""
+    """Yield key and argument of values besides the hidden state that `before` returns without getting, and `after`
+    gets."""
     known = [seen.value for seen in before.inputs.values()]
     for made, seen in list(before.outputs.items())[1:]:
         if any(same(seen.value, old) for old in known):

@@ -1,4 +1,4 @@
-"""Find the position and batch axes of a tensor: those whose size changes between probes that differ in them."""
+"""Make taps: find the position and batch axes of a tensor, whose size changes between probes that differ in them."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ NO_MAP = "no single linear map makes it from what its block is given"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Matrix:
-    """The matrix of a linear map: `module` is given `width` features. `heads` divide what it returns, or with `ends`
-    what it is given; `piece` is the part of what it returns, of so many equal ones. `norm` made what it is given;
-    `normed`: another norm stands between the map and the point; `rotated`: the rotary embedding stands before that."""
+    """The matrix of a linear map: `module` has `width` input features. `heads` divide its output, or with `ends` its
+    input; `piece` is the part of its output, of so many equal ones. `norm` made its input; `normed`: another norm is
+    between the map and the point; `rotated`: the rotary embedding precedes that."""
 
     module: nn.Module
     width: int
@@ -56,8 +56,8 @@ def find_matrices(record: LayerRecord, found: FoundPoints) -> FoundMatrices:
 
 
 def find_groups(record: LayerRecord, found: FoundPoints) -> tuple[tuple[int, ...] | str, bool]:
-    """Return for each head the number of the value that it reads, or a reason; and whether what it writes is that very
-    value, where it attends to nothing else: no sink takes a part of it, and no gate is behind it."""
+    """Return for each head the number of the value that it reads, or a reason; and whether it writes exactly that value
+    where it attends to nothing else: no sink takes a part of it, and no gate follows."""
     z, v = found["z"], found["v"]
     if isinstance(z, str) or isinstance(v, str):
         return z if isinstance(z, str) else str(v), False
@@ -75,7 +75,7 @@ def find_groups(record: LayerRecord, found: FoundPoints) -> tuple[tuple[int, ...
 
 
 def find_positions(recording: Recording, embedding: nn.Module, first_BD: Tensor) -> PositionTable | str:
-    """Return the table whose row at position 0, added to the embedding, is what the first layer is given."""
+    """Return the table whose row at position 0, added to the embedding, is the first layer's input."""
     made = next((call.first_output for call in recording.of(embedding)), None)
     if made is None or made.value is None or flat(made.value).shape != first_BD.shape:
         return "the first layer is given another width than the embedding's"
@@ -101,7 +101,7 @@ def _attention(record: LayerRecord, found: FoundPoints) -> FoundMatrices:
 
 
 def _read(record: LayerRecord, place: object, given: Tensor | None) -> Matrix | str:
-    """Return the map from what attention is given to a point of it; the map before a norm of queries or keys."""
+    """Return the map from attention's input to one of its points; the map before a norm of queries or keys."""
     if not isinstance(place, ModuleTensor) or place.heads is None:
         return place if isinstance(place, str) else NO_MAP
     call, heads, rotated = _call_of(record, place.module), place.heads, False
@@ -118,8 +118,8 @@ def _read(record: LayerRecord, place: object, given: Tensor | None) -> Matrix | 
 
 
 def _behind(record: LayerRecord, norm: Call, heads: Heads) -> tuple[Call, Heads, bool] | None:
-    """Return the map whose columns a norm was given, the heads among them, and whether it was given other numbers at
-    later positions: no view of what the map returned, though equal to it at position 0."""
+    """Return the map whose columns a norm got, the heads among them, and whether the norm's input had other numbers at
+    later positions: not a view of the map's output, though equal to it at position 0."""
     seen = next((seen for seen in norm.inputs.values() if seen.floating and seen.value is not None), None)
     if has_matrix(norm.module) or seen is None or seen.shape[0] != PROMPTS:
         return None
@@ -159,7 +159,7 @@ def _mlp(record: LayerRecord, found: FoundPoints) -> FoundMatrices:
 
 
 def _first_maps(record: LayerRecord, found: FoundPoints, pre: ModuleTensor) -> FoundMatrices:
-    """Return W_in and W_gate: what the activation is given, and what its result is multiplied by."""
+    """Return W_in and W_gate: the maps of the activation's input, and of the factor of its output."""
     given, hidden = _value_at(record, found["mlp_in"]), _value_at(record, found["mlp_post"])
     activated = _call_of(record, pre.module).first_output
     pieces = [] if given is None else _pieces(record, flat(given), _call_of(record, pre.module))
@@ -176,7 +176,7 @@ def _first_maps(record: LayerRecord, found: FoundPoints, pre: ModuleTensor) -> F
 
 
 def _pieces(record: LayerRecord, given_BD: Tensor, activation: Call) -> list[tuple[Matrix, Tensor]]:
-    """Return the maps of what the MLP is given, whole and as two halves, with what each returned."""
+    """Return the maps of the MLP's input, whole and as two halves, each with its output."""
     found = []
     for call in record.calls:
         seen, made = next(iter(call.inputs.values()), None), call.first_output

@@ -1,5 +1,4 @@
-"""The structure of a model: layers, the values they pass on, the tap of every point. Found by probes, never by
-names."""
+"""The structure of a model, found by probes, never by names: its layers, the values between them, every point's tap."""
 
 from __future__ import annotations
 
@@ -32,11 +31,11 @@ class Anatomy(Stack):
 
     `taps` holds the tap of each point by (point, layer), layer None for those of the whole model; a string there is the
     reason for an absence. `cache_layers` are the cache's layer numbers that each layer updates. `mappings` are the
-    keyword arguments by which layers share mutable mappings, `handed` the tensors that one returns for the next besides
-    the hidden state. `matrices` are each layer's, `groups` the value that each of its heads reads, `means` whether what
-    they write are means of these, `positions` the table that is added to the embeddings. `changed_embedding`: the first
-    layer is given neither the embedding nor its sum with that. `changed_head` is the path of the head where the logits
-    are not what it returns.
+    keyword arguments with which layers share mutable mappings, `handed` the tensors that one layer returns for the next
+    besides the hidden state. `matrices` are each layer's, `groups` the value that each of its heads reads, `means`
+    whether the heads write means of these, `positions` the table that is added to the embeddings. `changed_embedding`:
+    the first layer's input is neither the embedding nor its sum with `positions`. `changed_head` is the path of the
+    head where the logits are not its output.
     """
 
     hidden_size: int
@@ -124,9 +123,10 @@ class Anatomy(Stack):
 
 
 def discover(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
-    """Probe a model that has no gates yet. ModelRefused says why a model cannot be stopped and resumed exactly.
+    """Probe a model that has no gates yet. ModelRefused has the reason why a model cannot be stopped and resumed
+    exactly.
 
-    `held` are the cache's layers that hold something: exactly one decoder layer must fill each.
+    `held` are the nonempty layers of the cache: exactly one decoder layer must fill each.
     """
     learned = Discovery(model)
     _check_cache(type(model).__name__, held, learned.cache_layers())
@@ -165,8 +165,8 @@ def check_selector(site: Site, tap: Tap) -> None:
         raise UnknownSite(f"There is no {site}: this site has {size} {units}: 0..{size - 1}.")
 
 
-# Sites by the names of other tools: the point that has the value of a hook of TransformerLens or a name of nnterp in
-# this model, or the reason why none has it. Whatever reaches the engine as the spelling of a site is read here.
+# Sites by the names of other tools: the point with the value of a hook of TransformerLens or a name of nnterp in this
+# model, or the reason for its absence. All spellings of a site that reach the engine are read here.
 
 ADDED: Final = ("hook_attn_out", "hook_mlp_out")
 PROJECTED: Final = ("attn.hook_q", "attn.hook_k", "attn.hook_v")
@@ -184,7 +184,7 @@ def site_of(spelling: str, anatomy: Anatomy) -> Site:
 
 
 def trained_at(spelling: str, anatomy: Anatomy) -> Site:
-    """Return the site from whose value that is made which a module was trained to read. Raises UnknownSite."""
+    """Return the site whose value makes the one that a module was trained to read. Raises UnknownSite."""
     return parse_trained(spelling, partial(_of_hook, anatomy))
 
 
@@ -207,7 +207,7 @@ def _named(hook: str, site: Site) -> str:
 
 
 def _why_not(anatomy: Anatomy, hook: str, tap: Tap) -> str | None:
-    """Return why the value of a hook is not that of its point here and what to write, None where it is."""
+    """Return why the value of a hook differs from its point's here and what to write, None where it does not."""
     point, site = tap.site.point, tap.site
     if point == "embed" and anatomy.changed_embedding:
         return (
@@ -234,7 +234,7 @@ def _why_not(anatomy: Anatomy, hook: str, tap: Tap) -> str | None:
 
 
 def _added(anatomy: Anatomy, hook: str, site: Site) -> Site:
-    """Return the point of what a block adds to the residual."""
+    """Return the point of a block's addition to the residual."""
     post = msgspec.structs.replace(site, point=f"{site.point}_post")
     found = anatomy.taps[post.point, post.layer]
     if isinstance(found, str) and found != added_as_it_is(site.point):
@@ -246,7 +246,7 @@ def _added(anatomy: Anatomy, hook: str, site: Site) -> Site:
 
 
 def _normed(anatomy: Anatomy, tap: Tap) -> str | None:
-    """Return why queries, keys or values that are behind a norm are not those of a hook."""
+    """Return why queries, keys or values after a norm are not those of a hook."""
     matrix, site = anatomy.matrices[tap.stage][f"W_{tap.site.point.upper()}"], tap.site
     if not matrix.normed if isinstance(matrix, Matrix) else _has_map(tap.module):
         return None
@@ -258,13 +258,13 @@ def _normed(anatomy: Anatomy, tap: Tap) -> str | None:
 
 
 def _rotated_before(anatomy: Anatomy, site: Site) -> bool:
-    """Return whether the rotary embedding stands before the norm of queries or keys."""
+    """Return whether the rotary embedding precedes the norm of queries or keys."""
     matrix = anatomy.matrices[site.layer or 0][f"W_{site.point[0].upper()}"]
     return isinstance(matrix, Matrix) and matrix.rotated
 
 
 def _summed(anatomy: Anatomy, tap: Tap) -> str | None:
-    """Return why what attention or the MLP adds is not what its module returns: that has the residual in it."""
+    """Return why the addition of attention or the MLP is not its module's output: that includes the residual."""
     given, path_of = anatomy.taps[GIVEN[tap.site.point], tap.site.layer], anatomy.modules_found.path_of
     if not isinstance(given, Tap) or given.module is None or tap.module is None:
         return None
@@ -279,5 +279,5 @@ def _summed(anatomy: Anatomy, tap: Tap) -> str | None:
 
 
 def _has_map(module: nn.Module | None) -> bool:
-    """Return whether a module is or has a linear map, as no norm has."""
+    """Return whether a module is or has a linear map, unlike a norm."""
     return module is not None and any(isinstance(one, nn.Linear) for one in module.modules())

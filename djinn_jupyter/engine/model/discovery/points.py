@@ -55,7 +55,7 @@ class Blocks:
 
 
 def find_blocks(record: LayerRecord, *, edited: bool = False) -> Blocks:
-    """Find the blocks of a layer, whose residual between two may have been `edited`: then nothing tells the first."""
+    """Find the blocks of a layer. If the residual between two may have been `edited`, nothing shows the first."""
     return (
         _two(record, exact=True, edited=edited)
         or _parallel(record)
@@ -113,7 +113,7 @@ def _first(record: LayerRecord, residual: Tensor, mid: Call) -> BlockContributio
 
 
 def _has_blocks_before(record: LayerRecord, mid: Call) -> bool:
-    """Return whether a residual behind a first block is given to a call before this one, as in layers of three."""
+    """Return whether a call before this one gets a residual after a first block, as in layers of three."""
     earlier = [(call, value) for call, _, value in record.inputs if call.entered < mid.entered]
     return any(not same(value, record.before) and _first(record, value, call) is not None for call, value in earlier)
 
@@ -191,7 +191,7 @@ def input_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Mod
 
 
 def added_as_it_is(point: str, scale: float = 1.0) -> str:
-    """Return the reason why a point has no norm behind it: it is added to the residual, times `scale`."""
+    """Return the reason why a point has no norm after it: it is added to the residual, times `scale`."""
     scaled = f" times {scale:g}" if scale != 1.0 else ""
     return f"{point}{scaled} is what is added to the residual"
 
@@ -226,7 +226,7 @@ def attention_call(record: LayerRecord) -> Call | str:
 
 
 def _attending(record: LayerRecord) -> list[FunctionCall]:
-    """Return the calls that are surely attention: sdpa, and softmax over maps with heads."""
+    """Return the calls that are certainly attention: sdpa, and softmax over maps with heads."""
     return [f for f in record.functions if f.family == "sdpa" or (f.family == "softmax" and len(f.result.shape) == 4)]
 
 
@@ -349,7 +349,7 @@ class _Attention:
         return "what the last linear map returns is not what the attention module returns"
 
     def _even_heads(self, last: Call) -> Heads | None:
-        """Return as many heads as there are queries; None where a module in between sees another number of them."""
+        """Return the number of heads, equal to the queries'; None where a module in between sees another number."""
         query = self._query_value()
         columns = next(seen.shape[-1] for seen in last.inputs.values() if seen.floating)
         if isinstance(query, str) or columns % query.shape[1]:

@@ -30,8 +30,8 @@ PROMPTS = 16  # one-token prompts at position 0, where rotary embeddings are the
 
 @dataclass(slots=True, kw_only=True)
 class RecordedTensor:
-    """A recorded tensor: its shape, and a copy where values are kept. `read` is False where it was found that nothing
-    reads it at the border of its module."""
+    """A recorded tensor: its shape, and a copy where values are kept. `read` is False where nothing was found to read
+    it at the border of its module."""
 
     shape: tuple[int, ...]
     floating: bool
@@ -98,7 +98,7 @@ class Recording:
         self.cache_calls: list[CacheCall] = []
         self.logits: Tensor | None = None
         self.cache: ProbeCache | None = None
-        self.pausing = False  # while a layer's record is being examined, in the midst of the pass
+        self.pausing = False  # while a layer's record is being examined, during the pass
         self._open: list[Call] = []
         self._events = 0
 
@@ -264,8 +264,8 @@ def cache_argument(model: PreTrainedModel) -> str:
 
 def ways_to_keep_last(model: PreTrainedModel) -> tuple[KeepLast, ...]:
     """Return the arguments that ask for the logits of the last position only, where the family has them, with
-    `generate`'s own first. With that one some families carry the last position alone through their upper layers; with
-    an index, they do not."""
+    `generate`'s own first. With that one some families carry only the last position through their upper layers; with an
+    index, they do not."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return ({},)
     return {"logits_to_keep": 1}, {"logits_to_keep": torch.tensor([-1])}
@@ -334,9 +334,8 @@ def _finite(tensor: Tensor) -> bool:
 
 
 # Values that nothing reads: the operations of a probe, followed back from its logits and its cache. An edit of such a
-# value would change nothing. What code reads of a tensor without an operation (its dtype, its device) is no reading of
-# its value. Kernels that PyTorch does not dispatch are not seen, so a pass in which all such values are changed has to
-# agree.
+# value would change nothing. Reading a tensor's dtype or device is not a read of its value. Kernels that PyTorch does
+# not dispatch are not seen, so a pass in which all such values are changed has to agree.
 
 Border = tuple[nn.Module, str, gates.TensorKey]
 """A module, `input` or `output`, and the key of a tensor there."""
@@ -408,7 +407,7 @@ def mark_unread(recording: Recording, operations: Iterable[Operation], left: Ite
 
 
 def _backwards(recording: Recording, operations: Iterable[Operation]) -> Iterator[Operation | Call]:
-    """Yield the operations from the last to the first, and each call twice: where it was left, and entered."""
+    """Yield the operations from the last to the first, and each call twice: at its end and at its start."""
     moments: dict[int, Operation | Call] = {operation.at: operation for operation in operations}
     moments |= {call.entered: call for call in recording.calls} | {call.left: call for call in recording.calls}
     for at in sorted(moments, reverse=True):

@@ -100,16 +100,16 @@ class SdpaCall:
         return self.scores().softmax(-1).nan_to_num(0.0)
 
 
-BLOCK: Final = 64  # columns of one product: of as many as fill the registers of a CPU, a column has the whole's bits
+BLOCK: Final = 64  # columns of one product: with as many as fill the registers of a CPU, a column has the whole's bits
 
 
 @contextmanager
 def head_columns(model: Any, tokens: Sequence[int]) -> Iterator[None]:
-    """Have the model's head return the logits of `tokens` alone inside this block. Raises TypeError where it is no
-    plain linear map."""
+    """Make the model's head return only the logits of `tokens` inside this block. TypeError unless it is a plain linear
+    map."""
     head, some = _linear_head(model), list(tokens)
 
-    def forward(hidden: Tensor) -> Tensor:  # the weights are read here: before, those of a ring may not be there
+    def forward(hidden: Tensor) -> Tensor:  # the weights are read here: those of a ring may be missing before
         return nn.functional.linear(hidden, head.weight[some], None if head.bias is None else head.bias[some])
 
     with _computed_by(head, forward):
@@ -118,8 +118,8 @@ def head_columns(model: Any, tokens: Sequence[int]) -> Iterator[None]:
 
 @contextmanager
 def head_blocks(model: Any, tokens: Sequence[int]) -> Iterator[None]:
-    """Have the model's head compute, inside this block, the blocks of columns that hold `tokens`, and return NaN for
-    all others. Raises TypeError where it is no plain linear map."""
+    """Make the model's head compute, inside this block, only the blocks of columns with `tokens`, and return NaN for
+    all others. Raises TypeError where it is not a plain linear map."""
     head, firsts = _linear_head(model), sorted({token // BLOCK * BLOCK for token in tokens})
 
     def forward(hidden: Tensor) -> Tensor:

@@ -100,8 +100,7 @@ def swap(container: Any, key: TensorKey, tensor: Tensor) -> Any:
 
 
 class Leave(BaseException):
-    """Raised by the hooks to leave the forward pass. Not an error; a BaseException, so that model code does not catch
-    it."""
+    """Raised by the hooks to leave the forward pass. A BaseException, so that model code does not catch it."""
 
 
 class PassHooks(Protocol):
@@ -142,8 +141,7 @@ class Gates:
 
     @contextmanager
     def entered(self, hooks: PassHooks, run_layer: RunLayer | None = None) -> Iterator[None]:
-        """Give the model's forward to `hooks` inside this block, and its layers to `run_layer`. Nests: a lens runs
-        in the midst of a pass."""
+        """Give the model's forward to `hooks` inside this block, and its layers to `run_layer`. Nests, for a lens."""
         before = self.hooks, self._run_layer
         self.hooks, self._run_layer = hooks, run_layer or _run_plainly
         try:
@@ -209,15 +207,15 @@ def _run_plainly(index: int, run: Callable[..., Any], args: tuple[Any, ...], kwa
 
 
 class Crossing:
-    """Moves what layers are given to one device, `home`, each tensor once a pass. A copy lives as long as the tensor
-    that it was made of, and no longer than until the next pass."""
+    """Moves the arguments of layers to one device, `home`, each tensor once a pass. A copy lives as long as its
+    original, and no longer than until the next pass."""
 
     def __init__(self, home: torch.device) -> None:
         self.home = home
         self._moved: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def begin(self) -> None:
-        """Forget the copies of the pass before: its tensors may have been written since."""
+        """Drop the copies of the previous pass: its tensors may have been written since."""
         self._moved.clear()
 
     def arguments(self, value: Any) -> Any:
@@ -242,8 +240,8 @@ class Crossing:
 
 
 def cross(layers: Sequence[nn.Module], homes: Sequence[torch.device]) -> None:
-    """Install the hooks on layers of which each lies on the device in `homes`, in order. Each makes its own device the
-    current one, also the first's: a pass that was left elsewhere has not done so."""
+    """Install the hooks on layers, each on the device in `homes`, in order. Each makes its own device the current one,
+    including the first's: a pass that was left elsewhere has not done so."""
     first, crossings = homes[0], {home: Crossing(home) for home in homes}
     for index, (layer, home) in enumerate(zip(layers, homes, strict=True)):
         if home == first:

@@ -1,4 +1,4 @@
-"""Taps: the point in a running forward where a site is met, and how its value is read and written.
+"""Taps: the point of a site in a running forward, and how its value is read and written.
 
 `catch` hooks the taps that are not boundaries between layers; boundaries belong to the gates. Without taps it costs
 nothing.
@@ -47,9 +47,9 @@ class Tap:
     input or output carries the value, or the attention module whose `ordinal`-th softmax (product, sdpa) does. `within`
     is set where several layers share that module: only calls inside that layer count. `key` is the tensor's place in
     the module's arguments or output. `width` is the size of the value's last axis, None for maps. `in_place`: the
-    tensor is also the residual that is added later, so an edit has to change the tensor itself. Of "module_through" the
-    value is what the module was given (at `key`), or its layer had at the tap `given` before, and beside it, along the
-    last axis, what it made (at `key_out`), which alone is replaced; behind these, what is added at each of the taps
+    tensor is also the residual that is added later, so an edit has to change the tensor itself. The value of
+    "module_through" is the module's input (at `key`), or its layer's value at the earlier tap `given`, followed along
+    the last axis by its output (at `key_out`), which alone is replaced, and then by the additions at each of the taps
     `later`, which are `handed_by` this site.
     """
 
@@ -74,8 +74,7 @@ class Tap:
     reason: str | None = None
 
     def read(self, raw: Tensor) -> Tensor:
-        """Return the value in `raw`, batch dropped, positions first; a view where possible. Does not apply the
-        selector."""
+        """Return the value in `raw`, batch dropped, positions first; a view where possible. Applies no selector."""
         return self.layout.read(raw)
 
     def rows_in(self, raw: Tensor) -> int:
@@ -84,7 +83,7 @@ class Tap:
         return layout.rows_in(raw)
 
     def reading(self, raw: Tensor) -> OfUnits:
-        """Return what reads the value of heads or features in `raw`. Those of an added module are computed alone."""
+        """Return the reader of heads or features in `raw`. An added module computes only these."""
         if isinstance(self.layout, FeatureLayout):
             return self.layout.reading(raw)
         value = self.layout.read(raw)
@@ -97,31 +96,30 @@ class Tap:
 
     @property
     def lens_width(self) -> int | None:
-        """The width of the vectors at which the logit lens looks here; None where there are none."""
+        """The width of the logit lens's vectors here; None where there are none."""
         if isinstance(self.layout, FeatureLayout) and self.axes != "T D":
             return self.layout.written_width
         return self.width if self.axes == "T D" else None
 
     def lens_value(self, raw: Tensor, units: tuple[int, ...] | None) -> Tensor:
-        """Return what the logit lens looks at: the value [T, D]; of features what they write, of `units` alone or all
-        together."""
+        """Return the logit lens's input: the value [T, D]; for features their writes, of `units` or of all."""
         if isinstance(self.layout, FeatureLayout) and self.axes != "T D":
             return self.layout.written_by(raw, units)
         return self.read(raw)
 
     def lens_site(self, site: Site) -> Site:
-        """Return the site as a lens names it: of features with those that it looks at."""
+        """Return the site in the name of a lens: for features with those that it reads."""
         return site if isinstance(self.layout, FeatureLayout) else site.whole()
 
     def write(self, raw: Tensor, value: Tensor, met: Tensor | None = None) -> Tensor:
         """Return a copy of `raw` that holds `value`; other columns of a fused projection stay. Does not change `raw`.
-        `met` is the value that was read of it, where it is at hand."""
+        `met` is the value read from it, if available."""
         if isinstance(self.layout, FeatureLayout):
             return self.layout.spliced(raw, value, met, str(self.site))
         return written(self.layout, raw, value, str(self.site))
 
     def same_tensor(self, other: Tap) -> bool:
-        """True where both taps meet one tensor, under two names or in two parts of it."""
+        """True where both taps read one tensor, under two names or in two parts of it."""
         if self.boundary is not None or other.boundary is not None:
             return self.boundary == other.boundary
         places = [(tap.kind, tap.module, tap.stage, tap.key, tap.ordinal) for tap in (self, other)]
@@ -134,18 +132,18 @@ class Tap:
 
 @contextmanager
 def catch(taps: Iterable[Tap], on_value: OnValue) -> Iterator[None]:
-    """Call `on_value(tap, raw)` within this block wherever a tap is met, in order of execution.
+    """Call `on_value(tap, raw)` within this block wherever a tap is reached, in order of execution.
 
-    `on_value` returns the tensor to continue with, None to keep the one met, or raises to leave the forward. A returned
-    tensor replaces the one met; where the tap is `in_place` it is copied into it. The caller handles boundaries and
-    results.
+    `on_value` returns the tensor to continue with, None to keep the present one, or raises to leave the forward. A
+    returned tensor replaces the present one; where the tap is `in_place` it is copied into it. The caller handles
+    boundaries and results.
     """
     listener, met = _Listener(on_value), list(taps)
     with ExitStack() as stack:
         for module, group in _by_module(met):
             listener.listen(module, group, stack)
         for given in {tap.given.site: tap.given for tap in met if tap.given is not None}.values():
-            listener.note(given, stack)  # behind the others: edits there are in what is noted
+            listener.note(given, stack)  # after the others: it records their edits
         yield
 
 
@@ -171,7 +169,7 @@ class _Listener:
         self._noted: dict[Site, Tensor] = {}
 
     def note(self, given: Tap, stack: ExitStack) -> None:
-        """Note what a module is given, for a tap later in its layer."""
+        """Record a module's input, for a tap later in its layer."""
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self._hears(given):

@@ -1,5 +1,5 @@
-"""A model's chat template, which is code that came with its files: rendered in a process with limits of time and
-memory. The sandbox of Jinja keeps a template from files and sockets, not from loops and long strings."""
+"""A model's chat template, which is code from its files: rendered in a process with limits of time and memory. The
+sandbox of Jinja keeps a template from files and sockets, not from loops and long strings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LIMITS: Final = Limits(seconds=10.0, memory=2**29)
-MOST_CHARACTERS: Final = 16_000_000  # of a rendered prompt: four for each of the longest text that is taken
+MOST_CHARACTERS: Final = 16_000_000  # of a rendered prompt: four for each of the longest accepted text
 MOST_WORDS: Final = 400  # characters of a template's own message
 REMEDY: Final = "run it without --chat, or mend the model's template"
-_BASE: Final = "transformers.tokenization_utils_base"  # whose rendering this is
+_BASE: Final = "transformers.tokenization_utils_base"  # the owner of this rendering
 
 
 class Template(Frozen, frozen=True):
@@ -43,14 +43,14 @@ class ChatTemplate:
         self._process: LimitedProcess | None = None
 
     def render(self, text: str) -> str:
-        """Return `text` as one user's turn. UsageError where there is no template, where the template refuses, fails or
-        goes beyond the limits; EngineError where its process ends."""
+        """Return `text` as one user's turn. UsageError where there is no template, or it refuses, fails or exceeds the
+        limits; EngineError where its process ends."""
         tokenizer = self._tokenizer
         if tokenizer is None:
             raise NoTokenizer("There is no tokenizer for this model; give a list of token ids instead of text.")
         if not has_chat_template(tokenizer):
             raise UsageError("This model's tokenizer has no chat template; run the prompt without --chat.")
-        if type(tokenizer).apply_chat_template.__module__ != _BASE:  # code of its own, which the user has allowed
+        if type(tokenizer).apply_chat_template.__module__ != _BASE:  # its own code, which the user has allowed
             return str(tokenizer.apply_chat_template(_turn(text), add_generation_prompt=True, tokenize=False))
         if self._process is None:
             words = {"does": "renders chats", "done": "rendered this prompt", "remedy": REMEDY}
@@ -58,7 +58,7 @@ class ChatTemplate:
         return self._process.ask(Prompt(text=text), Rendered).text
 
     def close(self) -> None:
-        """End the process, even in the midst of a prompt. May be called from any thread."""
+        """End the process, even during a prompt. May be called from any thread."""
         if self._process is not None:
             self._process.close()
 
@@ -82,15 +82,15 @@ def _turn(text: str) -> list[dict[str, str]]:
 
 def renderer(given: Template) -> Callable[[Prompt], Rendered]:
     """Return the function that renders prompts by a template. It raises UsageError where the template fails."""
-    from transformers.utils.chat_template_utils import render_jinja_template  # half a second, in the process alone
+    from transformers.utils.chat_template_utils import render_jinja_template  # half a second, only in the process
 
     def answer(asked: Prompt) -> Rendered:
         try:
-            rendered: Any = render_jinja_template(  # the texts, and what is no text
+            rendered: Any = render_jinja_template(  # the texts, and values that are not text
                 [_turn(asked.text)], chat_template=given.template, add_generation_prompt=True, **given.special_tokens
             )
             text: str = rendered[0][0]
-            text.encode()  # a lone surrogate is no text
+            text.encode()  # a lone surrogate is not text
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001  a template raises anything

@@ -95,8 +95,8 @@ def empty_model(config: EngineConfig) -> PreTrainedModel:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Return `name` as an existing device, a GPU with its index as tensors have it; without a name the one that
-    DJINN_DEVICE names, else the GPU if there is one."""
+    """Return `name` as an existing device, a GPU with its index as in tensors; by default the device of DJINN_DEVICE,
+    else the GPU if there is one."""
     name = name or device_of_environment() or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
@@ -113,7 +113,7 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def choose_devices(config: EngineConfig) -> tuple[torch.device, ...]:
-    """Return the devices that the model's layers lie on, in order: those of `devices`, else the one of `device`. Raises
+    """Return the devices of the model's layers, in order: those of `devices`, else the one of `device`. Raises
     UsageError where both are given, or two names are one device."""
     if config.devices is None:
         return (choose_device(config.device),)
@@ -154,7 +154,7 @@ def _draw_in_memory(
 
 
 def _draw(config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None) -> PreTrainedModel:
-    """Return the architecture with weights drawn from the seed; torch's own generator is left as it was."""
+    """Return the architecture with weights drawn from the seed; torch's own generator is unchanged."""
     dtype = dtype or getattr(configuration, "dtype", None) or torch.float32
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.random_seed)
@@ -196,8 +196,8 @@ def _why(config: EngineConfig, source: str, error: Exception) -> str:
 
 
 def takes_positions(model: Any) -> bool:
-    """True where `generate` passes the positions to the model's forward. Some families drop them on the way, because
-    their own begin at another number."""
+    """True where `generate` passes the positions to the model's forward. Some families drop them, because their own
+    begin at another number."""
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return False
     tokens = torch.ones((1, 2), dtype=torch.long, device=model.device)
@@ -214,10 +214,10 @@ def takes_positions(model: Any) -> bool:
     return given.get("position_ids") is not None
 
 
-# Rotary frequencies that a forward pass changes for all sessions (`rope_type="dynamic"`), restored before each entry.
-# A lone run only grows, so its frequencies are a function of the present length: starting each entry from the load-
-# time values gives every session the bits it would have alone. Where they change once at a fixed length
-# (`rope_type="longrope"`), a line that crosses it would read keys of both kinds. Source: transformers,
+# Rotary frequencies that a forward pass changes for all sessions (`rope_type="dynamic"`), restored before each entry. A
+# lone run only grows, so its frequencies are a function of the present length: starting each entry from the load- time
+# values gives every session the bits it would have alone. Where they change once at a fixed length
+# (`rope_type="longrope"`), a sequence that crosses it would read keys of both kinds. Source: transformers,
 # `modeling_rope_utils.dynamic_rope_update`, `Phi3ForCausalLM.prepare_inputs_for_generation`.
 
 ORIGINAL: Final = "original_max_position_embeddings"
@@ -240,8 +240,8 @@ def _is_dynamic(module: nn.Module) -> bool:
 
 
 class Frequencies:
-    """Called with a line's length: what its rotary frequencies are known by. Lines of one pass have the same, for the
-    longest decides. All lengths are one to most models."""
+    """Called with a sequence's length; returns the key of its rotary frequencies. Sequences of one pass have the same,
+    because the longest decides. For most models all lengths share one key."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         dynamic = [module for module in model.modules() if _is_dynamic(module)]
@@ -254,7 +254,7 @@ class Frequencies:
 
 
 def _switches(module: Any) -> list[int]:
-    """Return the lengths beyond which a module takes its other frequencies."""
+    """Return the lengths beyond which a module uses its other frequencies."""
     kinds = getattr(module, "rope_type", None)
     if not isinstance(kinds, dict):
         return [module.config.rope_parameters[ORIGINAL]] if kinds == "longrope" else []
@@ -269,7 +269,7 @@ def _trained_on(module: Any) -> int:
 
 
 def switches_at(model: PreTrainedModel) -> int | None:
-    """Return the length beyond which `generate` recomputes a line from its first token with other frequencies."""
+    """Return the length beyond which `generate` recomputes a sequence from its first token with other frequencies."""
     own = getattr(type(model), "prepare_inputs_for_generation", None)
     if own in (None, GenerationMixin.prepare_inputs_for_generation):
         return None

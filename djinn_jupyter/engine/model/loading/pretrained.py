@@ -1,4 +1,4 @@
-"""Weights of a checkpoint that the model has no place for: which may be left out, and which are a reason to refuse.
+"""Read a model from its files. Weights without a place in the model may be left out, or are a reason to refuse.
 
 The rule: a weight is in a checkpoint because something uses it. It may be left out where it belongs to another part,
 for images or sound, that the served model lacks, or where the family's own class declares that it is not needed. The
@@ -30,7 +30,7 @@ _SHOWN = 6
 
 
 class Leftovers:
-    """The names in a checkpoint that a model has no place for. `configuration` is that of the checkpoint."""
+    """The names in a checkpoint that a model has no place for. `configuration` is the checkpoint's."""
 
     def __init__(self, model: PreTrainedModel, configuration: Any) -> None:
         self._modules = dict(model.named_modules())
@@ -89,7 +89,7 @@ def _weights_in(module: nn.Module) -> int:
 def read_pretrained(
     config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Return the model as it was saved, and sentences on its parts that are not served. ModelNotFound, ModelRefused,
+    """Return the model as saved, and sentences on its unserved parts. ModelNotFound, ModelRefused,
     MissingDependency."""
     notes = _adapter_notes(config, source)
     model, report = _whole(config, source, configuration, dtype)
@@ -100,7 +100,7 @@ def _whole(
     config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
 ) -> tuple[PreTrainedModel, Any]:
     """Return the model with all its weights, from the first class that finds all its weights in the checkpoint: a model
-    saved with its tower may name them otherwise than the language model alone. ModelRefused says what the first class
+    saved with its tower may name them differently than the language model alone. ModelRefused says what the first class
     lacks."""
     refused: list[ModelRefused] = []
     for auto in auto_classes(configuration):
@@ -154,8 +154,8 @@ def _by(shape: tuple[int, ...]) -> str:
 def _left_out(
     config: EngineConfig, source: str, configuration: Any, model: PreTrainedModel, unexpected: set[str]
 ) -> list[str]:
-    """Return a sentence on the parts of the checkpoint that are not served. ModelRefused where the language part would
-    have used one."""
+    """Return a sentence on the parts of the checkpoint that are not served. ModelRefused where the language part uses
+    one."""
     leftovers = Leftovers(model, configuration)
     if used := leftovers.used(unexpected):
         raise ModelRefused(
@@ -179,7 +179,7 @@ def _quantized(configuration: Any) -> str:
 
 
 def attention_wish(config: EngineConfig) -> dict[str, str]:
-    """Return the attention asked for. Without a wish the library takes sdpa where the family has it, else eager."""
+    """Return the requested attention. Without a request the library takes sdpa where the family has it, else eager."""
     return {} if config.attention is None else {"attn_implementation": config.attention}
 
 

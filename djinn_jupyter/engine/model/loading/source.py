@@ -32,7 +32,7 @@ MOST: Final = (
 )  # transformers makes an object of each layer before a weight is read: 15 ms on one core of an EPYC
 OUTPUTS: Final = ("output_attentions", "output_hidden_states", "output_router_logits")
 DEMO = Path(__file__).parents[3] / "demo" / "model"
-# The third is of encoder-decoders, which are refused by name, and of a few decoders that are given sound.
+# The third is for encoder-decoders, which are refused by name, and for a few decoders with sound.
 AUTO_CLASSES: Final = (AutoModelForCausalLM, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM)
 TOKENIZER_FILES: Final = (
     "tokenizer.json",
@@ -46,7 +46,7 @@ TOKENIZER_FILES: Final = (
 
 
 def find_source(config: EngineConfig) -> str:
-    """Return the folder or hub name that `config.model` stands for. ModelNotFound if it can be neither."""
+    """Return the folder or hub name that `config.model` stands for. ModelNotFound if it is neither."""
     if config.model == "demo":
         if not (DEMO / "config.json").is_file():
             raise ModelNotFound(
@@ -59,8 +59,8 @@ def find_source(config: EngineConfig) -> str:
 
 
 def read_configuration(config: EngineConfig, source: str) -> Any:
-    """Return the configuration of a decoder-only language model, or of the part of a model of several models that is
-    one. Raises ModelNotFound, ModelRefused, MissingDependency."""
+    """Return the configuration of a decoder-only language model, or of the language part of a composite model. Raises
+    ModelNotFound, ModelRefused, MissingDependency."""
     if not Path(source).is_dir():
         hub.notice_absence()
     _require_buildable(config, source)
@@ -86,7 +86,7 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
 
 
 def _require_buildable(config: EngineConfig, source: str) -> None:
-    """Raise ModelRefused where config.json says numbers of layers or experts that no model has."""
+    """Raise ModelRefused for impossible numbers of layers or experts in config.json."""
     try:
         path = find_file(config, source, "config.json")
         counts = [] if path is None else list(_counts(json.loads(path.read_bytes())))
@@ -110,7 +110,7 @@ def _counts(said: Any) -> Iterator[tuple[str, int]]:
 
 
 def _part_of_text(configuration: Any) -> Any:
-    """Return the section that a class of its own builds around the text model, as the thinker beside a talker in
+    """Return the section that a class of its own builds around the text model, such as the thinker beside a talker in
     Qwen's Omni models; without one the configuration itself. transformers reads such a part from the whole's files."""
     text = configuration.get_text_config(decoder=True)
     for section in sections(configuration):
@@ -123,8 +123,8 @@ def _part_of_text(configuration: Any) -> Any:
 
 
 def _returning_logits(configuration: Any) -> Any:
-    """Return the configuration with outputs as `generate` asks for them: named, and without values of single layers.
-    Some were saved with the outputs of a training, as the routers' logits, of which a loss is computed."""
+    """Return the configuration with outputs in the form of `generate`: named, and without values of single layers. Some
+    were saved with a training's outputs, such as routers' logits for a loss."""
     asked = {name: False for name in OUTPUTS if getattr(configuration, name, None)}
     configuration.update({**asked, "return_dict": True})
     for section in sections(configuration):

@@ -1,5 +1,5 @@
 """A tokenizer in its own process: for tokenizers written in Python, and for texts so long that even the end of an
-encoding would hold the interpreter's lock. The process reads the same tokenizer's files, so its tokens are the same."""
+encoding would hold the GIL. The process reads the same tokenizer's files, so its tokens are the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMITS: Final = Limits(seconds=120.0, memory=8 * 2**30)
 
 
 class Files(Frozen, frozen=True):
-    """The source that the tokenizer is read from; the first message."""
+    """The source of the tokenizer; the first message."""
 
     model: str
     source: str

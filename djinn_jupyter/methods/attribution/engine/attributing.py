@@ -1,4 +1,5 @@
-"""The trial of a model by short lines: can it go backward, and how many bytes does a layer's graph take."""
+"""An attribution, and the trial of a model by short sequences: whether it goes backward, and the bytes of a layer's
+graph."""
 
 from __future__ import annotations
 
@@ -38,13 +39,13 @@ OVER: Final = 1.1  # allocators round up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSize:
-    """The bytes that the graph of the largest layer keeps, measured at the three `LENGTHS`: at another length they are
-    those of the parabola through these, for attention maps grow with its square."""
+    """The bytes that the graph of the largest layer keeps, measured at the three `LENGTHS`. Other lengths follow the
+    parabola through these, because attention maps grow quadratically."""
 
     measured: tuple[int, int, int]
 
     def at(self, length: int) -> int:
-        """Return the bytes of one layer's graph for a line of `length` tokens."""
+        """Return the bytes of one layer's graph for `length` tokens."""
         (a, b, c), (low, mid, high) = LENGTHS, self.measured
         slope, next_slope = (mid - low) / (b - a), (high - mid) / (c - b)
         bend = max(0.0, (next_slope - slope) / (c - a))
@@ -52,14 +53,13 @@ class GraphSize:
 
 
 class Trials:
-    """The findings about one model, made when the first attribution asks; other ways of attention, and adapters, have
-    their own."""
+    """The findings about one model, made at the first attribution, for each kind of attention and each adapter."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, modules.AdapterIdentity | None], GraphSize | str] = {}
 
     def size(self, runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, None, GraphSize]:
-        """Return how large this model's graphs are. Raises UsageError where it cannot go backward."""
+        """Return the sizes of this model's graphs. Raises UsageError where it cannot go backward."""
         forward = runtime.forward
         way = (forward.attention, None if forward.adapter is None else forward.adapter.identity)
         if way not in self._found:
@@ -71,7 +71,7 @@ class Trials:
 
 
 def why_no_line(forward: Forward) -> str | None:
-    """Return why a model's layers cannot run one by one and go backward, None where only a trial can tell."""
+    """Return why a model's layers cannot run one by one and go backward, None where only a trial can show it."""
     if len({forward.home_at(layer) for layer in range(forward.layers + 1)}) > 1:
         return "its layers lie on several devices"
     if forward.weights.streamed:
@@ -98,7 +98,7 @@ def _tried(runtime: Runtime, alone: LinesAlone) -> Generator[Blocked | None, Non
         yield from line.back([torch.ones_like(logits_V)], _Unread())
     except (*shared_cache.REFUSALS, UsageError) as error:
         if isinstance(error, BaseException) and device.out_of_memory(error):
-            raise  # this says nothing of the family
+            raise  # shows nothing about the family
         return f"its layers refuse to ({first_line(error).rstrip('.')})"
     base = yield from alone.run(tokens, (), residuals=False)
     if not shared_cache.equal_but_for_rounding(logits_V[None], base.logits_V[None], end_1SD.dtype):
@@ -114,7 +114,7 @@ class _Unread:
 
 
 def _measured(line: GradedLine) -> Generator[None, None, tuple[Tensor, int]]:
-    """Run a line onward. Return its end, and the bytes that the largest graph of a layer keeps."""
+    """Run a sequence forward. Return its end, and the bytes that the largest graph of a layer keeps."""
     largest = 0
     going = line.onward(graphs=True)
     while True:
@@ -136,7 +136,7 @@ class _KeptBytes:
         model: nn.Module = line.forward.model
         others = (*model.parameters(), *model.buffers(), *line.arguments.tensors())
         self._seen = {tensor.untyped_storage().data_ptr() for tensor in others}
-        self._held: list[Tensor] = []  # so that no other storage gets the address of one that was counted
+        self._held: list[Tensor] = []  # so that no other storage reuses a counted address
         self.nbytes = 0
 
     def counted(self) -> torch.autograd.graph.saved_tensors_hooks:
@@ -151,12 +151,12 @@ class _KeptBytes:
         return tensor
 
 
-# An attribution under way: the lines forward, the way back, and the reply.
+# An attribution in progress: the sequences forward, the way back, and the reply.
 
 ADVICE: Final = "Close sessions, or give shorter lines."
-CARRYING: Final = 2  # runs of a layer by which a change is carried through its attention
-MAPS: Final = 4  # as many values as an attention map has, in float64, while it is
-WAY_BACK: Final = 2  # graphs of one layer: its own while it is gone through, and as much of gradients beside it
+CARRYING: Final = 2  # runs of a layer that propagate a change through its attention
+MAPS: Final = 4  # as many values as an attention map has, in float64, meanwhile
+WAY_BACK: Final = 2  # graphs of one layer: its own while it is processed, and as much for gradients
 
 
 class Attributing:
@@ -179,8 +179,8 @@ class Attributing:
         self._clean: dict[sites.Site, Tensor] = {}
 
     def steps(self, workspace: Workspace) -> Steps[Swept]:
-        """Compute every cell. Raises SlabFull and OutOfDeviceMemory where memory does not suffice; UsageError where the
-        model gives no gradients."""
+        """Compute every cell. Raises SlabFull and OutOfDeviceMemory for want of memory; UsageError without
+        gradients."""
         self._count(0)
         with device_memory_for("the way back of this attribution", ADVICE), workspace.opened(self.session) as room:
             return (yield from self._steps(room))
@@ -209,7 +209,7 @@ class Attributing:
         return self._reply(unchanged_V, clean_V, keep)
 
     def _between(self, line: GradedLine, source: GradedLine, keep: bool) -> Pieces:
-        """Go forward and back from each of the midpoints of equal parts of the way between two lines' entries."""
+        """Go forward and back from each of the midpoints of equal parts of the path between two entries."""
         one, other = line.arguments.entry_1SD, source.arguments.entry_1SD
         for step in range(self.estimate.steps):
             with recording(False):
@@ -222,7 +222,7 @@ class Attributing:
         yield from self._counted(line.back(by_logits, self.estimates, dropping=self.estimates.dropping))
 
     def _carry(self, line: GradedLine) -> Pieces:
-        """Carry the changes of queries and keys through attention, a layer a step."""
+        """Propagate the changes of queries and keys through attention, a layer a step."""
         places, forward = self.asked.places, self.runtime.forward
         rows = places.alignment.rows
         row = None if "row" in places.parts else 0 if rows is None else rows[0]
@@ -233,8 +233,8 @@ class Attributing:
             yield None
 
     def _reserved(self, room: Reservation, size: GraphSize) -> Generator[Blocked | None, None, bool]:
-        """Take the memory of the attribution. Return whether every layer's graph is kept until the way back; where it
-        has no room, each is made there again."""
+        """Reserve the memory of the attribution. Return whether every layer's graph is kept until the way back; without
+        room, each is recomputed there."""
         asked = self.asked
         length, graph = max(len(asked.line), len(asked.source or ())), size.at(len(asked.line))
         layers = self.runtime.forward.layers
@@ -274,7 +274,7 @@ class Attributing:
         self._clean[tap.site] = tap.read(raw).clone()
 
     def _note_change(self, tap: Tap, raw: Tensor) -> None:
-        """Note by how much the value at a tap would change. Without a clean line or an edit it is the value itself."""
+        """Record the change of the value at a tap. Without a clean sequence or an edit it is the value itself."""
         asked = self.asked
         if all(tap.site != own.site for own in asked.places.taps.values()):
             return
@@ -337,8 +337,7 @@ class Attributing:
 
 
 def _change(value: Tensor, part: Tensor, rows: Sequence[int] | None) -> Tensor:
-    """Return by how much a value changes, float32, where `part` is put at these rows, all of them where they are
-    None."""
+    """Return the change of a value, float32, when `part` replaces these rows (None: all)."""
     if rows is None:
         return part.to(torch.float32) - value.to(torch.float32)
     change = torch.zeros_like(value, dtype=torch.float32)
@@ -353,7 +352,7 @@ def _spelled(asked: CheckedSweep, estimate: Estimate) -> str:
     return f"gradient x {change}{steps}{corrected}"
 
 
-# Sweeps with an estimate, as a way to sweep: cells are estimated by gradients.
+# Sweeps with an estimate, as a way to sweep: gradients estimate the cells.
 
 
 @way_to_sweep
@@ -382,8 +381,8 @@ class ByGradients(SweepWay):
             )
 
     def check_places(self, request: Sweep, places: SweptPlaces) -> None:
-        """Raise UsageError for added modules, for an axis that changes do not add up over, and for corrections that say
-        nothing of these places."""
+        """Raise UsageError for added modules, for an axis along which changes do not add up, and for corrections
+        without effect at these places."""
         super().check_places(request, places)
         strange = next((axis for part, axis in places.parts.items() if part not in estimates.SUMMED), None)
         if strange is not None:

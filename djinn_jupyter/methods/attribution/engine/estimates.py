@@ -1,11 +1,10 @@
-"""Changes of queries and keys, carried through attention before they are estimated: AtP*'s correction of saturated
+"""Changes of queries and keys, propagated through attention before they are estimated: AtP*'s correction of saturated
 attention (the QK fix of Kramar et al. 2024, arXiv 2403.00745).
 
-A softmax that is saturated has hardly a gradient, and a change of a query or key may still turn it over. So the change
-is carried to z, what the heads give, by attention itself, and to first order it goes on from there. A query changes its
-own row of the pattern alone, so all queries of a layer are carried by one run of it. A key changes one column: its
-scores come from one run with all keys changed, and the rest of each row by the closed form of a softmax with one other
-entry.
+A saturated softmax has almost no gradient, and a change of a query or key may still flip it. So attention itself
+propagates the change to z, the heads' output, and gradients continue from there. A query changes only its own row of
+the pattern, so one run of a layer propagates all its queries. A key changes one column: its scores come from one run
+with all keys changed, and the rest of each row follows from the closed form of a softmax with one other entry.
 
 Shapes: S positions (T of queries, K of keys), H heads, G heads of keys and values, d features of a head.
 """
@@ -31,15 +30,15 @@ from djinn_jupyter.wire.sites import Site
 
 QUERIES: Final = ("q", "q_rot")
 KEYS: Final = ("k", "k_rot")
-ALIKE: Final = {torch.float32: 1e-3, torch.float64: 1e-3}  # of the largest entry: z, and the values by the pattern
+ALIKE: Final = {torch.float32: 1e-3, torch.float64: 1e-3}  # of the largest entry: z, and the pattern times the values
 ALIKE_IN_16_BITS: Final = 5e-2
 
 
 class Carried(Protocol):
-    """A change that was carried to z."""
+    """A change propagated to z."""
 
     def effect(self, gradient_SHd: Tensor) -> Tensor:
-        """Return by how much the metric changes, float64 [S, units], by its gradient at z."""
+        """Return the change of the metric, float64 [S, units], by its gradient at z."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +51,7 @@ class CarriedQueries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CarriedKeysTogether:
-    """The keys of all positions changed at once; the effect of each head is told at position `row`."""
+    """The keys of all positions changed at once; the effect of each head is reported at position `row`."""
 
     change_SHd: Tensor
     groups: Sequence[int]
@@ -67,7 +66,7 @@ class CarriedKeysTogether:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CarriedKeys:
-    """The key of each position changed alone. `scores_THK` are those of the line, `changed_THK` those with all keys
+    """The key of each position changed alone. `scores_THK` are the original scores, `changed_THK` have all keys
     changed."""
 
     scores_THK: Tensor
@@ -81,7 +80,7 @@ class CarriedKeys:
         first = pattern.argmax(-1, keepdim=True)
         others = torch.softmax(scores.scatter(-1, first, -torch.inf), -1).nan_to_num(0.0)
         rest = torch.logsumexp(scores.scatter(-1, first, -torch.inf), -1, keepdim=True)
-        # Beside the largest entry of a row the others are summed by themselves: 1 - its share has no digits left.
+        # Beside the largest entry of a row the others are summed directly: 1 - its share would lose all digits.
         odds = torch.log_softmax(scores, -1) - torch.log1p(-pattern)
         odds = odds.scatter(-1, first, scores.gather(-1, first) - rest)
         mean = (pattern * by_value).sum(-1, keepdim=True)
@@ -93,8 +92,8 @@ class CarriedKeys:
 
 
 def carry(forward: Forward, line: GradedLine, tap: Tap, change: Tensor, row: int | None) -> Carried:
-    """Return the change of the queries or keys at a tap, carried to z; that of keys all at once where `row` says at
-    which position it is told. Raises UnknownSite where it cannot be carried."""
+    """Return the change of the queries or keys at a tap, propagated to z; for all keys at once `row` is the position of
+    the report. Raises UnknownSite where that is impossible."""
     layer, point = tap.stage, tap.site.point
     z = z_of(forward, tap)
     scores, values = (forward.anatomy.taps[name, layer] for name in ("attn_scores", "v"))
@@ -120,7 +119,7 @@ def carry(forward: Forward, line: GradedLine, tap: Tap, change: Tensor, row: int
 
 
 def z_of(forward: Forward, tap: Tap) -> Tap:
-    """Return the tap of what the heads of a layer give. Raises UnknownSite where there is none by head."""
+    """Return the tap of a layer's heads' output. Raises UnknownSite where there is none by head."""
     z = forward.anatomy.taps["z", tap.stage]
     if isinstance(z, str) or z.heads is None:
         why = z if isinstance(z, str) else "what its attention gives is not divided into heads"
@@ -131,7 +130,7 @@ def z_of(forward: Forward, tap: Tap) -> Tap:
 def _values(
     line: GradedLine, layer: int, seen: Sequence[Tap], tap: Tap | None, change: Tensor | None
 ) -> dict[Site, Tensor]:
-    """Run a layer once more, with a change at a tap where one is given. Return the values at the taps `seen`."""
+    """Run a layer once more, with a change at a tap if given. Return the values at the taps `seen`."""
     found: dict[Site, Tensor] = {}
 
     def put(met: Tap, raw: Tensor) -> Tensor | None:
@@ -157,7 +156,7 @@ def _groups(forward: Forward, tap: Tap, z: Tap) -> Sequence[int]:
 
 
 def _require_sum(keys: CarriedKeys, z_SHd: Tensor, layer: int) -> None:
-    """Raise UnknownSite where what heads give is not their values by the pattern."""
+    """Raise UnknownSite unless the heads' output is the pattern times their values."""
     pattern = torch.softmax(keys.scores_THK, -1)
     fits = pattern.shape[1] == z_SHd.shape[1] and pattern.shape[2] == keys.values_SHd.shape[0]
     fits = fits and keys.values_SHd.shape == z_SHd.shape
@@ -172,29 +171,29 @@ def _require_sum(keys: CarriedKeys, z_SHd: Tensor, layer: int) -> None:
 
 
 def _reads(gradient_SHd: Tensor, values_SHd: Tensor) -> Tensor:
-    """Return the metric's change [T, H, K], float64, by what each query reads at each key."""
+    """Return the metric's change [T, H, K], float64, for what each query reads at each key."""
     return torch.einsum("thd,khd->thk", gradient_SHd.double(), values_SHd.double())
 
 
 def _by_group(found_SH: Tensor, groups: Sequence[int]) -> Tensor:
-    """Return what the heads that read each head of keys sum to, [S, G]."""
+    """Return the sums over the heads that read each head of keys, [S, G]."""
     summed = found_SH.new_zeros((found_SH.shape[0], max(groups) + 1))
     return summed.index_add_(1, torch.tensor(list(groups), device=found_SH.device), found_SH)
 
 
-# The estimates of a sweep's cells: the change of what is at each place, times the gradient there. To first order the
-# changes at several places add up, so a cell is the sum over its places: a few sums of one tensor. Shapes: S
-# positions, U heads or features, M metrics.
+# The estimates of a sweep's cells: the change at each place, times the gradient there. To first order the changes at
+# several places add up, so a cell is the sum over its places: a few sums of one tensor. Shapes: S positions, U heads or
+# features, M metrics.
 
-SUMMED: Final[tuple[Part, ...]] = ("point", "layer", "row", "unit")  # the parts of an edit that changes add up over
+SUMMED: Final[tuple[Part, ...]] = ("point", "layer", "row", "unit")  # the parts of an edit along which changes add up
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Estimates:
-    """Takes gradients at the taps of `places`. `changes` are the values' changes, float32, by site, set as a line goes
-    forward; `weight` is the share of each gradient. Changes that are `carried` to another site count there, by the
-    gradient of that site, and not where they are made. With `dropping` a score is the mean size over gradients that
-    bypass each of the `layers` in turn."""
+    """Takes gradients at the taps of `places`. `changes` are the values' changes, float32, by site, set during the
+    forward pass; `weight` is the share of each gradient. Changes `carried` to another site count there, by that site's
+    gradient, and not at their own. With `dropping` a score is the mean magnitude over gradients that bypass each of the
+    `layers` in turn."""
 
     places: SweptPlaces
     layers: int
@@ -227,7 +226,7 @@ class Estimates:
         self._found[key] = self.weight * part + self._found.get(key, 0.0)
 
     def values(self, metrics: int) -> Tensor:
-        """Return the estimates [cells along each axis, M], float64, on the host; 0 where no gradient comes."""
+        """Return the estimates [cells along each axis, M], float64, on the host; 0 without a gradient."""
         return torch.stack([self._grid(metric) for metric in range(metrics)], dim=-1)
 
     def _grid(self, metric: int) -> Tensor:
@@ -244,8 +243,8 @@ class Estimates:
         return _in_pairs(cells) if self.places.in_pairs else cells
 
     def _places(self, part: Part) -> list[list[int]]:
-        """Return for each place of the axis that divides a part where its elements lie among those that are summed;
-        the first alone where no axis does."""
+        """Return for each place of the axis that divides a part the indices of its elements among the sums; only the
+        first without an axis."""
         if part not in self.places.parts:
             return [[0]]
         points, layers = zip(*self.places.taps, strict=True)
@@ -266,7 +265,7 @@ class Estimates:
         return total / counted if counted else plain.abs()
 
     def _missing(self) -> list[int]:
-        """Return the rows and the units that there are, by their places."""
+        """Return the existing rows and units, by their places."""
         return [1 + max(map(max, self._places(part))) for part in SUMMED[2:]]
 
 
@@ -289,8 +288,8 @@ def _in_pairs(cells: Tensor) -> Tensor:
     return summed.reshape(*cells.shape, *cells.shape)
 
 
-# The gradient of a metric by the logits: a metric computed on numbers that carry their derivatives (forward mode). The
-# language of metrics stays one: these numbers are floats, and the same compiled expression takes them.
+# The gradient of a metric with respect to the logits: the metric is computed on numbers that carry their derivatives
+# (forward mode). These numbers are floats, so the same compiled expression takes them.
 
 Reading = tuple[TokenReading, int]  # of a token
 
@@ -369,7 +368,7 @@ def require_slopes(metric: Metric) -> None:
 
 
 def metric_gradient(metric: Metric, logits_V: Tensor) -> Tensor:
-    """Return the derivatives [V], float32, of a metric by the logits, at these."""
+    """Return the derivatives [V], float32, of a metric with respect to these logits."""
     value: Any = metric.condition.value(_SlopedRow(logits_V, metric.tokenizer))
     row_V = logits_V.to(torch.float32)
     found_V = torch.zeros_like(row_V)

@@ -1,4 +1,4 @@
-"""The faithfulness of a circuit over pairs, and its interval. Asks nothing of an engine."""
+"""Circuits: their runs, their faithfulness over pairs and its interval, and curves of several sizes."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Interval:
 def faithfulness_of(
     values: Row, corrupted: Row, clean: Row, interval: Interval
 ) -> tuple[float, tuple[float, float] | None]:
-    """Return the mean of `values` as a share of the way between the mean metrics of the lines, and its bounds where
-    there are `FEWEST` pairs to draw from. A resample whose lines have the same mean metric has no share, and is left
-    out; NaN where all are so."""
+    """Return the mean of `values` as a share of the distance between the mean metrics of the prompts, and its bounds
+    for at least `FEWEST` pairs. A resample whose prompts have equal mean metrics has no share, and is left out; NaN
+    where all are."""
     made, way = (values - corrupted).mean(), (clean - corrupted).mean()
     share = float(made / way) if way else float("nan")
     if len(values) < FEWEST:
@@ -57,7 +57,7 @@ def faithfulness_of(
     return share, (float(low), float(high))
 
 
-# `dj.circuit`: edges that do a task, with all others patched from the corrupted line, and how faithful they are.
+# `dj.circuit`: edges that do a task, with all others patched from the corrupted prompt, and their faithfulness.
 
 NamedEdge = tuple[str, str]
 Numbers = tuple[tuple[int, int], ...]
@@ -67,11 +67,11 @@ MOST_ASKED: Final = 2**18  # edges in one request
 
 
 class Circuit(EdgeResult):
-    """`edges` carry what their writers write in the clean line, all others what they write in the corrupted one.
-    `values` has the metric of each pair, `corrupted` and `clean` those of its lines. `faithfulness` is the mean metric
-    as a share of the way from the corrupted lines to the clean ones: 1 where the circuit does all that the model does.
-    `interval` bounds it, None of fewer than five pairs. `of` counts the edges that there are, and `scores` are those of
-    its own; `how` says how they were chosen."""
+    """`edges` carry their writers' values on the clean prompt, all others the values on the corrupted one. `values` has
+    the metric of each pair, `corrupted` and `clean` those of its prompts. `faithfulness` is the mean metric as a share
+    of the distance from the corrupted prompts to the clean ones: 1 where the circuit does everything that the model
+    does. `interval` bounds it, None for fewer than five pairs. `of` is the number of all edges, and `scores` are those
+    of its own; `how` describes their choice."""
 
     _view = "circuit_view"
     ending = ".circuit.djinn"
@@ -100,7 +100,7 @@ class Circuit(EdgeResult):
         self.faithfulness, self.interval = faithfulness_of(self.values, self.corrupted, self.clean, drawn)
 
     def check(self) -> None:
-        """Raise ValueError where the runs are not of one circuit, or its edges not those of its model."""
+        """Raise ValueError where the runs belong to several circuits, or its edges not to its model."""
         made = [one.made for one in self.replies if one.made is not None]
         if any(len(one.values) != 1 for one in self.replies) or len({one.asked.circuits for one in made}) > 1:
             raise ValueError("its runs are of several circuits")
@@ -116,7 +116,7 @@ class Circuit(EdgeResult):
 
     @typed
     def top(self, count: int = result.STRONGEST) -> list[tuple[str, str, float]]:
-        """Return (writer, reader, score) of its edges with the largest scores by size."""
+        """Return (writer, reader, score) of its edges with the scores of largest magnitude."""
         each = [(writer, reader, score) for (writer, reader), score in zip(self.edges, self.scores, strict=True)]
         return sorted(each, key=lambda edge: -abs(edge[2]))[: max(count, 0)]
 
@@ -146,13 +146,13 @@ def circuit(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Circuit:
-    """Return the circuit of the first `edges` by the scores in `found`, of those whose score is at least `threshold`,
-    or of the edges that are named; or with `faithfulness` the fewest first edges that are as faithful, found by
-    halving. The model runs on the clean lines of `found`, with all other edges patched from the corrupted ones.
+    """Return the circuit of the first `edges` by the scores in `found`, of the edges with a score of at least
+    `threshold`, or of the named edges; or with `faithfulness` the fewest first edges that are as faithful, found by
+    bisection. The model runs on the clean prompts of `found`, with all other edges patched from the corrupted ones.
 
-    Scores count by their size; without `absolute` as they are, the largest first. The interval is a percentile
-    bootstrap over pairs, of which each resample has as many. WorkInterrupted has the circuit on the pairs that were
-    done as `kept`, or the smallest so far that is as faithful. UsageError; SlabFull.
+    Scores are ranked by magnitude; without `absolute` by value, the largest first. The interval is a percentile
+    bootstrap over pairs. WorkInterrupted has the circuit on the finished pairs as `kept`, or the smallest faithful one
+    so far. UsageError; SlabFull.
 
     >>> found = dj.edges(
     ...     engine,
@@ -196,7 +196,7 @@ def _chosen(
 
 
 def ordered(found: Edges, *, absolute: bool = True) -> Numbers:
-    """Return all edges by the numbers of their writers and readers, those of the largest scores first."""
+    """Return all edges by the numbers of their writers and readers, those with the largest scores first."""
     flat = found.values.reshape(-1)
     ranks = np.argsort(-(np.abs(flat) if absolute else flat), kind="stable")  # NaN go last
     return tuple((int(row), int(at)) for row, at in (divmod(int(n), len(found.readers)) for n in ranks[: len(found)]))
@@ -217,7 +217,7 @@ def require_count(found: Edges, edges: int) -> None:
 
 
 def _fewest(runs: CircuitRuns, order: Numbers, faithfulness: float) -> Circuit:
-    """Return the smallest of the circuits that halving meets whose faithfulness is as large."""
+    """Return the smallest faithful circuit that the bisection meets."""
     low, high, how = 0, len(order), f"the fewest for {faithfulness:z.1%}"
     [best] = runs.of([order], how)
     if best.faithfulness < faithfulness:
@@ -242,8 +242,8 @@ def _fewest(runs: CircuitRuns, order: Numbers, faithfulness: float) -> Circuit:
 
 
 class CircuitRuns:
-    """Runs circuits on every pair of lines that edges were scored on. Inside its block the lines are recorded once, in
-    sessions that close with it."""
+    """Runs circuits on every pair of prompts on which edges were scored. Inside its block the prompts are recorded
+    once, in sessions that close with it."""
 
     def __init__(self, engine: RemoteEngine, found: Edges, interval: Interval) -> None:
         self.engine, self.found, self.interval = engine, found, interval
@@ -262,8 +262,8 @@ class CircuitRuns:
         how: str,
         kept: Callable[[list[Circuit]], object] = lambda done: done[0] if done else None,
     ) -> list[Circuit]:
-        """Return each circuit, run on all pairs; `how` says how its edges were chosen. An interrupt keeps what is
-        `kept` of those that were run by then, on all pairs or the first ones."""
+        """Return each circuit, run on all pairs; `how` describes the choice of its edges. An interrupt keeps `kept` of
+        the circuits run by then, on all pairs or the first ones."""
         done: list[Circuit] = []
         part: list[Numbers] = []
 
@@ -280,7 +280,7 @@ class CircuitRuns:
         return done
 
     def _circuits(self, circuits: Sequence[Numbers], runs: Sequence[CircuitsRun], how: str) -> list[Circuit]:
-        """Return circuits that one request ran on each pair; the first ones where it was ended early."""
+        """Return the circuits of one request, run on each pair; the first ones where it was ended early."""
         name = name_of(self.engine)
         return [
             Circuit(
@@ -316,7 +316,7 @@ class CircuitRuns:
             )
 
     def _session(self, made: EdgeRecipe) -> str:
-        """Return the session that computes as these edges were scored, opened where there is none."""
+        """Return the session with the settings of these edges' scores, opened if needed."""
         how = made.attention, made.adapter
         if how not in self._sessions:
             self._sessions[how] = self._open.enter_context(likeness.session_like(self.engine.channel, "circuit", made))
@@ -324,7 +324,7 @@ class CircuitRuns:
 
 
 def _in_parts(circuits: Sequence[Numbers]) -> Iterator[list[Numbers]]:
-    """Yield the circuits in parts of at most MOST_ASKED edges together; one that is larger is a part alone."""
+    """Yield the circuits in parts of at most MOST_ASKED edges; a larger circuit is a part of its own."""
     part: list[Numbers] = []
     for one in circuits:
         if part and sum(map(len, (*part, one))) > MOST_ASKED:
@@ -336,7 +336,7 @@ def _in_parts(circuits: Sequence[Numbers]) -> Iterator[list[Numbers]]:
 
 
 def _alone(run: CircuitsRun, at: int) -> CircuitsRun:
-    """Return the part of a run that is of one circuit."""
+    """Return the part of a run for one circuit."""
     assert run.made is not None
     asked = msgspec.structs.replace(run.made.asked, circuits=(run.made.asked.circuits[at],))
     made = msgspec.structs.replace(run.made, asked=asked)
@@ -345,8 +345,8 @@ def _alone(run: CircuitsRun, at: int) -> CircuitsRun:
 
 @typed
 def auroc(found: Edges, known: Iterable[object]) -> float:
-    """Return how often an edge of the circuit `known` has a larger score, by size, than another edge, a tie counted
-    half: the area under the curve of hits over false alarms. UsageError.
+    """Return how often an edge of the circuit `known` has a score of larger magnitude than another edge, with ties
+    counted half: the area under the ROC curve. UsageError.
 
     >>> found = dj.edges(engine, clean=[1, 2, 3], corrupted=[1, 2, 4], metric="logit(5)")
     >>> dj.auroc(found, [(writer, reader) for writer, reader, _ in found.top(5)])
@@ -371,8 +371,8 @@ SIZES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # th
 
 class CircuitCurve(result.Result):
     """The circuits of the first edges by score, at each of the `sizes`, which are shares of all edges. `cpr` and `cmd`
-    are the metrics of MIB (Mueller et al. 2025): the area under the faithfulness, and that between it and 1, over the
-    sizes from the smallest on. `values` [sizes, pairs] are the metric of each circuit on each pair of lines."""
+    are the metrics of MIB (Mueller et al. 2025): the area under the faithfulness, and between it and 1, over the sizes
+    from the smallest on. `values` [sizes, pairs] are the metric of each circuit on each pair of prompts."""
 
     _view = "curve_view"
     ending = ".curve.djinn"
@@ -391,7 +391,7 @@ class CircuitCurve(result.Result):
         return self.circuits[0]._replies
 
     def check(self) -> None:
-        """Raise ValueError where the circuits are not those of the sizes, or of different lines or models."""
+        """Raise ValueError where the circuits do not match the sizes, or have different prompts or models."""
         if len(self.circuits) != len(self.sizes):
             raise ValueError("its circuits are not those of its sizes")
         if len({(one.tokens, one.of) for one in self.circuits}) > 1:
@@ -443,8 +443,8 @@ def circuit_curve(
     seed: int = 0,
 ) -> CircuitCurve:
     """Return the circuits of the first edges by the scores in `found`, at each of the `sizes`, rising shares of all
-    edges (those of MIB by default), with MIB's areas `cpr` and `cmd`. Other arguments are as in `dj.circuit`; MIB takes
-    the scores as they are for CPR, and by size for CMD. WorkInterrupted has the curve of what was run as `kept`.
+    edges (those of MIB by default), with MIB's areas `cpr` and `cmd`. Other arguments are as in `dj.circuit`; MIB ranks
+    scores by value for CPR, and by magnitude for CMD. WorkInterrupted has the curve of the finished circuits as `kept`.
 
     >>> found = dj.edges(
     ...     engine, clean="The capital of France is", corrupted="The capital of Italy is", metric="logit(' Paris')"

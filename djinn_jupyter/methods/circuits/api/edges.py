@@ -1,4 +1,4 @@
-"""A reading of edges between writers and readers of the residual: their names, their sites, and what they are of."""
+"""The scores of edges between writers and readers of the residual: their names and sites, and `dj.edges`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from djinn_jupyter.methods.sweep.request import MOST_STEPS
 
 
 class EdgeResult(result.Result, kw_only=True):
-    """`engine` is the engine's name in views, None where it is no process of its own; `stop` the one at which the
-    session stood that gave the corrupted line, None of other lines and of pairs."""
+    """`engine` is the engine's name in views, None where it is not a process of its own; `stop` is the stop of the
+    session with the corrupted prompt, None for other prompts and for pairs."""
 
     replies: Sequence[EdgesAttributed] | Sequence[CircuitsRun]
     engine: str | None = None
@@ -41,7 +41,7 @@ class EdgeResult(result.Result, kw_only=True):
 
     @property
     def metric(self) -> str:
-        """The metric, or that of the first pair where each has its own."""
+        """The metric, or the first pair's where each pair has its own."""
         return spelled(self.metrics)
 
     @property
@@ -50,8 +50,8 @@ class EdgeResult(result.Result, kw_only=True):
         return self.made[0].by.model if self.made else None
 
     def site(self, name: str) -> str:
-        """Return the site of a writer or reader, at which a breakpoint stops it: the embedding's is resid_pre.0, that
-        of the logits the last resid_post.
+        """Return the site of a writer or reader, at which a breakpoint stops it: resid_pre.0 for the embedding, the
+        last resid_post for the logits.
 
         >>> found = dj.edges(engine, clean=[1, 2, 3], corrupted=[1, 2, 4], metric="logit(5)")
         >>> found.site("logits"), found.site("q.3[2]")
@@ -68,23 +68,23 @@ class EdgeResult(result.Result, kw_only=True):
 
 
 def layers_of(names: Sequence[str], point: str | None = None) -> list[int]:
-    """Return the layer of each of the writers or readers that have one, or of those at one point."""
+    """Return the layer of each writer or reader that has one, or of those at one point."""
     placed = (name.split(".") for name in names if "." in name)
     return [int(rest.split("[")[0]) for at, rest in placed if point in (None, at)]
 
 
-# `dj.edges`: what each edge between a writer and a reader of the residual carries, estimated by gradients.
+# `dj.edges`: the effect of each edge between a writer and a reader of the residual, estimated by gradients.
 
 ANY_SESSION: Final = "edges"
 WORK: Final = "The attribution of edges"
 
 
 class Edges(EdgeResult):
-    """`values` are float64 [writers, readers], NaN where a writer is not before a reader: by how much the metric would
-    change, to first order, if that reader got what that writer writes in the clean line. `corrupted` and `clean` are
-    the metrics of the two lines. Of several pairs all are means, and `by_pair` has the scores of each. `engine` is the
-    engine's name in views, None where it is no process of its own. `exact` is NaN but at the edges that were `patched`
-    exactly too, None where none was. `tokens` are the corrupted and the clean line of each pair."""
+    """`values` are float64 [writers, readers], NaN where a writer is not before a reader: the first-order change of the
+    metric if that reader got that writer's value on the clean prompt. `corrupted` and `clean` are the metrics of the
+    two prompts. For several pairs all are means, and `by_pair` has the scores of each. `engine` is the engine's name in
+    views, None where it is not a process of its own. `exact` is NaN except at the edges that were also `patched`
+    exactly, None where none was. `tokens` are the corrupted and the clean tokens of each pair."""
 
     _view = "edges_view"
     ending = ".edges.djinn"
@@ -107,7 +107,7 @@ class Edges(EdgeResult):
         self.exact: np.ndarray[Any, Any] | None = np.stack(each).mean(axis=0) if each else None
 
     def check(self) -> None:
-        """Raise ValueError where the scores are not those of the writers and readers, or of one model."""
+        """Raise ValueError where the scores do not match the writers and readers, or one model."""
         each = (*self.replies, *self.patched)
         if any(one.scores.shape != (len(one.writers), len(one.readers)) for one in each):
             raise ValueError("its scores are not those of its writers and readers")
@@ -124,7 +124,7 @@ class Edges(EdgeResult):
         return int(np.count_nonzero(~np.isnan(self.values)))
 
     def numbers(self, edges: Iterable[tuple[str, str]]) -> Iterator[tuple[int, int]]:
-        """Yield edges by the numbers of their writers and readers. Raises UsageError for one that there is not."""
+        """Yield edges by the numbers of their writers and readers. Raises UsageError for an unknown edge."""
         writers, readers = ({name: at for at, name in enumerate(names)} for names in (self.writers, self.readers))
         for writer, reader in edges:
             row, at = writers.get(writer, -1), readers.get(reader, -1)
@@ -136,7 +136,7 @@ class Edges(EdgeResult):
             yield row, at
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the edges as lists by column: writer, reader and score; and the exact change, where any was."""
+        """Return the edges as lists by column: writer, reader and score, and exact changes if any."""
         places = [tuple(at) for at in np.argwhere(~np.isnan(self.values)).tolist()]
         table = tables.in_columns(
             ("writer", "reader", "score"),
@@ -168,20 +168,20 @@ def edges(
 ) -> Edges:
     """Return the score of every edge (edge attribution patching; Syed et al. 2023) from a writer of the residual (the
     embedding, a head z.3[2], an MLP mlp_out.3) to a reader (queries, keys and values of a head, as q.3[2], an MLP
-    mlp_in.3, the logits): (clean - corrupted) output of the writer x gradient of the metric by what that reader alone
-    reads.
+    mlp_in.3, the logits): (clean - corrupted) output of the writer x gradient of the metric with respect to that
+    reader's input alone.
 
-    With `steps` the gradient is the mean over as many points of the way between the lines' embeddings (EAP-IG; Hanna et
-    al. 2024). A line is a text, token ids or a session, both of equally many tokens; two lists of equally many lines,
-    or `pairs` as in `dj.sweep`, are pairs, whose scores are averaged, with one metric for all, `dj.per_pair([...])`, or
-    the answers of the pairs.
+    With `steps` the gradient is the mean over as many points on the path between the prompts' embeddings (EAP-IG; Hanna
+    et al. 2024). A prompt is a text, token ids or a session; both have equally many tokens. Two equally long lists of
+    prompts, or `pairs` as in `dj.sweep`, are pairs, whose scores are averaged, with one metric for all,
+    `dj.per_pair([...])`, or the answers of the pairs.
 
-    `method="exact"` patches every edge by itself: the score is the change of the metric where that reader gets what
-    that writer writes in the clean line and all else goes on from there, a pass for each edge. With `top` the edges
-    with so many largest scores of gradients are patched too, and `found.exact` has their changes. With an `adapter`, by
-    its name, lines that are no session's are its model's. A model whose heads and MLPs do not sum to its residual is
-    refused with the reason. WorkInterrupted has the Edges of the pairs that were done as `kept`, or of the first one
-    the edges that were patched. UsageError; UnknownSite; InvalidCondition; SlabFull.
+    `method="exact"` patches every edge by itself, a pass for each: the score is the change of the metric where that
+    reader gets that writer's value on the clean prompt, with all its consequences. `top` also patches so many edges
+    with the largest gradient scores, and `found.exact` has their changes. A named `adapter` applies to prompts that are
+    not sessions. A model whose heads and MLPs do not sum to its residual is refused with the reason. WorkInterrupted
+    has the Edges of the finished pairs as `kept`, or the patched edges of the first one. UsageError; UnknownSite;
+    InvalidCondition; SlabFull.
 
     >>> found = dj.edges(
     ...     engine,
@@ -211,7 +211,7 @@ def edges(
     def first_scored(one: AttributeEdges) -> EdgesAttributed:
         with likeness.temporary_session(engine.channel, "edges", adapter) as name:
             request = msgspec.structs.replace(one, session=name)
-            first = one is asked[0]  # of a later pair the pairs before are kept
+            first = one is asked[0]  # for a later pair the earlier pairs are kept
             return interrupts.replied_in_parts(
                 engine.channel, request, WORK, lambda reply: edges_of([reply]) if first else None
             )
@@ -261,8 +261,8 @@ def _asked(
 
 
 def _patching(found: Edges, top: int) -> Iterator[tuple[AttributeEdges, EdgeRecipe]]:
-    """Yield the requests that patch the edges with the largest mean scores exactly, in every pair, and the recipes of
-    their scores."""
+    """Yield the requests that patch the edges with the largest mean scores exactly, in every pair, with their
+    recipes."""
     edges = tuple(found.numbers((writer, reader) for writer, reader, _ in found.top(top)))
     for reply in found.replies:
         assert reply.made is not None
@@ -275,13 +275,13 @@ def scored(
     made: EdgeRecipe,
     kept: Callable[[EdgesAttributed], object] = lambda reply: None,
 ) -> EdgesAttributed:
-    """Return the scores of a request, computed as those were whose recipe this is. An interrupt has what is `kept` of
-    the edges that were patched by then."""
+    """Return the scores of a request, with the settings of this recipe. An interrupt has `kept` of the patched
+    edges."""
     with likeness.session_like(channel, "edges", made) as name:
         request = msgspec.structs.replace(request, session=name)
         return interrupts.replied_in_parts(channel, request, WORK, kept)
 
 
 def name_of(engine: RemoteEngine) -> str | None:
-    """Return the name of an engine in views, None where it is no process of its own."""
+    """Return the name of an engine in views, None where it is not a process of its own."""
     return None if engine.entry is None else engine.entry.id

@@ -1,8 +1,9 @@
-"""`dj.acdc`: a circuit that is left when edges are dropped one after another, each by a pass (Conmy et al. 2023, arXiv
-2304.14997): from the logits backwards, an edge whose absence changes the metric by less than a threshold is dropped.
+"""`dj.acdc`: the circuit that remains when edges are dropped one after another, each by a pass (Conmy et al. 2023,
+arXiv 2304.14997): from the logits backwards, an edge whose absence changes the metric by less than a threshold is
+dropped.
 
-The passes of edges that follow each other are asked for together, as if all before them had been dropped; those behind
-an edge that is kept are asked for again. So what is decided is decided as by one pass after another.
+The passes of consecutive edges are requested together, as if all before them had been dropped; those after a kept edge
+are requested again. So the decisions equal those of one pass after another.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from djinn_jupyter.methods.circuits.api.edges import Edges, layers_of
 Kept = frozenset[tuple[int, int]]
 OnPruned = Callable[[int, int, int], None]
 WORK: Final = "The pruning of a circuit"
-FEW, AHEAD = 8, 64  # passes asked for together: at first, and at most
+FEW, AHEAD = 8, 64  # passes requested together: at first, and at most
 
 
 @waits(WORK)
@@ -47,13 +48,14 @@ def acdc(
     seed: int = 0,
     on_progress: OnPruned | None = None,
 ) -> Circuit:
-    """Return the circuit that ACDC leaves of all edges, or of the `first` ones by score: from the logits backwards each
-    edge is patched from the corrupted line besides those dropped so far, and dropped where that changes the mean metric
-    of the pairs by less than `threshold`. Edges into a head or MLP that no kept edge leaves are dropped without a pass.
+    """Return the circuit that ACDC leaves of all edges, or of the `first` ones by score. From the logits backwards each
+    edge is patched from the corrupted prompt in addition to those dropped so far, and dropped where that changes the
+    mean metric of the pairs by less than `threshold`. Edges into a head or MLP that no kept edge leaves are dropped
+    without a pass.
 
     Every other edge takes a pass for each pair. `on_progress(decided, edges, kept)` is called meanwhile. The interval
-    is as in `dj.circuit`. WorkInterrupted has the names of the edges that were left by then as `kept`, for
-    `dj.circuit`. UsageError; SlabFull.
+    is as in `dj.circuit`. WorkInterrupted has the names of the remaining edges as `kept`, for `dj.circuit`. UsageError;
+    SlabFull.
 
     >>> found = dj.edges(
     ...     engine,
@@ -82,7 +84,7 @@ def acdc(
 
 
 class _Pruning:
-    """`order` is that in which edges are decided: the last reader first, of each the last writer first."""
+    """`order` is the order of decisions: the last reader first, and for each the last writer first."""
 
     def __init__(self, runs: CircuitRuns, edges: Numbers, threshold: float) -> None:
         self.runs, self.threshold = runs, threshold
@@ -91,13 +93,13 @@ class _Pruning:
         self.decided, self.kept = 0, frozenset(self.order)
 
     def so_far(self) -> tuple[str, list[tuple[str, str]]]:
-        """Return what was decided in words, and the names of the edges that are left."""
+        """Return the decisions so far in words, and the names of the remaining edges."""
         found, left = self.runs.found, [edge for edge in reversed(self.order) if edge in self.kept]
         said = f"Of {len(self.order):,} edges {self.decided:,} were decided; `kept` of this error names the "
         return f"{said}{len(left):,} left.", [(found.writers[writer], found.readers[at]) for writer, at in left]
 
     def left(self, on_progress: OnPruned | None) -> Kept:
-        """Return the edges that are kept."""
+        """Return the kept edges."""
         kept, at, ahead = frozenset(self.order), 0, FEW
         [metric] = self._metrics([kept])
         while at < len(self.order):
@@ -116,8 +118,8 @@ class _Pruning:
         return kept
 
     def _ahead(self, kept: Kept, at: int, count: int) -> tuple[list[tuple[int, Kept]], int, Kept]:
-        """Return up to `count` places from `at` on that take a pass, each with the edges that are left without it and
-        all before it; where the next is, and all that is left by then."""
+        """Return up to `count` places from `at` on that take a pass, each with the edges that remain without it and all
+        before it; the next place, and the edges that remain by then."""
         tried: list[tuple[int, Kept]] = []
         while at < len(self.order) and len(tried) < count:
             edge, at = self.order[at], at + 1
@@ -127,7 +129,7 @@ class _Pruning:
         return tried, at, kept
 
     def _is_heard(self, reader: int, kept: Kept) -> bool:
-        """Return whether a kept edge leaves the head or MLP that this reader is of; the logits are always heard."""
+        """Return whether a kept edge leaves the head or MLP of this reader; always true for the logits."""
         writers = self.heard[reader]
         return writers is None or any(writer in writers for writer, _ in kept)
 
@@ -138,8 +140,8 @@ class _Pruning:
 
 
 def heard(writers: Sequence[str], readers: Sequence[str]) -> list[frozenset[int] | None]:
-    """Return for each reader the writers that what it reads leads to: of queries their head, of keys and values all
-    heads that read them, of an MLP itself; None of the logits.
+    """Return for each reader the writers that it affects: for queries their head, for keys and values all heads that
+    read them, for an MLP itself; None for the logits.
 
     >>> heard(("embed", "z.0[0]", "z.0[1]", "mlp_out.0"), ("q.0[1]", "k.0[0]", "mlp_in.0", "logits"))
     [frozenset({2}), frozenset({1, 2}), frozenset({3}), None]

@@ -1,5 +1,5 @@
-"""A graph of edges between sites as a card: drawn by layer, with a table beside. The labextension draws the same graph
-so that a click sets a breakpoint; where it is not, the graph is a picture. Knows nothing of what scored the edges."""
+"""A graph of edges between sites as a card: drawn by layer, with a table beside it. The labextension draws the same
+graph so that a click sets a breakpoint; elsewhere the graph is a picture. Knows nothing of the edges' scores."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ THIN, THICK = 1.0, 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """An edge as it is drawn: its ends by name, the `site` at which a breakpoint stops it, with the condition `when`,
-    and its way as the `d` of an SVG path. `exact` is empty where the edge was not patched."""
+    """A drawn edge: its ends by name, the `site` at which a breakpoint stops it, with the condition `when`, and its
+    path as the `d` of an SVG path. `exact` is empty where the edge was not patched."""
 
     writer: str
     reader: str
@@ -42,9 +42,9 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeGraph:
-    """`kind` is the noun of its result. `engine` and `stop` are what it was read from, None where that was no session
-    of an engine's process; `model` is the name of the model, None where that is not known. A node's site is where a
-    click on it stops, those of its ports are where edges come in; each is a `box` wide."""
+    """`kind` is the noun of its result. `engine` and `stop` are its source, None without a session of an engine's
+    process; `model` is the name of the model, None if unknown. A click on a node stops at its site; edges enter at its
+    ports' sites. Each node is a `box` wide."""
 
     kind: str
     how: str
@@ -66,14 +66,14 @@ class EdgeGraph:
 
     @property
     def most(self) -> float:
-        """The largest score by size, or 1."""
+        """The largest score by magnitude, or 1."""
         return max((abs(edge.score) for edge in self.edges), default=0.0) or 1.0
 
     def thickness(self, edge: Edge) -> float:
         return round(THIN + (THICK - THIN) * abs(edge.score) / self.most, 1)
 
     def drawing(self) -> dict[str, Any]:
-        """Return what the labextension draws: the layout, every score, and what the graph was read from."""
+        """Return what the labextension draws: the layout, every score, and the graph's source."""
         stop = self.stop
         return {
             "kind": self.kind,
@@ -185,7 +185,7 @@ def graph_of(
     facts: Sequence[tuple[str, str]],
     exact: Sequence[str],
 ) -> EdgeGraph:
-    """Return the graph of the edges `scored` (writer, reader, score), with what each changes exactly, in words."""
+    """Return the graph of the edges `scored` (writer, reader, score), with the exact change of each in words."""
     layout = laid_out([(writer, reader) for writer, reader, _ in scored], found.shared)
     edges = [
         Edge(writer=writer, reader=reader, site=found.site(reader), score=score, path=way.path, exact=changed)
@@ -223,21 +223,21 @@ def _edge_facts(found: Edges, shown: int) -> list[tuple[str, str]]:
 
 
 def _exact(found: Edges, writer: str, reader: str) -> str:
-    """Return what an edge changes exactly, in words; "" where it was not patched."""
+    """Return the exact change of an edge in words; "" where it was not patched."""
     if found.exact is None:
         return ""
     value = float(found.exact[found.writers.index(writer), found.readers.index(reader)])
     return "" if value != value else figure(value)
 
 
-# A circuit as a graph of the edges that are kept, with its faithfulness; circuits of several sizes as a curve.
+# A circuit as a graph of the kept edges, with its faithfulness; circuits of several sizes as a curve.
 
 HEAD: Final = ("share", "edges", "faithfulness", "interval")
 
 
 def circuit_view(circuit: Circuit, *, top: int = MOST) -> View:
-    """Show the `top` strongest of the edges that the circuit keeps as a graph and as a table. The others are left out:
-    they carry the corrupted line."""
+    """Show the `top` strongest edges of the circuit as a graph and as a table. The others are left out: they carry the
+    corrupted prompt's values."""
     kept = circuit.top(min(top, MOST))
     graph = graph_of(
         circuit, kept, kind="circuit", how=_how(circuit), facts=_facts(circuit, len(kept)), exact=[""] * len(kept)

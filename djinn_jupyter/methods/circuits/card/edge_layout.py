@@ -1,4 +1,5 @@
-"""A graph of edges laid out: nodes in rows by layer, in each layer heads before its MLP, and the way of every edge.
+"""The layout of a graph of edges: nodes in rows by layer, in each layer heads before its MLP, and the path of every
+edge.
 
 An edge over several rows has a slot of its own in each row between, so no edge crosses a node and no two slots meet
 (Sugiyama et al. 1981: rows, ordered by the mean of their neighbours, then placed as near to these as the gaps allow).
@@ -16,7 +17,7 @@ from typing import Final
 
 NODE, HEIGHT, GAP, SLOT, BETWEEN = 52, 26, 10, 9, 40
 MARGIN: Final = 6
-LEAST: Final = 420  # pixels across, of which those at both sides that nothing uses are cut off
+LEAST: Final = 420  # pixels across; unused ones at both sides are cropped
 SWEEPS: Final = 8
 LAST: Final = 10**9  # the depth of the logits
 SHARED: Final = 10**6  # numbers from here on are heads of keys
@@ -28,7 +29,7 @@ Key = tuple[int, int]  # an order in the graph: the row, and the number in it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """A place on the upper side of a node where edges come in, and the site that these lead to."""
+    """A place on the upper side of a node where edges enter, and their site."""
 
     label: str  # empty where the node has no other
     site: str
@@ -37,10 +38,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A box as wide as the layout's and HEIGHT high, whose middle is `x` and whose upper side `y`."""
+    """A box of the layout's width and of HEIGHT, whose middle is `x` and whose upper side `y`."""
 
     label: str
-    site: str  # what it writes; of keys and values that heads share, what these read
+    site: str  # its output; for shared keys and values, their input
     x: float
     y: float
     ports: tuple[Port, ...] = ()
@@ -49,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgePath:
-    """The way of one edge, as the `d` of an SVG path."""
+    """The path of one edge, as the `d` of an SVG path."""
 
     writer: str
     reader: str
@@ -67,7 +68,7 @@ class EdgeLayout:
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A place in a row: of a node, or of an edge that goes through."""
+    """A place in a row: of a node, or of an edge that passes through."""
 
     row: int
     order: Key
@@ -91,7 +92,7 @@ def laid_out_by(
     *,
     box: int = NODE,
 ) -> EdgeLayout:
-    """Return the layout of edges between nodes of any kind: `key_of` says the row of a name and its order there, and
+    """Return the layout of edges between nodes of any kind: `key_of` gives the row of a name and its order there, and
     `drawn` makes the node of a key at its middle and upper side; a node is a `box` wide."""
     ends = [(key_of(writer), key_of(reader)) for writer, reader in edges]
     keys = sorted({key for pair in ends for key in pair})
@@ -128,7 +129,7 @@ def _drawn(name: str, key: Key, x: float, y: float, shared: Collection[int]) -> 
 
 
 def _read(site: str, shared: Collection[int]) -> list[tuple[str, str, int]]:
-    """Return the label and the site of each port of a node, and how far it is from the middle."""
+    """Return the label and the site of each port of a node, and its distance from the middle."""
     found = _NAME.fullmatch(site)
     if found is None or found["layer"] is None:
         return []
@@ -156,7 +157,7 @@ def _site(name: str, key: Key) -> str:
 
 
 def _chain(one: _Slot, other: _Slot) -> list[_Slot]:
-    """Return the slots of an edge, its ends first and last, tied to each other."""
+    """Return the slots of an edge, its ends first and last, connected."""
     through = [_Slot(row, one.order, SLOT) for row in range(one.row + 1, other.row)]
     chain = [one, *through, other]
     for above, below in itertools.pairwise(chain):
@@ -166,7 +167,7 @@ def _chain(one: _Slot, other: _Slot) -> list[_Slot]:
 
 
 def _rows(nodes: Iterable[_Slot], chains: Sequence[Sequence[_Slot]], count: int) -> list[list[_Slot]]:
-    """Return the slots of each row, in the order that sweeps down and up have found."""
+    """Return the slots of each row, in the order found by sweeps down and up."""
     found: dict[int, dict[int, _Slot]] = defaultdict(dict)
     for slot in [*nodes, *(slot for chain in chains for slot in chain)]:
         found[slot.row][id(slot)] = slot
@@ -207,8 +208,8 @@ def _place(rows: Sequence[Sequence[_Slot]], width: int) -> None:
 
 
 def _spread(row: Sequence[_Slot], wished: Sequence[float], width: int) -> list[float]:
-    """Return places in order, none nearer to the next than its gap, with the least squares of their wishes (pooled
-    neighbours), within the width."""
+    """Return places in order, with at least their gaps between, and the least squared distance from their wishes
+    (pooled neighbours), within the width."""
     offsets = [0.0]
     for one, other in itertools.pairwise(row):
         offsets.append(offsets[-1] + (one.width + other.width) / 2 + GAP)
@@ -225,7 +226,7 @@ def _spread(row: Sequence[_Slot], wished: Sequence[float], width: int) -> list[f
 
 
 def _crop(rows: Sequence[Sequence[_Slot]]) -> int:
-    """Move all to the left, as far as the margin allows; return the width that is used."""
+    """Move everything to the left, as far as the margin allows; return the used width."""
     left = min((row[0].x - row[0].width / 2 for row in rows), default=0.0) - MARGIN
     for slot in (slot for row in rows for slot in row):
         slot.x -= left
@@ -246,8 +247,8 @@ def _ways(edges: Sequence[tuple[str, str]], chains: Sequence[Sequence[_Slot]]) -
 
 
 def _ports(edges: Sequence[tuple[str, str]], chains: Sequence[Sequence[_Slot]], *, leaving: bool) -> list[float]:
-    """Return the x at which each edge leaves its writer or meets its reader: side by side, in the order in which they
-    come; queries, keys and values of a head have a third each."""
+    """Return the x at which each edge leaves its writer or enters its reader: side by side, in order; queries, keys and
+    values of a head have a third each."""
     found = [0.0] * len(chains)
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, ((_, reader), chain) in enumerate(zip(edges, chains, strict=True)):

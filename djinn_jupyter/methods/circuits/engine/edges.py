@@ -1,8 +1,8 @@
 """Edge attribution (EAP; Syed et al. 2023, arXiv 2310.10348; with steps EAP-IG, Hanna et al. 2024, arXiv 2403.17806).
 
 An edge goes from a writer (the embedding, a head, an MLP) to a reader (the queries, keys or values of a head, an MLP,
-the logits). Its score is the change of what the writer adds to the residual times the metric's gradient by what this
-reader alone reads of the residual: a gradient that goes back from the reader through the norm before it, not past it.
+the logits). Its score is the change of the writer's addition to the residual times the metric's gradient with respect
+to this reader's input alone: a gradient that goes back from the reader through the norm before it, not past it.
 
 Shapes: W writers, R readers, S positions, D features, H heads.
 """
@@ -51,7 +51,7 @@ UNEXPLAINED_IN_16_BITS: Final = 0.05
 
 
 def most_edges(anatomy: Anatomy) -> int:
-    """Return a number of edges that is at least the one there is: from every writer to every reader."""
+    """Return an upper bound of the number of edges: from every writer to every reader."""
     ends = Counter[str]()
     for (point, _), tap in anatomy.taps.items():
         if isinstance(tap, Tap):
@@ -61,7 +61,8 @@ def most_edges(anatomy: Anatomy) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerEnds:
-    """The writers and readers of one layer. `mid` is where its MLP reads, None where that reads beside attention."""
+    """The writers and readers of one layer. `mid` is the MLP's input, None where it reads in parallel with
+    attention."""
 
     z: Tap
     mlp_out: Tap
@@ -93,12 +94,12 @@ class LayerEnds:
             yield self.mid
 
     def added(self, z_raw: Tensor, mlp_raw: Tensor) -> Tensor:
-        """Return what each head and the MLP add to the residual, in float32 at least [H + 1, S, D], without the output
-        map's bias."""
+        """Return the additions of each head and the MLP to the residual, float32 or wider [H + 1, S, D], without the
+        bias."""
         return torch.cat([self.heads_added(z_raw), wide(self.mlp_out.read(mlp_raw))[None]])
 
     def heads_added(self, z_raw: Tensor) -> Tensor:
-        """Return the same of each head [H, S, D]."""
+        """Return the same for each head [H, S, D]."""
         module: Any = self.z.module
         value, nothing = self.z.read(z_raw), torch.zeros_like(z_raw)
         found = [self._mapped(module, nothing)]
@@ -109,13 +110,13 @@ class LayerEnds:
         return wide(torch.stack([one - found[0] for one in found[1:]]))
 
     def _mapped(self, module: Any, given: Tensor) -> Tensor:
-        made: Tensor = module.forward(given)  # without the hooks of taps, and with the adapter of the line
+        made: Tensor = module.forward(given)  # without the hooks of taps, and with the adapter of the session
         return made.reshape(-1, made.shape[-1])
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EdgeScores:
-    """Takes the gradients of readers. `writers_WSD` are the changes of what each writer adds, in order."""
+    """Takes the gradients of readers. `writers_WSD` are the changes of the writers' additions, in order."""
 
     layers: Sequence[LayerEnds]
     weight: float
@@ -129,10 +130,10 @@ class EdgeScores:
         self.found[reader] = self.weight * scores_W + self.found.get(reader, 0.0)
 
     def take(self, stream: GradientStream, tap: Tap, raw_gradient: Tensor) -> None:
-        """Take no notice of the gradients at taps: readers' own are taken."""
+        """Ignore the gradients at taps: the readers' own are used."""
 
     def before(self, layer: int) -> int:
-        """Return how many writers come before a layer."""
+        """Return the number of writers before a layer."""
         return writers_before(self.layers, layer)
 
     def matrix(self, readers: Sequence[str]) -> Tensor:
@@ -146,7 +147,7 @@ class EdgeScores:
 
 
 class EdgedLine(GradedLine):
-    """A line whose readers' gradients are taken on the way back: one of each head, through the norm before it."""
+    """A sequence whose readers' gradients are taken on the way back: one for each head, through the norm before it."""
 
     def __init__(self, forward: Forward, arguments: Any, layers: Sequence[LayerEnds]) -> None:
         super().__init__(forward, arguments, [tap for one in layers for tap in one.taps()])
@@ -180,7 +181,7 @@ class EdgedLine(GradedLine):
     def _read_at(
         self, layer: int, point: str, entry: GradientEdge, edges: Mapping[Any, GradientEdge], scores: EdgeScores
     ) -> tuple[GradientEdge, int]:
-        """Return where a reader reads the residual, and how many writers come before it."""
+        """Return where a reader reads the residual, and the number of writers before it."""
         ends, before = self._ends[layer], scores.before(layer)
         if point == "mlp_in" and ends.mid is not None:
             return edges[ends.mid.site], before + ends.heads
@@ -193,7 +194,7 @@ def wide(value: Tensor) -> Tensor:
 
 
 def writers_before(layers: Sequence[LayerEnds], layer: int) -> int:
-    """Return how many writers come before a layer."""
+    """Return the number of writers before a layer."""
     return 1 + sum(one.heads + 1 for one in layers[:layer])
 
 
@@ -209,7 +210,7 @@ def names_of(layers: Sequence[LayerEnds]) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def require_sum(writers_WSD: Tensor, change_1SD: Tensor) -> None:
-    """Raise UnknownSite where the writers' changes do not sum to that of the last residual."""
+    """Raise UnknownSite where the writers' changes do not sum to the change of the last residual."""
     change, allowed = wide(change_1SD[0]), UNEXPLAINED if change_1SD.dtype.itemsize > 2 else UNEXPLAINED_IN_16_BITS
     size = float((writers_WSD.sum(0) - change).norm() / change.norm().clamp_min(1e-30))
     if size > allowed:
@@ -232,7 +233,7 @@ def spelled(point: str, layer: int, head: int | None) -> str:
 
 
 def _of_head(tap: Tap, gradient: Tensor, head: int) -> Tensor:
-    """Return a gradient's part of one head, zero elsewhere."""
+    """Return a gradient's part for one head, zero elsewhere."""
     value = tap.read(gradient.contiguous())
     part = torch.zeros_like(value)
     part[:, head] = value[:, head]
@@ -248,19 +249,19 @@ def _grads(outputs: Sequence[Any], inputs: Sequence[GradientEdge], by: Sequence[
 
 
 def entry_between(one: Tensor, other: Tensor, step: int, steps: int) -> Tensor:
-    """Return the entry of a step's pass: the line's own where it is the only one, else a midpoint of equal parts of the
-    way to the other's."""
+    """Return the entry of a step's pass: the original one for a single step, else a midpoint of equal parts of the path
+    to the other's."""
     with recording(False):
         return one if steps == 1 else torch.lerp(one, other, (step + 0.5) / steps)
 
 
-# An attribution of edges under way: both lines forward, the way back, and the reply.
+# An attribution of edges in progress: both sequences forward, the way back, and the reply.
 
-GRAPHS: Final = 2  # of one layer: its own while it is gone through, and as much of gradients beside it
+GRAPHS: Final = 2  # of one layer: its own while it is processed, and as much for gradients
 
 
 class EdgeAttributing:
-    """One attribution of edges of one session. Each layer's graph is made again on the way back."""
+    """One attribution of edges in one session. Each layer's graph is recomputed on the way back."""
 
     def __init__(
         self,
@@ -276,7 +277,7 @@ class EdgeAttributing:
 
     def steps(self, workspace: Workspace, trials: Trials) -> Generator[Blocked | None, None, EdgesAttributed]:
         """Compute every edge's score. Raises SlabFull and OutOfDeviceMemory; UsageError where the model gives no
-        gradients; UnknownSite where its edges are not told apart."""
+        gradients; UnknownSite where its edges cannot be distinguished."""
         with (
             device_memory_for("the way back of this attribution", "Close sessions, or give shorter lines."),
             workspace.opened(self.session) as room,
@@ -313,7 +314,7 @@ class EdgeAttributing:
         )
 
     def _written(self, line: EdgedLine, layers: list[LayerEnds]) -> Generator[None, None, tuple[Tensor, Tensor]]:
-        """Run a line. Return what each writer adds, float32 [W, S, D], and the last residual."""
+        """Run a sequence. Return each writer's addition, float32 [W, S, D], and the last residual."""
         seen: dict[Site, Tensor] = {}
         wanted = {tap.site for one in layers for tap in (one.z, one.mlp_out)}
 

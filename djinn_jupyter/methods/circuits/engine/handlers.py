@@ -35,7 +35,7 @@ from djinn_jupyter.wire.nouns import AttentionName, StopIdentity
 
 
 def handlers(parts: MethodParts) -> tuple[EdgeRequests, ...]:
-    """Return what handles the requests of this method."""
+    """Return the handlers of this method's requests."""
     parts.extents["edges"] = most_edges(parts.runtime.forward.anatomy)
     return (EdgeRequests(parts),)
 
@@ -85,7 +85,7 @@ class EdgeRequests:
         return completed(steps, notes=given.notes, made=made)
 
     def _given(self, request: AttributeEdges | RunCircuits, session: Session, verb: str, opener: str) -> _Given:
-        """Return what the request is about, checked."""
+        """Return the subject of the request, checked."""
         require_empty(session, verb, opener)
         self._lines.compute_like((request.corrupted, request.clean), session)
         (corrupted, notes), (clean, more) = (self._lines.tokens(line) for line in (request.corrupted, request.clean))
@@ -101,13 +101,13 @@ class EdgeRequests:
         )
 
     def _standing(self, line: LineSource) -> StopIdentity | None:
-        """Return where the session stands whose line this is."""
+        """Return the stop of the session with the corrupted prompt."""
         return self._parts.sessions.find(line).standing if isinstance(line, str) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """A request's lines and metric, and the session and runtime that compute them."""
+    """A request's sequences and metric, and the session and runtime that compute them."""
 
     session: Session
     runtime: Runtime
@@ -122,7 +122,7 @@ class _Given:
 
     @property
     def computed(self) -> dict[str, Any]:
-        """The attention and the adapter of the passes, as recipes have them."""
+        """The attention and the adapter of the passes, for recipes."""
         adapter = self.session.adapter
         return {
             "attention": msgspec.convert(self.session.attention, AttentionName | None),
@@ -131,7 +131,7 @@ class _Given:
 
 
 def require_alike(clean: tuple[int, ...], corrupted: tuple[int, ...]) -> None:
-    """Raise UsageError for lines of unequal length."""
+    """Raise UsageError for sequences of unequal length."""
     if len(clean) != len(corrupted):
         raise UsageError(
             f"The clean line has {len(clean)} tokens and the corrupted one {len(corrupted)}: edges go between "

@@ -1,4 +1,5 @@
-"""A line as it runs by itself: the residual between layers and before each MLP, and what every writer adds to it.
+"""A recorded sequence (the residual between layers and before each MLP, and every writer's addition), and runs of it
+with patched edges.
 
 Shapes: W writers, S positions, D features.
 """
@@ -39,7 +40,7 @@ Put = Callable[[Tensor], Tensor]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Called:
-    """A layer that was called: the hidden state behind it, None where it was left, and the raw values `seen`."""
+    """A layer after its call: the hidden state after it, None if the call was left early, and the raw values `seen`."""
 
     after_1SD: Tensor | None = None
     seen: dict[Site, Tensor] = field(default_factory=dict)
@@ -55,8 +56,8 @@ def called(
     wanted: Sequence[Tap],
     leave: bool = False,
 ) -> Called:
-    """Run one layer from `hidden_SD` with other values put at taps; note those met at the taps `wanted`, and with
-    `leave` go no further than the last of them."""
+    """Run one layer from `hidden_SD` with replaced values at taps; record the values at the taps `wanted`, and with
+    `leave` stop after the last of them."""
     found, form = Called(), forward.anatomy.forms[layer]
     sites = {tap.site for tap in wanted}
 
@@ -78,8 +79,8 @@ def called(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LineRecord:
-    """`entries` are the residual before each layer and behind the last; `mids` that before each MLP, None where that
-    reads the layer's entry; `written_WSD` what each writer adds."""
+    """`entries` are the residual before each layer and after the last; `mids` before each MLP, None where that reads
+    the layer's entry; `written_WSD` each writer's addition."""
 
     arguments: LayerArguments
     entries: Sequence[Tensor]
@@ -90,7 +91,7 @@ class LineRecord:
     def of(
         cls, forward: Forward, layers: Sequence[LayerEnds], tokens: tuple[int, ...]
     ) -> Generator[None, None, LineRecord]:
-        """Run a line, a layer a step."""
+        """Run a sequence, a layer a step."""
         arguments = LayerArguments.of(forward, tokens)
         hidden = arguments.entry_1SD[0]
         entries, mids, written = [hidden], list[Tensor | None](), [wide(hidden)[None]]
@@ -108,19 +109,18 @@ class LineRecord:
             return cls(arguments=arguments, entries=entries, mids=mids, written_WSD=torch.cat(written))
 
 
-# A line in which some edges carry what their writers write in another line, and all others what they write here (edge
-# patching; the forward of Hanna et al. 2024, arXiv 2403.17806, for a circuit). A reader reads the residual as it
-# stands, and for each of its edges that is patched the writer's other value in place of the present one. What it makes
-# of that comes from the model's own layer, run from that residual as far as the reader's point. A reader whose edges
-# are all patched reads the other line's residual itself, bit for bit. Shapes: W writers, S positions, D features; V
-# tokens.
+# A run in which some edges carry their writers' values of another sequence, and all others the present values (edge
+# patching; the forward of Hanna et al. 2024, arXiv 2403.17806, for a circuit). A reader reads the present residual,
+# with the writer's other value in place of the present one for each patched edge. The model's own layer computes its
+# output, run from that residual as far as the reader's point. A reader whose edges are all patched reads the other
+# sequence's residual itself, bit for bit. Shapes: W writers, S positions, D features; V tokens.
 
 Patched = Mapping[str, frozenset[int]]
 """By a reader's name the numbers of the writers whose edges to it are patched."""
 
 
 class PatchedLine:
-    """Runs the line `base` with edges that carry what the line `source` has."""
+    """Runs the sequence `base` with edges that carry values of the sequence `source`."""
 
     def __init__(self, forward: Forward, layers: Sequence[LayerEnds], base: LineRecord, source: LineRecord) -> None:
         self.forward, self.layers, self.base, self.source = forward, layers, base, source
@@ -128,7 +128,7 @@ class PatchedLine:
 
     def logits(self, patched: Patched) -> Generator[None, None, Tensor]:
         """Return the logits [V] of the last position, a layer a step. Layers before the first reader with a patched
-        edge are those of the base line."""
+        edge are those of the base."""
         first = next((layer for layer in range(len(self.layers)) if self._reads(layer, patched)), len(self.layers))
         hidden, written_WSD = self.base.entries[first], self.base.written_WSD
         if first < len(self.layers):
@@ -153,7 +153,7 @@ class PatchedLine:
         return found
 
     def _through(self, layer: int, hidden_SD: Tensor, written_WSD: Tensor, patched: Patched) -> Tensor:
-        """Run one layer, and note what its writers add. Return the residual behind it."""
+        """Run one layer, and record its writers' additions. Return the residual after it."""
         ends, before = self.layers[layer], writers_before(self.layers, layer)
         puts = self._attention(layer, hidden_SD, written_WSD, patched)
         of_mlp = patched.get(f"mlp_in.{layer}")
@@ -167,8 +167,7 @@ class PatchedLine:
         return ran.after_1SD[0]
 
     def _attention(self, layer: int, hidden_SD: Tensor, written_WSD: Tensor, patched: Patched) -> dict[Tap, Put]:
-        """Return by tap what puts the values of heads with patched edges in place. Heads with the same edges share a
-        call."""
+        """Return by tap the function that replaces values of heads with patched edges. Equal edges share a call."""
         ends, before = self.layers[layer], writers_before(self.layers, layer)
         alike: dict[frozenset[int], list[tuple[Tap, int]]] = defaultdict(list)
         for name, point, head in self._readers(layer):
@@ -186,7 +185,7 @@ class PatchedLine:
     def _mlp(
         self, layer: int, hidden_SD: Tensor, written_WSD: Tensor, puts: Mapping[Tap, Put], writers: frozenset[int]
     ) -> dict[Tap, Put]:
-        """Return what puts the value of an MLP with patched edges in place."""
+        """Return the function that replaces the value of an MLP with patched edges."""
         ends, before = self.layers[layer], writers_before(self.layers, layer)
         tap, mid = ends.readers["mlp_in"], ends.mid
         if mid is None:
@@ -206,7 +205,7 @@ class PatchedLine:
     def _read(
         self, writers: frozenset[int] | None, before: int, own_SD: Tensor, other_SD: Tensor, written_WSD: Tensor
     ) -> Tensor:
-        """Return the residual that a reader reads: the line's own, but for the writers whose edges are patched."""
+        """Return the residual for a reader: the base's own, except for the writers of patched edges."""
         if not writers:
             return own_SD
         if len(writers) == before:
@@ -234,8 +233,8 @@ def _heads_put(tap: Tap, heads: Sequence[tuple[int, Tensor]]) -> Put:
     return put
 
 
-# The pairs of lines that circuits of a session are run on, recorded once: kept until the session closes, or until
-# others need their memory. Used on the engine's thread.
+# The pairs of sequences of a session's circuits, recorded once: kept until the session closes, or until others need
+# their memory. Used on the engine's thread.
 
 Pair = tuple[LineRecord, LineRecord]
 Record = Callable[[Reservation], Generator[Blocked | None, None, Pair]]
@@ -243,7 +242,7 @@ Record = Callable[[Reservation], Generator[Blocked | None, None, Pair]]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RecordedPair:
-    """A recorded pair of lines and the bytes that it holds. While it is `used` it cannot be dropped."""
+    """A recorded pair of sequences and its bytes. While it is `used` it cannot be dropped."""
 
     pair: Pair
     room: Reservation
@@ -259,7 +258,7 @@ class RecordedPair:
 
 
 class Recordings:
-    """Recordings by session, and by what each was computed from."""
+    """Recordings by session and by the data that determines each."""
 
     def __init__(self, budget: Budget, space: Space) -> None:
         self.workspace = Workspace(budget, space, "edges", idle=self._idle, release=self._release)
@@ -268,7 +267,7 @@ class Recordings:
     def of(
         self, session: Session, computed_from: Hashable, record: Record
     ) -> Generator[Blocked | None, None, RecordedPair]:
-        """Return the recording of a pair of lines, made by `record` where there is none. Raises as that does."""
+        """Return the recording of a pair of sequences, made by `record` if needed. Raises like `record`."""
         own = self._kept.setdefault(session.name, {})
         if computed_from not in own:
             room = Reservation(self.workspace, session)
@@ -297,7 +296,7 @@ class Recordings:
         return released
 
 
-# Edges patched, a pass each: single ones, and whole circuits with all else from the other line.
+# Patched edges, a pass each: single ones, and whole circuits with everything else from the other sequence.
 
 AT_ONCE: Final = 4096  # edges that are checked before others have their turn
 ADVICE: Final = "Close sessions, or give shorter lines."
@@ -322,7 +321,7 @@ class EdgeNames:
             yield from ((writer, reader) for writer in range(before))
 
     def checked(self, edges: Sequence[Edge]) -> Generator[None, None, Sequence[Edge]]:
-        """Return the edges, each once, some thousand at a time. Raises UsageError for one that there is not."""
+        """Return the edges, each once, a few thousand at a time. Raises UsageError for an unknown edge."""
         if len(edges) > sum(self.before):
             raise UsageError(f"This model has {sum(self.before):,} edges, not {len(edges):,}: name each once.")
         kept = dict[Edge, None]()
@@ -334,7 +333,7 @@ class EdgeNames:
         return tuple(kept)
 
     def _require(self, edges: Iterable[Edge]) -> None:
-        """Raise UsageError for an edge that there is not."""
+        """Raise UsageError for an unknown edge."""
         for writer, reader in edges:
             if reader >= len(self.readers) or writer >= self.before[reader]:
                 raise UsageError(
@@ -359,8 +358,8 @@ class EdgeNames:
 
 
 class EdgePatching:
-    """Passes of one session over two lines, which are recorded first. `chosen` are the edges that were asked for, none
-    for all; of `effects` that were ended early those that were patched."""
+    """Passes of one session over two sequences, which are recorded first. `chosen` are the requested edges, none for
+    all; after an early end of `effects`, the patched ones."""
 
     def __init__(
         self, runtime: Runtime, session: Session, lines: tuple[tuple[int, ...], tuple[int, ...]], metric: Metric
@@ -375,8 +374,8 @@ class EdgePatching:
         self.chosen: tuple[Edge, ...] = ()
 
     def effects(self, workspace: Workspace, chosen: Sequence[Edge]) -> Generator[Blocked | None, None, EdgesAttributed]:
-        """Compute by how much each edge changes the metric of the corrupted line. Raises SlabFull; UsageError;
-        UnknownSite where the model's edges are not told apart."""
+        """Compute the change of the corrupted prompt's metric by each edge. Raises SlabFull; UsageError; UnknownSite
+        where the model's edges cannot be distinguished."""
         self.chosen = tuple(chosen)
         edges = list((yield from self.names.checked(chosen))) or list(self.names.all())
         scores = torch.full((len(self.names.writers), len(self.names.readers)), torch.nan, dtype=torch.float64)
@@ -404,7 +403,7 @@ class EdgePatching:
     def circuits(
         self, recordings: Recordings, circuits: Sequence[Sequence[Edge]]
     ) -> Generator[Blocked | None, None, CircuitsRun]:
-        """Compute the metric of each circuit. The lines are recorded once in a session. Raises as `effects`."""
+        """Compute the metric of each circuit. The sequences are recorded once in a session. Raises like `effects`."""
         _require_few(sum(map(len, circuits)))
         kept = []
         for circuit in circuits:
@@ -427,7 +426,7 @@ class EdgePatching:
 
     @property
     def _computed_from(self) -> Hashable:
-        """All that the recorded lines follow from."""
+        """All data that determines the recorded sequences."""
         adapter = self.session.adapter
         return self.corrupted, self.clean, self.session.attention, None if adapter is None else adapter.identity
 
@@ -435,7 +434,7 @@ class EdgePatching:
         return device_memory_for("the passes with patched edges", ADVICE)
 
     def _recorded(self, room: Reservation) -> Generator[Blocked | None, None, tuple[LineRecord, LineRecord]]:
-        """Run the corrupted and the clean line. Raises UsageError where layers by themselves compute other values."""
+        """Run the corrupted and the clean sequence. UsageError where layers alone compute other values."""
         forward = self.runtime.forward
         kept = 3 * len(self.names.writers) + 6 * forward.layers
         yield from room.take(kept * len(self.clean) * forward.anatomy.hidden_size * 4)
@@ -458,8 +457,8 @@ class EdgePatching:
     def _passes(
         self, line: PatchedLine, sets: Iterable[Patched], total: int
     ) -> Generator[Blocked | None, None, list[float]]:
-        """Run the line once for each of `total` sets of patched edges. Return the metric of each, or of the first where
-        it is ended early."""
+        """Run the sequence once for each of `total` sets of patched edges. Return the metric of each, or of the first
+        ones after an early end."""
         found: list[float] = []
         for number, patched in enumerate(sets):
             publish_progress(self.runtime, self.session, "patching edges", number, total, "passes")

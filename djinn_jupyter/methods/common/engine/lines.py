@@ -1,7 +1,7 @@
-"""The two lines of a sweep as they run by themselves, and one line with one place changed, run alone.
+"""The two token sequences of a sweep, run alone, and one sequence with one changed place, run alone.
 
-These are passes of the sweep's own session, through the one entry that all passes have: bit for bit those of a run
-that stops there, is edited and goes on.
+These are passes of the sweep's own session, through the common entry of all passes: bit for bit those of a run that
+stops there, is edited and continues.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Recorded(Unmarked):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunLine:
-    """A line as it ran: `raw` by tap, the hidden states `residuals` before each layer and after the last (empty where
-    they were not asked for), its keys and values `rows` where it is the base of others, and the logits of its last
-    position, NaN where they were not wanted. `overrides` are in place wherever it runs."""
+    """A sequence after its run: `raw` values by tap, the hidden states `residuals` before each layer and after the last
+    (empty unless requested), its keys and values `rows` where it is the base of others, and the logits of its last
+    position, NaN unless wanted. `overrides` are in place wherever it runs."""
 
     tokens: tuple[int, ...]
     raw: dict[Site, Tensor]
@@ -63,17 +63,18 @@ class RunLine:
 
 
 class LinesAlone:
-    """Runs lines in the pages of the sweep's session, one pass at a time."""
+    """Runs sequences in the pages of the sweep's session, one pass at a time."""
 
     def __init__(self, runtime: Runtime, session: Session) -> None:
         self.runtime, self.session = runtime, session
         self._logits_of: tuple[int, ...] | None = None
         anatomy = runtime.forward.anatomy
-        # What one layer hands to a later one besides the hidden state is made below: such a pass starts at its begin.
+        # What one layer passes to a later one besides the hidden state is computed below, so such a pass begins at its
+        # start.
         self.from_the_start = runtime.recurrent or bool(anatomy.mappings or anatomy.handed)
 
     def read(self, tokens: tuple[int, ...] | None) -> None:
-        """Have the logits of these tokens computed alone from here on, None for those of all; others may be NaN."""
+        """Compute only the logits of these tokens from here on, None for all; others may be NaN."""
         self._logits_of = tokens
 
     def run(
@@ -85,7 +86,7 @@ class LinesAlone:
         overrides: tuple[Override, ...] = (),
         rows: bool = False,
     ) -> Generator[Blocked | None, None, RunLine]:
-        """Run a line with `overrides` in place; keep the values at `taps`, and where asked those between all layers,
+        """Run a sequence with `overrides` in place. Keep the values at `taps`, and on request those between all layers,
         and its keys and values, the `rows` of a base."""
         seen = [Recorded(tap=tap) for tap in taps]
         borders = [Recorded(tap=tap) for tap in self.borders()] if residuals else []
@@ -111,7 +112,7 @@ class LinesAlone:
         return BaseRows({number: whole_rows(self.session.cache, number) for number in sorted(numbers)})
 
     def expected_bytes(self, tokens: tuple[int, ...], taps: Iterable[Tap], *, residuals: bool, rows: bool) -> int:
-        """Return the bytes that a line's tensors will have, as far as its taps know the sizes of their values."""
+        """Return the expected bytes of a sequence's tensors, as far as its taps know the sizes of their values."""
         forward = self.runtime.forward
         hidden = forward.anatomy.hidden_size
         widths = [(tap.width or hidden) * (tap.heads or 1) for tap in taps]
@@ -129,7 +130,7 @@ class LinesAlone:
     def logits(
         self, line: RunLine, tap: Tap, raw: Tensor, rules: Iterable[PassRule] = ()
     ) -> Generator[Blocked | None, None, Tensor]:
-        """Return the logits of the line with `raw` in place at `tap`, and `rules` behind it."""
+        """Return the logits of the sequence with `raw` in place at `tap`, and `rules` after it."""
         outcome = yield from self.passed(self._frame(line, tap, raw), self.plan(rules=rules))
         assert isinstance(outcome, Completed)
         return outcome.logits_1V[0].clone()
@@ -137,7 +138,7 @@ class LinesAlone:
     def after_layer(
         self, line: RunLine, tap: Tap, raw: Tensor, layer: int, rules: Iterable[PassRule] = ()
     ) -> Generator[Blocked | None, None, Tensor]:
-        """Return the hidden state [1, S, D] behind `layer`, with `raw` in place at `tap`, and `rules` behind it."""
+        """Return the hidden state [1, S, D] after `layer`, with `raw` in place at `tap`, and `rules` after it."""
         target = Target(tap=self.runtime.resolve(Site(point="resid_post", layer=layer)), step=0)
         outcome = yield from self.passed(self._frame(line, tap, raw), self.plan(rules=rules, halts=[target]))
         assert isinstance(outcome, Halted) and outcome.frame.hidden is not None
@@ -146,14 +147,14 @@ class LinesAlone:
     def keys(
         self, line: RunLine, tap: Tap, raw: Tensor, numbers: Collection[int], rules: Iterable[PassRule] = ()
     ) -> Generator[Blocked | None, None, dict[int, KeyValues]]:
-        """Return the line's keys and values in these layers of the cache, with `raw` in place at `tap`, and `rules`
-        behind it."""
+        """Return the sequence's keys and values in these layers of the cache, with `raw` at `tap`, and `rules` after
+        it."""
         with queries.isolated(self.session):
             yield from queries.passed(self.runtime, self.session, self._frame(line, tap, raw), self.plan(rules=rules))
             return {number: whole_rows(self.session.cache, number) for number in numbers}
 
     def hidden(self, line: RunLine, boundary: int) -> Tensor:
-        """Return the hidden state of a line between two layers, as the model has it."""
+        """Return the hidden state of a sequence between two layers, in the model's form."""
         return self.runtime.forward.anatomy.of_lines(line.residuals[boundary])
 
     def _by_line(self, hidden: Tensor) -> Tensor:
@@ -179,7 +180,7 @@ class LinesAlone:
     def plan(
         self, *, rules: Iterable[PassRule] = (), observers: Iterable[Recorded] = (), halts: Iterable[Target] = ()
     ) -> Plan:
-        """Return the plan of a pass that counts nothing and gives way to other jobs."""
+        """Return the plan of a pass that counts nothing and does not yield to other jobs."""
         return make_plan(
             rules=rules,
             observers=observers,
@@ -195,7 +196,7 @@ class LinesAlone:
             return (yield from queries.passed(self.runtime, self.session, frame, plan))
 
 
-# The reply of a job, completed by what its request alone knows.
+# The reply of a job, with the parts that only its request knows.
 
 Told = TypeVar("Told", EdgesAttributed, CircuitsRun, GraphMade)
 
@@ -207,23 +208,23 @@ def completed(
     made: Callable[[Told], object],
     **told: object,
 ) -> Generator[Blocked | None, None, Told]:
-    """Return the reply of `steps`, with these notes before its own, what else is told, and the recipe of its numbers:
-    work that was ended with its parts was made by a smaller request."""
+    """Return the reply of `steps`, with these notes first, the other fields, and the recipe of its numbers: work that
+    ended with its parts equals a smaller request."""
     reply: Told = yield from steps
     return msgspec.structs.replace(reply, notes=(*notes, *reply.notes), made=made(reply), **told)
 
 
-# Lines and metrics as sweeps, attributions and circuits are given them, checked. Runs no pass.
+# Prompts and metrics of sweeps, attributions and circuits, checked. Runs no pass.
 
 
 class LineSources:
-    """Finds the tokens of lines, and how their sessions compute."""
+    """Finds the tokens of prompts, and the settings of their sessions."""
 
     def __init__(self, parts: dispatch.MethodParts) -> None:
         self._sessions, self._runtime = parts.sessions, parts.runtime
 
     def tokens(self, line: LineSource) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return a line's tokens, and a note where its session would not have run them as a sweep does. Raises
+        """Return a prompt's tokens, and a note where its session would not have run them as a sweep does. Raises
         UsageError and PromptTooLong."""
         if not isinstance(line, str):
             return self._checked(line), ()

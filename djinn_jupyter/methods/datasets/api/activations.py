@@ -1,6 +1,6 @@
-"""The file of a shard, read where it lies. Its head is checked against its note and its size when it is opened, so that
-a damaged or foreign one is refused by name before a value of it is used. Each tensor is checked when it is first read.
-"""
+"""Collections and the files of their shards, read where they lie. A file's head is checked against its note and its
+size at opening, so that a damaged or foreign one is refused by name before a value is used. Each tensor is checked at
+its first read."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class _Entry(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """A file in the safetensors format: its tensors are mapped when they are asked for. `checked` are the names of
-    those whose bytes were compared with their `digests`, which files may lack."""
+    """A file in the safetensors format, whose tensors are mapped on demand. `checked` are the names of those whose
+    bytes were compared with their `digests`, which files may lack."""
 
     path: Path
     note: dict[str, Any]
@@ -94,7 +94,7 @@ class ShardFile:
 
     @classmethod
     def at(cls, path: Path) -> ShardFile:
-        """Read the head of a shard. Raises StorageFailed where it cannot be read, is none, or is not whole."""
+        """Read the head of a shard. Raises StorageFailed for an unreadable, invalid or incomplete file."""
         try:
             with open_plain(path) as file:
                 entries, note = _head(file)
@@ -113,14 +113,14 @@ class ShardFile:
 
     @property
     def made(self) -> Circumstances:
-        """The circumstances that its values follow from. StorageFailed where it does not say them as Djinn does."""
+        """The circumstances of its values. StorageFailed where they are not in Djinn's form."""
         try:
             return msgspec.convert(self.note["computed"].get("made"), Circumstances)
         except msgspec.ValidationError as error:
             raise StorageFailed(f"{self.path} is not as Djinn wrote it: {error}.") from None
 
     def tensor(self, name: str) -> np.ndarray[Any, Any]:
-        """Return the values of a tensor, mapped. Raises StorageFailed where they are not those that were written."""
+        """Return the values of a tensor, mapped. Raises StorageFailed where they differ from the written ones."""
         self._require_as_written(name)
         entry = self.entries[name]
         return np.memmap(
@@ -132,7 +132,7 @@ class ShardFile:
         )
 
     def _require_as_written(self, name: str) -> None:
-        """Raise StorageFailed where a tensor's bytes have another digest than its note says."""
+        """Raise StorageFailed where a tensor's bytes do not have the digest in its note."""
         if name in self.checked or self.digests is None:
             return
         entry = self.entries[name]
@@ -164,7 +164,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def _head(file: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the entries of a shard's tensors, and its note. Raises ValueError and others where it is none."""
+    """Return the entries of a shard's tensors, and its note. Raises ValueError and others for an invalid file."""
     length = int.from_bytes(file.read(LENGTH_BYTES), "little")
     if length > MOST_HEAD:
         raise ValueError
@@ -173,7 +173,8 @@ def _head(file: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _checked_end(note: dict[str, Any], entries: dict[str, Any]) -> int:
-    """Return where the last value ends, behind the head. Raises ValueError where note and tensors do not fit."""
+    """Return the end of the last value, counted from the end of the head. ValueError where note and tensors do not
+    fit."""
     said, found = msgspec.convert(note, _Note), msgspec.convert(entries, dict[str, _Entry])
     if not all(map(_fits, found.values())):
         raise ValueError
@@ -189,7 +190,7 @@ def _fits(entry: _Entry) -> bool:
     return end - begin == math.prod(entry.shape) * ITEM_BYTES[entry.dtype]
 
 
-# Collected activations, read where they lie: shards are mapped into memory, and only the values asked for are read.
+# Collected activations, read where they lie: shards are mapped into memory, and only the requested values are read.
 
 SAME: Final = ("format", "model", "adapter", "modules", "sites", "positions", "dtype", "mode", "seed")
 PLACES: Final = ("prompt", "position", "token")
@@ -197,9 +198,9 @@ ASKED: Final = ("sites", "positions", "dtype", "mode", "seed")
 
 
 class Activations(Tabular, Reproducible):
-    """The collection in a folder. `complete` is False where the shards that follow are still to be collected. Where
-    prompts shared passes, some of each shard were computed again alone, and `largest_difference` is what they differed
-    by; `exact` is True where every prompt was computed alone."""
+    """The collection in a folder. `complete` is False while further shards are missing. Where prompts shared passes,
+    some of each shard were computed again alone, and `largest_difference` is their difference; `exact` is True where
+    every prompt was computed alone."""
 
     ending = FOLDER
     reproduced_by = "djinn_jupyter.methods.datasets.api.collecting:reproduced_collection"
@@ -229,7 +230,7 @@ class Activations(Tabular, Reproducible):
         self.tokens = Values(self, "tokens", by_token=True)
 
     def _check(self) -> None:
-        """Raise StorageFailed where a shard is missing, is there twice, or is of another collection."""
+        """Raise StorageFailed where a shard is missing, repeated, or of another collection."""
         first = 0
         for number, shard in enumerate(self.shards):
             follows = (shard.note["shard"], shard.note["first"]) == (number, first)
@@ -266,7 +267,7 @@ class Activations(Tabular, Reproducible):
         return iter(self.sites)
 
     def told(self) -> dict[str, list[Any]]:
-        """Return the shape and dtype of each site's values by column, which reads none of them."""
+        """Return the shape and dtype of each site's values by column, without reading them."""
         values = [self[site] for site in self.sites]
         return {
             "site": list(self.sites),
@@ -281,8 +282,8 @@ class Activations(Tabular, Reproducible):
             yield from ((prompt, at % len(tokens)) for at in kept)
 
     def dataset(self) -> Any:
-        """Return a `datasets.Dataset` with a row for each prompt: its tokens, and its values at each site. Rows are
-        read when they are asked for."""
+        """Return a `datasets.Dataset` with a row for each prompt: its tokens, and its values at each site, read on
+        demand."""
         try:
             made = import_module("datasets").Dataset.from_dict({"prompt": list(range(len(self)))})
         except ImportError:
@@ -292,7 +293,7 @@ class Activations(Tabular, Reproducible):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return all sites as lists by column, with a row for each position of each prompt: the prompt, the position,
-        the token there, and each site's value; of several features a column each, named by the site and its number."""
+        the token there, and each site's value; for several features a column each, named by the site and its number."""
         tables = {site: self[site].columns() for site in self.sites}
         places = {name: column for name, column in tables[self.sites[0]].items() if name in PLACES}
         return places | {
@@ -359,12 +360,12 @@ class Values(Tabular):
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def torch(self) -> TorchValues:
-        """Return the same values as tensors, for a torch DataLoader among others."""
+        """Return the same values as tensors, for example for a torch DataLoader."""
         return TorchValues(self)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the values as lists by column, with a row for each position of each prompt: the prompt, the position,
-        the token there, and `value`; of several features (heads and features one after the other) `value 0`, ..."""
+        the token there, and `value`; for several features (heads and features flattened) `value 0`, ..."""
         rows = np.asarray(self)
         places = [(prompt, at, int(self._of.tokens[prompt][at])) for prompt, at in self._of.positions_kept()]
         wide = rows.reshape(len(places), -1).astype(np.float64)
@@ -400,7 +401,7 @@ class TorchValues(Sequence[Any]):
     def __init__(self, values: Values) -> None:
         self.values = values
         try:
-            import_module("torch")  # only where it is asked for
+            import_module("torch")  # only on demand
         except ImportError:
             raise MissingDependency("Tensors need torch: pip install torch.") from None
 

@@ -1,7 +1,8 @@
-"""Shards that an engine on another machine hands over: written here, whole or not at all, and found again.
+"""Collections, their shards on this machine, and shards received from a remote engine, written atomically and found
+again.
 
-The engine is told no path. The name of a file is this side's own, and what the engine sends is kept only where it is
-the shard that was asked for.
+The engine gets no path. The name of a file is this side's own, and data from the engine is kept only if it is the
+requested shard.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ STAYS: Final = "Shards that are whole stay, and collecting again goes on after t
 
 def handing_over(request: Collect, path: Path) -> Collect:
     """Return the request without a path, with the note of the shard that is at `path` already. Raises UsageError where
-    that has other prompts, StorageFailed where it cannot be read or is not whole, or none can be written."""
+    that has other prompts, StorageFailed where it is unreadable or incomplete, or none can be written."""
     with _sentence(f"{path} could not be written"):
         require_writable(path)
     return msgspec.structs.replace(request, folder=None, there=_note_at(path, request))
@@ -71,8 +72,8 @@ def _note_at(path: Path, request: Collect) -> str | None:
 
 
 def keep(collected: Collected, path: Path, request: Collect) -> None:
-    """Write the file of a shard, whole, forced and then renamed, unless it is there. Raises WireError where it is not
-    the shard that was asked for, StorageFailed; either leaves nothing behind."""
+    """Write the file of a shard atomically and durably, unless it is there. Raises WireError where it is not the
+    requested shard, StorageFailed; either leaves nothing behind."""
     if collected.existed and request.there is not None:
         return
     if collected.content is None:
@@ -83,7 +84,7 @@ def keep(collected: Collected, path: Path, request: Collect) -> None:
 def _write(content: arrays.Array, path: Path, request: Collect) -> None:
     with _sentence(f"{path} could not be written"):
         make_folder(path.parent)
-        for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a kernel that was killed
+        for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a killed kernel
             left.unlink(missing_ok=True)
         with written_aside(path, prefix=f".{path.name}.") as (file, aside):
             file.write(content.data)
@@ -119,8 +120,8 @@ def _sentence(what: str) -> Iterator[None]:
         raise errors.StorageFailed(f"{what}: {error.strerror or error}. {STAYS}") from None
 
 
-# Collect activations: prompts in, shards out, one request a shard. The engine computes them, and writes them where it
-# is on this machine; one that is reached over a line hands them over.
+# Collect activations: prompts in, shards out, one request a shard. The engine computes them, and writes them if it is
+# on this machine; a remote one sends them.
 
 SHARD_BYTES: Final = 64 * 2**20  # about; a shard's values lie in memory until it is written
 SHARD_TOKENS: Final = 2**18
@@ -128,7 +129,7 @@ SHARD_PROMPTS: Final = 4096
 ENDS_DIFFER: Final = (
     "Prompts differ in length: name both ends of a range, both from the front or both from the end, as 1:5."
 )
-_COMMA: Final = re.compile(r",(?![^\[]*\])")  # outside of a selector
+_COMMA: Final = re.compile(r",(?![^\[]*\])")  # outside a selector
 
 OnCollected = Callable[[int], None]
 Prompts = tuple[tuple[int, ...], ...]
@@ -138,8 +139,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """A collection to make. `shard_prompts` bounds the prompts of a shard; a finished collection is continued only with
-    the same."""
+    """A collection to make. `shard_prompts` is the most prompts of a shard; only the same can continue it."""
 
     sites: tuple[str, ...]
     folder: Path
@@ -151,8 +151,8 @@ class Collection:
     adapter: str | None = None
 
     def shards(self, prompts: Iterable[tuple[int, ...]], width: int) -> Iterator[Prompts]:
-        """Yield the prompts of each shard. The request alone decides the cuts, so that a collection that goes on has
-        the same ones."""
+        """Yield the prompts of each shard. Only the request decides the cuts, so that a continued collection has the
+        same."""
         here: list[tuple[int, ...]] = []
         rows = tokens = 0
         for prompt in prompts:
@@ -189,13 +189,13 @@ def collect(
     on_progress: OnCollected | None = None,
 ) -> Activations:
     """Write the values at `sites` (as "resid_post.4" or "z.*") of all prompts to the folder `to` of this machine,
-    wherever the engine is, and return them, to be read lazily. Prompts are texts or token ids, or a pathlib.Path of
-    a file with one a line, `.json` or `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype`
-    is as computed. `fast` runs many prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs
-    each alone, as do all with the `adapter` of this name. Where the folder has shards of this very collection, it
-    goes on after them. Other engines of the model `beside` this one each take a shard at a time, once all have said
-    that they would. `on_progress` is called with the prompts done. UsageError where the folder has another
-    collection.
+    wherever the engine is, and return them, to be read lazily. Prompts are texts or token ids, or a pathlib.Path of a
+    file with one a line, `.json` or `.jsonl`. `positions` are the positions to keep of each prompt, by default all;
+    `dtype` is by default the computed one. `fast` runs many prompts in a pass and some of them, chosen by `seed`, again
+    alone; `exact` runs each alone. With the named `adapter` each runs alone, too. If the folder has shards of the same
+    collection, it is continued. Other engines of the model `beside` this one each take a shard at a time, after all
+    have accepted the work. `on_progress` is called with the number of finished prompts. UsageError where the folder has
+    another collection.
 
     >>> prompts = ["The capital of France is", "The capital of Italy is"]
     >>> acts = engine.collect(prompts, ["resid_post.4", "z.2"], to=folder, positions=-1)
@@ -237,7 +237,7 @@ def _collect(engines: Sequence[RemoteEngine], work: CollectionWork, prompts: Ite
 
 @contextmanager
 def _ended_with(kept: str) -> Iterator[None]:
-    """Have an engine that ends, a session that is closed and memory that runs out say what is kept."""
+    """Add to the error of an ended engine, a closed session or exhausted memory what is kept."""
     try:
         yield
     except (errors.EngineError, errors.IllegalMove, errors.SlabFull) as error:
@@ -256,7 +256,7 @@ def _requests(asked: Collection, shards: Iterator[Prompts]) -> Iterator[RequestI
 
 
 def _in_order(channel: Channel, work: CollectionWork, requests: Iterator[RequestIn]) -> None:
-    """Have one shard after the other written."""
+    """Write one shard after the other."""
     waiting = deque(islice(requests, 1))
 
     def go_on(session: str) -> None:
@@ -269,7 +269,7 @@ def _in_order(channel: Channel, work: CollectionWork, requests: Iterator[Request
 
 
 def _in_session(channel: Channel, adapter: str | None, go_on: Callable[[str], Result]) -> Result:
-    """Go on in a temporary session. The next engine at an address, which does not know it, has another one opened."""
+    """Work in a temporary session. The next engine at an address does not know it, and opens another one."""
     while True:
         engine = channel.welcome.engine
         try:
@@ -277,11 +277,11 @@ def _in_session(channel: Channel, adapter: str | None, go_on: Callable[[str], Re
                 return go_on(session)
         except errors.UnknownSession:
             if channel.welcome.engine == engine:
-                raise  # another closed it
+                raise  # another client closed it
 
 
 def _spread(engines: Sequence[RemoteEngine], work: CollectionWork, requests: Sequence[RequestIn]) -> None:
-    """Have each shard written by whichever engine is free. Raises the error of one that failed."""
+    """Spread the shards over free engines. Raises the error of a failed one."""
     first = requests[0]("collection")
     require_all(engines, "collection", lambda engine: work.question(engine.channel, first))
     outcome = spread([one.channel for one in engines], [_ShardOfMany(work, request) for request in requests])
@@ -310,7 +310,7 @@ def shard_request(asked: Collection, session: str, prompts: Prompts, *, shard: i
 
 @dataclass(slots=True)
 class CollectionWork:
-    """A collection under way: how many prompts of each shard are done."""
+    """A collection in progress: the number of finished prompts of each shard."""
 
     asked: Collection
     on_progress: OnCollected
@@ -318,7 +318,7 @@ class CollectionWork:
     done: dict[int, int] = field(default_factory=dict)
 
     def collect(self, channel: Channel, request: Collect, tell: Tell = lambda show: show()) -> Path:
-        """Have one shard computed and written, or found to be there, and return its file."""
+        """Compute and write one shard, or find it, and return its file."""
         request = self.asked_of(channel, request)
         with followed(channel, request.session, request) as shard:
             for event in shard.events():
@@ -332,11 +332,11 @@ class CollectionWork:
         return path
 
     def asked_of(self, channel: Channel, request: Collect) -> Collect:
-        """Return the request as this engine is asked it: over a line without the folder."""
+        """Return the request for this engine: without the folder for a remote one."""
         return handing_over(request, self._path(request)) if channel.is_afar else request
 
     def question(self, channel: Channel, request: Collect) -> Question:
-        """Return the question whether this engine would begin with the request."""
+        """Return the question whether this engine would begin the request."""
         asked = self.asked_of(channel, request)
         return Question(request=asked, check=CheckCollect, adapter=self.asked.adapter)
 
@@ -352,7 +352,7 @@ class CollectionWork:
 
 @dataclass(slots=True, eq=False)
 class _ShardOfMany:
-    """A shard that is written by whichever engine is free."""
+    """A shard that any free engine writes."""
 
     work: CollectionWork
     request_in: RequestIn
@@ -372,7 +372,7 @@ class _ShardOfMany:
 
 
 def _spelled(sites: str | Sequence[str], layers: int) -> tuple[str, ...]:
-    """Return sites by their names; `resid_post.*` is that of every layer."""
+    """Return sites by their names; `resid_post.*` is the site of every layer."""
     names = [name.strip() for name in (_COMMA.split(sites) if isinstance(sites, str) else map(str, sites))]
     found: list[str] = []
     for name in names:
@@ -392,7 +392,7 @@ def _checked(shard_prompts: int | None) -> int | None:
 def reproduced_collection(
     engine: RemoteEngine, kept: Activations, on_progress: Callable[[None, int, int], None] | None
 ) -> Reproduction:
-    """Collect again, one shard at a time, and compare. UsageError for a collection that is not whole; errors as of
+    """Collect again, one shard at a time, and compare. UsageError for an incomplete collection; errors as in
     `engine.collect`; StorageFailed."""
     if not kept.complete:
         raise errors.UsageError(
@@ -441,7 +441,7 @@ def _prompts_of(shard: ShardFile) -> tuple[tuple[int, ...], ...]:
 
 @contextmanager
 def _folder_beside(kept: Activations) -> Iterator[Path]:
-    """Yield the path of a folder within the collection's, and delete what is there at the end."""
+    """Yield the path of a folder within the collection's, and delete its contents at the end."""
     folder = kept.folder.absolute() / f".again.{secrets.token_hex(4)}"
     try:
         yield folder
@@ -451,7 +451,7 @@ def _folder_beside(kept: Activations) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class _Compared:
-    """The shards that were compared so far: how many values have other bits, and where they differ most."""
+    """The comparison so far: the number of values with other bits, and the place of the largest difference."""
 
     kept: Activations
     count: int = 0
@@ -462,7 +462,7 @@ class _Compared:
     modes: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, before: ShardFile, again: ShardFile, made: looks.Circumstances) -> None:
-        """Compare a shard with the same computed again."""
+        """Compare a shard with its recomputation."""
         for site in self.kept.sites:
             then, now = before.tensor(site), again.tensor(site)
             if (then.shape, then.dtype) != (now.shape, now.dtype):

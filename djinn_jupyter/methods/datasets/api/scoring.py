@@ -1,4 +1,4 @@
-"""Loss and perplexity of prompts, and the logits of all positions of a line."""
+"""Loss and perplexity of prompts, and the logits of all positions of a token sequence."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ASKED_TOKENS: Final = 2**14  # of one request, so that an interrupt loses little
 
 
 class Losses(result.Result):
-    """The loss of each token of some prompts but their first: its negative log-likelihood, in nats.
+    """The loss of each token of some prompts except the first: its negative log-likelihood, in nats.
 
     `loss` is the mean over all of them and `perplexity` its exponential; losses[i] are those of prompt i, fp32. Where
-    prompts shared passes `mode` is "fast", and `largest_difference` by how much losses computed together differed from
-    the same computed alone; `notes` say why none were shared."""
+    prompts shared passes `mode` is "fast", and `largest_difference` is the largest difference between losses computed
+    together and alone; `notes` say why none were shared."""
 
     ending = ".losses.djinn"
     named = "file of losses"
@@ -53,7 +53,7 @@ class Losses(result.Result):
         self._starts = [0, *accumulate(len(prompt) - 1 for prompt in self.tokens)]
 
     def check(self) -> None:
-        """Raise ValueError where the losses are not those of the tokens."""
+        """Raise ValueError where the losses do not match the tokens."""
         if [(sum(map(len, one.tokens)) - len(one.tokens),) for one in self.replies] != [
             one.values.shape for one in self.replies
         ]:
@@ -63,14 +63,14 @@ class Losses(result.Result):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """All that the losses follow from: as of every measurement, and the mode and the seed."""
+        """All that the losses follow from: the circumstances of every measurement, and the mode and the seed."""
         return {**super().recipe, "mode": self.mode, "seed": self.replies[0].seed}
 
     def _request_of(self, reply: Scored) -> Score:
         return Score(session=ANY_SESSION, prompts=reply.tokens, mode=reply.mode, seed=reply.seed)
 
     def notes_on(self, same: bool) -> Sequence[str]:
-        """Return that others shared a pass, where any did."""
+        """Return a note if prompts shared passes."""
         return [result_files.SHARED] if self.mode == "fast" and not same else []
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Losses(result.Result):
 
     @property
     def perplexity(self) -> float:
-        """The exponential of the mean loss; infinite where it is larger than the largest number."""
+        """The exponential of the mean loss; infinite above the largest number."""
         try:
             return math.exp(self.loss)
         except OverflowError:
@@ -118,8 +118,7 @@ def loss(
 ) -> Losses:
     """Return the loss of each token of the prompts (texts, token ids or a pathlib.Path, as in `collect`), and their
     mean and perplexity. Each prompt runs in a pass of its own; `fast` runs prompts together, and some, chosen by
-    `seed`, again alone (`largest_difference`). With an `adapter`, by its name, they are its model's. UsageError for
-    a prompt of one token.
+    `seed`, again alone (`largest_difference`). `adapter` names an adapter to use. UsageError for a prompt of one token.
 
     >>> losses = engine.loss(["The capital of France is Paris.", "The capital of France is Rome."])
     >>> [values.shape for values in losses], bool(losses[0].mean() < losses[1].mean())
@@ -137,7 +136,7 @@ def loss_of(
     seed: int = 0,
     adapter: str | None = None,
 ) -> Losses:
-    """Return the losses of prompts, each in a pass of its own or sharing passes, under the rules of the session
+    """Return the losses of prompts, each in its own pass or in shared passes, under the rules of the session
     `rules_of`."""
     found: list[Scored] = []
     request_of = partial(Score, rules_of=rules_of, mode=mode, seed=arguments.checked_seed(seed))
@@ -192,11 +191,11 @@ def require_two(tokens: tuple[int, ...], number: int) -> None:
         )
 
 
-# `dj.splice`: the loss of a model where an SAE's reconstruction takes the place of a point, beside the ablation's. It
-# asks for three losses, in sessions of its own: the model's; under a rule of the module that leaves features as they
-# are and the error term out; and under one that sets the point to zero.
+# `dj.splice`: the loss of a model with an SAE's reconstruction in place of a point, beside the ablation's. It requests
+# three losses, in sessions of its own: the model's; under a rule of the module that keeps features and drops the error
+# term; and under one that sets the point to zero.
 
-WITHOUT_ERROR: Final = "spliced"  # the name of the module while it is measured
+WITHOUT_ERROR: Final = "spliced"  # the module's name during the measurement
 STOOD: Final = ("model", "spliced", "zeroed")
 
 
@@ -230,29 +229,29 @@ class Splice(result.Result):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """All that the losses follow from: as of every measurement, and the modules with the digests of their files."""
+        """All that the losses follow from: every measurement's circumstances, and the modules with their files'
+        digests."""
         files = {f"{one.name} at {one.at}": one.digest for one in self.modules}
         return {**super().recipe, "module": self.module, "modules": files}
 
     def again(self, channel: Channel) -> Splice:
-        """Return the same splice, measured anew. UsageError where its modules are not added here as they were."""
+        """Return the same splice, measured again. UsageError where its modules are not added here as before."""
         likeness.require_modules(channel, self.modules)
         return _measured(channel, self.module, self.tokens)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
-        """Return what stood at the point, and the prompt and the position of the token with this loss."""
+        """Return what was at the point, and the prompt and the position of the token with this loss."""
         return {"with": STOOD[index[0]], **self.model.place_of(index[1:])}
 
     @property
     def recovered(self) -> float:
-        """The share of what ablation loses that the reconstruction keeps: 1 where it is as good as the point's own
-        value; NaN where ablation loses nothing."""
+        """The share of the ablation's loss increase that the reconstruction avoids: 1 where it is as good as the
+        point's own value; NaN where ablation loses nothing."""
         lost = self.zeroed.loss - self.model.loss
         return (self.zeroed.loss - self.spliced.loss) / lost if lost else float("nan")
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the losses as lists by column: what stands at the point, the mean loss of a token, and the
-        perplexity."""
+        """Return the losses as lists by column: the value at the point, the loss per token, the perplexity."""
         named = (("model", self.model), ("spliced", self.spliced), ("zeroed", self.zeroed))
         return tables.in_columns(("with", "loss", "perplexity"), [(name, of.loss, of.perplexity) for name, of in named])
 
@@ -265,11 +264,11 @@ class Splice(result.Result):
 
 @arguments.typed
 def splice(engine: RemoteEngine, module: str, prompts: object) -> Splice:
-    """Measure the loss with the reconstruction of an added SAE or transcoder in place of the point that it writes,
-    error term left out, beside the loss of the model and the one with the point at zero. `module` is where it is read,
-    such as "sae.4", or a name, such as "clt", for those of all its layers at once, as of a cross-layer transcoder.
-    Prompts are as in `engine.loss`. Its folder is read again. UnknownSite; UsageError for a module that writes nothing
-    back; MeasurementEnded and WorkInterrupted, whose `kept` has the whole losses by name.
+    """Measure three losses: of the model, with the reconstruction of an added SAE or transcoder in place of the point
+    that it writes (without the error term), and with the point at zero. `module` is its site, such as "sae.4", or a
+    name, such as "clt", for all its layers at once, as in a cross-layer transcoder. Prompts are as in `engine.loss`.
+    Its folder is read again. UnknownSite; UsageError for a module that writes nothing back; MeasurementEnded and
+    WorkInterrupted, whose `kept` has the complete losses by name.
 
     >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
     'sae.4'
@@ -295,8 +294,8 @@ def _measured(channel: Channel, module: str, prompts: Sequence[object]) -> Splic
 
 
 def _whole(name: str, measure: Callable[[], Losses], done: Mapping[str, Losses]) -> Losses:
-    """Return a loss of all prompts. Where it is cut short, the error has the whole ones that were `done` by name, and
-    not the part of one that nothing is compared with."""
+    """Return a loss of all prompts. If it ends early, the error has the complete losses that were `done`, by name,
+    without the partial one."""
     kept = dict(done) or None
     there = f"Whole are, as `kept` of this error: {', '.join(done) or 'none'}."
     try:
@@ -310,7 +309,7 @@ def _whole(name: str, measure: Callable[[], Losses], done: Mapping[str, Losses])
 
 
 def _added(channel: Channel, module: str) -> list[AddedModuleDescription]:
-    """Return the added module of a site, or those of a name."""
+    """Return the added module at a site, or those of a name."""
     there = ask_for(channel, ask.ListAddedModules()).modules
     found = [one for one in there if module in (one.site, one.name)]
     if not found:
@@ -328,8 +327,8 @@ def _added(channel: Channel, module: str) -> list[AddedModuleDescription]:
 
 
 def _spliced(channel: Channel, told: Sequence[AddedModuleDescription], prompts: object) -> Losses:
-    """Return the losses with the reconstructions: of the modules themselves where they leave the error term out, else
-    of some that do and are there meanwhile."""
+    """Return the losses with the reconstructions: of the modules themselves if they leave the error term out, else of
+    temporary copies that do."""
     again: list[str] = []
     try:
         sites = []
@@ -342,7 +341,7 @@ def _spliced(channel: Channel, told: Sequence[AddedModuleDescription], prompts: 
 
 
 def _without_error(channel: Channel, one: AddedModuleDescription, again: list[str]) -> str:
-    """Add a module once more, without its error term, and return its site, which is noted in `again`."""
+    """Add a module once more, without its error term, and return its site, which is added to `again`."""
     added = add_module(channel, WITHOUT_ERROR, one.folder, one.at, error_term=False)
     again.append(added.site)
     if added.digest != one.digest:

@@ -1,4 +1,4 @@
-"""The verbs of a session that run its line, or another text, in a pass on the side."""
+"""The verbs of a session that run its tokens, or another text, in a pass on the side."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from djinn_jupyter.wire.nouns import Mode
 
 @arguments.typed
 def loss(session: RemoteSession, /, prompts: object = None, *, mode: Mode = "exact", seed: int | None = None) -> Losses:
-    """Return the loss of each token of the present line, or of other prompts (as in `engine.loss`, or one text),
-    in a pass of their own under this session's steering rules; `fast` shares passes where it has none.
+    """Return the loss of each of the session's tokens, or of other prompts (as in `engine.loss`, or one text), each in
+    a pass of its own under this session's steering rules; `fast` shares passes where it has none.
 
     >>> session.loss("The capital of France is Paris.")[0].shape  # a loss for each token but the first
     (6,)
@@ -34,8 +34,8 @@ def loss(session: RemoteSession, /, prompts: object = None, *, mode: Mode = "exa
 
 
 def all_logits(session: RemoteSession, /) -> np.ndarray[Any, Any]:
-    """Return the logits, fp32 [positions, vocabulary], of the present line in one pass over its tokens, under its
-    steering rules. UsageError where edits were made at its stops: they are no part of that pass.
+    """Return the logits, fp32 [positions, vocabulary], of one pass over the session's tokens, under its steering rules.
+    UsageError where edits were made at its stops, because that pass would not include them.
 
     >>> done = session.run("The capital of France is", max_new_tokens=1, free=True)
     >>> session.all_logits().shape

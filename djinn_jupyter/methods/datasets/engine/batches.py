@@ -1,8 +1,8 @@
 """Many prompts in one pass, through the model's own layers, section by section and no further than the last site.
 
-Shorter prompts are filled up at their ends: a causal model's rows never see what comes after them. The arguments of
-the layers come from the model's own forward for the whole batch. Whether a family's rows are the same among others is
-tested on the model itself, when the first collection asks.
+Shorter prompts are padded at their ends: a causal model's rows never see later ones. The arguments of the layers come
+from the model's own forward for the whole batch. At the first collection a test on the model itself shows whether its
+rows stay the same in a batch.
 
 Shapes: B prompts of a batch, T tokens of its longest, R rows wanted of all of them.
 """
@@ -31,19 +31,19 @@ from djinn_jupyter.modules.engine.feature_layout import FeatureLayout
 from djinn_jupyter.wire.sites import Site
 
 TRIED: Final = (9, 4, 6)  # lengths
-HELD_BYTES: Final = 96  # a feature of a row, while a layer's step runs: the layer's input, and what modules in it gave
+HELD_BYTES: Final = 96  # a feature of a row, while a layer's step runs: the layer's input, and its modules' outputs
 Prompts = Sequence[tuple[int, ...]]
 Rows = Sequence[list[int] | None]
 Alone = Callable[[tuple[int, ...], CollectedSites], Generator[Blocked | None, None, Mapping[str, Tensor]]]
 
 
 class NotBatched(RuntimeError):
-    """A value lies otherwise in the pass of a batch than in that of one prompt."""
+    """A value has another layout in a batch's pass than in one prompt's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedRows:
-    """The rows wanted of a batch: row i is position `positions[i]` of prompt `lines[i]`."""
+    """The wanted rows of a batch: row i is position `positions[i]` of prompt `lines[i]`."""
 
     prompts: int
     length: int
@@ -62,7 +62,7 @@ class WantedRows:
         )
 
     def take(self, tap: Tap, raw: Tensor) -> Tensor:
-        """Return the rows [R, ...] of a value in the pass of the batch, as `tap.read` gives them. Raises NotBatched."""
+        """Return the rows [R, ...] of a value in the pass of the batch, in the form of `tap.read`. NotBatched."""
         layout = tap.layout.point if isinstance(tap.layout, FeatureLayout) else tap.layout
         lines, positions = to_home(self.lines, raw.device), to_home(self.positions, raw.device)
         if not isinstance(layout, PositionLayout):
@@ -101,8 +101,8 @@ class Batches:
         return columns.batches_of([len(tokens) for tokens in prompts], self.sections.tokens(), self.forward.frequencies)
 
     def held_bytes(self, rows: int) -> int:
-        """Return the bytes that a pass of so many rows takes, at most: those of the step that runs, and what a layer's
-        steps before it gave."""
+        """Return an upper bound of the bytes of a pass over so many rows: those of the running step, and the outputs of
+        a layer's steps before it."""
         return rows * self.forward.anatomy.hidden_size * HELD_BYTES + self.sections.kept_bytes(rows)
 
     def agree(self, one: Tensor, other: Tensor) -> bool:
@@ -192,7 +192,7 @@ class Batches:
                     return "its layers give a prompt other values among others than alone"
         except shared_cache.REFUSALS as error:
             if out_of_memory(error):
-                raise  # this says nothing of the family
+                raise  # shows nothing about the family
             return f"its layers refuse several prompts ({first_line(error)})"
         return None
 
@@ -202,11 +202,11 @@ class Batches:
         return next(iter(found.values()))
 
 
-# Batches that fit into the budget: of one that does not, the first half is tried, down to one prompt.
+# Batches that fit into the budget: if one does not, the first half is tried, down to one prompt.
 
 
 class FittingBatches:
-    """All prompts once, a batch at a time. `beside` are the bytes that a batch takes beside its pass."""
+    """All prompts once, a batch at a time. `beside` are the bytes that a batch takes besides its pass."""
 
     def __init__(self, batches: Batches, prompts: Prompts, room: Reservation, beside: int = 0) -> None:
         self._batches, self._prompts, self._room, self._beside = batches, prompts, room, beside
@@ -214,8 +214,8 @@ class FittingBatches:
         self._waiting = next(self._left, None)
 
     def take(self) -> Generator[Blocked | None, None, tuple[list[int], int] | None]:
-        """Take the memory of the next batch, or of as many of its first prompts as find some. Return their numbers, and
-        the bytes; None after the last. Raises SlabFull where one prompt alone finds none."""
+        """Reserve the memory of the next batch, or of as many of its first prompts as fit. Return their numbers, and
+        the bytes; None after the last. Raises SlabFull where not even one prompt fits."""
         waiting = self._waiting
         if waiting is None:
             return None

@@ -1,4 +1,4 @@
-"""A shard under way: its prompts in batches or each alone, the recheck, then the place that it goes to."""
+"""A shard in progress: its prompts in batches or each alone, the recheck, then its destination."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SMALLER: Final = "A shard's values lie in memory until it is written: have fewer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedCollection:
-    """A checked request. `first` is the number of its first prompt, and `last` says that no shard follows. `note`
+    """A checked request. `first` is the number of its first prompt, and `last` means that no shard follows. `note`
     describes the file, within it; `made` is what its values follow from besides the request."""
 
     destination: Destination
@@ -53,7 +53,7 @@ class CheckedCollection:
 
 @dataclass(slots=True, kw_only=True)
 class ShardOutcome:
-    """The way in which a shard was computed. `largest` is the difference of the prompts `rechecked` alone."""
+    """The way a shard was computed. `largest` is the difference of the prompts `rechecked` alone."""
 
     mode: nouns.Mode
     rechecked: list[int] = field(default_factory=list)
@@ -71,8 +71,7 @@ class Collecting:
         self._told = time.monotonic()
 
     def steps(self, workspace: Workspace) -> Steps[Collected]:
-        """Compute the shard and put it where it goes, unless it is there. Raises OutOfDeviceMemory where a batch finds
-        none."""
+        """Compute the shard and store it, unless it is there. Raises OutOfDeviceMemory where a batch does not fit."""
         self._note_progress(0)
         asked, tokens = self.asked, tokens_of(self.asked.prompts)
         there = yield from self._done(lambda _: asked.destination.found(tokens, asked.note))
@@ -86,7 +85,7 @@ class Collecting:
         return self._reply(stored, existed=False)
 
     def _done(self, work: Callable[[threading.Event], Result]) -> Generator[Blocked | None, None, Result]:
-        """Have the files' thread do the work, which ends early where the request does."""
+        """Let the files' thread do the work, which ends early with the request."""
         abandoned = threading.Event()
         try:
             return (yield from self._file_work(lambda: work(abandoned)))
@@ -124,7 +123,7 @@ class Collecting:
         return shard
 
     def _together(self, room: Reservation) -> Generator[Blocked | None, None, Shard | None]:
-        """Return the shard computed in batches; None where some prompts, computed again alone, are others."""
+        """Return the shard computed in batches; None where some prompts differ when computed again alone."""
         asked, shard, done = self.asked, self._empty(), 0
         fitting = FittingBatches(self.batches, asked.prompts, room)
         while (taken := (yield from fitting.take())) is not None:
@@ -150,8 +149,8 @@ class Collecting:
         return shard if (yield from self._recheck(shard)) else None
 
     def _recheck(self, shard: Shard) -> Generator[Blocked | None, None, bool]:
-        """Compute some prompts of the shard again, alone, and note by how much they differ. Return False where that is
-        more than rounding."""
+        """Compute some prompts of the shard again, alone, and record their difference. Return False if that exceeds
+        rounding."""
         asked, outcome = self.asked, self.outcome
         numbers = range(len(asked.prompts))
         for index in random.Random(asked.seed + asked.shard).sample(numbers, min(RECHECKED, len(numbers))):
@@ -174,7 +173,7 @@ class Collecting:
         return Shard(self.asked.prompts, None if self.asked.positions is None else len(self.asked.positions))
 
     def _take(self, room: Reservation, shard: Shard, values: TensorsByName) -> Pieces:
-        """Take the memory of the shard, where its values lie on the device: on the CPU."""
+        """Reserve the memory of the shard, where its values lie on the device: on the CPU."""
         room.give_back(room.held)
         needed = self.asked.destination.bytes_in_memory(shard.bytes_for(values))
         if self.runtime.forward.device.type == "cpu":
@@ -196,7 +195,7 @@ class Collecting:
         return (yield from values_alone(self.runtime, self.session, tokens, places, rows, dtype))
 
     def _note_progress(self, done: int) -> None:
-        """Note how many prompts of the whole collection are done."""
+        """Record the number of finished prompts of the whole collection."""
         asked = self.asked
         total = asked.first + len(asked.prompts) if asked.last else None
         self.session.progress.note(nouns.Progress(doing="collecting", done=asked.first + done, total=total))
@@ -231,5 +230,5 @@ class Collecting:
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
-    """Return by how much two values differ at most: infinitely where only one of them is a finite number."""
+    """Return the largest difference of two values: infinite where only one of them is finite."""
     return float(shared_cache.difference(one.to(torch.float32), other.to(torch.float32)).abs().max())

@@ -1,4 +1,5 @@
-"""The logits of all positions of a prompt, in a pass of its own, and the loss of its tokens."""
+"""Collections and scores: the logits of all positions of a prompt, in a pass of its own, the loss of its tokens, and
+the requests."""
 
 from __future__ import annotations
 
@@ -47,15 +48,15 @@ LOSS_ROWS: Final = 256  # of logits that are fp32 at a time
 def logits_of(
     runtime: Runtime, session: Session, tokens: tuple[int, ...], rules: tuple[Rule, ...]
 ) -> Generator[Blocked | None, None, Tensor]:
-    """Return the logits [T, V] of all positions, in the model's dtype, where `rules` hold."""
+    """Return the logits [T, V] of all positions, in the model's dtype, under `rules`."""
     outcome = yield from queries.run_line(runtime, session, tokens, rules=rules, all_logits=True)
     return outcome.logits_1TV[0]
 
 
 @torch.inference_mode()
 def loss_of(logits_TV: Tensor, tokens: tuple[int, ...]) -> Tensor:
-    """Return the negative log-likelihood [T - 1], fp32 on the host, of each token but the first."""
-    targets = torch.tensor(tokens[1:], dtype=torch.long, device=logits_TV.device)  # of one token: empty
+    """Return the negative log-likelihood [T - 1], fp32 on the host, of each token except the first."""
+    targets = torch.tensor(tokens[1:], dtype=torch.long, device=logits_TV.device)  # for one token: empty
     pieces = zip(logits_TV[:-1].split(LOSS_ROWS), targets.split(LOSS_ROWS), strict=True)
     return torch.cat([cross_entropy(rows.float(), wanted, reduction="none") for rows, wanted in pieces]).to("cpu")
 
@@ -69,7 +70,7 @@ RECHECKED: Final = 4  # prompts that are computed again alone
 @dataclass(slots=True)
 class SharedLosses:
     """The losses of prompts, computed together; `first` is the number of the first in its list. `largest` is the
-    difference of those that were computed again alone; `why_not` says why none of them is shared."""
+    difference of those that were computed again alone; `why_not` is the reason why none is shared."""
 
     runtime: Runtime
     session: Session
@@ -123,8 +124,8 @@ class SharedLosses:
             self.losses[number] = torch.cat(pieces)
 
     def _recheck(self, prompts: Prompts, seed: int) -> Generator[Blocked | None, None, None]:
-        """Compute some prompts again alone; their losses replace the others. Where one differs by more than rounding,
-        none of those computed together is kept."""
+        """Compute some prompts again alone; their losses replace the others. If one differs by more than rounding, none
+        of the shared losses is kept."""
         with_losses = [number for number, tokens in enumerate(prompts) if len(tokens) > 1]
         for number in random.Random(seed).sample(with_losses, min(RECHECKED, len(with_losses))):
             logits_TV = yield from logits_of(self.runtime, self.session, prompts[number], ())
@@ -141,13 +142,13 @@ class SharedLosses:
             yield None
 
     def _tolerance(self, logits_TV: Tensor) -> float:
-        """Return by how much a loss may differ, by the largest of these logits that is finite: some heads give tokens
-        that are never meant -inf."""
+        """Return the tolerance of a loss, by the largest finite one of these logits: some heads give -inf for tokens
+        that are never meant."""
         share = rounding_of(self.runtime.forward.model.dtype, self.runtime.forward.layers)
         return 2 * share * max(1.0, float(torch.where(logits_TV.isfinite(), logits_TV, 0.0).abs().max()))
 
     def _forget(self, why: str) -> None:
-        """Keep no loss that was computed with others, for this reason."""
+        """Drop all shared losses, for this reason."""
         self.losses.clear()
         self.largest, self.why_not = None, why
 
@@ -165,7 +166,7 @@ DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16"
 
 
 def handlers(parts: MethodParts) -> tuple[CollectionRequests, ScoreRequests]:
-    """Return what handles the requests of this method."""
+    """Return the handlers of this method's requests."""
     return CollectionRequests(parts), ScoreRequests(parts)
 
 
@@ -213,8 +214,7 @@ class CollectionRequests:
         )
 
     def _note(self, request: CollectFields[Any], places: CollectedSites, session: Session) -> Note:
-        """Return the note by which this shard is told from others. It is compared before a shard that is there is left
-        as it is."""
+        """Return the note that identifies this shard. It is compared before an existing shard is kept."""
         return {
             "format": FORMAT,
             "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._parts.identity)},
@@ -297,7 +297,7 @@ class ScoreRequests:
         rules: tuple[Rule, ...],
         request: Score,
     ) -> Pieces:
-        """Compute losses in shared passes, where nothing stands against that."""
+        """Compute losses in shared passes, if nothing prevents it."""
         if request.what == "logits":
             raise UsageError("Logits of all positions are computed one prompt at a time; leave fast out.")
         if rules or not session.as_loaded:

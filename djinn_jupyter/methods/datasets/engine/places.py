@@ -1,4 +1,4 @@
-"""The sites of a collection, and the pass that meets them all: it ends at the last one."""
+"""The sites of a collection, and the pass that reaches them all: it ends at the last one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from djinn_jupyter.wire.sites import Site
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedSites:
-    """`taps` by the sites asked for. `target` is None where the pass has to run to its end."""
+    """`taps` by the requested sites. `target` is None where the pass has to run to its end."""
 
     taps: dict[Site, Tap]
     target: Target | None
@@ -42,7 +42,7 @@ class CollectedSites:
 
 @dataclass(slots=True, kw_only=True)
 class Taken(Unmarked):
-    """Keeps the rows wanted of a site's value on the host, as the pass goes by."""
+    """Keeps the wanted rows of a site's value on the host during the pass."""
 
     site: Site
     tap: Tap
@@ -73,7 +73,7 @@ def values_alone(
 
 
 def rows_of(positions: tuple[int, ...] | None, length: int, number: int) -> list[int] | None:
-    """Return the rows that `positions` are in a prompt of `length` tokens; None for all. Raises InvalidEdit."""
+    """Return the rows of `positions` in a prompt of `length` tokens; None for all. Raises InvalidEdit."""
     if positions is None:
         return None
     if len(positions) > length:
@@ -100,7 +100,7 @@ def _layers_needed(tap: Tap) -> int:
 
 
 def _target(runtime: Runtime, taps: list[Tap]) -> Target | None:
-    """Return where a pass has met all taps: at the last one, or behind the layer that has several of them."""
+    """Return where a pass has reached all taps: at the last one, or after the layer that has several of them."""
     layers = max(_layers_needed(tap) for tap in taps)
     last = [tap for tap in taps if _layers_needed(tap) == layers]
     if len(last) == 1:

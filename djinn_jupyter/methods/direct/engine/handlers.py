@@ -1,4 +1,4 @@
-"""The recipe of a direct logit attribution: the passes over its line that come to its stop, and what was asked."""
+"""Direct logit attribution at a stop, and its recipe: the passes over its tokens up to the stop, and the request."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from djinn_jupyter.wire.sites import Site
 def attribution_recipe(
     parts: MethodParts, session: Session, asked: Attribute, tokens: tuple[int, ...], position: int
 ) -> tuple[AttributionRecipe | None, str]:
-    """Return what tells the parts again at the present stop, of these `tokens`; None, with the reason, where the tokens
-    of the line alone do not come to it."""
+    """Return the recipe of the parts at the present stop, for these `tokens`; None, with the reason, where the tokens
+    alone do not lead to it."""
     way = recipes.way_to_stop(session)
     if way.unmade:
         return None, way.unmade
@@ -53,8 +53,8 @@ def attribution_recipe(
     return recipe, ""
 
 
-# Observers of what each module adds to one row of the residual as a pass goes by, and the check of their sum. Shapes:
-# D features of the residual, H heads, F neurons.
+# Observers of each module's addition to one row of the residual during a pass, and the check of their sum. Shapes: D
+# features of the residual, H heads, F neurons.
 
 POINTS: Final = ("attn_out", "mlp_out")
 UNEXPLAINED: Final = {torch.float32: 1e-4, torch.float64: 1e-4}  # of the residual: more than rounding
@@ -63,8 +63,8 @@ UNEXPLAINED_IN_16_BITS: Final = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class RowObserver(Unmarked):
-    """Records one row of a value as the pass goes by: [1, D]; with `by_head` what each head adds, [H, D]; with
-    `by_neuron` what all of them add, [1, D], and their activations `neurons_F`."""
+    """Records one row of a value during a pass: [1, D]; with `by_head` each head's addition, [H, D]; with `by_neuron`
+    the addition of all, [1, D], and their activations `neurons_F`."""
 
     tap: Tap
     row: int
@@ -86,24 +86,24 @@ class RowObserver(Unmarked):
             self.values = [site_value.value[self.row].detach().clone()]
 
     def bring(self, home: torch.device) -> None:
-        """Move what was recorded to `home`."""
+        """Move the recorded values to `home`."""
         self.values = [to_home(value, home) for value in self.values]
         self.bias = None if self.bias is None else to_home(self.bias, home)
 
     @property
     def of_bias(self) -> str:
-        """The name of the point that the bias of its map is."""
+        """The name of the point for the bias of its map."""
         return "mlp_bias" if self.by_neuron else "bias"
 
 
 def watched(runtime: Runtime, layer: int, row: int, *, heads: bool, neurons: bool) -> Iterator[RowObserver]:
-    """Yield observers of the values that layer `layer` adds to the residual, by module. Raises UnknownSite where its
-    heads or neurons add nothing of their own."""
+    """Yield observers of layer `layer`'s additions to the residual, by module. Raises UnknownSite where its heads or
+    neurons have no additions of their own."""
     for point in POINTS:
         found = runtime.forward.anatomy.taps[f"{point}_post", layer]
         added = found if isinstance(found, Tap) else runtime.forward.anatomy.taps[point, layer]
         if isinstance(added, str):
-            continue  # a layer without that module; what is missing in the sum is found afterwards
+            continue  # a layer without that module; the check of the sum finds what is missing
         if heads and point == "attn_out":
             yield RowObserver(
                 tap=_heads_tap(runtime, layer, normed=isinstance(found, Tap)), row=row, point="z", by_head=True
@@ -162,15 +162,14 @@ def _projected(tap: Tap, raw: Tensor, row: int) -> tuple[list[Tensor], Tensor]:
 
 
 def _mapped(tap: Tap, value_F: Tensor) -> Tensor:
-    """Return what the module that is given a value makes of it, [D]; bypasses the hooks that called this."""
+    """Return the output of the module whose input is a value, [D]; bypasses the hooks that called this."""
     module: Any = tap.module
     made: Tensor = module.forward(value_F[None, None])
     return made[0, 0].detach().clone()
 
 
 def require_whole(x_D: Tensor, seen: list[RowObserver]) -> None:
-    """Raise UnknownSite where the residual is not the sum of the values seen: the family scales or adds something
-    else."""
+    """Raise UnknownSite where the residual is not the sum of the observed values: the family scales or adds more."""
     parts = [value for one in seen for value in (*one.values, one.bias) if value is not None]
     total = sum((part.to(torch.float32) for part in parts), torch.zeros_like(x_D).float())
     size = float((x_D.float() - total).norm() / x_D.float().norm())
@@ -188,7 +187,7 @@ ROUNDINGS_IN_16_BITS: Final = 8  # so many of the dtype's own
 
 
 def handlers(parts: MethodParts) -> tuple[AttributionRequests, ...]:
-    """Return what handles the requests of this method."""
+    """Return the handlers of this method's requests."""
     return (AttributionRequests(parts),)
 
 
@@ -262,7 +261,8 @@ def _run_on(
     runtime: Runtime, session: Session, frame: Frame, entry: Frame, observers: list[RowObserver]
 ) -> Generator[Blocked | None, None, Tensor]:
     """Finish the stopped pass on the side, under its rules, with observers. Return the last residual, [T, D]. A stop
-    inside a layer is entered at the layer's beginning, at `entry`: its modules before the stop are observed too."""
+    inside a layer is entered at the layer's beginning, at `entry`, so that its modules before the stop are observed
+    too."""
     if frame.inside and session.rules_in_force:
         raise UnknownSite("Under steering rules a pass is finished from a layer's output only: step on by a layer.")
     start = replace(entry, overrides=frame.overrides) if frame.inside else frame
@@ -326,7 +326,7 @@ def _sum(neurons: NeuronParts) -> float:
 
 
 def _noted(reply: Attributed, dtype: torch.dtype) -> Attributed:
-    """Return the reply with a note where its rest is more than the rounding of the dtype that the model computes in."""
+    """Return the reply with a note where its rest exceeds the rounding of the model's dtype."""
     largest = max(map(abs, (reply.embedding, reply.constant, *(one.value for one in reply.contributions))))
     largest = max(largest, *(float(to_tensor(one.values).abs().max()) for one in reply.neurons), 0.0)
     if abs(reply.rest) <= ROUNDED.get(dtype, ROUNDINGS_IN_16_BITS * torch.finfo(dtype).eps) * largest:

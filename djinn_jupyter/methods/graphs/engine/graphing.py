@@ -1,4 +1,4 @@
-"""The features of transcoders that are active on a line, what each writes to the MLPs, and what they leave out.
+"""An attribution graph in the making: the active features of transcoders, their writes to the MLPs, and the errors.
 
 Shapes: S positions, D features of the residual, F of a transcoder, A active features of one layer.
 """
@@ -36,7 +36,7 @@ from djinn_jupyter.wire.modules import TRANSCODERS
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActiveFeatures:
-    """Those of one layer, in order of positions. `before_A` is what each has before its activation."""
+    """The active features of one layer, in order of positions. `before_A` are their values before the activation."""
 
     layer: int
     site: str
@@ -48,7 +48,7 @@ class ActiveFeatures:
 
     @classmethod
     def of(cls, module: AddedModule, x_SD: Tensor) -> ActiveFeatures:
-        """Return the features of a module that are active where it reads x."""
+        """Return the features of a module that are active at its input x."""
         dictionary = dictionary_of(module)
         x_SD = x_SD.to(dictionary.encoder_FD.dtype)
         features_SF = dictionary.read(x_SD)
@@ -68,7 +68,7 @@ class ActiveFeatures:
         return len(self.units_A)
 
     def written(self, layer: int) -> Tensor | None:
-        """Return what each writes to the MLP of a layer, float32 [A, D]; None where that is not among those written."""
+        """Return what each writes to the MLP of a layer, float32 [A, D]; None for a layer that it does not write to."""
         decoder_FO = self._decoder(layer)
         return None if decoder_FO is None else decoder_FO[self.units_A].float() * self.values_A[:, None]
 
@@ -83,14 +83,14 @@ class ActiveFeatures:
         return self.dictionary.encoder_FD[self.units_A[number]].float()
 
     def bias_before(self, x_SD: Tensor) -> Tensor:
-        """Return what each has before its activation where its module reads another x, float64 [A]."""
+        """Return the value of each before its activation for another input x of its module, float64 [A]."""
         rows_AD = self.dictionary.encoder_FD[self.units_A].double()
         bias_A = self.dictionary.bias_F[self.units_A].double()
         return (rows_AD * x_SD[self.positions_A].double()).sum(-1) + bias_A
 
 
 def dictionary_of(module: AddedModule) -> Dictionary:
-    """Return a transcoder's arithmetic. Raises UsageError for a module whose features are no sum of what it reads."""
+    """Return a transcoder's arithmetic. Raises UsageError for a module whose features are not a sum over its input."""
     form, found = module.identity.form, module.held.present
     if form.kind not in TRANSCODERS or not isinstance(found, Dictionary):
         kind = form.kind.replace("_", " ")
@@ -108,7 +108,7 @@ def dictionary_of(module: AddedModule) -> Dictionary:
 
 
 def biases(modules: Sequence[AddedModule], layer: int, like_SD: Tensor) -> Tensor:
-    """Return what transcoders add to the MLP of a layer without any feature."""
+    """Return the transcoders' addition to the MLP of a layer without any feature."""
     own = [dictionary_of(one).decoder_bias_O for one in modules if one.layer == layer]
     return torch.zeros_like(like_SD) + own[0].to(like_SD.dtype) if own else torch.zeros_like(like_SD)
 
@@ -123,24 +123,24 @@ def reconstructed(features: Sequence[ActiveFeatures], layer: int, like_SD: Tenso
     return found_SD
 
 
-# The direct effects of sources (active features, errors, embeddings) on targets of an attribution graph: gradients
-# that go back from each target through the affine part of a line, times what each source writes. Shapes: B targets at
-# once, S positions, D features, A active features of all layers, C sources.
+# The direct effects of sources (active features, errors, embeddings) on targets of an attribution graph: gradients that
+# go back from each target through the affine part of a sequence, times each source's write. Shapes: B targets at once,
+# S positions, D features, A active features of all layers, C sources.
 
 NOT_AFFINE = "This model has no attribution graph: with attention patterns and norms held, {where} is not affine."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GraphTarget:
-    """An output, whose gradient behind the last layer is `behind_1SD`, or the active feature of this `number`."""
+    """An output, whose gradient after the last layer is `behind_1SD`, or the active feature of this `number`."""
 
     behind_1SD: Tensor | None = None
     number: int | None = None
 
 
 class GraphEffects:
-    """A line's sources, and their effects. `features` are by layer; sources are numbered: features, then errors by
-    layer and position, then embeddings by position."""
+    """The sources of a sequence, and their effects. `features` are by layer; sources are numbered: features, then
+    errors by layer and position, then embeddings by position."""
 
     def __init__(self, line: FrozenLine, modules: Sequence[AddedModule]) -> None:
         self.line, self.modules = line, modules
@@ -157,13 +157,13 @@ class GraphEffects:
         self._starts = starts
 
     def place(self, number: int) -> tuple[ActiveFeatures, int]:
-        """Return the features of the layer of an active feature, and its number among them."""
+        """Return the features of an active feature's layer, and its number among them."""
         at = next(at for at, start in enumerate(self._starts[1:]) if number < start)
         return self.features[at], number - self._starts[at]
 
     def affine(self) -> Generator[None, None, tuple[Tensor, Tensor]]:
-        """Return what each active feature has before its activation without any source, float64 [A], and the logits
-        [V]. Raises UsageError where halfway between that and the line's own values lies something else."""
+        """Return the value of each active feature before its activation without any source, float64 [A], and the logits
+        [V]. Raises UsageError where the midpoint between that and the sequence's own values is not affine."""
         line = self.line
         with recording(False):
             given = [line.given(layer) for layer in range(len(line.taps))]
@@ -203,7 +203,7 @@ class GraphEffects:
         return found_BC
 
     def behind(self, by_logits_V: Tensor) -> GraphTarget:
-        """Return the output with these derivatives [V] by the logits, as a target."""
+        """Return the output with these derivatives [V] with respect to the logits, as a target."""
         with recording(True):
             last_1D = self.line.end_1SD[0, -1:].detach().requires_grad_(True)
             logits_V = self.line.logits(last_1D)
@@ -214,7 +214,7 @@ class GraphEffects:
         return GraphTarget(behind_1SD=whole)
 
     def _seeds(self, targets: Sequence[GraphTarget], layer: int, read: Tensor) -> Tensor:
-        """Return the gradient of each target by what the transcoder of a layer reads."""
+        """Return the gradient of each target with respect to a layer's transcoder's input."""
         with recording(False):
             found = torch.zeros((len(targets), *read.shape), dtype=read.dtype, device=read.device)
             for number, target in enumerate(targets):
@@ -224,7 +224,7 @@ class GraphEffects:
         return found
 
     def _add(self, found_BC: Tensor, layer: int, by_given: Tensor) -> None:
-        """Add the effects of what is written to the MLP of a layer."""
+        """Add the effects of the writes to the MLP of a layer."""
         by_BSD = torch.stack([self._made(layer, one) for one in by_given]).float()
         for start, one in zip(self._starts, self.features, strict=False):
             written_AD = one.written(layer)
@@ -235,7 +235,7 @@ class GraphEffects:
         found_BC[:, first : first + self.length] = (by_BSD * self.errors[layer]).sum(-1)
 
     def _error(self, layer: int) -> Tensor:
-        """Return what the MLP of a layer makes and the transcoders do not, float32 [S, D]."""
+        """Return the MLP's output of a layer minus the transcoders' reconstruction, float32 [S, D]."""
         given = self._made(layer, self.line.given(layer))
         bias = self._made(layer, biases(self.modules, layer, self.line.made[layer]))
         return given.float() - bias.float() - reconstructed(self.features, layer, given)
@@ -244,14 +244,14 @@ class GraphEffects:
         return self.line.taps[layer].made.read(raw)
 
     def _value(self, layer: int, raw: Tensor | None) -> Tensor:
-        """Return what the transcoder of a layer reads [S, D], a view."""
+        """Return the input of a layer's transcoder [S, D], a view."""
         read = self.line.taps[layer].read
         assert raw is not None and read is not None and isinstance(read.layout, PositionLayout)
         return read.layout.read(raw)
 
 
 def _pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor], by: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """Return the gradients [B, ...] of inputs by those [B, ...] of outputs, all targets at once."""
+    """Return the gradients [B, ...] of inputs from those [B, ...] of outputs, all targets at once."""
     with recording(True):
         found: tuple[Tensor | None, ...] = torch.autograd.grad(
             list(outputs), list(inputs), list(by), allow_unused=True, is_grads_batched=True
@@ -266,8 +266,8 @@ def _require_middle(own: Tensor, none: Tensor | None, half: Tensor | None, where
         raise UsageError(NOT_AFFINE.format(where=where))
 
 
-# An attribution graph in the making (Ameisen et al. 2025, "Circuit Tracing"): the line once as the model runs it, its
-# affine part, the effects on the outputs, and then on the features of most influence, some at a time.
+# An attribution graph in the making (Ameisen et al. 2025, "Circuit Tracing"): the sequence once through the model, its
+# affine part, the effects on the outputs, and then on the features with the most influence, some at a time.
 
 TOGETHER: Final = 32  # targets of one way back
 RANKED: Final = 128  # features chosen by one ranking
@@ -277,7 +277,7 @@ FOR_A_TARGET: Final = 3  # graphs of one layer that a target's gradients may tak
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Output:
-    """An output of the graph: its derivatives [V] by the logits, and its share of the influence."""
+    """An output of the graph: its derivatives [V] with respect to the logits, and its share of the influence."""
 
     text: str
     weight: float
@@ -285,7 +285,7 @@ class Output:
 
 
 class GraphMaking:
-    """One attribution graph of one session. `metric` is its output, None for the most probable tokens."""
+    """One attribution graph in one session. `metric` is its output, None for the most probable tokens."""
 
     def __init__(
         self,
@@ -350,7 +350,7 @@ class GraphMaking:
         return found
 
     def _outputs(self, logits_V: Tensor) -> list[Output]:
-        """Return the outputs: the metric, or the logits of the most probable tokens less the mean of all."""
+        """Return the outputs: the metric, or the logits of the most probable tokens minus the mean of all."""
         with recording(False):
             if self.metric is not None:
                 slopes_V = metric_gradient(self.metric, logits_V)
@@ -371,7 +371,7 @@ class GraphMaking:
     def _ranked(
         self, effects: GraphEffects, outputs: Sequence[Output], rows: Sequence[Tensor], chosen: Sequence[int]
     ) -> list[int]:
-        """Return the features of most influence on the outputs that were not chosen yet."""
+        """Return the features with the most influence on the outputs that were not chosen yet."""
         weights = torch.tensor([one.weight for one in outputs])
         influence_A = influences(torch.cat(list(rows)), weights, chosen)[: effects.active]
         influence_A[chosen] = -1.0
@@ -449,7 +449,7 @@ class GraphMaking:
     def _sides(
         self, effects: GraphEffects, outputs: Sequence[Output], numbers: Sequence[int], none: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return what each target has without any source, and what it has on the line, float64 on the host."""
+        """Return each target's value without any source, and its value on the sequence, float64 on the host."""
         bias_A, nothing_V = none
         of_outputs = [one.by_logits_V.double() for one in outputs]
         bias = [float(one @ nothing_V.double()) for one in of_outputs]
@@ -462,7 +462,7 @@ class GraphMaking:
 
 def influences(rows_RC: Tensor, weights_O: Tensor, chosen: Sequence[int]) -> Tensor:
     """Return the influence of each source on the outputs, over all paths: each target passes its own on to its sources
-    by their share of the sizes. Rows are those of the outputs, then those of the `chosen` features, by columns."""
+    by their share of the magnitudes. Rows are those of the outputs, then those of the `chosen` features, by columns."""
     sizes_RC = rows_RC.abs()
     shares_RC = sizes_RC / sizes_RC.sum(1, keepdim=True).clamp_min(1e-30)
     passed_R = torch.cat([weights_O, torch.zeros(len(chosen))])

@@ -22,7 +22,7 @@ from djinn_jupyter.wire.nouns import AttentionName
 
 
 def handlers(parts: MethodParts) -> tuple[GraphRequests, ...]:
-    """Return what handles the requests of this method."""
+    """Return the handlers of this method's requests."""
     return (GraphRequests(parts),)
 
 
@@ -66,8 +66,8 @@ class GraphRequests:
         return metric
 
     def _modules(self, name: str, holder: Holder) -> list[AddedModule]:
-        """Return the transcoders of that name. Raises UnknownSite where there are none, and UsageError for those of
-        which no graph is made."""
+        """Return the transcoders of that name. Raises UnknownSite where there are none, and UsageError for unsupported
+        ones."""
         mine = self._runtime.modules.table.of(holder.person)
         found = [one for one in mine if one.identity.name == name]
         if not found:

@@ -1,7 +1,7 @@
-"""The attention of heads: scores of every head of a line, and its patterns. Knows no request.
+"""The attention of heads: scores of every head for token sequences, their patterns, and the request.
 
-A pattern is computed where the engine has it as a point: it is the softmax of eager attention, and recomputed from
-queries and keys where attention is fused.
+A pattern is computed where the engine has it as a point: from the softmax of eager attention, or from queries and keys
+where attention is fused.
 
 Shapes: T positions, H heads, K keys (as many as positions), P blocks of pooled positions.
 """
@@ -35,7 +35,7 @@ SIDE: Final = 64  # blocks of a pooled pattern, down and across
 
 
 def pattern_taps(runtime: Runtime) -> list[Tap]:
-    """Return the taps of the layers that have attention patterns. Raises UnknownSite where none has."""
+    """Return the taps of the layers with attention patterns. Raises UnknownSite where none has any."""
     found: list[Tap] = []
     why: UnknownSite | None = None
     for layer in range(runtime.forward.layers):
@@ -50,13 +50,13 @@ def pattern_taps(runtime: Runtime) -> list[Tap]:
 
 @dataclass(slots=True, kw_only=True)
 class HeadsOfLayer:
-    """Adds up where the heads of a layer attend, line by line. `patterns` [H, P, P] are those of the first line, where
-    they are `wanted`."""
+    """Sums the attention of a layer's heads, sequence by sequence. `patterns` [H, P, P] are those of the first one, if
+    `wanted`."""
 
     tap: Tap
     wanted: bool = False
     patterns: Tensor | None = None
-    targets: Sequence[Tensor] = ()  # of the present line: a mask [T, K] for each of KINDS
+    targets: Sequence[Tensor] = ()  # of the present sequence: a mask [T, K] for each of KINDS
     sums: list[Tensor | float] = field(default_factory=lambda: [0.0] * len(KINDS))
 
     def observe(self, site_value: SiteValue) -> None:
@@ -86,8 +86,8 @@ class HeadsOfLayer:
 
 
 class HeadReading:
-    """The heads of all layers, read line by line under the rules. `counted` are the positions so far that have
-    something of each of KINDS."""
+    """The heads of all layers, read sequence by sequence under the rules. `counted` are the numbers of positions so far
+    with a target of each of KINDS."""
 
     def __init__(self, runtime: Runtime, session: Session, rules: Sequence[PassRule], *, patterns: bool) -> None:
         self._runtime, self._session, self._rules = runtime, session, rules
@@ -95,13 +95,13 @@ class HeadReading:
         self.counted = [0] * len(KINDS)
 
     def bytes_of(self, length: int) -> int:
-        """Return the bytes of reading a line: its masks, and the pattern of the layer with most heads, as it is and
-        with one of the masks."""
+        """Return the bytes of reading a sequence: its masks, and the pattern of the layer with the most heads, alone
+        and with one of the masks."""
         heads = max(layer.tap.heads or 1 for layer in self.layers)
         return length * length * (len(KINDS) + 2 * heads * self._runtime.forward.model.dtype.itemsize)
 
     def read(self, tokens: tuple[int, ...]) -> residence.Pieces:
-        """Run a line in a pass of its own and add what its heads attend to."""
+        """Run a sequence in a pass of its own and add its heads' attention."""
         targets = targets_of(tokens)
         for layer in self.layers:
             layer.targets = targets
@@ -110,18 +110,18 @@ class HeadReading:
             self.counted[kind] += int(mask_TK.any(1).sum())
 
     def scores(self) -> Tensor:
-        """Return the mean attention over all lines, float64 [kinds, layers, H]."""
+        """Return the mean attention over all sequences, float64 [kinds, layers, H]."""
         means = [layer.means(self.counted) for layer in self.layers]
         return torch.stack([_padded([of_layer[kind] for of_layer in means]) for kind in range(len(KINDS))])
 
     def patterns(self) -> Tensor | None:
-        """Return the patterns of the first line, fp32 [layers, H, P, P]; None where they were not wanted."""
+        """Return the patterns of the first sequence, fp32 [layers, H, P, P]; None unless wanted."""
         patterns = [layer.patterns for layer in self.layers if layer.patterns is not None]
         return _padded(patterns) if patterns else None
 
 
 def _padded(each: Sequence[Tensor]) -> Tensor:
-    """Return the layers' tensors as one; layers with fewer heads than others are filled up with NaN."""
+    """Return the layers' tensors as one; layers with fewer heads are padded with NaN."""
     most = max(len(one) for one in each)
     return torch.stack([torch.cat([one, one.new_full((most - len(one), *one.shape[1:]), torch.nan)]) for one in each])
 
@@ -144,18 +144,18 @@ def pooled(pattern_HTK: Tensor) -> Tensor:
 
 
 def block_of(length: int) -> int:
-    """Return how many positions a block of a pooled pattern has."""
+    """Return the number of positions in a block of a pooled pattern."""
     return -(-length // SIDE)
 
 
-# Answers ReadHeads: checks it, runs its lines one after the other, and replies. Its session is empty: only its memory
-# is used.
+# Answers ReadHeads: checks it, runs its sequences one after the other, and replies. Its session is empty: only its
+# memory is used.
 
 Lines = Sequence[tuple[int, ...]]
 
 
 def handlers(parts: MethodParts) -> tuple[HeadRequests, ...]:
-    """Return what handles the requests of this method."""
+    """Return the handlers of this method's requests."""
     return (HeadRequests(parts),)
 
 
@@ -202,7 +202,7 @@ class HeadRequests:
 
 
 def _tokens_of(session: Session) -> tuple[int, ...]:
-    """Return the tokens of a session's line, those of a stopped pass among them."""
+    """Return the tokens of a session, including those of a stopped pass."""
     if session.frame is not None and not reports.has_edits(session):
         return tuple(session.tokens[: session.frame.end])
     return fed_tokens(session)

@@ -1,8 +1,9 @@
-"""Path patching (Wang et al. 2022, Goldowsky-Dill et al. 2023), one path after the other, each alone.
+"""Path patching (Wang et al. 2022, Goldowsky-Dill et al. 2023), one path after the other, each alone; and sweeps of
+paths.
 
-Two passes a path. In the first the sender has another value, the outputs of attention and MLP after it are those of the
-unedited line, and the receivers' values are noted. In the second these values stand at the receivers, and nothing else
-is held.
+A path takes two passes. In the first the sender has another value, the outputs of attention and MLP after it are those
+of the unedited sequence, and the receivers' values are recorded. In the second these values replace the receivers', and
+nothing else is held.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class PathsAlone:
         self.alone, self.receivers = alone, receivers
 
     def logits(self, line: RunLine, sender: Tap, raw: Tensor) -> Generator[Blocked | None, None, Tensor]:
-        """Return the logits of the line where the receivers alone see `raw` at `sender`."""
+        """Return the logits of the sequence where only the receivers see `raw` at `sender`."""
         received = yield from self._received(line, sender, raw)
         if not received:
             return line.logits_V
@@ -55,7 +56,7 @@ class PathsAlone:
         return outcome.logits_1V[0].clone()
 
     def _received(self, line: RunLine, sender: Tap, raw: Tensor) -> Generator[Blocked | None, None, list[Received]]:
-        """Return the values of the receivers that the sender reaches, with all else as in the line."""
+        """Return the values of the receivers that the sender reaches, with everything else unchanged."""
         reached = self.receivers.reached_from(sender)
         if not reached:
             return []
@@ -105,7 +106,7 @@ class PathEdits(CellEdits):
 
 
 class PathSweeping(Sweeping):
-    """One sweep of paths to the receivers that were asked for."""
+    """One sweep of paths to the requested receivers."""
 
     def __init__(
         self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together, receivers: Receivers
@@ -121,8 +122,8 @@ class PathSweeping(Sweeping):
         return PathEdits(self.asked.request.edit, self.asked.request.seed, base, source, self.receivers)
 
     def _why_family_alone(self) -> Generator[Blocked | None, None, str | None]:
-        """Return why paths cannot share passes; None where they can. Between senders and receivers no layer hands on
-        its keys."""
+        """Return why paths cannot share passes; None where they can. Between senders and receivers no layer passes its
+        keys on."""
         if self.runtime.forward.anatomy.mappings:
             return "its layers read the keys of others, which paths do not hand on"
         return (yield from super()._why_family_alone())
@@ -159,7 +160,7 @@ class PathSweeping(Sweeping):
     def _run_paths(
         self, room: Reservation, front: Wavefront, several: PathLines, paths: Sequence[Path], found: Found
     ) -> Pieces:
-        """Run paths to their receivers together, and from there on as lines of the wavefront."""
+        """Run paths to their receivers together, and from there on as sequences of the wavefront."""
         size = several.expected_bytes(paths)
         yield from room.take(size)
         lines: list[JoiningLine] = []

@@ -1,4 +1,4 @@
-"""The receivers of a path: sites of one pass that read what a sender wrote, while all else is as it was.
+"""The receivers of a path: sites of one pass that read what a sender wrote, while everything else is unchanged.
 
 Owns which sites can receive, what is frozen between a sender and them, and which senders reach which. Runs no pass.
 """
@@ -33,7 +33,7 @@ ORDER: Final = {point: number for number, point in enumerate(LAYER_POINTS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """`heads` of None are all, or the whole value where it has none."""
+    """`heads` None means all, or the whole value where it has none."""
 
     tap: Tap
     heads: tuple[int, ...] | None
@@ -59,7 +59,7 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Received(Unmarked):
-    """Puts what a receiver met in place while a pass runs, beside what the pass itself has there."""
+    """Puts a receiver's recorded value in place during a pass, beside the pass's own values."""
 
     receiver: Receiver
     met: Tensor
@@ -78,7 +78,7 @@ class Received(Unmarked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receivers:
-    """`each` by their order in a pass; `blocks` are the outputs of attention and MLP, by layer, as far as they may be
+    """`each` by their order in a pass; `blocks` are the outputs of attention and MLP, by layer, where they may be
     frozen."""
 
     each: tuple[Receiver, ...]
@@ -102,7 +102,7 @@ class Receivers:
 
     @property
     def taps(self) -> tuple[Tap, ...]:
-        """The taps whose values of the unedited line paths need."""
+        """The taps at which paths need values of the unedited sequence."""
         return (*(one.tap for one in self.each), *(tap for pair in self.blocks.values() for tap in pair))
 
     @property
@@ -116,14 +116,14 @@ class Receivers:
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """The receivers as they are spelled, with their heads."""
+        """The receivers in their spelling, with their heads."""
         return tuple(Site(point=one.tap.site.point, layer=one.tap.site.layer, selector=one.heads) for one in self.each)
 
     def reached_from(self, sender: Tap) -> tuple[Receiver, ...]:
         return tuple(one for one in self.each if reaches(sender, one))
 
     def frozen_after(self, sender: Tap, layer: int) -> tuple[Tap, ...]:
-        """Return the blocks of a layer that are frozen while the value at `sender` is another."""
+        """Return the blocks of a layer that are frozen after a change at `sender`."""
         if layer not in self.blocks:
             return ()
         attention, mlp = self.blocks[layer]
@@ -135,7 +135,8 @@ class Receivers:
 
 
 def place_of(tap: Tap) -> tuple[int, int]:
-    """Return where a tap lies in a pass: its layer, then its point. The end of a layer is the beginning of the next."""
+    """Return the place of a tap in a pass: its layer, then its point. The end of a layer is the beginning of the
+    next."""
     if tap.boundary is not None:
         return tap.boundary, 0
     return tap.stage, ORDER[tap.site.point]
@@ -146,7 +147,7 @@ def reaches(sender: Tap, receiver: Receiver) -> bool:
 
 
 def _site(runtime: Runtime, text: str) -> Site:
-    if text.strip() == "logits":  # what the final norm and the head read
+    if text.strip() == "logits":  # the input of the final norm and the head
         return Site(point="resid_post", layer=runtime.forward.layers - 1)
     site = runtime.site(text)
     if site.path is not None or site.point not in LAYER_POINTS:

@@ -1,4 +1,5 @@
-"""Pairs of lines, as users give them: one by one or in a file, with metrics of their own where they have some."""
+"""The arguments of a sweep as users give them; pairs of prompts one by one or in a file, optionally with their own
+metrics."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ from djinn_jupyter.wire.sites import HEAD_POINTS
 
 
 def given_pairs(pairs: object) -> tuple[list[object], list[object], PerPair | None]:
-    """Return the clean and the corrupted lines of a list of (clean, corrupted), or of the file at a pathlib.Path, whose
-    objects have the fields `clean` and `corrupted`; and the metrics where objects have `answers` or a `metric` each.
-    Raises UsageError."""
+    """Return the clean and the corrupted prompts of a list of (clean, corrupted), or of the file at a pathlib.Path,
+    whose objects have the fields `clean` and `corrupted`; and the metrics where each object has `answers` or a
+    `metric`. Raises UsageError."""
     if isinstance(pairs, Path):
         found = [_pair(where, value) for where, value in records(pairs, "pair")]
     elif isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
@@ -51,7 +52,7 @@ def _pair(where: str, value: Any) -> tuple[object, object, str | None]:
     raise UsageError(f"{where} is neither (clean, corrupted) nor an object with the fields clean and corrupted.")
 
 
-# The arguments of a sweep as users give them, checked and in the words of the wire. Asks nothing of an engine.
+# The arguments of a sweep as users give them, checked and converted to the wire. Asks nothing of an engine.
 
 AXES: Final = get_args(Axis)
 _NUMBERS: Final = re.compile(r"[-\d\s:,]+")
@@ -60,7 +61,7 @@ _STARS: Final = re.compile(r"^(?P<point>[a-z_]+|\*)(?P<layer>\.\*)?[^\[]*(?:\[(?
 
 @typed
 def noise(positions: Positions, scale: float = 3.0) -> Noise:
-    """Return noise on what enters the first layer at these positions, of `scale` times the line's standard deviation
+    """Return noise on the input of the first layer at these positions, of `scale` times the prompt's standard deviation
     there, for `dj.sweep`."""
     ends = no_ends(UsageError("Noise needs both ends of a slice of positions: write '2:5'."))
     return Noise(positions=spell_positions(positions, ends) or (), scale=scale)
@@ -79,7 +80,7 @@ def cells_asked(
     seed: int,
     **rest: Any,
 ) -> Sweep:
-    """Return the request for the cells of a sweep, with the `rest` of its fields; its lines are put in later."""
+    """Return the request for the cells of a sweep, with the `rest` of its fields; its prompts are added later."""
     axes = axes_of(over, site)
     return Sweep(
         session="sweep",
@@ -100,8 +101,8 @@ def cells_asked(
 def lines_given(
     clean: object, corrupted: object, pairs: object, metric: GivenMetric
 ) -> tuple[object, object, GivenMetric]:
-    """Return the clean and the corrupted lines, which are given by themselves or as pairs, and the metric: by default
-    the pairs' own."""
+    """Return the clean and the corrupted prompts, given separately or as pairs, and the metric: by default the pairs'
+    own."""
     if pairs is None:
         return clean, corrupted, metric
     if clean is not None or corrupted is not None:
@@ -111,8 +112,8 @@ def lines_given(
 
 
 def named_positions(positions: object) -> tuple[NamedPosition, ...]:
-    """Return positions by number or by a token's text: -1, [0, " Rome"], "2:5,-1", "last", " Rome"; none for all. In
-    quotes, as "' 5'", it is always a text."""
+    """Return positions by number or by a token's text: -1, [0, " Rome"], "2:5,-1", "last", " Rome"; none for all. A
+    quoted one, such as "' 5'", is always a text."""
     if positions is None:
         return ()
     if isinstance(positions, str):
@@ -127,7 +128,8 @@ def named_positions(positions: object) -> tuple[NamedPosition, ...]:
 
 
 def alignment_of(align: object) -> tuple[tuple[NamedPosition, NamedPosition], ...]:
-    """Return what corresponds, of the corrupted line and of the clean one: names that both have, or tuples of two."""
+    """Return the corresponding positions of the corrupted prompt and of the clean one: names that both have, or tuples
+    of two."""
     if align is None:
         return ()
     found: list[tuple[NamedPosition, NamedPosition]] = []
@@ -165,7 +167,7 @@ def edit_of(edit: object) -> SweptEdit | None:
 
 
 def axes_of(over: str | Sequence[str] | None, site: str) -> tuple[Any, ...]:
-    """Return the axes that are named, by default those that the site has stars for: `z.*[*]` is layers and heads."""
+    """Return the named axes, by default those with stars in the site: `z.*[*]` is layers and heads."""
     if over is None:
         return _starred(site)
     names = tuple(name.strip() for name in (over.split(",") if isinstance(over, str) else over))
@@ -191,7 +193,7 @@ def _starred(site: str) -> tuple[str, ...]:
 
 
 def windows_of(window: int | Mapping[str, int], axes: Sequence[str]) -> tuple[tuple[Any, int], ...]:
-    """Return windows by axis; a number alone is of layers, and of positions where no layers are swept."""
+    """Return windows by axis; a plain number is for layers, or for positions where no layers are swept."""
     if isinstance(window, Mapping):
         return tuple((axis, int(size)) for axis, size in window.items() if axis in AXES or _no_window(axis))
     if window == 1:
@@ -219,14 +221,14 @@ def metrics_of(metric: GivenMetric) -> tuple[str, ...]:
 
 
 def are_lines(given: object) -> bool:
-    """Return whether it is a list of lines and not one line."""
+    """Return whether it is a list of prompts and not one prompt."""
     if not isinstance(given, list | tuple):
         return False
     return any(isinstance(one, str | RemoteSession) or np.ndim(one) > 0 for one in given)
 
 
 def require_texts(adapter: str | None, *lines: Any) -> None:
-    """Raise UsageError where lines of sessions, which compute with an adapter of their own or none, are given one."""
+    """Raise UsageError where prompts are sessions, which have their own adapter or none, and an adapter is given."""
     each = [one for line in lines for one in (line if are_lines(line) else [line])]
     if adapter is not None and any(isinstance(one, RemoteSession) for one in each):
         raise UsageError(
@@ -236,7 +238,7 @@ def require_texts(adapter: str | None, *lines: Any) -> None:
 
 
 def require_no_session(pairs: Iterable[tuple[object, object]]) -> None:
-    """Raise UsageError where a line is that of a session, which other engines do not have."""
+    """Raise UsageError where a prompt is a session, which other engines do not have."""
     if any(isinstance(line, RemoteSession) for pair in pairs for line in pair):
         raise UsageError("A session is at one engine, and pairs are spread over several; give its text or its tokens.")
 
@@ -249,15 +251,15 @@ def pairs_of(corrupted: Any, clean: Any) -> list[tuple[object, object]]:
     return list(zip(corrupted, clean, strict=True))
 
 
-# The part of a sweep that all its pairs share.
+# The common part of a sweep's pairs.
 
 OnProgress = Callable[[Grid, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSweep:
-    """A `request` without its lines, whether metrics are an axis, the grid to go on from (`so_far`), the `adapter` of
-    lines that are no session's, and the metrics that belong to one pair each (`own`)."""
+    """A `request` without its prompts, whether metrics are an axis, the grid to continue (`so_far`), the `adapter` of
+    prompts that are not sessions, and the metrics that belong to one pair each (`own`)."""
 
     request: Sweep
     several: bool
@@ -268,13 +270,13 @@ class AskedSweep:
 
     @classmethod
     def of(cls, request: Sweep, metric: GivenMetric, **rest: Any) -> AskedSweep:
-        """Return the sweep of a request whose metrics were given so."""
+        """Return the sweep of a request with these metrics."""
         own = metric if isinstance(metric, PerPair) else None
         return cls(request=request, several=own is None and not isinstance(metric, str), own=own, **rest)
 
     def require_pairs(self, count: int | None, engines: int = 1) -> None:
-        """Raise UsageError where so many pairs, or one line (None), do not have the metrics that belong to pairs, or
-        are not for so many engines."""
+        """Raise UsageError where so many pairs, or one prompt (None), do not match the metrics of pairs, or are not for
+        so many engines."""
         if count is None and engines > 1:
             raise UsageError("beside spreads pairs over engines, and here is one line: leave it out, or give pairs.")
         if self.own is not None and count is None:
@@ -283,7 +285,7 @@ class AskedSweep:
             self.own.require(count)
 
     def of_pair(self, number: int) -> AskedSweep:
-        """Return the sweep of one pair, with its own metric where it has one."""
+        """Return the sweep of one pair, with its own metric if it has one."""
         metrics = self.request.metrics if self.own is None else (self.own.metrics[number],)
         return replace(self, request=msgspec.structs.replace(self.request, pair=number, metrics=metrics))
 

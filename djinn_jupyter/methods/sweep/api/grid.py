@@ -1,5 +1,6 @@
-"""The content of a grid's file: the replies of its sweeps, and how they make one grid. A grid is no `Result`: it is
-kept without a recipe too, of all its replies as one tensor, and computed again by sweeps that tell how far they are."""
+"""The grid of a sweep: its file, its statistics over pairs, and its numbers by cell. A grid is not a `Result`: it is
+kept without a recipe too, with all its replies as one tensor, and is computed again by sweeps that report their
+progress."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ class KeptGrid(FileContent, kw_only=True):
 
 
 def _fits_confirmed(reply: Swept) -> bool:
-    """Return whether the cells confirmed are cells of the reply, each with a change for each metric."""
+    """Return whether the confirmed cells are cells of the reply, each with a change for each metric."""
     kept, count = reply.confirmed, math.prod(map(len, reply.places))
     if kept is None:
         return True
@@ -72,38 +73,38 @@ def _fits_confirmed(reply: Swept) -> bool:
 
 
 def _has_lines(reply: Swept) -> bool:
-    """Return whether the recipe has its lines' tokens: the name of a session would be that of a reader's own."""
+    """Return whether the recipe has the prompts' tokens: the name of a session would mean one of the reader's own."""
     asked = None if reply.made is None else reply.made.asked
     return asked is None or not any(isinstance(line, str) for line in (asked.corrupted, asked.clean))
 
 
 def _has_texts(reply: Swept) -> bool:
-    """Return whether each position has a token's text; an unfinished sweep has no texts at all."""
+    """Return whether each position has a token's text; an unfinished sweep has no texts."""
     along = [
         place for axis, places in zip(reply.over, reply.places, strict=True) if axis == "position" for place in places
     ]
     return not reply.texts or all(isinstance(at, int) and 0 <= at < len(reply.texts) for at in along)
 
 
-# Statistics of a cell over many pairs: the mean change of the metric, its interval, and its p-value. A pair's change
-# is its value less the metric of its own corrupted line, so that each pair is its own control. The interval is a
-# percentile bootstrap over pairs (Efron and Tibshirani 1993), the p-value that of the sign-flip test (Fisher 1935):
-# how often the mean change is as large, either way, if each pair's could as well have had the other sign. Neither
-# assumes a distribution. Each cell is judged alone: of a thousand cells without effect about fifty have p below 0.05.
+# Statistics of a cell over many pairs: the mean change of the metric, its interval, and its p-value. A pair's change is
+# its value minus the metric of its own corrupted prompt, so that each pair is its own control. The interval is a
+# percentile bootstrap over pairs (Efron and Tibshirani 1993), the p-value that of the sign-flip test (Fisher 1935): how
+# often the mean change is as large, in either direction, under random signs of the pairs' changes. Neither assumes a
+# distribution. Each cell is judged alone: of a thousand cells without effect about fifty have p below 0.05.
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
-FEWEST: Final = 5  # pairs that an interval is drawn from: of fewer the bounds are little more than the pairs themselves
+FEWEST: Final = 5  # pairs for an interval: with fewer the bounds are little more than the pairs themselves
 NO_INTERVAL: Final = f"no interval: it is drawn from {FEWEST} pairs or more"
 EXACT: Final = 13  # pairs up to which all 2^n signs are tried
 AT_ONCE: Final = 2**22  # numbers of one product of draws and cells
-SLACK: Final = 1e-12  # of the observed mean: the same numbers in another order sum to another last bit
+SLACK: Final = 1e-12  # of the observed mean: another order of summation changes the last bit
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PairStatistics(Tabular):
     """Arrays with an axis for each of the grid's but the pairs: `mean` of the values, mean `change` from the corrupted
-    lines, its `standard_error`, the bounds `low` and `high` of its interval, its `p`-value, and how many `pairs` each
-    is from. NaN where fewer than two pairs have the cell; `low` and `high` also where fewer than five have it."""
+    lines, its `standard_error`, the bounds `low` and `high` of its interval, its `p`-value, and the number of `pairs`
+    of each. NaN where fewer than two pairs have the cell; `low` and `high` also where fewer than five have it."""
 
     mean: Matrix
     change: Matrix
@@ -123,7 +124,7 @@ class PairStatistics(Tabular):
 
 
 def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resamples: int, seed: int) -> PairStatistics:
-    """Return the statistics of values [pair, ...]; `corrupted` has the first axes of these. Raises UsageError."""
+    """Return the statistics of values [pair, ...]; `corrupted` has their first axes. Raises UsageError."""
     if not 0 < confidence < 1 or resamples < 100:
         raise UsageError("An interval has a confidence between 0 and 1, such as 0.95, and at least 100 resamples.")
     if len(values) < 2:
@@ -133,7 +134,7 @@ def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resample
     changes = (values - own).reshape(flat.shape)
     found = np.full((7, flat.shape[1]), np.nan)
     known = ~np.isnan(changes)
-    for pattern in np.unique(known, axis=1).T:  # a sweep that ended early has its last pair in part
+    for pattern in np.unique(known, axis=1).T:  # a sweep that ended early has part of its last pair
         if pattern.sum() < 2:
             continue
         cells = (known == pattern[:, None]).all(0)
@@ -151,7 +152,7 @@ def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resample
 
 
 def _interval(changes: Matrix, confidence: float, resamples: int, random: np.random.Generator) -> Matrix:
-    """Return the bounds [2, cells] between which the means of resampled pairs lie."""
+    """Return the bounds [2, cells] of the means of resampled pairs."""
     count = len(changes)
     weights = random.multinomial(count, [1 / count] * count, size=resamples) / count
     sides = [(1 - confidence) / 2, (1 + confidence) / 2]
@@ -159,7 +160,7 @@ def _interval(changes: Matrix, confidence: float, resamples: int, random: np.ran
 
 
 def _p(changes: Matrix, resamples: int, random: np.random.Generator) -> Matrix:
-    """Return the p-values [cells] of means that are not 0: of all signs where pairs are few, else of drawn ones."""
+    """Return the p-values [cells] of nonzero means: over all signs for few pairs, else over drawn ones."""
     count = len(changes)
     exact = count <= EXACT
     drawn = list(product((-1.0, 1.0), repeat=count)) if exact else random.choice((-1.0, 1.0), (resamples, count))
@@ -177,7 +178,7 @@ def _parts(changes: Matrix, draws: int) -> list[Matrix]:
     return [changes[:, first : first + step] for first in range(0, changes.shape[1], step)]
 
 
-# The result of a sweep: numbers by cell, how they were made, and how exact they are. Asks nothing of an engine.
+# The result of a sweep: numbers by cell, their computation, and their exactness. Asks nothing of an engine.
 
 UNFINISHED: Final = "unfinished"  # the edit of a sweep that ended before its last cell
 FLAGS: Final = ("paired", "several", "interrupted", "missing")
@@ -186,10 +187,10 @@ RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "in
 
 class Grid(Displayed, Reproducible):
     """`values` is float64 with one axis for each of `over`; with `paired`, a first axis counts the pairs, and with
-    `several` metrics the next axis counts them; `per_pair` has the metrics of pairs that have one each. Cells that were
-    not reached are NaN. `replies` holds the sweep of each pair, of which `missing` ones were not reached. `interrupted`
-    is True where an interrupt ended the sweep. `steps` is the number of gradients of an attribution, whose values are
-    changes of the metric, and with the correction "cancellation" their sizes; None of a sweep."""
+    `several` metrics the next axis counts them; `per_pair` has the metrics where each pair has its own. Unfinished
+    cells are NaN. `replies` holds the sweep of each pair; `missing` pairs were not reached. `interrupted` is True where
+    an interrupt ended the sweep. `steps` is the number of gradients of an attribution, whose values are changes of the
+    metric, and with the correction "cancellation" their magnitudes; None for a sweep."""
 
     _view = "grid_view"
     ending = KeptGrid.ending
@@ -222,7 +223,7 @@ class Grid(Displayed, Reproducible):
         self.values: np.ndarray[Any, Any] = np.array(self._of_each(values), dtype=np.float64)
 
     def along(self, axis: str) -> tuple[Any, ...]:
-        """Return the places along an axis, of the first pair where pairs differ; none where it is no axis."""
+        """Return the places along an axis, of the first pair where pairs differ; empty for an unknown axis."""
         return dict(zip(self.over, self.places(), strict=True)).get(axis, ())
 
     @property
@@ -242,12 +243,12 @@ class Grid(Displayed, Reproducible):
 
     @property
     def metric(self) -> str:
-        """The metric; several are joined by commas, and of those that belong to a pair each it is the first."""
+        """The metric; several are joined by commas, and where each pair has its own it is the first."""
         return spelled(self.per_pair) if self.per_pair else ", ".join(self.metrics)
 
     @property
     def is_whole(self) -> bool:
-        """False where the sweep was cut short; `dj.sweep(..., so_far=grid)` goes on with it."""
+        """False for an incomplete sweep; `dj.sweep(..., so_far=grid)` continues it."""
         return not self.missing and all(one.edit != UNFINISHED for one in self.replies)
 
     def of(self, metric: str | int) -> Grid:
@@ -261,24 +262,24 @@ class Grid(Displayed, Reproducible):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The tokens of the edited line, of the first pair where there are several."""
+        """The tokens of the edited prompt, of the first pair where there are several."""
         return self.replies[0].texts
 
     @property
     def corrupted(self) -> Any:
-        """The metric of the corrupted line without an edit; an array with an entry for each pair, and each metric."""
+        """The metric of the corrupted prompt without an edit; an array with an entry for each pair, and each metric."""
         return self._numbers([[measured.corrupted for measured in one.measured] for one in self.replies])
 
     @property
     def clean(self) -> Any:
-        """The metric of the clean line; None where there was none."""
+        """The metric of the clean prompt; None without one."""
         found = [[measured.clean for measured in one.measured] for one in self.replies]
         return None if any(None in of_a_pair for of_a_pair in found) else self._numbers(found)
 
     @property
     def unedited(self) -> Any:
-        """The metric of the line that was edited, without an edit: what the cells are compared with. It is 0 of an
-        attribution, whose cells are changes."""
+        """The metric of the edited prompt without the edit, with which cells are compared. It is 0 for an attribution,
+        whose cells are changes."""
         if self.steps is not None:
             return self._numbers([[0.0] * len(one.measured) for one in self.replies])
         return self.clean if self.into == "clean" else self.corrupted
@@ -294,14 +295,14 @@ class Grid(Displayed, Reproducible):
 
     @property
     def are_sizes(self) -> bool:
-        """True where the values are sizes of changes, which have no sign."""
+        """True where the values are magnitudes of changes, without a sign."""
         return "cancellation" in self.corrections
 
     @property
     def correlation(self) -> float | None:
-        """Pearson's correlation of the scores and the changes (or their sizes, where scores are) of all cells
-        confirmed; None where fewer than two were, or all are equal. Of several metrics ask one, as
-        `grid.of("...").correlation`. Raises UsageError."""
+        """Pearson's correlation of the scores and the changes (or their magnitudes, where scores are) of all confirmed
+        cells; None for fewer than two, or for equal ones. For one of several metrics use `grid.of("...").correlation`.
+        Raises UsageError."""
         if self.several:
             raise UsageError('Of several metrics each has a correlation of its own: grid.of("...").correlation.')
         changes = self.confirmed
@@ -313,7 +314,7 @@ class Grid(Displayed, Reproducible):
         return float(np.corrcoef(both)[0, 1])
 
     def _of_each(self, found: Sequence[Sequence[Any]]) -> Any:
-        """Return the values by pair and metric, without an axis that this grid does not have."""
+        """Return the values by pair and metric, without axes that this grid does not have."""
         by_pair = found if self.several else [one[0] for one in found]
         return by_pair if self.paired else by_pair[0]
 
@@ -323,25 +324,25 @@ class Grid(Displayed, Reproducible):
 
     @property
     def computed(self) -> int:
-        """Cells that were computed; in the others the edit changes no bit."""
+        """The computed cells; in the others the edit changes no bit."""
         return sum(one.computed for one in self.replies)
 
     @property
     def largest_difference(self) -> float | None:
-        """The largest difference between cells computed together and the same computed alone, of those that were
-        rechecked. None where each was computed alone."""
+        """The largest difference between cells computed together and alone, for the rechecked ones. None where each was
+        computed alone."""
         each = [measured.largest_difference for one in self.replies for measured in one.measured]
         return max((found for found in each if found is not None), default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences that a reader should know about the computation of the cells."""
+        """Sentences about the computation of the cells for a reader."""
         return tuple(dict.fromkeys(note for one in self.replies for note in one.notes))
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The recipe of the grid: the arguments of `dj.sweep`, and the tokens of each line; of a whole grid the ids of
-        all `lines`, and the `provenance` too."""
+        """The recipe of the grid: the arguments of `dj.sweep`, and the tokens of each prompt; for a complete grid also
+        the ids of all `lines`, and the `provenance`."""
         told = {name: getattr(self.replies[0], name) for name in RECIPE}
         metric = PerPair(self.per_pair) if self.per_pair else list(self.metrics) if self.several else self.metric
         steps = {} if self.steps is None else {"steps": self.steps, "corrections": self.corrections}
@@ -357,8 +358,9 @@ class Grid(Displayed, Reproducible):
 
     @typed
     def top(self, count: int = STRONGEST) -> list[tuple[Any, ...]]:
-        """Return the `count` cells that change the metric most, by size, the largest first: each with its place along
-        the axes, and the change from `unedited`; of pairs the mean over them, of cells that all have. UsageError."""
+        """Return the `count` cells with the largest changes of the metric, by magnitude, the largest first: each with
+        its place along the axes, and the change from `unedited`; for pairs the mean over them, for cells that all have.
+        UsageError."""
         own = np.reshape(self.unedited, (*np.shape(self.unedited), *[1] * (self.values.ndim - np.ndim(self.unedited))))
         changes = self.values - own
         places = self.places()[self.paired :]
@@ -367,8 +369,8 @@ class Grid(Displayed, Reproducible):
 
     def statistics(self, *, confidence: float = 0.95, resamples: int = 9999, seed: int = 0) -> PairStatistics:
         """Return the statistics of each cell over the pairs: mean, standard error, bootstrap interval and p-value of
-        the change from the unedited lines; no interval of fewer than five pairs. Raises UsageError where there are
-        fewer than two pairs."""
+        the change from the unedited prompts; no interval for fewer than five pairs. Raises UsageError for fewer than
+        two pairs."""
         if not self.paired:
             raise UsageError("Statistics are over pairs: give two or more pairs of lines, as lists.")
         return statistics_of(self.values, self.unedited, confidence, resamples, seed)
@@ -399,7 +401,7 @@ class Grid(Displayed, Reproducible):
         return {**table, "value": self.values.reshape(-1).tolist()} | exact
 
     def _cells(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the places of each cell; aligned pairs have positions of their own."""
+        """Yield the places of each cell; aligned pairs have their own positions."""
         if not self.paired:
             yield from itertools.product(*self.places())
         for number, one in enumerate(self.replies if self.paired else ()):
@@ -407,10 +409,10 @@ class Grid(Displayed, Reproducible):
 
     @typed
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
-        """Write the grid with its recipe to a file, `NAME.grid.djinn`, and return its path. A grid of another recipe
-        that is there is kept unless `replace`. UsageError; StorageFailed.
+        """Write the grid with its recipe to a file, `NAME.grid.djinn`, and return its path. An existing grid of another
+        recipe is kept unless `replace`. UsageError; StorageFailed.
 
-        The file is one of safetensors, whose tensor `values` has the axes of the grid; `dj.reproduce` computes it
+        The file is in the safetensors format; its tensor `values` has the axes of the grid. `dj.reproduce` computes it
         again."""
         target = named(path, KeptGrid)
         kept = KeptGrid(replies=self.replies, **{name: getattr(self, name) for name in FLAGS})
@@ -418,7 +420,7 @@ class Grid(Displayed, Reproducible):
         return target
 
     def _is_made_again(self, path: Path) -> bool:
-        """True where the file has a grid that was made by this one's recipe."""
+        """True where the file has a grid of this one's recipe."""
         made = _made(self.replies)
         try:
             return bool(made) and path.exists() and _made(Grid.read(path).replies) == made
@@ -427,7 +429,7 @@ class Grid(Displayed, Reproducible):
 
     @classmethod
     def read(cls, path: str | Path) -> Grid:
-        """Return the grid that `save` wrote, with the same bits. UsageError where the file is none, or damaged."""
+        """Read a grid of `save`, with the same bits. UsageError where the file is of another kind, or damaged."""
         kept = read(path, KeptGrid)
         return cls(kept.replies, **{name: getattr(kept, name) for name in FLAGS})
 
@@ -440,7 +442,7 @@ class Grid(Displayed, Reproducible):
         return f"Grid of {self.metric}{over}: {self.what}, {how}{told}"
 
     def _shortened(self, text: str) -> str:
-        """Return the view's text; of a long one the largest changes and its end, with the unedited metrics."""
+        """Return the view's text; for a long one the largest changes and its end, with the unedited metrics."""
         if len(text) <= SHORT:
             return text
         largest = [f"{', '.join(map(str, place))}: {change:+.4g}" for *place, change in self.top()]
@@ -448,13 +450,13 @@ class Grid(Displayed, Reproducible):
 
     @property
     def what(self) -> str:
-        """The edit made at each cell, with its place."""
+        """The edit at each cell, with its place."""
         path = f", by paths to {', '.join(self.receivers)} alone" if self.receivers else ""
         return f"{self.edit} at {self.site}{path}"
 
 
 def _made(replies: Sequence[Swept]) -> list[Recipe]:
-    """Return the recipe of each reply, whatever was computed before; none where one has none."""
+    """Return the recipe of each reply, without earlier cells; None where one has none."""
     found = [one.made for one in replies if one.made is not None]
     asked = [msgspec.structs.replace(one.asked, calls=()) for one in found]
     same = [msgspec.structs.replace(made, asked=one, kept=0) for made, one in zip(found, asked, strict=True)]
@@ -470,7 +472,7 @@ def _of_metric(reply: Swept, number: int) -> Swept:
 
 
 def _confirmed_of(reply: Swept) -> list[np.ndarray[Any, Any]]:
-    """Return for each metric the changes in the cells confirmed, NaN elsewhere."""
+    """Return for each metric the changes in the confirmed cells, NaN elsewhere."""
     found = []
     for number, measured in enumerate(reply.measured):
         values = np.full(measured.values.shape, np.nan)
@@ -482,7 +484,7 @@ def _confirmed_of(reply: Swept) -> list[np.ndarray[Any, Any]]:
 
 
 def _axes(reply: Swept) -> tuple[str, ...]:
-    """Return the names of the axes; of pairs of cells, the second of each name is that of the other cell."""
+    """Return the names of the axes; for pairs of cells, the second of each name belongs to the other cell."""
     once = reply.over[: len(reply.over) // 2] if reply.in_pairs else reply.over
     return (*once, *(f"other_{axis}" for axis in once)) if reply.in_pairs else once
 
@@ -523,21 +525,21 @@ def _so_far(shape: tuple[int, ...], cells: dict[int, float]) -> np.ndarray[Any, 
 
 
 def continued(reply: Swept) -> Continued:
-    """Return the cells of a sweep that are finished, for another to go on from them."""
+    """Return the finished cells of a sweep, for another to continue."""
     values = np.stack([to_numpy(one.values).reshape(-1) for one in reply.measured], axis=-1)
     cells = np.flatnonzero(~np.isnan(values).any(axis=1)).tolist()
     return Continued(recipe=reply.recipe, cells=tuple(cells), values=tuple(map(tuple, values[cells].tolist())))
 
 
-# The replies of sweeps, as one grid of many pairs keeps them.
+# The replies of sweeps, as a grid of many pairs keeps them.
 
 ANY_SESSION: Final = "sweep"
 AT_ITS_END: Final = "The sweep is whole; it was interrupted at its end."
 
 
 def grid_of(outcome: SpreadResults[Swept], pairs: int, *, several: bool, met: int | None = None) -> Grid:
-    """Return the grid of pairs that were swept. An interrupt leaves those before the first that has none; the pair that
-    it `met` may have a part. Raises SweepEnded, which has these, where a pair failed or no engine is left."""
+    """Return the grid of swept pairs. An interrupt leaves those before the first missing one; the pair that it `met`
+    may have a part. Raises SweepEnded, with these, where a pair failed or no engine is left."""
     found, error = list[Swept](), outcome.error
     try:
         for reply in outcome.first:
@@ -566,7 +568,7 @@ def grid_of(outcome: SpreadResults[Swept], pairs: int, *, several: bool, met: in
 
 
 def _notes(found: Sequence[Swept], lost: Sequence[str]) -> list[str]:
-    """Return what is to be said of pairs that several engines computed, of which some were lost on the way."""
+    """Return the notes on pairs that several engines computed, some of them lost."""
     made = [one.made.by for one in found if one.made is not None]
     other = dict.fromkeys(
         f"{name} ({here}, {there})" for by in made[1:] for name, here, there in differences(made[0], by)
@@ -578,7 +580,7 @@ def _notes(found: Sequence[Swept], lost: Sequence[str]) -> list[str]:
 
 
 def nameless(reply: Swept) -> Swept:
-    """Return a reply without the name of the session that computed it, which is free again."""
+    """Return a reply without the name of its session, which is free again."""
     if reply.made is None:
         return reply
     asked = msgspec.structs.replace(reply.made.asked, session=ANY_SESSION)

@@ -1,4 +1,4 @@
-"""The wrapper of public calls that return a grid: as `waits`, and an interrupt raises with the grid so far."""
+"""`dj.sweep`, its progress and interrupts, the confirmation of estimates, and the reproduction of grids."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ KEPT: Final = (
 
 
 def waits_for_grid(work: str) -> Callable[[Callable[P, Grid]], Callable[P, Grid]]:
-    """Have a function wait so; `work` begins a sentence. WorkInterrupted for an interrupt, with the grid so far."""
+    """Decorate a function so that it shows its progress; `work` begins a sentence. WorkInterrupted for an interrupt,
+    with the grid so far."""
 
     def decorate(call: Callable[P, Grid]) -> Callable[P, Grid]:
         waited_for = interrupts.waits(work)(call)
@@ -81,7 +82,7 @@ def waits_for_grid(work: str) -> Callable[[Callable[P, Grid]], Callable[P, Grid]
     return decorate
 
 
-# `dj.sweep`: one edit at many places of a line, and its effect on a metric; over one pair of lines, or many.
+# `dj.sweep`: one edit at many places of a prompt, and its effect on a metric; over one pair of prompts, or many.
 
 Pair = tuple[object, object]
 MOST_SAMPLES: Final = 10_000
@@ -113,37 +114,36 @@ def sweep(
     beside: Sequence[RemoteEngine] = (),
     on_progress: OnProgress | None = None,
 ) -> Grid:
-    """Return the metric of the line `corrupted` edited at every cell of `over` ("point", "layer", "position", "head",
+    """Return the metric of the prompt `corrupted` edited at every cell of `over` ("point", "layer", "position", "head",
     "neuron", "coef"), one cell at a time: patched with the value of `clean` there, or changed by an `edit` such as
-    `dj.zero()`, "mean" (of all positions) or "resample" (another position's, drawn by the seed; of the clean line where
-    there is one). Over "coef" the edit has each of `coefs` as its factor or coefficient. With `noise` the corrupted
-    line is the clean one with noise on some positions, as in causal tracing; `samples` draws it as often, and the grid
-    has them as pairs.
+    `dj.zero()`, "mean" (of all positions) or "resample" (another position's, drawn by the seed; of the clean prompt if
+    given). Over "coef" the edit has each of `coefs` as its factor or coefficient. With `noise` the corrupted prompt is
+    the clean one with noise on some positions, as in causal tracing; `samples` draws it several times, and the grid has
+    them as pairs.
 
     A cell with a `window` of 3 is edited at its layer and the two after it together (at positions where no layers are
-    swept, or as {"layer": 3, "position": 2} says); `in_pairs` edits two cells at once, and the grid has every axis
+    swept, or by axis as {"layer": 3, "position": 2}); `in_pairs` edits two cells at once, and the grid has every axis
     twice. A star in the site is an axis, which `over` need not name: "z.*[*]" goes over layers and heads, "*.5" over
     the points of layer 5.
 
-    Only `positions` are edited, where they are named by number or by a token's text: [" Rome", -1], "2:5". Lines of
-    unequal length are patched where `align` says what corresponds: names that both lines have, as [" capital", -1], or
-    tuples of the corrupted line's and the clean one's, as [(" Italy", " France")].
+    `positions` limits the edit to positions named by number or by a token's text: [" Rome", -1], "2:5". For prompts of
+    unequal length `align` names the corresponding positions to patch: names that both prompts have, as [" capital",
+    -1], or tuples of the corrupted prompt's and the clean one's, as [(" Italy", " France")].
 
-    A line is a text, one prompt's token ids, or a session; equally long lists of lines are pairs, and the grid has a
-    first axis for them. `pairs` gives them one by one: (clean, corrupted), or the pathlib.Path of a file of them. With
-    an `adapter`, by its name, lines that are no session's are its model's. With other engines of the model `beside`
-    this one, each sweeps a pair at a time, and another takes the pair of one that is lost; where they differ in threads
-    or the like, a note says so.
+    A prompt is a text, token ids, or a session; equally long lists of prompts are pairs, and the grid has a first axis
+    for them. `pairs` gives them one by one: (clean, corrupted), or the pathlib.Path of a file of them. A named
+    `adapter` applies to prompts that are not sessions. With other engines of the model `beside` this one, each sweeps a
+    pair at a time, and another takes the pair of a lost one; where they differ in threads or the like, a note says so.
 
     `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an expression of logit(),
     prob() and rank() at the last position, as "logit(' Rome') - logit(' Paris')"; with a list of them the grid has an
-    axis for them, and `grid.of(metric)` is that of one. Each pair has its own with `dj.per_pair([...])`, or where
+    axis for them, and `grid.of(metric)` is the grid of one. Each pair has its own with `dj.per_pair([...])`, or where
     `pairs` are objects with `clean`, `corrupted` and `answers`: a token, or the right and the wrong one, whose logits
-    are subtracted. `fast` computes many cells in one pass and some of them again
-    alone, chosen by `seed`; `exact` computes each alone. `on_progress` is called with the grid so far, and with how
-    many of how many cells are done. WorkInterrupted, after an interrupt, has the grid so far as `kept`; SweepEnded,
-    where a sweep fails on the way, as `grid`. The same call with `so_far=grid` goes on: finished cells are kept, and
-    some of them are among those computed again alone. UsageError; UnknownSite; InvalidCondition.
+    are subtracted. `fast` computes many cells in one pass and some of them again alone, chosen by `seed`; `exact`
+    computes each alone. `on_progress` is called with the grid so far, and the finished and total number of cells. After
+    an interrupt WorkInterrupted has the grid so far as `kept`; after a failure SweepEnded has it as `grid`. The same
+    call with `so_far=grid` continues: finished cells are kept, and some of them are among those computed again alone.
+    UsageError; UnknownSite; InvalidCondition.
 
     >>> grid = dj.sweep(
     ...     engine,
@@ -194,7 +194,7 @@ def swept(
     adapter: str | None = None,
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
-    """Return the grid of a `request` without its lines, over one pair of lines or many, going on from `so_far`."""
+    """Return the grid of a `request` without its prompts, over one pair of prompts or many, continuing `so_far`."""
     asked = arguments.AskedSweep.of(request, metric, on_progress=on_progress, so_far=so_far, adapter=adapter)
     return _swept_lines(engines_of_one_model(engine, beside), asked, corrupted, clean)
 
@@ -206,7 +206,7 @@ def swept_again(
     on_progress: OnProgress | None,
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
-    """Return the grid of the sweeps that made `before`, computed anew from its first cell on."""
+    """Return the grid of the sweeps that made `before`, computed again from its first cell."""
 
     def sweep_of_a_pair(engine: RemoteEngine, number: int) -> _Sweep:
         request, attention = made[number].asked, made[number].attention
@@ -238,7 +238,7 @@ def _swept_lines(
 def _swept_in_noise(
     engines: Sequence[RemoteEngine], asked: arguments.AskedSweep, clean: object, corrupted: object, samples: int | None
 ) -> Grid:
-    """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
+    """Sweep a prompt in noise, drawn once or `samples` times by consecutive seeds."""
     if clean is None or corrupted is not None or arguments.are_lines(clean):
         raise UsageError("A sweep in noise takes one clean line, which it spoils, and no corrupted one.")
     asked.require_pairs(None, len(engines) if samples is None else 1)
@@ -258,8 +258,8 @@ def _swept_in_noise(
 def _swept_pairs(
     engines: Sequence[RemoteEngine], pairs: Sequence[Pair], sweep_of_a_pair: Callable[[RemoteEngine, int], _Sweep]
 ) -> Grid:
-    """Sweep one pair after the other; with several engines, one at each. An interrupt ends this with the pair that it
-    meets."""
+    """Sweep one pair after the other; with several engines, one at each. An interrupt ends this with the present
+    pair."""
     if len(engines) > 1:
         arguments.require_no_session(pairs)
         require_all(engines, "sweep", lambda engine: sweep_of_a_pair(engine, 0).question(*pairs[0]))
@@ -267,7 +267,7 @@ def _swept_pairs(
         return grid_of(spread(engines, pieces), len(pairs), several=sweep_of_a_pair(engines[0], 0).asked.several)
     found: dict[int, Swept] = {}
     ended: DjinnError | None = None
-    met: int | None = None  # the pair that an interrupt met
+    met: int | None = None  # the pair in progress at an interrupt
     for number, pair in enumerate(pairs):
         one = sweep_of_a_pair(engines[0], number)
         one.of_pair = f"pair {number + 1} of {len(pairs)}"
@@ -293,7 +293,7 @@ def _swept_pairs(
 
 @dataclass(slots=True, eq=False)
 class _PairOfMany:
-    """A pair that is swept by whichever engine is free."""
+    """A pair that any free engine sweeps."""
 
     number: int
     lines: Pair
@@ -317,8 +317,8 @@ class _PairOfMany:
 
 @dataclass(slots=True)
 class _Sweep:
-    """One sweep, in a session of its own for as long as it runs; closing that session ends it. It is that of a `pair`,
-    by its number. Its passes compute the `attention` of the sessions that lines are of, or this one."""
+    """One sweep, in a session of its own while it runs; closing that session ends it. `pair` is its number. Its passes
+    compute the `attention` of the prompts' sessions, or this one."""
 
     engine: RemoteEngine
     asked: arguments.AskedSweep
@@ -329,13 +329,13 @@ class _Sweep:
     places: tuple[tuple[Any, ...], ...] = ()
     unedited: tuple[float, ...] = ()
     recipe: str = ""
-    told: bool = False  # of cells that this sweep finished
-    done: int = 0  # cells that were finished when it last told
+    told: bool = False  # cells that this sweep finished
+    done: int = 0  # finished cells at its last report
     interrupted: bool = False
     session: str | None = None  # once it is open
 
     def telling(self, tell: Tell) -> _Sweep:
-        """Return the sweep, which has its progress shown by another thread."""
+        """Return the sweep with its progress shown by another thread."""
         show = self.asked.on_progress
         if show is not None:
 
@@ -354,7 +354,7 @@ class _Sweep:
                 if self.attention is not None:
                     RemoteSession(self.engine.channel, session).attend(self.attention)
                 grid = self._run(session, self._continued(msgspec.structs.replace(asked, session=session)))
-        except KeyboardInterrupt:  # while the session closes: what is computed is there
+        except KeyboardInterrupt:  # while the session closes: the computed cells are there
             if grid is None:
                 raise
             self.interrupted = True
@@ -362,7 +362,7 @@ class _Sweep:
         return grid
 
     def question(self, corrupted: object, clean: object) -> Question:
-        """Return the question to the engine whether it would begin this sweep."""
+        """Return the question whether the engine would begin this sweep."""
         request = self._continued(self._of_lines(corrupted, clean))
         return Question(request=request, check=CheckSweep, adapter=self.asked.adapter)
 
@@ -372,7 +372,7 @@ class _Sweep:
         return msgspec.structs.replace(self.asked.request, pair=self.pair, **lines)
 
     def _continued(self, request: Sweep) -> Sweep:
-        """Return the request with the cells that are finished already, which this grid has from its beginning on."""
+        """Return the request with the finished cells, which the new grid has from the beginning."""
         before = self.asked.so_far
         if before is None or self.pair >= len(before.replies):
             return request
@@ -404,13 +404,13 @@ class _Sweep:
                 raise SweepEnded(f"The sweep ended before its last cell; {said}", self._so_far(str(error))) from error
 
     def _note(self, events: Iterable[Event]) -> None:
-        """Note the finished cells that are told."""
+        """Record the reported finished cells."""
         for event in events:
             if not isinstance(event, SweepProgressed):
                 continue
             self.places, self.unedited, self.recipe = event.places, event.unedited, event.recipe
             self.told = True
-            if event.done < self.done:  # the engine distrusts what it told before, and begins anew
+            if event.done < self.done:  # the engine rejects its earlier cells, and starts again
                 self.cells.clear()
             self.done = event.done
             self.cells.update(zip(event.cells, event.values, strict=True))
@@ -432,13 +432,13 @@ class _Sweep:
         )
 
 
-# The strongest cells of an attribution, computed by an exact sweep too: which they are, and the two side by side.
+# The strongest cells of an attribution, also computed by an exact sweep: their choice, and both side by side.
 
 UNCONFIRMED: Final = "The estimates are whole; the exact sweep ended before the last cell that it was to confirm."
 
 
 def require_confirmable(top: int | None, clean: object, edit: object) -> None:
-    """Raise UsageError for a number of cells that no sweep confirms."""
+    """Raise UsageError for an invalid number of cells to confirm."""
     if top is not None and not 1 <= top <= MOST_CHOSEN:
         raise UsageError(f"From 1 to {MOST_CHOSEN:,} of the strongest cells are computed exactly, not {top:,}.")
     if top is not None and clean is None and edit is None:
@@ -449,8 +449,8 @@ def require_confirmable(top: int | None, clean: object, edit: object) -> None:
 
 
 def strongest(scores: Grid, count: int) -> tuple[int, ...]:
-    """Return the cells with the largest scores by size, of each metric as many, numbered row by row; of pairs those of
-    the largest mean."""
+    """Return the cells with the scores of largest magnitude, as many for each metric, numbered row by row; for pairs by
+    the mean."""
     mean = scores.values.mean(axis=0) if scores.paired else scores.values
     each = np.abs(mean).reshape(len(scores.metrics), -1)
     if scores.in_pairs:  # a pair of cells once
@@ -466,7 +466,7 @@ def confirmed(
     on_progress: OnProgress | None = None,
     beside: Sequence[RemoteEngine] = (),
 ) -> Grid:
-    """Return an attribution with these cells computed by an exact sweep of the same lines, edit and metrics. An
+    """Return an attribution with these cells computed by an exact sweep of the same prompts, edit and metrics. An
     interrupt keeps what was computed. Raises SweepEnded, which has the scores, where the sweep fails."""
     made = [_exact(one.made, cells) for one in scores.replies if one.made is not None]
     try:
@@ -481,7 +481,7 @@ def confirmed(
 
 
 def confirmed_again(engine: RemoteEngine, again: Grid, before: Grid, on_progress: OnProgress | None) -> Grid:
-    """Return a grid that was computed again with those cells confirmed that were before."""
+    """Return a recomputed grid with the same cells confirmed as before."""
     kept = before.replies[0].confirmed
     if kept is None or again.interrupted or not again.is_whole:
         return again
@@ -501,7 +501,7 @@ def _beside(scores: Grid, exact: Sequence[Swept], cells: tuple[int, ...], *, int
 
 
 def _with(scores: Swept, exact: Swept | None, cells: tuple[int, ...]) -> Swept:
-    """Return scores with the changes that an exact sweep found in these cells, and with what it noted."""
+    """Return scores with the changes that an exact sweep found in these cells, and its notes."""
     if exact is None:
         return scores
     each = [arrays.to_numpy(one.values).reshape(-1)[list(cells)] - one.corrupted for one in exact.measured]
@@ -513,8 +513,7 @@ def _with(scores: Swept, exact: Swept | None, cells: tuple[int, ...]) -> Swept:
 
 
 def reproduced_grid(engine: RemoteEngine, kept: Grid, on_progress: OnProgress | None) -> Reproduction:
-    """Compute a grid again, and compare. UsageError for one that was cut short; errors as of `dj.sweep`;
-    WorkInterrupted."""
+    """Compute a grid again, and compare. UsageError for an incomplete one; errors as in `dj.sweep`; WorkInterrupted."""
     made = _made(kept)
     with naming_models("grid", made[0].by, engine.description, refused="compute"):
         again = confirmed_again(engine, swept_again(engine, made, kept, on_progress), kept, on_progress)
@@ -526,7 +525,7 @@ def reproduced_grid(engine: RemoteEngine, kept: Grid, on_progress: OnProgress | 
 
 
 def _made(grid: Grid) -> list[Recipe]:
-    """Return how each pair was made. Raises UsageError where one is not whole."""
+    """Return the recipe of each pair. Raises UsageError where one is incomplete."""
     found = [one.made for one in grid.replies if one.made is not None]
     if not grid.is_whole or len(found) < len(grid.replies):
         raise UsageError(
@@ -536,7 +535,7 @@ def _made(grid: Grid) -> list[Recipe]:
 
 
 def compared_grids(kept: Grid, again: Grid) -> Reproduction:
-    """Return what differs between a grid and the same computed again."""
+    """Return the differences between a grid and its recomputation."""
     if kept.values.shape != again.values.shape:
         raise UsageError(
             f"The grid has {' x '.join(map(str, kept.values.shape))} cells, and computed again "
@@ -553,7 +552,7 @@ def compared_grids(kept: Grid, again: Grid) -> Reproduction:
 
 
 def _differs(kept: Grid, again: Grid) -> str:
-    """Return what has other bits besides the values; nothing where all has the same."""
+    """Return what has other bits besides the values; empty where everything is the same."""
     if not _same_confirmed(kept, again):
         return "the cells that were computed exactly"
     same = all(np.array_equal(bits(_lines(kept, of)), bits(_lines(again, of))) for of in ("corrupted", "clean"))
@@ -561,7 +560,7 @@ def _differs(kept: Grid, again: Grid) -> str:
 
 
 def _same_confirmed(kept: Grid, again: Grid) -> bool:
-    """True where the cells of an attribution that were computed exactly have the same bits, or there are none."""
+    """True where the exactly computed cells of an attribution have the same bits, or there are none."""
     one, other = kept.confirmed, again.confirmed
     if one is None or other is None:
         return one is other
@@ -569,7 +568,7 @@ def _same_confirmed(kept: Grid, again: Grid) -> bool:
 
 
 def _lines(grid: Grid, of: str) -> np.ndarray[Any, Any]:
-    """Return the metrics of an unedited line, NaN where there is none."""
+    """Return the metrics of an unedited prompt, NaN without one."""
     found = [getattr(measured, of) for reply in grid.replies for measured in reply.measured]
     return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
 

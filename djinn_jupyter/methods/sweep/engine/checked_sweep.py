@@ -1,4 +1,5 @@
-"""A sweep that was asked for, checked: with tokens, taps and metrics in place of names. Computes nothing."""
+"""A checked sweep request, with tokens, taps and metrics in place of names; earlier cells, the cells so far, and the
+proof for single logits."""
 
 from __future__ import annotations
 
@@ -44,15 +45,15 @@ class CheckedSweep:
     made: Recipe | None = None
 
     def cells(self) -> list[Cell]:
-        """Return the cells to compute, the coarse ones first; those of pairs of cells on either side of the diagonal
-        stand for both."""
+        """Return the cells to compute, the coarse ones first; of pairs of cells, one side of the diagonal stands for
+        both."""
         cells = self.places.cells()
         if self.chosen is None:
             return cells
         return [cell for cell in cells if not self.chosen.isdisjoint(self.places.numbers_of(cell.number))]
 
     def before(self, unchanged: Values) -> list[Values]:
-        """Return the values of the grid's cells before any is computed: the line's own, NaN where none will be."""
+        """Return the initial values of the grid's cells: the sequence's own, NaN for cells that stay empty."""
         count = math.prod(self.places.shape)
         if self.chosen is None:
             return [unchanged] * count
@@ -68,8 +69,8 @@ class CheckedSweep:
         return len({other for number in self.chosen for other in self.places.numbers_of(number)})
 
 
-# A sweep that goes on from the finished cells of one that was cut short. Which sweep it is a digest says, of all that
-# its values follow from.
+# A sweep that continues from the finished cells of an incomplete one. A digest of everything that its values follow
+# from identifies the sweep.
 
 ANY_SESSION = "sweep"
 
@@ -82,8 +83,8 @@ def recipe_of(
     adapter: AdapterIdentity | None,
     modules: Sequence[ModuleIdentity],
 ) -> str:
-    """Return the digest of a request that has the tokens of its lines, whichever session computes it. Weights in one
-    folder may have been trained on meanwhile: that the name does not tell, and the model's identity does."""
+    """Return the digest of a request with its prompts' tokens, for any session. The weights in one folder may have
+    changed meanwhile, which the model's identity shows and its name does not."""
     meant = msgspec.structs.replace(meant, session=ANY_SESSION)
     of = (model.name, model.revision, identity, model.device, attention or model.attention)
     tuned = () if adapter is None else (adapter.digest,)
@@ -92,15 +93,14 @@ def recipe_of(
 
 
 def _bytes_of(value: object) -> tuple[str, tuple[int, ...], bytes]:
-    """Return what tells an edit's array from others."""
+    """Return the identity of an edit's array."""
     if isinstance(value, Array):
         return value.dtype, value.shape, bytes(value.data)
     raise NotImplementedError(f"{type(value)} is in no sweep")
 
 
 def finished_before(continued: Continued | None, recipe: str, shape: Sequence[int], metrics: int) -> dict[int, Values]:
-    """Return the values of the cells that are finished, by number. Raises UsageError where they are of another
-    sweep."""
+    """Return the values of the finished cells, by number. Raises UsageError where they are of another sweep."""
     if continued is None:
         return {}
     if continued.recipe != recipe:
@@ -117,10 +117,9 @@ def finished_before(continued: Continued | None, recipe: str, shape: Sequence[in
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """`unchanged` are the `metrics` of the line without an edit, `sizes` the largest logits that they read there, and
-    `values` those of each cell. `rounding` is the share of its size by which a logit may differ among others. `largest`
-    are the largest differences of the cells computed again, whose values alone are `exact`, None while there are
-    none."""
+    """`unchanged` are the `metrics` without an edit, `sizes` the largest logits that they read there, and `values`
+    those of each cell. `rounding` is the relative tolerance of a logit in a batch. `largest` are the largest
+    differences of the recomputed cells, whose values are the only `exact` ones, None while there are none."""
 
     metrics: tuple[str, ...]
     rounding: float
@@ -135,19 +134,19 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
     def keep(self, values: Mapping[int, Values], computed: Iterable[int]) -> None:
-        """Take the values of cells that were finished before, of which some were `computed`."""
+        """Restore finished cells; some of them were `computed`."""
         for number, of_cell in values.items():
             self.values[number] = of_cell
         self.computed += computed
 
     def take(self, values: Mapping[int, Values]) -> None:
-        """Note the values of cells that were computed, by number."""
+        """Record the values of computed cells, by number."""
         for number, of_cell in values.items():
             self.values[number] = of_cell
         self.computed += values
 
     def recheck(self, number: int, exact: Values, *, computed: bool) -> None:
-        """Note a cell's `exact` values beside those that it has: `computed` together with others, or left out."""
+        """Record a cell's `exact` values beside its earlier ones: `computed` together with others, or left out."""
         if computed:
             self.compare(exact, self.values[number])
         else:
@@ -157,25 +156,25 @@ class Found:
         self.rechecked.append(number)
 
     def compare(self, exact: Values, together: Values) -> None:
-        """Note the `exact` values of a line beside those that it has together with others."""
+        """Record the `exact` values of a sequence beside its values in a batch."""
         differences = tuple(map(_difference, exact, together))
         self.largest = differences if self.largest is None else tuple(map(max, self.largest, differences))
         self.exact.append(exact)
 
     def begin_again(self, unchanged: Values, sizes: Values, values: list[Values]) -> None:
-        """Distrust what was computed together; take these of the line without an edit, and those of each cell."""
+        """Drop the cells computed together; use these values without an edit, and those of each cell."""
         self.unchanged, self.sizes, self.values = unchanged, sizes, values
         self.largest, self.rechecked = None, []
         self.computed.clear()
 
     def tolerance(self, metric: int) -> float:
-        """Return by how much the cells computed together may differ in a metric, by its number. A wrong value of one
-        of them makes no difference to it."""
+        """Return the tolerance of the cells computed together in a metric, by its number. A wrong value of one of them
+        does not change it."""
         found = (self.sizes[metric], *(values[metric] for values in self.exact))
         return self.rounding * max(1.0, *(abs(one) for one in found if math.isfinite(one)))
 
     def distrusted(self) -> str | None:
-        """Return why the recheck does not bear out the cells computed together, None where it does."""
+        """Return why the recheck contradicts the cells computed together, None where it does not."""
         if self.missed is not None:
             return f"Cell {self.missed} was left out, and the edit changes something there"
         for number, largest in enumerate(self.largest or ()):
@@ -187,7 +186,7 @@ class Found:
         return None
 
     def measured(self, shape: tuple[int, ...], source: Values | None, into: EditedLine) -> tuple[Measured, ...]:
-        """Return each metric of all cells; `source` are those of the other line of the pair, the one not edited."""
+        """Return each metric of all cells; `source` are those of the other prompt of the pair, which is not edited."""
         clean, corrupted = (source, self.unchanged) if into == "corrupted" else (self.unchanged, source)
         assert corrupted is not None
         columns = torch.tensor(self.values, dtype=torch.float64).reshape(*shape, len(self.metrics))
@@ -205,24 +204,22 @@ class Found:
 
 
 def _difference(one: float, other: float) -> float:
-    """Return by how much two values differ: infinitely where only one of them is a finite number."""
+    """Return the difference of two values: infinite where only one of them is finite."""
     if one == other or (math.isnan(one) and math.isnan(other)):
         return 0.0
     difference = abs(one - other)
     return math.inf if math.isnan(difference) else difference
 
 
-# The logits of a metric's tokens from a head that computes no others: only where it is proved that they then have the
-# bits that they have among all. A product over fewer columns may add in another order. Blocks of 64 columns, as they
-# lie in the weights, keep the order of the whole on CPUs; that is tried for every block, and where one differs the
-# head computes all logits.
+# The logits of a metric's tokens from a head that computes no others: only where they are proved to have the same bits
+# as among all. A product over fewer columns may add in another order. Blocks of 64 columns, as in the weights, keep the
+# order of the whole on CPUs. Every block is tested, and if one differs the head computes all logits.
 
-ROWS: Final = 3  # random rows: where the order differs, nearly every logit does, in bf16 one of some thousand
+ROWS: Final = 3  # random rows: where the order differs, nearly every logit does, in bf16 one in some thousand
 
 
 class FewLogits:
-    """The proof for one model, made when the first sweep asks for it, for each number of threads that computes. By then
-    a line has been seen."""
+    """The proof for one model and number of threads, made at the first sweep, after a sequence has run."""
 
     def __init__(self, forward: Forward, counters: Counters) -> None:
         self._forward, self._counters = forward, counters
@@ -231,11 +228,11 @@ class FewLogits:
         self._row: tuple[int, ...] = (forward.anatomy.hidden_size,)
 
     def see(self, behind_1SD: Tensor) -> None:
-        """Take the shape of a row from a line's behind the last layer: there may be several streams."""
+        """Record the shape of a row after the last layer: there may be several streams."""
         self._row = tuple(behind_1SD.shape[2:])
 
     def of(self, tokens: tuple[int, ...] | None) -> Generator[None, None, tuple[int, ...] | None]:
-        """Return `tokens` where a pass may compute their logits alone, None where it has to compute those of all."""
+        """Return `tokens` where a pass may compute only their logits, None where it has to compute all."""
         if tokens is None:
             return None
         if self._distrusted or not (yield from self._is_proved()):
@@ -244,7 +241,7 @@ class FewLogits:
         return tokens
 
     def distrust(self) -> None:
-        """Compute all logits from here on: a recheck has found a line whose bits are others."""
+        """Compute all logits from here on: a recheck has found other bits."""
         self._distrusted = True
 
     def _is_proved(self) -> Generator[None, None, bool]:
@@ -255,7 +252,7 @@ class FewLogits:
 
     def _holds(self) -> Generator[None, None, bool]:
         """Return whether all blocks together have the bits of the whole head, and one alone has its own, for each of
-        some random rows: nothing behind the head may mix a row's logits."""
+        some random rows: nothing after the head may mix a row's logits."""
         for row_1D in self._rows():
             whole = self._forward.lens(row_1D)
             last = whole.shape[1] - 1
@@ -269,7 +266,7 @@ class FewLogits:
         return True
 
     def _in_blocks(self, row_1D: Tensor, tokens: Sequence[int]) -> Tensor | None:
-        """Return the logits of a row by blocks; None where the head is no plain linear map."""
+        """Return the logits of a row by blocks; None where the head is not a plain linear map."""
         try:
             with head_blocks(self._forward.model, tokens):
                 return self._forward.lens(row_1D)

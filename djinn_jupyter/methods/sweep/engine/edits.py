@@ -1,4 +1,5 @@
-"""The value put at a cell of a sweep: the clean line's, an edit of the line's own, or one made of a whole line."""
+"""The value at a cell of a sweep: the clean prompt's, an edit of the original one, or one made from a whole
+sequence."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def check(edit: SweptEdit, width: int, *, coefs: bool) -> None:
 
 
 def reads_a_line(edit: SweptEdit | None) -> bool:
-    """Return whether an edit puts values of the clean line in place."""
+    """Return whether an edit uses values of the clean prompt."""
     return edit is None or isinstance(edit, Mean | Resample)
 
 
@@ -54,8 +55,8 @@ def spell(edit: SweptEdit | None, noise: Noise | None = None, source: str = "cle
 
 
 def part_of(edit: SweptEdit | None, spot: Spot, value: Tensor, source: Tensor, seed: int) -> Tensor:
-    """Return the part that a spot gets: `value` is the pass's there, at all positions, `source` that of the clean line,
-    of the unedited line where there is none."""
+    """Return the replacement for a spot: `value` is the pass's there, at all positions, `source` the clean prompt's, or
+    without one the unedited one's."""
     if edit is None:
         return edits.take(source, None if spot.source_rows is None else list(spot.source_rows), spot.units)
     if isinstance(edit, Mean):
@@ -71,14 +72,14 @@ def part_of(edit: SweptEdit | None, spot: Spot, value: Tensor, source: Tensor, s
 
 
 def elsewhere(count: int, seed: int) -> list[int]:
-    """Return another position for each of so many, drawn by the seed: one round through all in a random order."""
+    """Return another position for each of so many, drawn by the seed: one cycle through all in a random order."""
     order = random.Random(seed).sample(range(count), count)
     following = dict(zip(order, [*order[1:], *order[:1]], strict=True))
     return [following[position] for position in range(count)]
 
 
 def noised(raw_1SD: Tensor, noise: Noise, seed: int) -> Tensor:
-    """Return the values with noise in place. The draws are made on the CPU: every device gets the same."""
+    """Return the values plus noise. The draws are made on the CPU: every device gets the same."""
     length, width = raw_1SD.shape[1:]
     rows = sorted({position % length for position in noise.positions})
     drawn = torch.randn((len(rows), width), generator=torch.Generator().manual_seed(seed))
@@ -88,14 +89,13 @@ def noised(raw_1SD: Tensor, noise: Noise, seed: int) -> Tensor:
     return changed
 
 
-# The edits that a cell makes in a pass: the value at its first tap that changes, and edits of values at later taps. A
-# later spot of a cell edits the value that the pass has there by then, as a hook would, not the value of the unedited
-# line.
+# The edits of a cell in a pass: the value at its first changed tap, and edits of values at later taps. A later spot of
+# a cell edits the pass's present value, like a hook, not the unedited sequence's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaterEdit(Unmarked):
-    """The edit of what a pass meets at a tap. `value` is that of the unedited line there."""
+    """The edit of a pass's value at a tap. `value` is the unedited sequence's there."""
 
     tap: Tap
     value: Tensor
@@ -114,23 +114,23 @@ class LaterEdit(Unmarked):
 
     @property
     def boundary(self) -> int:
-        """The boundary between layers that the tap is at."""
+        """The boundary between layers of the tap."""
         assert self.tap.boundary is not None
         return self.tap.boundary
 
     def of_rows(self, rows_nD: Tensor) -> Tensor:
-        """Return the last rows of a line at this tap, which is between layers, with the edit in them."""
+        """Return the last rows of a sequence at this tap, which is between layers, with the edit applied."""
         above = self.value.shape[0] - rows_nD.shape[0]
         return self.change(torch.cat([self.value[:above], rows_nD]))[above:]
 
     def first_changed(self) -> int | None:
-        """Return the first row that the edit changes in the unedited line, None where it changes none."""
+        """Return the first row that the edit changes in the unedited sequence, None without one."""
         return first_other(self.change(self.value), self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CellEdit:
-    """A cell's first tap with the `raw` value that is put there, and the edits of later ones."""
+    """A cell's first tap with the `raw` value to put there, and the edits of later ones."""
 
     tap: Tap
     raw: Tensor
@@ -142,11 +142,11 @@ class CellEdits:
 
     def __init__(self, edit: SweptEdit | None, seed: int, base: RunLine, clean: RunLine | None) -> None:
         self.edit, self.seed, self.base, self.clean = edit, seed, base, clean
-        self._alike: dict[Site, frozenset[int]] = {}  # rows that both lines have, by site
-        self._read: dict[tuple[int, Site], Tensor] = {}  # values by line and site: an added module computes them
+        self._alike: dict[Site, frozenset[int]] = {}  # rows that both sequences have, by site
+        self._read: dict[tuple[int, Site], Tensor] = {}  # values by sequence and site: an added module computes them
 
     def of(self, cell: Cell, *, always: bool = False) -> CellEdit | None:
-        """Return the edit of a cell; None where that changes no bit, but `always` for a recheck."""
+        """Return the edit of a cell; None where it changes no bit, except `always` for a recheck."""
         taps = [(tap, list(spots)) for tap, spots in groupby(cell.spots, key=lambda spot: spot.tap)]
         for number, (tap, spots) in enumerate(taps):
             if not always and all(map(self._patches_the_same, spots)):
@@ -160,17 +160,17 @@ class CellEdits:
         return None
 
     def patch_from(self, source: RunLine) -> None:
-        """Patch with the values of this line from here on."""
+        """Patch with the values of this sequence from here on."""
         self.clean = source
         self._alike.clear()
         self._read.clear()
 
     def nbytes(self, cell: Cell) -> int:
-        """Return the bytes of the values that a cell has to compare."""
+        """Return the bytes of the values to compare for a cell."""
         return sum(self.base.raw[spot.tap.site].nbytes for spot in cell.spots)
 
     def _patches_the_same(self, spot: Spot) -> bool:
-        """Return whether a spot is patched with rows that are the base's own, known by one look at all of them."""
+        """Return whether a spot is patched with rows equal to the base's, from one comparison of all of them."""
         if self.edit is not None or self.clean is None or spot.rows is None or spot.rows != spot.source_rows:
             return False
         site = spot.tap.site
@@ -185,14 +185,14 @@ class CellEdits:
         return LaterEdit(tap=tap, value=self._value(self.base, tap), change=change)
 
     def _value(self, line: RunLine, tap: Tap) -> Tensor:
-        """Return the value of a line at a tap, read once."""
+        """Return the value of a sequence at a tap, read once."""
         key = (id(line), tap.site)
         if key not in self._read:
             self._read[key] = tap.read(line.raw[tap.site])
         return self._read[key]
 
     def _part(self, spot: Spot, value: Tensor) -> Tensor:
-        """Return the part that a spot gets where the pass has `value`."""
+        """Return the replacement for a spot where the pass has `value`."""
         tap = spot.tap
         line = self.base if self.clean is None or tap.site not in self.clean.raw else self.clean
         return part_of(self.edit, spot, value, self._value(line, tap), self.seed)
@@ -203,14 +203,14 @@ def same_bits(part: Tensor, before: Tensor) -> bool:
 
 
 def rows_alike(rows_SD: Tensor, others_SD: Tensor) -> frozenset[int]:
-    """Return the rows that have the bits of the others', none where there are not as many of these."""
+    """Return the rows with the same bits as the others', none where their numbers differ."""
     if rows_SD.shape != others_SD.shape:
         return frozenset()
     return frozenset((rows_SD == others_SD).flatten(1).all(1).nonzero().flatten().tolist())
 
 
 def first_other(rows_SD: Tensor, base_SD: Tensor) -> int | None:
-    """Return the first row that has another bit than the base's, None where none has."""
+    """Return the first row that differs from the base's in a bit, None without one."""
     other = (rows_SD != base_SD).flatten(1).any(1).nonzero()
     return int(other[0]) if len(other) else None
 

@@ -36,7 +36,7 @@ from djinn_jupyter.wire.request_base import LARGEST_SINGLE
 
 
 def handlers(parts: MethodParts) -> tuple[SweepRequests, ...]:
-    """Return what handles the requests of this method."""
+    """Return the handlers of this method's requests."""
     return (SweepRequests(parts),)
 
 

@@ -1,4 +1,4 @@
-"""A sweep under way: its lines, its cells one by one or many at once, the recheck, and the reply."""
+"""A sweep in progress: its prompts, its cells one by one or many at once, the recheck, and the reply."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ CHUNK_ROWS: Final = 4096
 COARSE_SHARE: Final = 8
 STREAMED_CHUNK: Final = 256 * 2**20  # bytes of rows of a streamed model, which crosses the link once a chunk
 COMPARED: Final = 4 * 2**20  # bytes of values edited and compared in one slice, about a millisecond
-RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again alone, of each later pair one
-LEFT_OUT: Final = 1  # and of those that were left out because nothing changes there, of later pairs none
+RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again alone, one for each later pair
+LEFT_OUT: Final = 1  # and of those left out because nothing changes there, none for later pairs
 
 
 class Sweeping:
@@ -63,7 +63,7 @@ class Sweeping:
         return self.asked.cells()
 
     def steps(self, workspace: Workspace) -> Steps[Swept]:
-        """Compute every cell. Raises OutOfDeviceMemory where a pass of many lines finds none."""
+        """Compute every cell. Raises OutOfDeviceMemory where a pass of many sequences does not fit."""
         self._note_progress()
         advice = "Close sessions, or compute each cell alone (--exact)."
         with forward.device_memory_for("a pass of this sweep's lines", advice), workspace.opened(self.session) as room:
@@ -107,11 +107,11 @@ class Sweeping:
     def _source_line(
         self, room: Reservation, taps: tuple[Tap, ...], tokens: tuple[int, ...]
     ) -> Generator[Blocked | None, None, RunLine | None]:
-        """Run the line that cells are patched from; None where it runs later, among them."""
+        """Run the clean prompt; None where it runs later, among the cells."""
         return (yield from self._reserved(room, taps, tokens, residuals=False))
 
     def _kept_taps(self) -> tuple[Tap, ...]:
-        """Return the taps whose values of the line are kept."""
+        """Return the taps whose values of the sequence are kept."""
         return tuple(self.asked.places.taps.values())
 
     def _edits(self, base: RunLine, source: RunLine | None) -> CellEdits:
@@ -141,8 +141,8 @@ class Sweeping:
         rows: bool = False,
         overrides: tuple[frame.Override, ...] = (),
     ) -> Generator[Blocked | None, None, RunLine]:
-        """Run a line within what is reserved for it before: as much as its tensors will have, corrected by what they
-        do have."""
+        """Run a sequence within a reservation of its tensors' expected bytes, which is then corrected to their actual
+        ones."""
         expected = self.alone.expected_bytes(tokens, taps, residuals=residuals, rows=rows)
         yield from room.take(expected)
         line = yield from self.alone.run(tokens, taps, residuals=residuals, rows=rows, overrides=overrides)
@@ -169,7 +169,7 @@ class Sweeping:
             yield from self._one_by_one(room, edits, cells, found)
 
     def _read_again(self, room: Reservation, edits: CellEdits, found: Found) -> Pieces:
-        """Read both lines again, all their logits: those of a few tokens may be what the recheck distrusts."""
+        """Run both prompts again, with all their logits: the recheck may distrust those of a few tokens."""
         if found.missed is not None:
             self.together.few_logits.distrust()
         self.alone.read(None)
@@ -181,7 +181,7 @@ class Sweeping:
             yield from self._run_source(room, edits)
 
     def _run_source(self, room: Reservation, edits: CellEdits) -> Pieces:
-        """Run the line that cells are patched from again, and take its metrics."""
+        """Run the clean prompt again, and take its metrics."""
         assert self.asked.source is not None
         again = yield from self.alone.run(self.asked.source, (), residuals=False)
         self.source_values = self.asked.metrics.of(again.logits_V)
@@ -189,8 +189,8 @@ class Sweeping:
     def _computed_before(
         self, edits: CellEdits, cells: Sequence[Cell], unchanged: Values
     ) -> Generator[Blocked | None, None, list[int]]:
-        """Return those of the finished cells that were computed and not left out. Where the value is that of the line,
-        the edit tells."""
+        """Return the finished cells that were computed and not left out. The edit shows which values equal the unedited
+        one."""
         finished, found, compared = self.asked.finished, list[int](), 0
         for cell in cells:
             if cell.number not in finished:
@@ -204,7 +204,7 @@ class Sweeping:
         return found
 
     def _is_computed(self, edits: CellEdits, cell: Cell) -> Generator[Blocked | None, None, bool]:
-        """Return whether a cell is computed: behind the last layer a fast sweep looks at the last position alone."""
+        """Return whether a cell is computed: after the last layer a fast sweep reads only the last position."""
         edited = edits.of(cell)
         if edited is None:
             return False
@@ -258,7 +258,8 @@ class Sweeping:
         self._tell(settled, found)
 
     def _first_rows(self, base: RunLine, cells: Sequence[Cell]) -> int:
-        """Return how many rows the first chunk has: fewer where others follow, so that a coarse grid is soon there."""
+        """Return the number of rows of the first chunk: fewer where others follow, so that a coarse grid is soon
+        there."""
         most = self._chunk_rows(base)
         if self.runtime.forward.weights.streamed or len(cells) * len(base.tokens) <= most:
             return most
@@ -269,8 +270,8 @@ class Sweeping:
         return max(CHUNK_ROWS, STREAMED_CHUNK // row.nbytes) if self.runtime.forward.weights.streamed else CHUNK_ROWS
 
     def _run_chunk(self, room: Reservation, front: Wavefront, lines: Sequence[JoiningLine], found: Found) -> Pieces:
-        """Compute lines together. While a layer runs, the rows before it and behind it are there, joined keys, and what
-        is kept between sections; while the last one does, the keys of all rows."""
+        """Compute sequences together. While a layer runs, its input and output rows, joined keys, and values kept
+        between sections are in memory; during the last one, the keys of all rows."""
         rows = sum(line.rows_nD.shape[0] for line in lines)
         size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
         size += front.last_bytes(rows) + front.section_bytes(rows) + front.shared_bytes(rows)
@@ -289,9 +290,9 @@ class Sweeping:
         room.give_back(size)
 
     def _recheck(self, room: Reservation, edits: CellEdits, cells: Sequence[Cell], found: Found) -> Pieces:
-        """Compute some of the cells again, alone, also of those left out, and note by how much they differ."""
+        """Compute some of the cells again, alone, including some that were left out, and record their differences."""
         if self.asked.request.pair == 0:
-            self.alone.read(None)  # so that a wrong proof of few logits is found, by the bits of a cell left out
+            self.alone.read(None)  # so that a wrong proof of single logits is found, by the bits of a cell left out
         draw, computed = random.Random(self.asked.request.seed + self.asked.request.pair), set(found.computed)
         many, few = (RECHECKED, LEFT_OUT) if self.asked.request.pair == 0 else (1, 0)
         numbers = [cell.number for cell in cells]
@@ -302,12 +303,12 @@ class Sweeping:
             edited = edits.of(by_number[number], always=True)
             assert edited is not None
             logits_V = yield from self._logits(edits, edited)
-            was_computed = number in computed or number in self.asked.finished  # its value may be that of the line
+            was_computed = number in computed or number in self.asked.finished  # its value may be the unedited one
             found.recheck(number, self.asked.metrics.of(logits_V), computed=was_computed)
             yield None
 
     def _take(self, values: Mapping[int, Values], found: Found) -> None:
-        """Note the values of cells, of a pair of cells on both sides of the diagonal."""
+        """Record the values of cells, for a pair of cells on both sides of the diagonal."""
         places = self.asked.places
         found.take({other: of_cell for number, of_cell in values.items() for other in places.numbers_of(number)})
 
@@ -336,7 +337,7 @@ class Sweeping:
         self.runtime.publish(told)
 
     def _made(self) -> Recipe | None:
-        """Return the recipe, with the calls that were made; without them where they are too many to tell."""
+        """Return the recipe, with the calls made; without them if they are too many."""
         made, calls = self.asked.made, self.plan.made
         if made is None or len(calls) > MOST_PLANNED:
             return made
@@ -364,18 +365,18 @@ class Sweeping:
         )
 
 
-# A sweep of a pair of lines, whose source may run among the cells that are patched from it.
+# Sweep one prompt pair; the clean prompt may run in the same batch as the cells patched from it.
 
-SOURCES_RECHECKED: Final = 0.25  # the share of joined sources that run again alone, drawn by the seed
+SOURCES_RECHECKED: Final = 0.25  # the share of joined clean prompts that run again alone, drawn by the seed
 
 
 class PairSweeping(Sweeping):
-    """One sweep of one line, or of a pair. The first pair of several has both lines run alone; of a later one the
-    source joins the cells, where these fit into one pass."""
+    """Sweep one prompt, or a prompt pair. For the first of several pairs both prompts run alone; for a later pair the
+    clean prompt may run in the same batch as the cells, if these fit into one pass."""
 
     def __init__(self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together) -> None:
         super().__init__(runtime, session, asked, together)
-        self._awaited = False  # the source has not run yet
+        self._awaited = False  # the clean prompt has not run yet
 
     def _source_line(
         self, room: Reservation, taps: tuple[Tap, ...], tokens: tuple[int, ...]
@@ -413,7 +414,7 @@ class PairSweeping(Sweeping):
         self._tell([cell.number for cell in cells if cell.number not in computed], found)
 
     def _has_room(self, room: Reservation, joined: JoinedSource) -> Generator[Blocked | None, None, bool]:
-        """Take the memory of a joined source. Return False where there is none: alone it needs less."""
+        """Reserve the memory of a clean prompt in the batch. Return False without room: alone it needs less."""
         try:
             yield from room.take(joined.nbytes)
         except (SlabFull, OverQuota):
@@ -421,7 +422,7 @@ class PairSweeping(Sweeping):
         return True
 
     def _run_source(self, room: Reservation, edits: CellEdits) -> Pieces:
-        """Run the source alone after all, for the cells that are computed from here on, and take its metrics."""
+        """Run the clean prompt alone after all, for the cells that are still to be computed, and take its metrics."""
         if not self._awaited:
             yield from super()._run_source(room, edits)
             return
@@ -451,31 +452,31 @@ class PairSweeping(Sweeping):
 
 
 def _first_other(tokens: tuple[int, ...], others: tuple[int, ...]) -> int:
-    """Return the first position at which two lines of equal length differ."""
+    """Return the first position at which two sequences of equal length differ."""
     return next(at for at, (one, other) in enumerate(zip(tokens, others, strict=True)) if one != other)
 
 
-# The ways to compute a sweep. By edited lines is the sweep's own; other methods add theirs with `way_to_sweep`.
+# The ways to compute a sweep. `ByEditedLines` is the sweep's own; other methods add theirs with `way_to_sweep`.
 
 _OTHERS: Final[list[type[SweepWay]]] = []
 
 
 class SweepWay:
-    """A way to compute the sweeps that it takes, and what it refuses. An engine has one of each, made at its first
+    """A way to compute the sweeps that it takes, and its refusals. An engine has one of each, made at its first
     sweep."""
 
-    reads_source: ClassVar[bool] = True  # a sweep without an edit needs the line to patch from
+    reads_source: ClassVar[bool] = True  # a sweep without an edit needs a prompt to patch from
     in_modules: ClassVar[str | None] = None  # why added modules are refused; None where they are not
 
     def __init__(self, together: Together) -> None:
         self.together = together
 
     def takes(self, request: Sweep) -> bool:
-        """Return whether it computes this sweep: one way alone takes a request."""
+        """Return whether it computes this sweep: only one way takes a request."""
         raise NotImplementedError
 
     def check_lines(self, request: Sweep, metrics: Metrics, line: int, source: int | None) -> None:
-        """Refuse a sweep of lines of so many tokens, before its places are known. Raises errors of the domain."""
+        """Refuse a sweep of so many tokens, before its places are known. Raises errors of the domain."""
 
     def check_places(self, request: Sweep, places: SweptPlaces) -> None:
         """Refuse places that it cannot compute. Raises UsageError."""
@@ -488,7 +489,7 @@ class SweepWay:
     def steps(
         self, request: Sweep, runtime: Runtime, session: Session, asked: CheckedSweep, workspace: Workspace
     ) -> Steps[Swept]:
-        """Begin the sweep. What it refuses it refuses here, not in its first step."""
+        """Begin the sweep. Its refusals come here, not in its first step."""
         raise NotImplementedError
 
 
@@ -510,12 +511,12 @@ class ByEditedLines(SweepWay):
 
 
 def way_to_sweep(way: type[SweepWay]) -> type[SweepWay]:
-    """Have the sweeps that it takes computed this way."""
+    """Register this way for the sweeps that it takes."""
     _OTHERS.append(way)
     return way
 
 
 def every_way(together: Together) -> list[SweepWay]:
-    """Return every way to sweep, but those of methods that are left out; the sweep's own is last."""
+    """Return every way to sweep, except those of methods that are left out; the sweep's own is last."""
     others = (way for way in _OTHERS if not any(method.has(way.__module__) for method in troubles()))
     return [way(together) for way in (*others, ByEditedLines)]

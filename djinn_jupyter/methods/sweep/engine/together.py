@@ -1,4 +1,5 @@
-"""Many cells in one pass: which families can, proved on the model itself, and the metrics of a chunk of lines."""
+"""Many cells in one pass: which families can, proved on the model itself; the metrics of a chunk, and a clean prompt in
+the batch."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ Looked = Generator[Blocked | None, None, None]
 
 
 class Together:
-    """The abilities of this model, tested when the first sweep asks, on a short line: layers that run lines at once,
-    or lines of all starts in one call; a head that computes a few columns alone."""
+    """The abilities of this model, tested at the first sweep on a short sequence: layers that run several sequences at
+    once, or sequences with different starts in one call; a head that computes a few columns alone."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime, self.axes = runtime, ArgumentAxes()
@@ -49,7 +50,7 @@ class Together:
         self._inside: dict[tuple[Any, ...], bool] = {}
 
     def why_not(self, alone: LinesAlone) -> Generator[Blocked | None, None, str | None]:
-        """Return why lines have to run one by one here, None if they need not."""
+        """Return why sequences have to run one by one here, None if they need not."""
         if not self._tested:
             self._why_not = why_not_joined(self.runtime.forward) or (yield from self._trial(alone))
             self._tested = True
@@ -60,7 +61,7 @@ class Together:
         return Wavefront(forward, base.tokens, base.residuals, base.rows, self.axes, self.packing, plan=plan)
 
     def logits(self, rows_nD: Tensor, tokens: Sequence[int] | None) -> Tensor:
-        """Return logits behind rows of the last layer: of `tokens` alone where they are few and the head allows it."""
+        """Return logits from rows after the last layer: only of `tokens` where they are few and the head allows it."""
         forward = self.runtime.forward
         if tokens is None or not self.columns:
             rows_nV = forward.shared_lens(rows_nD)
@@ -70,8 +71,8 @@ class Together:
     def has_inside(
         self, front: Wavefront, line: JoiningLine, alone: Callable[[], Generator[Blocked | None, None, Tensor]]
     ) -> Generator[Blocked | None, None, bool]:
-        """Return whether lines such as this have among others the value that they have inside a layer. Tested when the
-        first of its kind asks: `alone` returns what it is behind that layer, [1, S, D]."""
+        """Return whether sequences such as this keep in a batch their value inside a layer. Tested for the first of its
+        kind: `alone` returns the value after that layer, [1, S, D]."""
         assert line.inside is not None
         kind = (line.inside.tap.site.point, type(line.inside.tap.module))
         if kind not in self._inside:
@@ -89,8 +90,9 @@ class Together:
         return equal_but_for_rounding(among_nD, after_1SD[0, line.start :], among_nD.dtype)
 
     def _trial(self, alone: LinesAlone) -> Generator[Blocked | None, None, str | None]:
-        """Compare two lines among others (some of NaN) with the same lines by themselves and with passes of their own:
-        packed, in calls that are left before each step; if that fails packed; and if that fails a start at a time."""
+        """Compare two sequences in a batch (with some of NaN) with the same sequences alone and with passes of their
+        own: packed, in calls that are left before each step; if that fails packed; and if that fails a start at a
+        time."""
         size = self.runtime.description.vocab_size
         tokens = tuple(torch.randint(size, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist())
         base = yield from alone.run(tokens, (), residuals=True, rows=True)
@@ -110,16 +112,16 @@ class Together:
         return why
 
     def _ways(self) -> Sequence[Way]:
-        forward = self.runtime.forward  # a GPU runs behind its clock, and what streams would cross its link again
+        forward = self.runtime.forward  # a GPU runs behind its clock, and streamed weights would cross its link again
         whole = forward.device.type != "cpu" or forward.weights.streamed
-        packed = bool(forward.anatomy.mappings)  # keys that layers share are handed to packed rows alone
+        packed = bool(forward.anatomy.mappings)  # only packed rows get keys that layers share
         return WAYS[1 if whole else 0 : 2 if packed else 3]
 
     def _tried(
         self, base: RunLine, changed: Sequence[Tensor], exact: Sequence[Tensor], way: Way
     ) -> Generator[None, None, str | None]:
-        """Return the fault of such lines, None where there is none; `packing` and `columns` are set then, and not
-        before, for another sweep may begin between two steps."""
+        """Return the fault of such sequences, None without one; `packing` and `columns` are set only then, because
+        another sweep may begin between two steps."""
         packing: Packing | None = None
         try:
             if way != "a start at a time":
@@ -128,7 +130,7 @@ class Together:
             logits = self.runtime.forward.shared_lens(rows)
         except REFUSALS as error:
             if out_of_memory(error):
-                raise  # this says nothing of the family
+                raise  # shows nothing about the family
             return f"its layers refuse several lines ({first_line(error)})"
         if not equal_but_for_rounding(logits, torch.stack([*exact, *exact]), rows.dtype):
             return "its layers give a line other values among others than alone"
@@ -143,7 +145,7 @@ class Together:
         return packing
 
     def _columns_agree(self, rows_nD: Tensor, rows_nV: Tensor) -> bool:
-        """Return whether the head gives columns of its logits by themselves."""
+        """Return whether the head computes columns of its logits separately."""
         tokens = (rows_nV.shape[1] - 1, 2)
         try:
             some = self.runtime.forward.shared_lens(rows_nD, tokens)
@@ -157,7 +159,7 @@ class Together:
     def _behind(
         self, base: RunLine, changed: Sequence[Tensor], packing: Packing | None
     ) -> Generator[None, None, Tensor]:
-        """Return the last rows of the changed lines among others, and then by themselves."""
+        """Return the last rows of the changed sequences in a batch, and then alone."""
         lines = [JoiningLine(number=n, boundary=0, start=at, rows_nD=changed[n][0, at:]) for n, at in enumerate(STARTS)]
         others = [
             JoiningLine(number=one.number + by, boundary=0, start=one.start, rows_nD=rows)
@@ -180,7 +182,7 @@ class Together:
 def values_of(
     together: Together, front: Wavefront, lines: Sequence[JoiningLine], metrics: Metrics
 ) -> Generator[None, None, dict[int, Values]]:
-    """Return the metrics at each line's last position, by its number."""
+    """Return the metrics at each sequence's last position, by its number."""
     behind = yield from _run(front, lines)
     together.runtime.counters.count_layers(front.count())
     numbers = list(behind)
@@ -194,7 +196,7 @@ def values_of(
 
 
 def _run(front: Wavefront, lines: Sequence[JoiningLine]) -> Generator[None, None, dict[int, Tensor]]:
-    """Return each line's last row behind the last layer, by its number."""
+    """Return each sequence's last row after the last layer, by its number."""
     behind: dict[int, Tensor] = {}
     for found in front.run(lines):
         if found is None:
@@ -204,12 +206,12 @@ def _run(front: Wavefront, lines: Sequence[JoiningLine]) -> Generator[None, None
     return behind
 
 
-# The lines of a sweep's cells in a wavefront, each from where it leaves the unedited line. Runs a layer alone only
-# where others cannot run it with the cell's value inside.
+# The sequences of a sweep's cells in a wavefront, each from where it leaves the unedited one. A layer runs alone only
+# where a batch cannot run it with the cell's value inside.
 
 
 class CellLines:
-    """Makes the lines of cells of one sweep, whose lines `alone` run in its session."""
+    """Makes the sequences of cells of one sweep; those `alone` run in its session."""
 
     def __init__(self, together: Together, alone: LinesAlone) -> None:
         self._together, self._alone = together, alone
@@ -217,7 +219,7 @@ class CellLines:
     def line(
         self, front: Wavefront, edits: CellEdits, cell: Cell
     ) -> Generator[Blocked | None, None, JoiningLine | None]:
-        """Return the line of a cell from where it leaves the base; None where its last row never does."""
+        """Return the sequence of a cell from where it leaves the base; None where its last row never does."""
         edited = edits.of(cell)
         if edited is None:
             return None
@@ -251,8 +253,8 @@ class CellLines:
         )
 
     def _inside(self, base: RunLine, edited: CellEdit, number: int) -> JoiningLine | None:
-        """Return the line of a cell that takes its value inside a layer which others run with it; None where it has to
-        run that layer alone."""
+        """Return the sequence of a cell that takes its value inside a layer in a batch; None where it has to run that
+        layer alone."""
         tap, layers = edited.tap, self._together.runtime.forward.layers
         if self._together.packing is None or edited.later or not is_served(tap) or tap.stage not in range(layers):
             return None
@@ -269,7 +271,7 @@ class CellLines:
         )
 
     def behind(self, edits: CellEdits, edited: CellEdit, layer: int) -> Generator[Blocked | None, None, Tensor]:
-        """Return a cell's hidden state [1, S, D] behind a layer, computed alone."""
+        """Return a cell's hidden state [1, S, D] after a layer, computed alone."""
         return (yield from self._alone.after_layer(edits.base, edited.tap, edited.raw, layer, edited.later))
 
     def by_line(self, hidden: Tensor) -> Tensor:
@@ -285,33 +287,33 @@ class CellLines:
 
 
 def same_end(after: Tensor, base: RunLine) -> bool:
-    """Return whether a hidden state behind the last layer has the base's bits at the last position."""
+    """Return whether a hidden state after the last layer has the base's bits at the last position."""
     return torch.equal(after[0, -1], base.residuals[-1][0, -1])
 
 
-# The line that a pair's cells are patched from, as one of the lines of their wavefront. It has the base's tokens up to
-# where the two differ, so its rows before that are the base's own, and it joins at the first layer with those from
-# there on. A cell is patched at its boundary with the row that the source has there by then.
+# The clean prompt of a pair, as one sequence of the cells' wavefront. It shares the base's tokens up to the first
+# difference, so its earlier rows are the base's own, and it joins at the first layer with the rows from there on. A
+# cell is patched at its boundary with the clean prompt's present row there.
 
 SOURCE: Final = -1  # its number among those of cells
 
 
 class JoinedSource:
-    """The source of one base line, whose rows [n, D] before the first layer are `rows_nD`."""
+    """The clean prompt in the batch of one base, whose rows [n, D] before the first layer are `rows_nD`."""
 
     def __init__(self, base: RunLine, rows_nD: Tensor) -> None:
         self.base, self.rows_nD = base, rows_nD
         self.start = len(base.tokens) - len(rows_nD)
-        self._rows: dict[int, Tensor] = {}  # by boundary; behind the last layer the last row alone
+        self._rows: dict[int, Tensor] = {}  # by boundary; after the last layer only the last row
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its rows at every boundary, and of the values that `line` makes of them."""
+        """The bytes of its rows at every boundary, and of the values that `line` makes from them."""
         kept = len(self.base.residuals) * self.rows_nD.nbytes
         return kept + sum(value.nbytes for value in self.base.raw.values())
 
     def lines(self, cells: Sequence[Cell]) -> list[JoiningLine]:
-        """Return the source's own line, and after it those of the cells that leave the base."""
+        """Return the clean prompt's own sequence, and after it those of the cells that leave the base."""
         boundaries = range(len(self.base.residuals))
         own = JoiningLine(
             number=SOURCE,
@@ -323,8 +325,8 @@ class JoinedSource:
         return [own, *(line for cell in cells if (line := self._line(cell)) is not None)]
 
     def line(self, tokens: tuple[int, ...], taps: Iterable[Tap]) -> RunLine:
-        """Return the source as it ran among others, with its values at taps between layers, as far as cells were
-        patched with them."""
+        """Return the clean prompt after its run in the batch, with its values at taps between layers from which cells
+        were patched."""
         raw: dict[Site, Tensor] = {}
         for tap in taps:
             assert tap.boundary is not None
@@ -335,7 +337,7 @@ class JoinedSource:
         return RunLine(tokens=tokens, raw=raw, residuals=(), logits_V=self.base.logits_V)
 
     def _line(self, cell: Cell) -> JoiningLine | None:
-        """Return the line of a cell; None where its row is the base's, or lies behind the last layer unread."""
+        """Return the sequence of a cell; None where its row is the base's, or lies after the last layer unread."""
         boundary, row = place_of(cell)
         base_nD = self.base.residuals[boundary][0, row:]
         behind = boundary == len(self.base.residuals) - 1 and len(base_nD) > 1
@@ -360,7 +362,7 @@ class JoinedSource:
 
 
 def takes_one_row(cell: Cell) -> bool:
-    """Return whether a cell takes one whole row of the source, between two layers, at its own position."""
+    """Return whether a cell takes one whole row of the clean prompt, between two layers, at its own position."""
     (spot, *others) = cell.spots
     layout = spot.tap.layout
     return (
@@ -376,7 +378,7 @@ def takes_one_row(cell: Cell) -> bool:
 
 
 def place_of(cell: Cell) -> tuple[int, int]:
-    """Return the boundary and the position of a cell that is served."""
+    """Return the boundary and the position of a joined cell."""
     spot = cell.spots[0]
     assert spot.tap.boundary is not None and spot.rows is not None
     return spot.tap.boundary, spot.rows[0]

@@ -286,7 +286,7 @@ class Stage:
 
     def _no_room(self, wanting: Wanting, now: float) -> None:
         """Queue the run, to be tried again at the next stop, or when a session that is being loaded has arrived and may
-        be evicted; refuse it where there is no session to wait for."""
+        be evicted; refuse it without a session to wait for."""
         others = [a for a in self.actors.values() if a is not wanting.actor and a.place == "device"]
         coming = [a.ready for a in others if a.state != "running" and a.ready > now]
         if self.policy.swaps and (coming or any(a.state == "running" and not a.waits for a in others)):
@@ -354,7 +354,7 @@ class Stage:
             self.idle_times.rests(actor.name, now)
 
     def _announce(self, actor: Actor, seconds: float, now: float) -> None:
-        """Begin a rest of which the session has said how long it lasts."""
+        """Begin a rest whose length the session has announced."""
         if not actor.size:
             return
         self._rests(actor, now)
