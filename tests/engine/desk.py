@@ -31,6 +31,7 @@ from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Edit, Scale
 from djinn_jupyter.wire.nouns import ModelDescription, SessionDescription
 from tests.device import DEVICE
+from tests.engine.proofs import proven_once
 from tests.families import build
 
 ME = Holder(name="tester", user="tester")
@@ -172,24 +173,22 @@ class Outcome:
 
 
 def build_desk(model: Any, tokenizer: Any = None, **config: Any) -> Desk:
-    """Return an engine around a model in memory. Raises the errors of loading."""
+    """Return an engine around a model in memory, whose self-test is made once in a process. Raises the errors of
+    loading."""
     desk = Desk.__new__(Desk)
     desk.events = []
     desk.hears = desk.events.append
     settings = EngineConfig(**{"model": "tiny", "page_positions": PAGE, **config})
-    desk.engine = build_engine(
-        settings,
-        LoadedModel(
-            model=model.to(DEVICE),
-            tokenizer=tokenizer,
-            name="tiny",
-            revision=None,
-            dtype=model.dtype,
-            device=DEVICE if settings.devices is None else choose_devices(settings)[0],
-        ),
-        lambda event: desk.hears(event),
-        lambda text: None,
+    loaded = LoadedModel(
+        model=model.to(DEVICE),
+        tokenizer=tokenizer,
+        name="tiny",
+        revision=None,
+        dtype=model.dtype,
+        device=DEVICE if settings.devices is None else choose_devices(settings)[0],
     )
+    with proven_once():
+        desk.engine = build_engine(settings, loaded, lambda event: desk.hears(event), lambda text: None)
     return desk
 
 

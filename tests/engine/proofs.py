@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -20,21 +20,22 @@ from djinn_jupyter.engine.process import build
 from djinn_jupyter.engine.process.engine import Engine
 from djinn_jupyter.engine.process.selftest import Proof
 
+PROOFS: Final[dict[Hashable, Proof]] = {}
+
 
 @contextmanager
-def proven_once(proofs: dict[Hashable, Proof] | None = None) -> Iterator[None]:
-    """Let engines that are built inside this block share the proofs of their models, and those of `proofs`."""
-    proofs = {} if proofs is None else proofs
+def proven_once() -> Iterator[None]:
+    """Let engines that are built inside this block take the proof of the same model."""
     prove = build._prove
 
     def proof_of(engine: Engine) -> Proof:
         key = _same(engine)
-        if key in proofs:
+        if key in PROOFS:
             engine.close()
-            return proofs[key]
+            return PROOFS[key]
         made = prove(engine)
         if key is not None:
-            proofs[key] = made
+            PROOFS[key] = made
         return made
 
     with pytest.MonkeyPatch.context() as patch:

@@ -33,7 +33,6 @@ from tests.engine.desk import Desk, Outcome, build_desk, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import carry
 from tests.engine.plain import generate, plain_of
-from tests.engine.proofs import proven_once
 from tests.engine.test_exact import NEW, PROMPT, stop_edit_and_go_back
 from tests.families import build, enough_layers
 from tests.homes import DEVICES, HOMES, HomesMeet, two_homes
@@ -46,12 +45,6 @@ A, B = 17, 42
 CLEAN = (*PROMPT[:5], *tokens(9, seed=2))
 Built = tuple[Desk, LayerCount, Outcome]
 Verb = Callable[[Desk, Path], list[Any]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_proofs() -> Iterator[None]:
-    with proven_once():
-        yield
 
 
 @pytest.fixture(scope="class")

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from djinn_jupyter.engine.process import build as startup
 from djinn_jupyter.errors import ModelRefused
+from tests.engine import proofs
 from tests.engine.desk import build_desk
-from tests.engine.proofs import proven_once
 from tests.engine.variants import in_place, nondeterministic
 from tests.families import build
 
 
 @pytest.fixture
-def proven(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def proven(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Names of the models that were really tested, in order; one of them a tiny Llama."""
     tested: list[Any] = []
     prove = startup.prove
     monkeypatch.setattr(startup, "prove", lambda engine: tested.append(engine.model) or prove(engine))
-    with proven_once():
-        build_desk(build("llama", layers=6))
-        yield tested
+    monkeypatch.setattr(proofs, "PROOFS", {})
+    build_desk(build("llama", layers=6))
+    return tested
 
 
 def test_the_next_engine_of_a_model_has_the_proof_of_the_first(proven: list[Any]) -> None:

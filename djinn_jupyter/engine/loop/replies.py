@@ -119,7 +119,8 @@ class StatePublisher(BuiltOfParts):
 
     def publish(self, *, all_sessions: bool = False) -> None:
         """Publish a new reading. `all_sessions` describes the untouched ones too (they grow idle)."""
-        measures, begun = self.due, time.thread_time()
+        measures = self.due
+        begun = time.thread_time() if measures else 0.0
         try:
             self._renew(all_sessions, measures)
         finally:
