@@ -112,6 +112,8 @@ class Swapping:
             return
         wanted = items_of if here.inherited else own_items_of  # from an earlier process: all, to check them
         items = wanted(session, self.storage_table)
+        if cause == "needed" and all(item.resident for item in items) and self.is_behind(session):
+            return  # forks kept its bytes here: it would come and be sent away again for the earlier one, for ever
         here.move("come", session.name)
         from_disk = any(not item.resident and "host" not in item.copies for item in items)
         here.begin_move(Swap(goal=None, cause=cause, items=items, from_disk=from_disk))

@@ -9,9 +9,10 @@ import pytest
 from djinn_jupyter.engine.session.residence import Residence, Swap
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Finished
+from tests.engine.desk import PAGE as PAGE_POSITIONS
 from tests.engine.desk import Desk, tokens
 from tests.engine.residency.evicting import nothing_left
-from tests.engine.residency.test_pressure import small
+from tests.engine.residency.test_pressure import small, start, until
 
 NAMES = "abcde"
 ROUNDS = 4
@@ -67,3 +68,22 @@ def test_a_prefetch_without_room_is_in_line_once_a_request_needs_it() -> None:
     here.ask()
     assert here.in_line
     assert here.asked_since == here.asked
+
+
+@pytest.mark.timeout(60)
+def test_forks_that_wait_for_room_leave_the_run_at_work_its_turns() -> None:
+    """Leaving and coming back costs a fork nothing, because the others keep its bytes on the device."""
+    desk = small(9)
+    desk.open("a")
+    desk.run(tokens(PAGE_POSITIONS), 1, "a")
+    waiting = [desk.fork(name) for name in "bc"]
+    desk.open("at work")
+    begun = start(desk, "at work", tokens(5 * PAGE_POSITIONS), 20)
+    for _ in range(4):
+        desk.engine.tick()
+    replies: list[list[Any]] = [[] for _ in waiting]
+    for name, heard in zip(waiting, replies, strict=True):
+        run = ask.Run(session=name, tokens=tokens(3 * PAGE_POSITIONS), max_new_tokens=2, ignore_eos=True, extend=True)
+        desk.post(run, heard)
+    until(desk, begun, *replies)
+    assert all(isinstance(heard[0], Finished) for heard in (begun, *replies))
