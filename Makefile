@@ -173,7 +173,7 @@ OF_A_STORE := <(grep -v '^python-dateutil=' constraints.txt)
 CLUSTER := .venv/cluster
 CLUSTER_TEST := $(CLUSTER)/bin/python -m pytest -m slow tests/process/test_cluster.py
 cluster-test: $(CLUSTER)/.set-up
-	$(CLUSTER_TEST) tests/process/test_cluster_between_namespaces.py tests/process/test_stored_cluster.py
+	$(CLUSTER_TEST) tests/process/test_cluster_between_namespaces.py
 
 one-cluster: $(CLUSTER)/.set-up
 	$(CLUSTER_TEST)::test_an_engine_is_placed_found_and_spoken_to_directly --junit-xml $(REPORTS)/cluster.xml

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from djinn_jupyter.link import starting
 from tests.engines import admit, end_all
+from tests.process.nursery import spawn
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,6 +22,12 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     yield folder
     end_all()
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that this process starts are forked: how they start is not what the test is about."""
+    monkeypatch.setattr(starting, "_spawn", spawn)
 
 
 @pytest.fixture

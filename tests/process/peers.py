@@ -1,4 +1,4 @@
-"""A raw connection to a live engine: it may send bytes that the product's own client never sends."""
+"""Raw connections to an engine: they may send bytes that the product's own client never sends."""
 
 from __future__ import annotations
 
@@ -15,6 +15,48 @@ from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Pong
 
 PATIENCE_MILLISECONDS = 120_000
+
+
+class RawClient:
+    """A DEALER that sends any frames, with the keys of both sides where the entry is that of an engine at an address.
+    `events` are those that came before the replies."""
+
+    def __init__(self, context: zmq.Context[Any], entry: Entry, **options: int) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        for name, value in {"LINGER": 0, "RCVTIMEO": PATIENCE_MILLISECONDS, **options}.items():
+            self.socket.setsockopt(getattr(zmq, name), value)
+        if entry.commands.startswith("tcp://"):
+            set_keys(self.socket, entry)
+        self.socket.connect(entry.commands)
+        self.number = 0
+        self.events: list[Any] = []
+
+    def send(self, request: ask.Request) -> int:
+        """Send a request; return the number that its reply will have."""
+        self.number += 1
+        self.send_frames(codec.encode(self.number, request))
+        return self.number
+
+    def send_frames(self, frames: Sequence[codec.WireFrame]) -> None:
+        self.socket.send_multipart(frames)
+
+    def receive(self) -> codec.Envelope[Any]:
+        """Return the next reply."""
+        while codec.is_event(frames := self.socket.recv_multipart()):
+            self.events.append(codec.decode_event(frames).body)
+        return codec.decode_reply(frames)
+
+    def reply_to(self, number: int) -> Any:
+        """Return the next reply, which has to be that one."""
+        envelope = self.receive()
+        assert envelope.id == number
+        return envelope.body
+
+    def ask(self, request: ask.Request) -> Any:
+        return self.reply_to(self.send(request))
+
+    def close(self) -> None:
+        self.socket.close()
 
 
 class Peer:

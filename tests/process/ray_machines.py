@@ -24,13 +24,11 @@ needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: ma
 
 
 class Machines:
-    """A cluster whose head has no room for an engine, and whose other machines have room for one each. Those have
-    folders of their own below `apart`, where that is given."""
+    """A cluster whose head has no room for an engine, and whose other machines have room for one each."""
 
-    def __init__(self, apart: Path | None = None) -> None:
+    def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self._apart = apart
         self._size = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
         head = {"num_cpus": 0, "node_ip_address": "127.0.0.2", **self._size}
         self._cluster = begun(lambda: Cluster(initialize_head=True, head_node_args=head))
@@ -61,15 +59,7 @@ class Machines:
         self._cluster.shutdown()
 
     def _add(self, address: str, cpus: int = 1) -> Any:
-        return self._cluster.add_node(
-            num_cpus=cpus, node_ip_address=address, env_vars=self._folders(address), **self._size
-        )
-
-    def _folders(self, address: str) -> dict[str, str]:
-        if self._apart is None:
-            return {}
-        named = {"JUPYTER_RUNTIME_DIR": "runtime", "JUPYTER_DATA_DIR": "data"}
-        return {name: str(self._apart / address / folder) for name, folder in named.items()}
+        return self._cluster.add_node(num_cpus=cpus, node_ip_address=address, **self._size)
 
 
 def begun(start: Any) -> Any:
@@ -83,15 +73,14 @@ def begun(start: Any) -> Any:
 
 
 @contextmanager
-def cluster(home: Path, *, apart: bool = False) -> Iterator[Machines]:
-    """Yield a cluster that this process uses, whose user, anna, has no other data than those below `home`; `apart`: on
-    machines that have no folder in common."""
+def cluster(home: Path) -> Iterator[Machines]:
+    """Yield a cluster that this process uses, whose user, anna, has no other data than those below `home`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("JUPYTER_RUNTIME_DIR", str(home / "runtime"))
         patch.setenv("JUPYTER_DATA_DIR", str(home / "data"))
-        machines = Machines(home / "machines" if apart else None)
+        machines = Machines()
         patch.setenv("RAY_ADDRESS", machines.address)
         assert main(["key", "new", "anna"]) == 0
         try:

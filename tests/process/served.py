@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.clients import ClientTable
-from djinn_jupyter.engine.process.registration import SocketFolder, own_mark
+from djinn_jupyter.engine.process.registration import Registration, SocketFolder, own_mark
 from djinn_jupyter.engine.process.sender import MESSAGES_QUEUED, Outbox
 from djinn_jupyter.engine.process.service import Service, draw
 from djinn_jupyter.remote.engine.persons import Door, Persons
@@ -95,3 +95,14 @@ def served(
         mover.join()
         service.stop()
         folder.remove()
+
+
+@contextmanager
+def registered(*entries: Entry) -> Iterator[None]:
+    """Have these entries in the registry. They are withdrawn in any case: who ends all engines ends their process."""
+    there = [Registration(entry) for entry in entries]
+    try:
+        yield
+    finally:
+        for one in there:
+            one.withdraw()

@@ -28,16 +28,18 @@ from djinn_jupyter.link import doctor
 from djinn_jupyter.link.doctor import findings
 from djinn_jupyter.link.registry import FollowedLog, is_alive, log_of, refusal_of, running_engines
 from djinn_jupyter.server.link import _refusal
-from djinn_jupyter.settings import Options
+from djinn_jupyter.settings import Identity, Options
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.logs import rotate
 from djinn_jupyter.wire.registry import Entry, decode_entry, encode_entry
+from tests.process.served import entry_for, registered
 from tests.waiting import SECONDS, until
 
-pytestmark = pytest.mark.usefixtures("fake_site")
+pytestmark = pytest.mark.usefixtures("fake_site", "forked")
 
 
 def test_start_list_log_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    """A request is found in the log by the id that its error names."""
     assert cli.main(["start", "fake", "--device-memory", "1GiB"]) == 0
     assert capsys.readouterr().out == "Engine fake (Fake, 8 layers, float32 on cpu) runs.\n"
     dj.load("fake").session("trips/paris.ipynb")
@@ -48,6 +50,20 @@ def test_start_list_log_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert session == "  paris (idle), 0 tokens"
     assert cli.main(["log", "fake"]) == 0
     assert "Ready: fake" in capsys.readouterr().out
+    request = refused_request("trips/paris.ipynb")
+
+    def shown() -> str:
+        cli.main(["log", "--request", request])
+        return capsys.readouterr().out
+
+    said = until(lambda: (found := shown()) and "ended" in found and found)
+    assert "Resume began" in said
+    assert "Resume ended: IllegalMove" in said
+    assert all(f"[{request} " in line for line in said.splitlines())
+    assert cli.main(["log", "fake", "--request", "0" * 8]) == 1
+    assert capsys.readouterr().err.startswith("djinn: No line of a request 00000000 is in ")
+    assert cli.main(["log", "fake", "--request", "paris"]) == 1
+    assert capsys.readouterr().err == "djinn: A request's id is at least 4 of its digits 0-9 and a-f, as 3f2a9c01.\n"
     assert cli.main(["stop"]) == 0
     assert capsys.readouterr().out == "The engine of fake has ended, and with it the sessions paris.\n"
     assert cli.main(["log"]) == 0  # it outlives the engine
@@ -63,6 +79,8 @@ def test_what_cannot_be_done_is_one_sentence_and_status_1(capsys: pytest.Capture
         (["start", "fake", "--stops-kept", "0"], "djinn: --stops-kept is at least 1; it cannot be 0."),
         (["start", "fake", "--threads", "0"], "djinn: --threads is at least 1; it cannot be 0."),
         (["log", "-n", "0"], "djinn: A log has at least one line to show"),
+        (["start", "fake", "--log-format=xml"], "djinn: --log-format is text or json; it cannot be 'xml'."),
+        (["start", "fake", "--log-level=all"], "djinn: --log-level is debug, info or warning; it cannot be 'all'."),
     ):
         assert cli.main(arguments) == 1
         assert capsys.readouterr().err.splitlines()[-1].startswith(sentence.rstrip("\n"))
@@ -102,41 +120,36 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
 
 
 def test_one_of_several_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    dj.load("fake")
-    dj.load("fake", dtype="bfloat16")
-    assert cli.main(["stop"]) == 1
-    assert "Several engines run: fake, fake (dtype bfloat16)" in capsys.readouterr().err
-    assert cli.main(["stop", "fake (dtype bfloat16)"]) == 0
-    assert cli.main(["stop", "fake"]) == 0
+    here = entry_for("ipc:///nowhere/commands")
+    other = Identity(model="fake", dtype="bfloat16")
+    with registered(here, msgspec.structs.replace(here, identity=other)):
+        assert cli.main(["stop"]) == 1
+        assert "Several engines run: fake, fake (dtype bfloat16)" in capsys.readouterr().err
+        assert [entry.identity for entry in engines.named_or_all("fake (dtype bfloat16)")] == [other]
 
 
-def test_an_engine_that_does_not_answer_is_ended_with_force(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = dj.load("fake").entry
-
-    def silent(entry: object) -> None:
-        raise EngineUnavailable("it does not answer")
-
-    monkeypatch.setattr("djinn_jupyter.api.loading.attach", silent)
-    monkeypatch.setattr(engines, "KILL_SECONDS", 0.5)
-    assert cli.main(["stop"]) == 1
-    assert is_alive(entry)
-    os.kill(entry.pid, signal.SIGSTOP)  # not even SIGTERM reaches it now
-    assert cli.main(["stop", "--force"]) == 0
-    assert not is_alive(entry)
-
-
-def test_an_engine_of_an_older_wire_is_ended_with_force(
+def test_an_engine_that_does_not_answer_is_ended_with_force(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One of an older wire, which then does not answer at all. SIGTERM does not reach it either."""
     entry = dj.load("fake").entry
 
     def unknown(self: RemoteEngine, **options: bool) -> tuple[str, ...]:
         raise MalformedMessage("Object contains unknown field `forget`.")
 
-    monkeypatch.setattr(RemoteEngine, "stop", unknown)
-    assert cli.main(["stop"]) == 1
+    def silent(entry: object) -> None:
+        raise EngineUnavailable("it does not answer")
+
+    with monkeypatch.context() as older:
+        older.setattr(RemoteEngine, "stop", unknown)
+        assert cli.main(["stop"]) == 1
     assert "unknown field `forget`); end its process with `djinn stop --force`." in capsys.readouterr().err
+    monkeypatch.setattr("djinn_jupyter.api.loading.attach", silent)
+    monkeypatch.setattr(engines, "KILL_SECONDS", 0.5)
+    assert cli.main(["stop"]) == 1
     assert is_alive(entry)
+    os.kill(entry.pid, signal.SIGSTOP)
+    capsys.readouterr()
     assert cli.main(["stop", "--force"]) == 0
     assert not is_alive(entry)
     out, err = capsys.readouterr()
@@ -171,51 +184,13 @@ def test_the_doctor_says_whether_the_sidebar_has_its_server(
     assert finding.level == ("ok" if enabled.get("djinn_jupyter") else "bad")
 
 
-def refused_request() -> str:
+def refused_request(name: str = "paris") -> str:
     """Return the id of a request that an engine has refused."""
-    session = dj.load("fake").session("paris", fresh=True)
+    session = dj.load("fake").session(name, fresh=True)
     with pytest.raises(DjinnError) as refused:
         session.resume()
     assert refused.value.request is not None
     return refused.value.request
-
-
-def test_a_request_is_found_by_the_id_that_its_error_names(capsys: pytest.CaptureFixture[str]) -> None:
-    request = refused_request()
-
-    def shown() -> str:
-        cli.main(["log", "--request", request])
-        return capsys.readouterr().out
-
-    said = until(lambda: (found := shown()) and "ended" in found and found)
-    assert "Resume began" in said
-    assert "Resume ended: IllegalMove" in said
-    assert all(f"[{request} " in line for line in said.splitlines())
-    assert cli.main(["log", "fake", "--request", "0" * 8]) == 1
-    assert capsys.readouterr().err.startswith("djinn: No line of a request 00000000 is in ")
-    assert cli.main(["log", "fake", "--request", "paris"]) == 1
-    assert capsys.readouterr().err == "djinn: A request's id is at least 4 of its digits 0-9 and a-f, as 3f2a9c01.\n"
-
-
-@pytest.mark.parametrize(
-    ("flag", "sentence"),
-    [
-        ("--log-format=xml", "djinn: --log-format is text or json; it cannot be 'xml'.\n"),
-        ("--log-level=all", "djinn: --log-level is debug, info or warning; it cannot be 'all'.\n"),
-    ],
-)
-def test_an_unknown_form_or_level_is_one_sentence(flag: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["start", "fake", flag]) == 1
-    assert capsys.readouterr().err.endswith(sentence)
-
-
-def test_at_the_level_warning_no_request_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    engine = dj.load("fake", log_level="warning")
-    request = refused_request()
-    engine.stop(force=True)
-    assert cli.main(["log", "--request", request]) == 1
-    assert cli.main(["log", "-n", "1000"]) == 0
-    assert " INFO " not in capsys.readouterr().out
 
 
 @contextmanager
@@ -318,16 +293,6 @@ def test_what_an_output_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch
 DIFFERENT = f"is of another version of Djinn (both are called {__version__}, but their messages differ)"
 
 
-@pytest.fixture
-def other(monkeypatch: pytest.MonkeyPatch) -> Entry:
-    """An engine in a process of its own; from here on this process's messages are others than its."""
-    dj.load("fake")
-    (entry,) = running_engines()
-    loading._channels.close()
-    monkeypatch.setattr(protocol, "digest", lambda: "of another commit")
-    return entry
-
-
 def _sentence(entry: Entry) -> str:
     return (
         f"The engine of fake (process {entry.pid}) {DIFFERENT}: end it with `djinn stop --force fake` and load again; "
@@ -335,35 +300,37 @@ def _sentence(entry: Entry) -> str:
     )
 
 
-def test_load_and_attach_refuse_it_in_one_sentence(other: Entry) -> None:
+def test_load_and_attach_refuse_it_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The doctor, the server and the list say the same, and the command that it names ends the engine. No request is
+    told in a log of the level warning."""
+    dj.load("fake", log_level="warning")
+    request, (other,) = refused_request(), running_engines()
+    loading._channels.close()
+    monkeypatch.setattr(protocol, "digest", lambda: "of another commit")
     for meet in (lambda: dj.load("fake"), lambda: dj.attach(other).statistics()):
         with pytest.raises(VersionMismatch) as refused:
             meet()
         assert str(refused.value) == _sentence(other)
-
-
-def test_the_doctor_the_server_and_the_list_say_the_same(other: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     assert _sentence(other) in [finding.sentence for finding in doctor._registry()]
     assert _refusal(other) == _sentence(other)
     assert cli.main(["list"]) == 0
     assert _sentence(other) in capsys.readouterr().out
-
-
-def test_it_is_ended_by_the_command_that_the_sentence_names(other: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stop", "fake"]) == 1
     assert DIFFERENT in capsys.readouterr().err
     assert is_alive(other)
     assert cli.main(["stop", "--force", "fake"]) == 0
     assert not is_alive(other)
+    assert cli.main(["log", "--request", request]) == 1
+    assert cli.main(["log", "-n", "1000"]) == 0
+    assert " INFO " not in capsys.readouterr().out
 
 
-def test_an_entry_from_before_there_was_a_digest_is_of_another_version(other: Entry) -> None:
-    fields = msgspec.json.decode(encode_entry(other))
+def test_an_entry_from_before_there_was_a_digest_is_of_another_version() -> None:
+    fields = msgspec.json.decode(encode_entry(entry_for("ipc:///nowhere/commands")))
     del fields["protocol"]
     old = decode_entry(msgspec.json.encode(fields))
     assert DIFFERENT in str(refusal_of(old))
-
-
-def test_where_nothing_is_journalled_the_sentence_says_that_sessions_end(other: Entry) -> None:
-    unkept = msgspec.structs.replace(other, options=Options(no_journal=True))
+    unkept = msgspec.structs.replace(old, options=Options(no_journal=True))  # nothing is journalled
     assert str(refusal_of(unkept)).endswith("and load again; its sessions end with it.")

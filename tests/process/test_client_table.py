@@ -39,6 +39,7 @@ from djinn_jupyter.wire.requests import (
 from tests.process.fake_engine import FakeEngine, FakeSession
 
 SILENCE = 20.0
+OTHERS = [f"The client is of another version of Djinn (both are called {__version__}", "djinn stop --force"]
 
 
 class House:
@@ -90,20 +91,18 @@ def test_nothing_is_answered_before_hello(house: House) -> None:
     assert house.engine.sessions == {}
 
 
-def test_another_version_is_refused_naming_both(house: House) -> None:
-    reply = failure(house.ask(b"1", Hello(version="0.0.7", holder="k", user="ada")))
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (Hello(version="0.0.7", holder="k", user="ada"), ["0.0.7", __version__]),
+        *((Hello(version=__version__, protocol=other, holder="k", user="ada"), OTHERS) for other in ("", "of another")),
+    ],
+)
+def test_another_version_is_refused_naming_both(house: House, greeting: Hello, said: list[str]) -> None:
+    """One of the same version with other messages too."""
+    reply = failure(house.ask(b"1", greeting))
     assert reply.code == "VersionMismatch"
-    assert "0.0.7" in reply.message
-    assert __version__ in reply.message
-    assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
-
-
-@pytest.mark.parametrize("protocol", ["", "of another commit"])
-def test_a_client_of_the_same_version_with_other_messages_is_refused(house: House, protocol: str) -> None:
-    reply = failure(house.ask(b"1", Hello(version=__version__, protocol=protocol, holder="k", user="ada")))
-    assert reply.code == "VersionMismatch"
-    assert f"The client is of another version of Djinn (both are called {__version__}" in reply.message
-    assert "djinn stop --force" in reply.message
+    assert all(word in reply.message for word in said), reply.message
     assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
 
 
@@ -157,14 +156,6 @@ def test_a_client_that_speaks_for_another_holder_has_left_the_first(house: House
     assert house.engine.departed == ["kernel-1"]
 
 
-def test_another_kernel_does_not_get_a_held_session_silently(house: House) -> None:
-    house.hello(b"1", "kernel-1")
-    house.hello(b"2", "kernel-2")
-    house.ask(b"1", Open(session="paris"))
-    assert failure(house.ask(b"2", Open(session="paris"))).code == "SessionHeld"
-    assert isinstance(house.ask(b"2", Open(session="paris", join=True)), Opened)
-
-
 def test_a_silent_holder_has_gone_once_and_is_taken_back_with_its_sessions(house: House) -> None:
     house.hello(b"1", "kernel-1")
     house.ask(b"1", Open(session="paris"))
@@ -177,17 +168,12 @@ def test_a_silent_holder_has_gone_once_and_is_taken_back_with_its_sessions(house
     house.ask(b"1", Ping())
     assert house.clients.attached == 1
     assert house.holder_of("paris") == "kernel-1"
-
-
-def test_a_holder_that_returns_does_not_take_what_another_has_opened_meanwhile(house: House) -> None:
-    house.hello(b"1", "kernel-1")
-    house.ask(b"1", Open(session="paris"))
-    house.now = SILENCE + 1
+    house.now += SILENCE + 1
     house.clients.sweep()
     house.hello(b"2", "kernel-2")
     house.ask(b"2", Open(session="paris"))
     house.ask(b"1", Ping())
-    assert house.holder_of("paris") == "kernel-2"
+    assert house.holder_of("paris") == "kernel-2", "what another has opened meanwhile is not taken"
 
 
 def test_goodbye_detaches_when_it_is_the_holders_last_client(house: House) -> None:
@@ -199,19 +185,17 @@ def test_goodbye_detaches_when_it_is_the_holders_last_client(house: House) -> No
     assert isinstance(house.ask(b"1", Goodbye()), Departed)
     assert house.holder_of("paris") is None
     assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
-
-
-def test_who_is_silent_for_a_day_is_forgotten(house: House) -> None:
-    house.hello(b"1", "kernel-1")
-    house.now = FORGOTTEN_SECONDS + 1
+    house.hello(b"3", "kernel-3")
+    house.now = FORGOTTEN_SECONDS + 1  # one that was silent for a day is forgotten too
     house.clients.sweep()
-    assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
+    assert failure(house.ask(b"3", Ping())).code == "IllegalMove"
 
 
 def test_shutdown_that_hurts_others_names_them_and_needs_force(house: House) -> None:
+    """A journal brings them back; it does not when they are to be forgotten. Shown as everywhere, by their labels."""
     house.hello(b"1", "kernel-1")
     house.hello(b"2", "kernel-2")
-    house.ask(b"1", Open(session="paris"))
+    house.ask(b"1", Open(session="work/paris.ipynb"))
     house.ask(b"2", Open(session="rome"))
     reply = failure(house.ask(b"2", Shutdown()))
     assert reply.code == "SessionsWouldSuffer"
@@ -220,20 +204,14 @@ def test_shutdown_that_hurts_others_names_them_and_needs_force(house: House) -> 
         "(in Python force=True)."
     )
     assert house.shut_down == 0
-    assert house.ask(b"2", Shutdown(force=True)) == ShuttingDown(sessions_lost=("paris", "rome"))
-    assert house.shut_down == 1
-
-
-def test_what_stopping_does_to_others_is_said_as_it_is(house: House) -> None:
-    """A journal brings them back; it does not when they are to be forgotten. Shown as everywhere, by their labels."""
     house.engine.keeps_sessions = True
-    house.hello(b"1", "kernel-1")
-    house.hello(b"2", "kernel-2")
-    house.ask(b"1", Open(session="work/paris.ipynb"))
     kept = failure(house.ask(b"2", Shutdown())).message
     assert kept.startswith("Sessions of others would be interrupted: paris (the next load brings them back); ")
     lost = failure(house.ask(b"2", Shutdown(forget=True))).message
     assert lost.startswith("Sessions of others would end for good: paris; ")
+    house.engine.keeps_sessions = False
+    assert house.ask(b"2", Shutdown(force=True)) == ShuttingDown(sessions_lost=("work/paris.ipynb", "rome"))
+    assert house.shut_down == 1
 
 
 def test_an_engine_forgets_the_sessions_of_other_notebooks_with_force_only(house: House) -> None:

@@ -32,7 +32,7 @@ from tests.process.served import served
 from tests.process.test_hub import port_of
 from tests.waiting import SECONDS, until
 
-CROWD = 400
+CROWD = 300
 MOST_AT_ONE_DOOR = 270  # of the door's side, with its own client
 LAUNCH = encode({"seq": 1, "type": "request", "command": "launch", "arguments": {"model": "demo", "prompt": "x"}})
 BODY = LAUNCH.partition(b"\r\n\r\n")[2]

@@ -14,11 +14,11 @@ from djinn_jupyter.engine.process import inbox as pending
 from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.inbox import FRAME_BYTES, FRAMES_AT_ONCE, Inbox, Message, MessageReader
 from djinn_jupyter.engine.process.service import MANY
-from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.process.admitted import admitted, entry_of, opened
+from tests.process.peers import RawClient
 from tests.process.served import Served, served
 from tests.waiting import until
 
@@ -78,10 +78,11 @@ def test_a_message_of_very_many_frames_is_read_in_turns_and_is_known_by_its_conn
             reader.read()
 
 
-async def test_who_sends_a_message_of_very_many_frames_loses_the_connection_alone(house: Served, anna: Raw) -> None:
+async def test_who_sends_a_message_of_very_many_frames_loses_the_connection_alone(
+    house: Served, anna: RawClient
+) -> None:
     bert = await opened(house, "bert")
-    anna.send(1, protocol.hello(holder="k", user="anna"))
-    assert isinstance(anna.reply().body, told.Welcome)
+    assert isinstance(anna.ask(protocol.hello(holder="k", user="anna")), told.Welcome)
     anna.socket.send_multipart([b""] * (2 * FRAMES_AT_ONCE))
     until(lambda: bool(house.service._connections.cut_off), "the connection is closed")
     assert await bert.ask(ask.Ping()) == told.Pong()
@@ -96,52 +97,32 @@ def house(runtime: Path) -> Iterator[Served]:
         yield house
 
 
-class Raw:
-    """A person's client that sends any number of messages at once."""
-
-    def __init__(self, context: zmq.Context[Any], house: Served, key: str) -> None:
-        entry = entry_of(house, key)
-        self.socket = context.socket(zmq.DEALER)
-        for option, value in ((zmq.LINGER, 0), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.RCVTIMEO, 120_000)):
-            self.socket.setsockopt(option, value)
-        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        set_keys(self.socket, entry)
-        self.socket.connect(entry.commands)
-
-    def send(self, number: int, request: ask.Request) -> None:
-        self.socket.send_multipart(codec.encode(number, request))
-
-    def reply(self) -> codec.Envelope[told.Reply]:
-        return codec.decode_reply(self.socket.recv_multipart())
-
-
 @pytest.fixture
-def anna(house: Served) -> Iterator[Raw]:
+def anna(house: Served) -> Iterator[RawClient]:
+    """A person's client that sends any number of messages at once."""
     with zmq.Context() as context:
-        raw = Raw(context, house, "anna")
+        raw = RawClient(context, entry_of(house, "anna"), SNDHWM=0, RCVHWM=0, RECONNECT_IVL=-1)
         yield raw
-        raw.socket.close()
+        raw.close()
 
 
-def test_each_of_many_hellos_at_once_is_answered(anna: Raw) -> None:
-    for number in range(5000):
-        anna.send(number, protocol.hello(holder="k", user="anna"))
-    answers = [anna.reply() for _ in range(5000)]
-    assert [one.id for one in answers] == list(range(5000))
+def test_each_of_many_hellos_at_once_is_answered(anna: RawClient) -> None:
+    asked = [anna.send(protocol.hello(holder="k", user="anna")) for _ in range(5000)]
+    answers = [anna.receive() for _ in range(5000)]
+    assert [one.id for one in answers] == asked
     assert all(isinstance(one.body, told.Welcome) for one in answers)
 
 
 async def test_who_floods_loses_the_connection_and_nobody_else_does(
-    house: Served, anna: Raw, monkeypatch: pytest.MonkeyPatch
+    house: Served, anna: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox_module, "MOST_MESSAGES", 100)
     bert = await opened(house, "bert")
-    anna.send(1, protocol.hello(holder="k", user="anna"))
-    assert isinstance(anna.reply().body, told.Welcome)
+    assert isinstance(anna.ask(protocol.hello(holder="k", user="anna")), told.Welcome)
     service, thread = house.service, house.service._connections
     monkeypatch.setattr(service, "_receive", lambda: None)  # reads, and handles nothing
-    for number in range(2, 302):
-        anna.send(number, ask.Ping())
+    for _ in range(300):
+        anna.send(ask.Ping())
     until(lambda: bool(thread.cut_off), "the connection is closed")
     until(lambda: len(thread._peers) == 1, "zmq has closed it")
     monkeypatch.undo()
@@ -150,14 +131,12 @@ async def test_who_floods_loses_the_connection_and_nobody_else_does(
 
 
 def test_a_person_has_so_many_requests_at_the_engine_and_gets_a_sentence_for_the_next(
-    house: Served, anna: Raw, monkeypatch: pytest.MonkeyPatch
+    house: Served, anna: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pending, "MOST_OF_OWNER", 5)
     monkeypatch.setattr(house.engine, "tick", lambda: False)  # the engine answers nothing
-    anna.send(0, protocol.hello(holder="k", user="anna"))
-    assert isinstance(anna.reply().body, told.Welcome)
-    for number in range(1, 8):
-        anna.send(number, ask.Open(session=f"s{number}"))
-    assert [(one.id, one.body.message) for one in (anna.reply(), anna.reply())] == [(6, MANY), (7, MANY)]
-    anna.send(8, ask.Ping())
-    assert anna.reply().body == told.Pong()
+    assert isinstance(anna.ask(protocol.hello(holder="k", user="anna")), told.Welcome)
+    *_, sixth, seventh = [anna.send(ask.Open(session=f"s{number}")) for number in range(7)]
+    refused = [anna.receive() for _ in range(2)]
+    assert [(one.id, one.body.message) for one in refused] == [(sixth, MANY), (seventh, MANY)]
+    assert anna.ask(ask.Ping()) == told.Pong()

@@ -20,6 +20,7 @@ from djinn_jupyter.remote.engine.lines import EventRing, Lines
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
+from tests.process.peers import RawClient
 from tests.process.served import Served, served
 from tests.waiting import until
 
@@ -55,37 +56,12 @@ def test_a_client_cannot_name_sessions_without_end(monkeypatch: pytest.MonkeyPat
     listeners.add(b"2", "c")
 
 
-class Slow:
+class Slow(RawClient):
     """A client that reads when it is told to, and whose queue takes few messages."""
 
     def __init__(self, context: zmq.Context[Any], house: Served) -> None:
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 1)
-        self._socket.setsockopt(zmq.RCVTIMEO, 120_000)
-        self._socket.connect(house.entry.commands)
-        self._number = 0
-        self.events: list[told.Event] = []
+        super().__init__(context, house.entry, RCVHWM=1)
         self.ask(protocol.hello(holder="slow", user="ada"))
-
-    def send(self, request: ask.Request) -> int:
-        self._number += 1
-        self._socket.send_multipart(codec.encode(self._number, request))
-        return self._number
-
-    def ask(self, request: ask.Request) -> told.Reply:
-        return self.reply_to(self.send(request))
-
-    def reply_to(self, number: int) -> told.Reply:
-        """Read on to that reply; it has to be the next one."""
-        while codec.is_event(frames := self._socket.recv_multipart()):
-            self.events.append(codec.decode_event(frames).body)
-        envelope = codec.decode_reply(frames)
-        assert envelope.id == number
-        return envelope.body
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture

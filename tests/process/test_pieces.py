@@ -61,9 +61,7 @@ async def test_a_large_reply_comes_in_pieces_bit_for_bit_and_a_small_one_whole()
         taken = _pieces_of(house)
         await connection.ask(ask.Open(session="paris"))
         assert taken == []
-        read = await connection.ask(ask.ReadLogits(session="paris"))
-        assert isinstance(read, told.Logits)
-        assert read.logits == values
+        assert await logits_of(connection) == values
         asked = [one for one in taken if isinstance(one, ask.ReadPiece)]
         assert len(asked) > 1
         assert max(one.count for one in asked) <= MOST_BYTES
@@ -71,17 +69,22 @@ async def test_a_large_reply_comes_in_pieces_bit_for_bit_and_a_small_one_whole()
         assert connection.wire_bytes.arrays_received < values.nbytes  # what is packed is fewer
 
 
-async def test_over_a_private_folder_it_comes_whole() -> None:
-    values = activations()
+async def logits_of(connection: Connection) -> Array:
+    read = await connection.ask(ask.ReadLogits(session="paris"))
+    assert isinstance(read, told.Logits)
+    return read.logits
+
+
+async def test_over_a_private_folder_it_comes_and_goes_whole() -> None:
+    values, large = activations(), edit(numbers=NUMBERS // 4)
     with served() as house:
         holds(house, values)
-        taken = _pieces_of(house)
+        taken, pieces, asked = _pieces_of(house), _pieces_of_requests(house), taken_by(house)
         connection = await opened(house.entry)
         await connection.ask(ask.Open(session="paris"))
-        read = await connection.ask(ask.ReadLogits(session="paris"))
-        assert isinstance(read, told.Logits)
-        assert read.logits == values
-        assert taken == []
+        assert await logits_of(connection) == values
+        await connection.ask(large)
+        assert (taken, pieces, asked[-1]) == ([], [], large)
         await connection.close()
 
 
@@ -92,16 +95,14 @@ async def test_a_line_that_is_lost_in_the_midst_of_an_array_goes_on_where_it_was
         await connection.ask(ask.Open(session="paris"))
         pieces = _pieces_of(house)
         taken = taken_by(house)
-        reading = asyncio.ensure_future(connection.ask(ask.ReadLogits(session="paris")))
+        reading = asyncio.ensure_future(logits_of(connection))
         await until(lambda: _progress(connection).done > 2 * WHOLE_BYTES)
         relay.cut()
         await until(lambda: connection.down_since is not None)
         before = _progress(connection).done
         assert 0 < before < values.nbytes
         await relay.mend()
-        read = await reading
-        assert isinstance(read, told.Logits)
-        assert read.logits == values
+        assert await reading == values
         assert [type(one) for one in taken] == [ask.ReadLogits]  # it was computed once
         read_twice = sum(one.count for one in pieces if isinstance(one, ask.ReadPiece)) - values.nbytes
         assert read_twice < 8 * MOST_BYTES  # those that were on the way
@@ -120,9 +121,7 @@ async def test_a_reply_that_is_given_up_leaves_the_line_and_the_session_usable_a
             await reading
         assert isinstance(await connection.ask(ask.Describe(session="paris")), told.Described)
         await until(lambda: len(house.service._replies_in_pieces) == 0)
-        read = await connection.ask(ask.ReadLogits(session="paris"))
-        assert isinstance(read, told.Logits)
-        assert read.logits == values
+        assert await logits_of(connection) == values
 
 
 async def test_a_reply_that_is_given_up_before_it_comes_is_not_read() -> None:
@@ -141,40 +140,37 @@ async def test_a_reply_that_is_given_up_before_it_comes_is_not_read() -> None:
 
 async def test_an_interrupt_ends_the_waiting_and_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a line of 2 MB/s, in the thread of a cell. What is asked for next has not to wait for the rest."""
-    values, shown = activations(4 * NUMBERS), list[tuple[SoFar, bool]]()
-    monkeypatch.setattr(io_thread, "SHOWN_SECONDS", 0.0)
-    monkeypatch.setattr(io_thread, "LOOK_SECONDS", 0.05)
+    values, shown = activations(4 * NUMBERS), list[SoFar]()
 
-    def interrupt(progress: SoFar, *, over: bool) -> None:
-        shown.append((progress, over))
-        if progress.done and not over:
-            raise KeyboardInterrupt
+    def cell(channel: SocketChannel) -> told.Reply:
+        channel.show_receiving(_interrupting(shown, monkeypatch))
+        ask_for(channel, ask.Open(session="paris"))
+        with pytest.raises(KeyboardInterrupt):
+            ask_for(channel, ask.ReadLogits(session="paris"))
+        return ask_for(channel, ask.Describe(session="paris"))
 
-    thread = IoThread()
     with served(tcp=True) as house:
         holds(house, values)
         pieces = _pieces_of(house)
-        line = RoughLine(engine=_address(house), delay_seconds=0.01, lost_share=0.0, bytes_per_second=2e6)
-        async with line.standing():
-            entry = entry_at(read_address(f"127.0.0.1:{line.port}"), "ada")
-            opening = functools.partial(SocketChannel, thread, entry, holder="kernel-1", user="ada", notebook=None)
-            channel = await asyncio.to_thread(opening)
-            channel.show_receiving(interrupt)
-
-            def cell() -> told.Reply:
-                ask_for(channel, ask.Open(session="paris"))
-                with pytest.raises(KeyboardInterrupt):
-                    ask_for(channel, ask.ReadLogits(session="paris"))
-                return ask_for(channel, ask.Describe(session="paris"))
-
-            described = await asyncio.to_thread(cell)
-            assert isinstance(described, told.Described)
+        async with _slow_channel(house, 2e6) as channel:
+            assert isinstance(await asyncio.to_thread(cell, channel), told.Described)
             assert pieces[-1] == ask.DropPieces(of=pieces[0].of)
             asked = sum(one.count for one in pieces if isinstance(one, ask.ReadPiece))
             assert asked < values.nbytes / 4
-            assert shown[0][0].total > values.nbytes
-            await asyncio.to_thread(channel.close)
-    thread.stop()
+            assert shown[0].total > values.nbytes
+
+
+def _interrupting(shown: list[SoFar], patch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what interrupts the cell once a part is there."""
+    patch.setattr(io_thread, "SHOWN_SECONDS", 0.0)
+    patch.setattr(io_thread, "LOOK_SECONDS", 0.05)
+
+    def interrupt(progress: SoFar, *, over: bool) -> None:
+        shown.append(progress)
+        if progress.done and not over:
+            raise KeyboardInterrupt
+
+    return interrupt
 
 
 async def test_no_other_client_reads_a_piece_of_it() -> None:
@@ -194,20 +190,19 @@ async def test_no_other_client_reads_a_piece_of_it() -> None:
 
 
 async def test_what_is_on_its_way_goes_with_its_client() -> None:
+    """A reply and a request."""
     async with afar() as (house, _, connection):
         holds(house, activations(4 * NUMBERS))
         await connection.ask(ask.Open(session="paris"))
-        reading = asyncio.ensure_future(connection.ask(ask.ReadLogits(session="paris")))
+        reading = asyncio.ensure_future(logits_of(connection))
         await until(lambda: connection.arrivals.progress is not None)
+        editing = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
+        await until(lambda: len(house.service._in_pieces) > 0)
         await connection.close()
-        with pytest.raises(DjinnError):
-            await reading
-        await until(lambda: len(house.service._replies_in_pieces) == 0)
-
-
-def _address(house: Served) -> tuple[str, int]:
-    address = read_address(entry_of(house).commands)
-    return address.host, address.port
+        for asked in (reading, editing):
+            with pytest.raises(DjinnError):
+                await asked
+        await until(lambda: len(house.service._replies_in_pieces) == len(house.service._in_pieces) == 0)
 
 
 def _progress(connection: Any) -> SoFar:
@@ -304,17 +299,6 @@ async def test_a_large_request_goes_in_pieces_bit_for_bit_and_a_small_one_whole(
         assert len(house.service._in_pieces) == 0
         assert connection.wire_bytes.arrays_sent < _array(large).nbytes  # what is packed is fewer
         assert not connection.uploads._there
-
-
-async def test_over_a_private_folder_it_goes_whole() -> None:
-    with served() as house:
-        taken, pieces = taken_by(house), _pieces_of_requests(house)
-        connection = await opened(house.entry)
-        await connection.ask(ask.Open(session="paris"))
-        large = edit(numbers=NUMBERS // 4)
-        await connection.ask(large)
-        assert (taken[1:], pieces) == ([large], [])
-        await connection.close()
 
 
 async def test_what_is_asked_for_meanwhile_does_not_wait_for_it() -> None:
@@ -426,17 +410,6 @@ async def test_who_is_revoked_in_the_midst_is_told_so_and_leaves_nothing_behind(
         assert [type(request).__name__ for request in taken] == ["Open"]
 
 
-async def test_a_request_on_its_way_goes_with_its_client() -> None:
-    async with afar() as (house, _, connection):
-        await connection.ask(ask.Open(session="paris"))
-        editing = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
-        await until(lambda: _done(connection) > 0)
-        await connection.close()
-        with pytest.raises(DjinnError):
-            await editing
-        await until(lambda: len(house.service._in_pieces) == 0)
-
-
 async def test_no_other_client_adds_to_it_or_has_it_done() -> None:
     async with afar() as (house, _, connection):
         taken = taken_by(house)
@@ -499,19 +472,12 @@ async def test_what_is_put_together_is_read_as_a_request_is() -> None:
 
 async def test_an_interrupt_takes_a_long_prompt_back_and_pauses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a line of 1 MB/s, in the thread of a cell; it is told how far the request is."""
-    monkeypatch.setattr(io_thread, "SHOWN_SECONDS", 0.0)
-    monkeypatch.setattr(io_thread, "LOOK_SECONDS", 0.05)
-    shown: list[SoFar] = []
-
-    def interrupt(progress: SoFar, *, over: bool) -> None:
-        shown.append(progress)
-        if progress.done and not over:
-            raise KeyboardInterrupt
+    shown = list[SoFar]()
 
     def cell(channel: SocketChannel) -> told.Reply:
         run = ask.Run(session="paris", tokens=tuple(range(70_000, 570_000)), max_new_tokens=1)
         ask_for(channel, ask.Open(session="paris"))
-        channel.show_receiving(interrupt)
+        channel.show_receiving(_interrupting(shown, monkeypatch))
         with pytest.raises(KeyboardInterrupt):
             run_until_stop(channel, "paris", run, None)
         with pytest.raises(KeyboardInterrupt):

@@ -16,7 +16,7 @@ import zmq
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.sender import Outbox
 from djinn_jupyter.engine.process.service import Service
-from djinn_jupyter.errors import EngineUnavailable, IllegalMove, SessionHeld, UsageError
+from djinn_jupyter.errors import EngineUnavailable, SessionHeld, UsageError
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.replies import (
@@ -32,37 +32,27 @@ from djinn_jupyter.wire.replies import (
 )
 from djinn_jupyter.wire.requests import Open, Pause, Ping, Run
 from tests.process.fake_engine import FakeEngine
+from tests.process.peers import RawClient
 from tests.process.served import served
 from tests.waiting import SECONDS
 
 HELLO = protocol.hello(holder="kernel-1", user="ada")
 
 
-async def test_a_run_is_answered_and_its_tokens_are_heard_in_order() -> None:
+async def test_events_of_other_sessions_are_not_heard_even_if_their_names_begin_alike() -> None:
+    """Those of a session come in order, before the reply."""
     with served() as house:
         client = await Connection.open(house.entry, holder="kernel-1", user="ada")
         assert client.welcome.model.name == "fake"
-        heard: list[Event] = []
-        await client.listen("paris", heard.append)
-        await client.ask(Open(session="paris"))
-        finished = await client.ask(Run(session="paris", tokens=(1,), max_new_tokens=50))
-        assert isinstance(finished, Finished)
-        assert isinstance(heard[-1], SessionFinished)  # before the reply
-        tokens = [event.token for event in heard if isinstance(event, TokenSampled)]
-        assert tokens == list(finished.tokens)
-        await client.close()
-
-
-async def test_events_of_other_sessions_are_not_heard_even_if_their_names_begin_alike() -> None:
-    with served() as house:
-        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
         short: list[Event] = []
         long: list[Event] = []
         forget = await client.listen("paris", short.append)
         await client.listen("paris-2", long.append)
         await client.ask(Open(session="paris-2"))
-        await client.ask(Run(session="paris-2", tokens=(1,), max_new_tokens=2))
+        finished = await client.ask(Run(session="paris-2", tokens=(1,), max_new_tokens=50))
+        assert isinstance(finished, Finished)
         assert isinstance(long[-1], SessionFinished)
+        assert [event.token for event in long if isinstance(event, TokenSampled)] == list(finished.tokens)
         assert short == []
         forget()
         forget()
@@ -150,62 +140,30 @@ async def test_a_request_that_the_socket_does_not_take_is_one_sentence(monkeypat
 
 
 def test_a_request_number_in_use_is_not_answered_twice() -> None:
-    with served() as house, _raw(house.entry.commands) as raw:
-        assert isinstance(raw.ask(1, HELLO), Welcome)
-        raw.ask(2, Open(session="paris"))
-        raw.send(codec.encode(3, Run(session="paris", tokens=(1,), max_new_tokens=10_000_000)))
-        raw.send(codec.encode(3, Ping()))
-        raw.send(codec.encode(4, Pause(session="paris")))
-        answers = {raw.receive().id for _ in range(2)}
-        assert answers == {3, 4}
-        assert raw.ask(5, Ping()) == Pong()
+    with served() as house, zmq.Context() as context:
+        raw = RawClient(context, house.entry)
+        assert isinstance(raw.ask(HELLO), Welcome)
+        raw.ask(Open(session="paris"))
+        for number, request in (
+            (3, Run(session="paris", tokens=(1,), max_new_tokens=10_000_000)),
+            (3, Ping()),
+            (4, Pause(session="paris")),
+        ):
+            raw.send_frames(codec.encode(number, request))
+        assert {raw.receive().id for _ in range(2)} == {3, 4}
+        raw.number = 4
+        assert raw.ask(Ping()) == Pong()
         assert house.service.statistics().dropped == 1
+        raw.close()
 
 
 def test_a_malformed_message_with_a_number_is_answered() -> None:
-    with served() as house, _raw(house.entry.commands) as raw:
-        raw.send([msgspec.msgpack.encode({"id": 8, "body": {"request": "Explode"}})])
-        answer = raw.receive()
-        assert answer.id == 8
-        assert answer.body.code == "MalformedMessage"
+    with served() as house, zmq.Context() as context:
+        raw = RawClient(context, house.entry)
+        raw.send_frames([msgspec.msgpack.encode({"id": 8, "body": {"request": "Explode"}})])
+        assert raw.reply_to(8).code == "MalformedMessage"
         assert house.service.statistics().refused == 1
-
-
-def test_requests_before_hello_are_refused() -> None:
-    with served() as house, _raw(house.entry.commands) as raw:
-        answer = raw.ask(1, Open(session="paris"))
-        assert answer.code == IllegalMove.__name__
-
-
-class _Raw:
-    """A DEALER that sends any frames."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVTIMEO, 120_000)
-        self._socket.connect(endpoint)
-
-    def __enter__(self) -> _Raw:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._context.term()
-
-    def send(self, frames: list[codec.WireFrame]) -> None:
-        self._socket.send_multipart(frames)
-
-    def receive(self) -> codec.Envelope:
-        return codec.decode_reply(self._socket.recv_multipart())
-
-    def ask(self, number: int, request: object) -> object:
-        self.send(codec.encode(number, request))
-        return self.receive().body
-
-
-_raw = _Raw
+        raw.close()
 
 
 def _clients() -> ClientTable:
@@ -214,7 +172,7 @@ def _clients() -> ClientTable:
 
 async def test_connections_may_end_in_any_order_with_their_engines_and_others_go_on() -> None:
     """All connections of a process share a thread of zmq's: one that ends may not leave it waiting for ever."""
-    for number in range(40):
+    for number in range(15):
         with served() as house:
             client = await Connection.open(house.entry, holder="kernel-1", user="ada", timeout=120.0)
             heard: list[Event] = []
@@ -268,7 +226,7 @@ def test_what_was_posted_while_others_were_sent_is_waited_for() -> None:
 PROGRAM = """
 import asyncio, gc
 from djinn_jupyter.link.transport import Connection
-from tests.process.test_service import served
+from tests.process.served import served
 
 async def forgotten(house):
     connection = await Connection.open(house.entry, holder="kernel", user="ada")
@@ -279,7 +237,7 @@ async def answered(house):
     await connection.close()
 
 with served() as house:
-    for _ in range(5):
+    for _ in range(3):
         asyncio.run(forgotten(house))
         gc.collect()
     asyncio.run(answered(house))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.replies import Opened, Pong, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Open, Ping, Request, Shutdown
+from tests.process.peers import RawClient
 from tests.process.served import Served, served
 from tests.wire import strategies
 
@@ -20,32 +22,17 @@ LIMIT = 2**20
 FIRE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-class Raw:
-    """A DEALER that sends any frames."""
+class Raw(RawClient):
+    """Others' replies come in between, to what it sent under any number."""
 
-    def __init__(self, context: zmq.Context, endpoint: str) -> None:
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVTIMEO, 10_000)
-        self._socket.connect(endpoint)
-        self._number = 10_000_000
+    def __init__(self, context: zmq.Context[Any], house: Served) -> None:
+        super().__init__(context, house.entry, RCVTIMEO=10_000)
+        self.number = 10_000_000
 
-    def send(self, frames: list[bytes]) -> None:
-        self._socket.send_multipart(frames)
-
-    def ask(self, request: Request) -> object:
-        self._number += 1
-        self.send(codec.encode(self._number, request))
-        return self.reply_to(self._number)
-
-    def reply_to(self, number: int) -> object:
-        while True:
-            envelope = codec.decode_reply(self._socket.recv_multipart())
-            if envelope.id == number:
-                return envelope.body
-
-    def close(self) -> None:
-        self._socket.close()
+    def reply_to(self, number: int) -> Any:
+        while (envelope := self.receive()).id != number:
+            pass
+        return envelope.body
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +51,7 @@ def context() -> Iterator[zmq.Context]:
 
 @pytest.fixture(scope="module")
 def honest(house: Served, context: zmq.Context) -> Iterator[Raw]:
-    client = Raw(context, house.entry.commands)
+    client = Raw(context, house)
     assert isinstance(client.ask(protocol.hello(holder="honest", user="ada")), Welcome)
     assert isinstance(client.ask(Open(session="mine")), Opened)
     yield client
@@ -74,7 +61,7 @@ def honest(house: Served, context: zmq.Context) -> Iterator[Raw]:
 @pytest.fixture(scope="module")
 def attacker(house: Served, context: zmq.Context) -> Iterator[Raw]:
     """A DEALER that has said Hello, so that the service checks its messages as closely as can be."""
-    client = Raw(context, house.entry.commands)
+    client = Raw(context, house)
     assert isinstance(client.ask(protocol.hello(holder="attacker", user="eve")), Welcome)
     yield client
     client.close()
@@ -83,7 +70,7 @@ def attacker(house: Served, context: zmq.Context) -> Iterator[Raw]:
 @FIRE
 @given(frames=st.lists(st.binary(max_size=300), min_size=1, max_size=5))
 def test_noise_hurts_nobody(honest: Raw, attacker: Raw, frames: list[bytes]) -> None:
-    attacker.send(frames)
+    attacker.send_frames(frames)
     assert honest.ask(Ping()) == Pong()
 
 
@@ -99,15 +86,15 @@ def test_changed_messages_hurt_nobody(honest: Raw, attacker: Raw, data: st.DataO
             frame[place] = data.draw(st.integers(0, 255))
         else:
             del frame[place:]
-    attacker.send([bytes(f) for f in frames])
+    attacker.send_frames([bytes(f) for f in frames])
     assert honest.ask(Ping()) == Pong()
     assert attacker.ask(Ping()) == Pong()
 
 
 def test_an_oversized_message_costs_its_sender_the_connection(house: Served, context: zmq.Context, honest: Raw) -> None:
-    rude = Raw(context, house.entry.commands)
-    rude.send([bytes(LIMIT + 1)])
-    rude.send([b"small", bytes(LIMIT + 1)])
+    rude = Raw(context, house)
+    rude.send_frames([bytes(LIMIT + 1)])
+    rude.send_frames([b"small", bytes(LIMIT + 1)])
     assert honest.ask(Ping()) == Pong()
     assert honest.ask(Open(session="mine"))
     rude.close()
@@ -118,7 +105,7 @@ def test_of_too_many_frames_only_those_are_kept_that_it_takes_to_refuse_them(
 ) -> None:
     decode, kept = codec.decode_request, []
     monkeypatch.setattr(codec, "decode_request", lambda frames: kept.append(len(frames)) or decode(frames))
-    attacker.send([*codec.encode(77, Ping()), *[b""] * (3 * codec.MAX_FRAMES)])
+    attacker.send_frames([*codec.encode(77, Ping()), *[b""] * (3 * codec.MAX_FRAMES)])
     refused = attacker.reply_to(77)
     assert refused.code == "MessageTooLarge"
     assert f"more than {codec.MAX_FRAMES} frames" in refused.message
@@ -138,14 +125,14 @@ def test_what_claims_more_than_it_carries_is_refused(honest: Raw, attacker: Raw)
         {"dtype": "uint8", "shape": ["1"], "frame": 0},
     ):
         body["edit"]["value"] = header
-        attacker.send([msgspec.msgpack.encode({"id": 1, "body": body}), b"x"])
+        attacker.send_frames([msgspec.msgpack.encode({"id": 1, "body": body}), b"x"])
         assert honest.ask(Ping()) == Pong()
 
 
 def test_the_books_say_what_was_turned_away(house: Served, attacker: Raw) -> None:
     before = house.service.statistics()
-    attacker.send([b"noise"])
-    attacker.send([msgspec.msgpack.encode({"id": 1, "body": {"request": "Explode"}})])
+    attacker.send_frames([b"noise"])
+    attacker.send_frames([msgspec.msgpack.encode({"id": 1, "body": {"request": "Explode"}})])
     assert attacker.ask(Ping()) == Pong()
     after = house.service.statistics()
     assert (after.dropped - before.dropped, after.refused - before.refused) == (1, 1)

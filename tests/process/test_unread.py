@@ -14,18 +14,18 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.sender import MISSED, NOT_SENT, PeerQueues, Sender
 from djinn_jupyter.engine.process.service import NOT_TAKEN
 from djinn_jupyter.engine.process.transport import MESSAGE_BYTES, bytes_of
-from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.remote.engine import large_messages as unread_module
 from djinn_jupyter.remote.engine.large_messages import FULL_SECONDS, LUMP_BYTES, RepliesInPieces, Unread
 from djinn_jupyter.remote.engine.lines import Lines
 from djinn_jupyter.remote.engine.persons import AdmittedKeys
-from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from tests.engines import admit
+from tests.process.admitted import entry_of
 from tests.process.fake_engine import FakeEngine, FakeSession
+from tests.process.peers import RawClient
 from tests.process.served import Served, served
 from tests.waiting import until
 
@@ -60,32 +60,12 @@ LOGITS = told.Logits(
 )
 
 
-class Reader:
+class Reader(RawClient):
     """A client over TCP that reads when it is told to."""
 
     def __init__(self, context: zmq.Context[Any], house: Served, key: str) -> None:
-        entry = entry_at(read_address(house.service.listens), key)
-        self._socket = context.socket(zmq.DEALER)
-        for option, value in ((zmq.LINGER, 0), (zmq.RCVHWM, 1), (zmq.RCVTIMEO, 120_000), (zmq.RCVBUF, 2**16)):
-            self._socket.setsockopt(option, value)
-        set_keys(self._socket, entry)
-        self._socket.connect(entry.commands)
-        self._number = 0
-        assert isinstance(self.reply_to(self.send(protocol.hello(holder=key, user=key))), told.Welcome)
-
-    def send(self, request: ask.Request) -> int:
-        self._number += 1
-        self._socket.send_multipart(codec.encode(self._number, request))
-        return self._number
-
-    def reply_to(self, number: int) -> told.Reply:
-        """Return the next reply, which has to be that one."""
-        envelope = codec.decode_reply(self._socket.recv_multipart())
-        assert envelope.id == number
-        return envelope.body
-
-    def close(self) -> None:
-        self._socket.close()
+        super().__init__(context, entry_of(house, key), RCVHWM=1, RCVBUF=2**16)
+        assert isinstance(self.ask(protocol.hello(holder=key, user=key)), told.Welcome)
 
 
 @pytest.fixture

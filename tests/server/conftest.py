@@ -6,8 +6,7 @@ from pathlib import Path
 import jupyter_core.paths
 import pytest
 
-from djinn_jupyter.engine.process.registration import Registration
-from tests.process.served import Served, served
+from tests.process.served import Served, registered, served
 from tests.server.jupyter import Jupyter, jupyter_server
 
 
@@ -33,9 +32,8 @@ def root(runtime: Path) -> Path:
 def engine(runtime: Path) -> Iterator[Served]:
     """The in-memory engine behind a real service, in the registry."""
     with served(token_seconds=0.002) as serving:
-        registration = Registration(serving.entry)
-        yield serving
-        registration.withdraw()
+        with registered(serving.entry):
+            yield serving
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,14 +89,11 @@ async def test_a_page_of_another_site_cannot_write_with_the_browsers_cookie(engi
 REBOUND = ("rebound.example", "rebound.example:%d", "127.0.0.1.rebound.example", "localhost.example:%d", "10.0.0.7:%d")
 
 
-@pytest.mark.parametrize("host", REBOUND)
-async def test_a_name_that_was_rebound_to_this_machine_is_answered_nothing(
-    engine: Served, jupyter: Jupyter, host: str
-) -> None:
+async def test_a_name_that_was_rebound_to_this_machine_is_answered_nothing(engine: Served, jupyter: Jupyter) -> None:
     """A page whose own name leads here now is of one origin with the server, for a browser: it has no cookie, and with
     the token itself it is refused too."""
-    named = {"Host": host.replace("%d", str(jupyter.app.port)), "Origin": f"http://{host}"}
-    for token in (None, ""):
+    for host, token in itertools.product(REBOUND, (None, "")):
+        named = {"Host": host.replace("%d", str(jupyter.app.port)), "Origin": f"http://{host}"}
         for path, endpoint in served_by(jupyter):
             if issubclass(endpoint, WebSocketHandler):
                 with pytest.raises(HTTPClientError) as refused:

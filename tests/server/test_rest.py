@@ -6,8 +6,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from djinn_jupyter.engine.process.registration import Registration
 from djinn_jupyter.wire.requests import Close
 from tests.process.fake_engine import FakeSession
@@ -65,19 +63,15 @@ def _registered(entry: Any, **changed: Any) -> Registration:
 
 
 async def test_a_request_is_answered_with_its_reply(engine: Served, jupyter: Jupyter) -> None:
+    """A session that the server opens is held by nobody."""
     status, opened = await ask(jupyter, "Open", session="work/paris.ipynb")
     assert (status, opened["reply"], opened["created"]) == (200, "Opened", True)
     status, listed = await ask(jupyter, "ListSessions")
-    assert [session["name"] for session in listed["sessions"]] == ["work/paris.ipynb"]
-
-
-async def test_a_session_that_the_server_opens_is_held_by_nobody(engine: Served, jupyter: Jupyter) -> None:
-    await ask(jupyter, "Open", session="paris")
-    _, described = await ask(jupyter, "Describe", session="paris")
-    assert described["session"]["holder"] is None
+    assert [(one["name"], one["holder"]) for one in listed["sessions"]] == [("work/paris.ipynb", None)]
 
 
 async def test_a_move_is_accepted_and_its_outcome_comes_over_the_websocket(engine: Served, jupyter: Jupyter) -> None:
+    """That of a run without end when it is paused."""
     window = await jupyter.listen()
     await ask(jupyter, "Open", session="paris")
     status, accepted = await ask(jupyter, "Run", session="paris", tokens=[1], max_new_tokens=3)
@@ -86,18 +80,10 @@ async def test_a_move_is_accepted_and_its_outcome_comes_over_the_websocket(engin
     assert (outcome["move"], outcome["request"], outcome["session"]) == (accepted["move"], "Run", "paris")
     assert outcome["reply"]["reply"] == "Finished"
     assert outcome["reply"]["tokens"] == [1, 2, 3]
-    await window.close()
-
-
-async def test_a_run_without_end_is_accepted_at_once_and_paused(engine: Served, jupyter: Jupyter) -> None:
-    window = await jupyter.listen()
-    await ask(jupyter, "Open", session="paris")
     status, accepted = await ask(jupyter, "Run", session="paris", tokens=[1], max_new_tokens=10_000_000)
     assert status == 202
-    assert await ask(jupyter, "Pause", session="paris") == (
-        200,
-        {"reply": "Pausing", "was_running": True, "not_kept": None},
-    )
+    paused = {"reply": "Pausing", "was_running": True, "not_kept": None}
+    assert await ask(jupyter, "Pause", session="paris") == (200, paused)
     outcome = await window.until(lambda message: message["live"] == "outcome")
     assert (outcome["move"], outcome["reply"]["reason"]) == (accepted["move"], "interrupt")
     await window.close()
@@ -144,14 +130,14 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("body", MALFORMED, ids=range(len(MALFORMED)))
-async def test_a_malformed_body_is_answered_in_one_clear_sentence(engine: Served, jupyter: Jupyter, body: str) -> None:
-    sent = body.encode(errors="surrogateescape") or b" "
-    answer = await jupyter.fetch(f"djinn/api/engines/{await engine_id(jupyter)}/ask", sent)
-    failed = json.loads(answer.body)
-    assert (answer.code, failed["reply"], failed["code"]) == (400, "Failed", "MalformedMessage")
-    assert MALFORMED[body] in failed["message"]
-    assert failed["message"].count("\n") == 0
+async def test_a_malformed_body_is_answered_in_one_clear_sentence(engine: Served, jupyter: Jupyter) -> None:
+    address = f"djinn/api/engines/{await engine_id(jupyter)}/ask"
+    for body, sentence in MALFORMED.items():
+        answer = await jupyter.fetch(address, body.encode(errors="surrogateescape") or b" ")
+        failed = json.loads(answer.body)
+        assert (answer.code, failed["reply"], failed["code"]) == (400, "Failed", "MalformedMessage"), body
+        assert sentence in failed["message"]
+        assert failed["message"].count("\n") == 0
 
 
 async def test_what_is_not_for_a_browser_is_refused_by_name(engine: Served, jupyter: Jupyter) -> None:
