@@ -216,7 +216,8 @@ def main() -> int:
     found = compare(read(LIST.read_text()), claims(), accounts(ACCOUNTED.read_text()))
     counts = f"{len(found.kept)} kept, {len(found.moved)} moved, {len(found.accounted)} accounted for"
     print(f"{counts}, {len(found.lost)} lost, {len(found.stale)} lines of {ACCOUNTED.name} that say nothing.")
-    print("".join(f"lost: {key}\n" for key in found.lost) + "".join(f"says nothing: {key}\n" for key in found.stale))
+    for word, keys in (("lost", found.lost), ("says nothing", found.stale)):
+        print("".join(f"{word}: {key}\n" for key in keys), end="")
     return 1 if found.lost or found.stale else 0
 
 
