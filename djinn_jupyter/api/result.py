@@ -29,7 +29,7 @@ UNMADE: Final = "it was read at a stop with edits, under steering rules or behin
 STILL: Final = (
     "Its numbers stay as they are (columns(), to_pandas()); for a file and the same again read it in a plain run."
 )
-NOT_KEPT: Final = ("engine", "_format", "_version", "_values")  # the engine here, and the versions that wrote a file
+NOT_KEPT: Final = ("engine", "_format", "_version", "_values")  # the engine here, and what wrote a file
 Steps = tuple[str | int, ...]  # from a result to an array: fields and numbers
 
 

@@ -29,7 +29,7 @@ class Change(Noun, frozen=True):
 
 class Override(Noun, frozen=True):
     """A value of the stopped pass that differs from the model's own, with its causes in order. `changes` is empty in a
-    session from a version that did not record them."""
+    session in which they were not recorded."""
 
     site: str
     changes: tuple[Change, ...]

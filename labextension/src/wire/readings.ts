@@ -26,7 +26,7 @@ export interface Change {
 
 /**
  * A value of the stopped pass that differs from the model's own, with its causes in order. `changes` is empty in a
- * session from a version that did not record them.
+ * session in which they were not recorded.
  */
 export interface Override {
   readonly site: string;
