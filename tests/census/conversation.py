@@ -205,11 +205,7 @@ def conversation() -> Iterator[ask.Request | tuple[ask.Request, ...] | Made]:
     yield from (ask.TakeIn(session="d", move=MOVE), ask.SettleMove(session="c", move=MOVE))
     yield from (ask.ReadPiece(of=1, start=0, count=1), ask.DropPieces(of=1), Assemble())
     yield PutPiece(of=2**41, start=0, count=4, content=Array(dtype="uint8", shape=(4,), data=b"abcd"), sizes=(4,))
-    yield from (
-        ask.Detach(session="b"),
-        ask.Close(session="b"),
-        (ask.Shutdown(force=True), ask.Goodbye()),
-    )
+    yield from (ask.Detach(session="b"), ask.Close(session="b"), (ask.Shutdown(force=True), ask.Goodbye()))
 
 
 class Talker(Peer):

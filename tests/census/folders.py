@@ -128,7 +128,10 @@ def broken(graph: Mapping[str, frozenset[str]]) -> dict[tuple[str, str], list[tu
 def torch_outside(root: Path = ROOT) -> Iterator[tuple[str, str]]:
     """Yield each module that imports torch, or what loads it, from a folder where it may not, with the folder."""
     for path in sorted((root / PACKAGE).rglob("*.py")):
-        names = {name for node in ast.walk(ast.parse(path.read_text())) for name in _imported(node)}
+        source = path.read_text()
+        if not any(name in source for name in TORCH):
+            continue
+        names = {name for node in ast.walk(ast.parse(source)) for name in _imported(node)}
         folder = place(_module(path, root))
         allowed = on_the_engines_side(folder) or folder.startswith(TORCH_IN)
         if names & set(TORCH) and not allowed:

@@ -1,7 +1,6 @@
 """The shipped demo model, as stored: its card's claims, on samples small enough for every test run."""
 
 import json
-import os
 import string
 import subprocess
 import sys
@@ -34,9 +33,13 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LlamaForCausalLM]:
+    """The model as it loads while the network refuses."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield AutoModelForCausalLM.from_pretrained(MODEL_PATH).eval()
+    with pytest.MonkeyPatch.context() as offline:
+        offline.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was used"))
+        loaded = AutoModelForCausalLM.from_pretrained(MODEL_PATH).eval()
+    yield loaded
     torch.set_num_threads(threads)
 
 
@@ -72,18 +75,8 @@ def test_grammar_and_card_need_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def test_it_loads_offline() -> None:
-    code = f"""
-import socket
-def refuse(*_, **__): raise OSError("the network was used")
-socket.socket.connect = refuse
-from transformers import AutoModelForCausalLM, AutoTokenizer
-model = AutoModelForCausalLM.from_pretrained({str(MODEL_PATH)!r})
-tokenizer = AutoTokenizer.from_pretrained({str(MODEL_PATH)!r})
-assert model.dtype.itemsize == 4 and len(model.model.layers) == 8 and len(tokenizer) == model.config.vocab_size
-"""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment)
+def test_it_loads_offline(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    assert (model.dtype, len(model.model.layers), len(tokenizer)) == (torch.float32, 8, model.config.vocab_size)
 
 
 # ------------------------------------------------------------------------------------------- the tokenizer
@@ -130,7 +123,7 @@ def test_facts_are_right_at_the_end_of_a_full_context(
 ) -> None:
     prefix = skills.long_context(tokenizer, seed=SEED, tokens=950)
     assert len(prefix) > 800
-    facts = [document for document in skills.held_out_facts(Random(SEED)) if len(document.text) < 100][::40]
+    facts = [document for document in skills.held_out_facts(Random(SEED)) if len(document.text) < 100][::80]
     assert skills.slot_share(model, tokenizer, facts, kinds=lx.RELATIONS, prefix=prefix).accuracy >= 0.9
 
 

@@ -15,14 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.house.repository import ROOT, in_the_repository
+from tests.house.repository import ROOT, nodes, parsed
 
 OURS = ("djinn_jupyter", "djinn_evaluation")
-SOURCES = [
-    ast.parse(file.read_text())
-    for file in in_the_repository()
-    if file.suffix == ".py" and file.relative_to(ROOT).parts[0] in OURS
-]
 FILES = sorted((ROOT / "tests").rglob("*.py"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -96,7 +91,8 @@ def replacements(call: ast.Call, names: Names) -> Iterator[tuple[Function, Any, 
 def keywords_given() -> dict[str, set[str]]:
     """Return the keywords that calls in our code give, by the name of what is called."""
     found: dict[str, set[str]] = {}
-    for node in (node for tree in SOURCES for node in ast.walk(tree) if isinstance(node, ast.Call)):
+    trees = [tree for folder in ("djinn_jupyter", "evaluation") for tree in parsed(folder).values()]
+    for node in (node for tree in trees for node in nodes(tree) if isinstance(node, ast.Call)):
         name = getattr(node.func, "attr", getattr(node.func, "id", None))
         if name is not None:
             found.setdefault(name, set()).update(one.arg for one in node.keywords if one.arg is not None)

@@ -39,7 +39,7 @@ def modules() -> Iterator[str]:
     for folder in ("djinn_jupyter", "evaluation"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = str(path.relative_to(ROOT))
-            if "/." not in name and speaks_of_cuda(path.read_text()):
+            if "/." not in name and SPEAKS.search(source := path.read_text()) and speaks_of_cuda(source):
                 yield name
 
 

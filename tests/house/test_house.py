@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import djinn_jupyter
+from tests.house.repository import nodes, parsed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -26,15 +27,14 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def imported_by(folder: Path) -> set[str]:
-    """Top-level modules that the files below `folder` import, wherever in the file."""
+def imported_by() -> set[str]:
+    """Top-level modules that the package's files import, wherever in the file."""
     names: set[str] = set()
-    for file in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                names.add(node.module.partition(".")[0])
+    for node in (node for module in parsed().values() for node in nodes(module)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.partition(".")[0])
     return names
 
 
@@ -67,7 +67,7 @@ def test_every_import_is_a_declared_dependency() -> None:
     declared = required(PROJECT["dependencies"]) | required(extras["engine"]) | required(extras["lab"])
     declared |= required(extras["cluster"]) | required(extras["transformer-lens"])
     declared |= required(extras["store"]) | required(extras["nnsight"])
-    used = imported_by(ROOT / "djinn_jupyter") - set(sys.stdlib_module_names) - {"djinn_jupyter"}
+    used = imported_by() - set(sys.stdlib_module_names) - {"djinn_jupyter"}
     undeclared = {name for name in used if not {normal(p) for p in providers.get(name, [name])} & declared}
     assert undeclared == set()
 
@@ -95,7 +95,8 @@ def test_every_declared_dependency_has_a_tested_version() -> None:
 
 def test_a_test_that_is_deselected_without_a_gpu_needs_one() -> None:
     """Tests that pretend a GPU run everywhere, so their names must not end like those that `conftest.py` deselects."""
-    files = [ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py")]
+    named = [text for path in (ROOT / "tests").rglob("test_*.py") if "_on_a_gpu(" in (text := path.read_text())]
+    files = [ast.parse(text) for text in named]
     tests = [node for file in files for node in ast.walk(file) if isinstance(node, ast.FunctionDef)]
     found = [test for test in tests if test.name.startswith("test_") and test.name.endswith("_on_a_gpu")]
     assert found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -67,52 +68,42 @@ def seen(tree: Tree) -> tuple[int, int]:
     return found.total, found.available
 
 
-def test_a_container_of_version_2_sees_its_own_group_as_the_top(tree: Tree) -> None:
-    tree.process("0::/\n", V2.format(top="/"))
-    tree.v2("", limit=GIB, usage=GIB // 2)
-    assert seen(tree) == (GIB, GIB // 2)
+TOP = V2.format(top="/")
+UNIFIED = TOP.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+GROUPS: dict[str, tuple[list[str], dict[str, tuple[Any, ...]], tuple[int, int]]] = {  # process, groups, what is seen
+    "a container of version 2 sees its own group as the top": (["0::/\n", TOP], {"": (GIB, GIB // 2)}, (GIB, GIB // 2)),
+    "pages that cache files can be had": (["0::/\n", TOP], {"": (GIB, GIB, GIB // 4)}, (GIB, GIB // 4)),
+    "the tightest of nested groups counts, and each for itself": (
+        ["0::/slice/job/step\n", TOP],
+        {"/slice": (GIB, GIB - 100), "/slice/job": (GIB // 2,), "/slice/job/step": ("max",), "/slice/other": (5,)},
+        (GIB // 2, 100),
+    ),
+    "a group outside of what is mounted is bounded by the mount": (
+        ["0::/../elsewhere\n", V2.format(top="/box")],
+        {"": (GIB,)},
+        (GIB, GIB),
+    ),
+    "more than the limit in use leaves nothing": (["0::/\n", TOP], {"": (GIB, GIB + 4096)}, (GIB, 0)),
+    "a container of version 1 sees the host's path and its own mount": (
+        ["4:memory:/docker/ab\\x2dc\n0::/\n", V1.format(top="/docker/ab\\134x2dc")],
+        {"": (GIB, GIB // 2, GIB // 8)},
+        (GIB, GIB // 2 + GIB // 8),
+    ),
+    "nested groups of version 1 beside a version 2 without memory": (
+        ["5:cpu,cpuacct:/c\n4:memory:/a/b\n0::/\n", V1.format(top="/"), UNIFIED],
+        {"": (UNLIMITED_1,), "/a": (GIB, 7), "/a/b": (UNLIMITED_1,)},
+        (GIB, GIB - 7),
+    ),
+}
 
 
-def test_pages_that_cache_files_can_be_had(tree: Tree) -> None:
-    tree.process("0::/\n", V2.format(top="/"))
-    tree.v2("", limit=GIB, usage=GIB, cached=GIB // 4)
-    assert seen(tree) == (GIB, GIB // 4)
-
-
-def test_the_tightest_of_nested_groups_counts_and_each_for_itself(tree: Tree) -> None:
-    tree.process("0::/slice/job/step\n", V2.format(top="/"))
-    tree.v2("/slice", limit=GIB, usage=GIB - 100)  # others in it have taken nearly all
-    tree.v2("/slice/job", limit=GIB // 2, usage=0)
-    tree.v2("/slice/job/step", limit="max", usage=0)
-    tree.v2("/slice/other", limit=5, usage=0)
-    assert seen(tree) == (GIB // 2, 100)
-
-
-def test_a_container_of_version_1_sees_the_hosts_path_and_its_own_mount(tree: Tree) -> None:
-    tree.process("4:memory:/docker/ab\\x2dc\n0::/\n", V1.format(top="/docker/ab\\134x2dc"))
-    tree.v1("", limit=GIB, usage=GIB // 2, cached=GIB // 8)
-    assert seen(tree) == (GIB, GIB // 2 + GIB // 8)
-
-
-def test_nested_groups_of_version_1_beside_a_version_2_without_memory(tree: Tree) -> None:
-    unified = V2.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
-    tree.process("5:cpu,cpuacct:/c\n4:memory:/a/b\n0::/\n", V1.format(top="/"), unified.format(top="/"))
-    tree.v1("", limit=UNLIMITED_1)
-    tree.v1("/a", limit=GIB, usage=7)
-    tree.v1("/a/b", limit=UNLIMITED_1)
-    assert seen(tree) == (GIB, GIB - 7)
-
-
-def test_a_group_outside_of_what_is_mounted_is_bounded_by_the_mount(tree: Tree) -> None:
-    tree.process("0::/../elsewhere\n", V2.format(top="/box"))
-    tree.v2("", limit=GIB, usage=0)
-    assert seen(tree) == (GIB, GIB)
-
-
-def test_more_than_the_limit_in_use_leaves_nothing(tree: Tree) -> None:
-    tree.process("0::/\n", V2.format(top="/"))
-    tree.v2("", limit=GIB, usage=GIB + 4096)
-    assert seen(tree) == (GIB, 0)
+@pytest.mark.parametrize("case", GROUPS)
+def test_a_container_has_what_its_groups_leave(tree: Tree, case: str) -> None:
+    process, groups, found = GROUPS[case]
+    tree.process(*process)
+    for name, given in groups.items():
+        (tree.v1 if "version 1" in case else tree.v2)(name, *given)
+    assert seen(tree) == found
 
 
 @pytest.mark.parametrize("limit", ["max", UNLIMITED_1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -128,10 +129,19 @@ def demo() -> Iterator[RemoteEngine]:
 
 
 @pytest.fixture(scope="module")
-def adapter_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An adapter of the demo model."""
-    model = load_model(EngineConfig(model="demo")).model
-    return adapters.saved(tmp_path_factory.mktemp("sql"), adapters.drawn(model, ("q_proj", "v_proj")))
+def folders(demo: RemoteEngine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders with an adapter, an SAE and a transcoder across layers of the demo model."""
+    model, place, size = (
+        load_model(EngineConfig(model="demo")).model,
+        tmp_path_factory.mktemp("modules"),
+        demo.description,
+    )
+    across = transcoders.drawn_across(size.hidden_size, size.layers)
+    return {
+        "adapter_folder": adapters.saved(place / "sql", adapters.drawn(model, ("q_proj", "v_proj"))),
+        "sae_folder": saes.saved(place / "sae", saes.drawn(size.hidden_size)),
+        "clt_folder": transcoders.across_saved(place / "clt", across),
+    }
 
 
 @pytest.fixture
@@ -139,6 +149,7 @@ def engine(demo: RemoteEngine) -> RemoteEngine:
     return demo
 
 
+@functools.cache
 def examples() -> dict[str, doctest.DocTest]:
     found = {name: inspect.getdoc(member) or "" for name, member in members()}
     read = doctest.DocTestParser().get_doctest
@@ -146,15 +157,12 @@ def examples() -> dict[str, doctest.DocTest]:
 
 
 @pytest.mark.parametrize("name", sorted(examples()))
-def test_an_example_gives_what_it_shows(name: str, demo: RemoteEngine, tmp_path: Path, adapter_folder: Path) -> None:
-    session = demo.session("example", fresh=True)
-    sae_folder = saes.saved(tmp_path / "sae", saes.drawn(demo.description.hidden_size))
-    test = examples()[name]
-    folders = {"folder": tmp_path / "folder", "new_folder": tmp_path / "new"}
-    across = transcoders.drawn_across(demo.description.hidden_size, demo.description.layers)
-    clt_folder = transcoders.across_saved(tmp_path / "clt", across)
-    folders |= {"sae_folder": sae_folder, "adapter_folder": adapter_folder, "clt_folder": clt_folder}
-    test.globs = {"dj": dj, "engine": demo, "session": session, **folders}
+def test_an_example_gives_what_it_shows(
+    name: str, demo: RemoteEngine, tmp_path: Path, folders: dict[str, Path]
+) -> None:
+    session, test = demo.session("example", fresh=True), examples()[name]
+    own = {"folder": tmp_path / "folder", "new_folder": tmp_path / "new"}
+    test.globs = {"dj": dj, "engine": demo, "session": session, **own, **folders}
     said: list[str] = []
     doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)
     assert "".join(said) == ""

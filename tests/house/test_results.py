@@ -24,9 +24,7 @@ import python_api  # noqa: E402  a program beside the documents, which are no pa
 
 HANDLES: Final = {dj.RemoteEngine, dj.RemoteSession, rules.SteeringRule}
 STOPS: Final = {dj.Paused, dj.Finished}  # where a session stands; what is read there has the recipe
-SIGNALS: Final = {
-    *(dj.Interrupted, dj.BatchInterrupted, dj.BatchEnded, dj.DjinnError, interrupts.WorkInterrupted),
-}
+SIGNALS: Final = {*(dj.Interrupted, dj.BatchInterrupted, dj.BatchEnded, dj.DjinnError, interrupts.WorkInterrupted)}
 PARTS: Final = {  # of a result that has the recipe
     *(activations.Values, activations.TorchValues, api.PrunedGraph, api.GraphNode, PairStatistics),
     dj.Reproduction,
@@ -41,7 +39,7 @@ OF_THE_MOMENT: Final = {  # times and bytes, and descriptions of what there is n
         memory_trace.MemoryTrace,
         memory_trace.Reading,
         memory_trace.TracedTransfer,
-    ),
+    )
 }
 NO_RESULTS: Final = HANDLES | STOPS | SIGNALS | PARTS | OF_THE_MOMENT
 NO_TABLES: Final = {
@@ -146,11 +144,7 @@ def several(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
 
 
-NO_LISTINGS: Final = {
-    "RemoteEngine.stop": "names",
-    "RemoteSession.metrics": "numbers",
-    "SteeringRule.limits": "words",
-}
+NO_LISTINGS: Final = {"RemoteEngine.stop": "names", "RemoteSession.metrics": "numbers", "SteeringRule.limits": "words"}
 WITHIN_A_DESCRIPTION: Final = {
     "EngineStatistics.slabs": "summed in `engine.memory_trace`, which is a table",
     "EngineStatistics.tiers": "likewise",

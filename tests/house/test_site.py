@@ -1,4 +1,4 @@
-"""The links of the documents lead to files and headings that are there, and the site shows every page.
+"""The links of the documents lead to what is there, the site shows every page, and decisions are referred to by title.
 
 Read from the sources; `tests/browser/test_site.py` reads the site as it is built.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.repository import ROOT, anchor_of
+from tests.house.repository import ROOT, anchor_of, text_files
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 RESULTS = ROOT / "evaluation" / "results"
@@ -56,3 +56,31 @@ def test_every_page_and_every_notebook_is_in_the_sites_navigation_once() -> None
     assert len(set(NAV)) == len(NAV)
     assert sorted({*shown} - {*NAV}) == []
     assert [name for name in NAV if not (ROOT / name).exists()] == []
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+DESIGN = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
+SECTIONS = re.split(r"^##+ ", DESIGN, flags=re.MULTILINE)[1:]
+TITLES = re.findall(r"^### (.*)$", DESIGN, re.MULTILINE)
+_NUMBER = re.compile(r"\bdecisions? \d+|design\.md(?:#|, )\d+", re.IGNORECASE)
+_LINK = re.compile(r"design\.md#([\w-]+)")
+
+
+def test_the_page_is_short() -> None:
+    assert len(DESIGN.encode()) <= 60_000
+    assert len(set(TITLES)) == len(TITLES) <= 50
+
+
+def test_every_decision_names_the_alternative_that_lost() -> None:
+    decisions = [one for one in SECTIONS if one.splitlines()[0] in TITLES]
+    assert len(decisions) == len(TITLES)
+    assert [one.splitlines()[0] for one in decisions if "\nRejected: " not in one] == []
+
+
+def test_a_decision_is_referred_to_by_a_title_that_is_there() -> None:
+    anchors = {anchor_of(title) for title in TITLES}
+    files = [(path, text) for path, text in text_files() if path != "tests/house/test_design.py"]
+    assert {path: found for path, text in files if (found := _NUMBER.findall(text))} == {}
+    assert {path: found for path, text in files if (found := {*_LINK.findall(text)} - anchors)} == {}

@@ -26,16 +26,25 @@ from djinn_jupyter.errors import (
 from djinn_jupyter.methods.circuits.request import RunCircuits
 from djinn_jupyter.methods.datasets.request import Score
 from djinn_jupyter.wire import codec, kinds
+from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import BOUNDED_BY, FEW, MOST_TOKENS, respelled
-from djinn_jupyter.wire.codec import RUN, decode_in_parts, is_large
+from djinn_jupyter.wire.codec import RUN, Envelope, decode_in_parts, encoded, is_large
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.modules import MOST_ADAPTED, AdaptedModule
-from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.nouns import (
+    BreakpointDescription,
+    LensRow,
+    Sampling,
+    SessionDescription,
+    StopIdentity,
+    TopToken,
+)
 from djinn_jupyter.wire.pieces import WHOLE_BYTES
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run, SessionRequest
+from djinn_jupyter.wire.running import MetricsRead
 from djinn_jupyter.wire.texts import LONGEST_MESSAGE
 from tests.engine.cases import KINDS
 from tests.wire import largest, strategies, values
@@ -53,10 +62,17 @@ def test_every_request_comes_back_as_it_went(kind: type, data: st.DataObject, nu
 
 @pytest.mark.parametrize("kind", kinds.known().replies, ids=lambda kind: kind.__name__)
 @EACH
-@given(data=st.data(), number=strategies.NUMBERS)
-def test_every_reply_comes_back_as_it_went(kind: type, data: st.DataObject, number: int) -> None:
-    body = data.draw(strategies.of(kind))
-    assert codec.decode_reply(codec.encode(number, body)) == codec.Envelope(id=number, body=body)
+@given(data=st.data(), number=strategies.NUMBERS, run=st.integers(1, 3))
+def test_every_reply_comes_back_as_it_went(kind: type, data: st.DataObject, number: int, run: int) -> None:
+    """It is taken for no event, and encoded in parts it has the same bytes, however short these are."""
+    message = codec.Envelope(id=number, body=data.draw(strategies.of(kind)))
+    frames = codec.encode(number, message.body)
+    assert codec.decode_reply(frames) == message
+    assert not codec.is_event(frames)
+    encoder = msgspec.msgpack.Encoder(enc_hook=repr)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "RUN", run)
+        assert bytes(codec.encoded(message, encoder)) == encoder.encode(message)
 
 
 @pytest.mark.parametrize("kind", kinds.known().events, ids=lambda kind: kind.__name__)
@@ -65,13 +81,6 @@ def test_every_reply_comes_back_as_it_went(kind: type, data: st.DataObject, numb
 def test_every_event_comes_back_as_it_went(kind: type, data: st.DataObject, number: int) -> None:
     event = data.draw(strategies.of(kind))
     assert codec.decode_event(codec.encode_event(number, event)) == codec.Envelope(id=number, body=event)
-
-
-@pytest.mark.parametrize("kind", kinds.known().replies, ids=lambda kind: kind.__name__)
-@EACH
-@given(data=st.data())
-def test_no_reply_is_taken_for_an_event(kind: type, data: st.DataObject) -> None:
-    assert not codec.is_event(codec.encode(1, data.draw(strategies.of(kind))))
 
 
 def test_array_bytes_stay_out_of_the_envelope() -> None:
@@ -106,10 +115,7 @@ FIELDS = st.sampled_from(["session", "text", "tokens", "edit", "site", "position
 
 @settings(max_examples=200, deadline=None)
 @given(
-    number=PLAIN,
-    name=NAMES,
-    fields=st.dictionaries(FIELDS, PLAIN),
-    frames=st.lists(st.binary(max_size=16), max_size=2),
+    number=PLAIN, name=NAMES, fields=st.dictionaries(FIELDS, PLAIN), frames=st.lists(st.binary(max_size=16), max_size=2)
 )
 def test_well_formed_msgpack_of_wrong_meaning_is_refused_or_understood(
     number: object, name: str, fields: dict[str, object], frames: list[bytes]
@@ -344,7 +350,7 @@ def in_parts(frames: list[Any], **bounds: int) -> tuple[Any, int]:
 
 @pytest.mark.parametrize(("kind", "path"), LARGE, ids=lambda one: one if isinstance(one, str) else one.__name__)
 def test_a_large_request_is_the_same_in_parts(kind: type, path: str) -> None:
-    for request in largest.requests(kind, path, session="a"):
+    for request in largest.requests(kind, path, most=3 * RUN, session="a"):
         frames = codec.encode(7, request)
         assert in_parts(frames)[0] == codec.decode_request(frames)
 
@@ -452,3 +458,78 @@ def test_a_line_of_tokens_is_not_walked_for_names() -> None:
     assert spelled.prompts[0] is line
     lines = (line, (1, 2), ())
     assert respelled(Score(session="s", prompts=lines), lambda name: f"ada@{name}").prompts is lines
+
+
+# --- encoding in parts ------------------------------------------------------------------------------------------------
+
+
+STOP = StopIdentity(session="a", number=1, edition=1)
+TOP = TopToken(token=1, text=" a", probability=0.5, logit=2.0)
+POINT = BreakpointDescription(number=1, site="resid_post.1", when="norm > 2", once=False, enabled=True, hits=0)
+SESSION = SessionDescription(
+    name="a",
+    owner="ada",
+    holder=None,
+    state="idle",
+    tokens=0,
+    committed=0,
+    stopped_at=None,
+    step=None,
+    breakpoints=(POINT,) * 700,
+    rules=(),
+    watches=(),
+    stops_kept=0,
+    stop=STOP,
+    pages=0,
+    device_bytes=0,
+    idle_seconds=0.0,
+)
+SHORTER = tuple((number % 300, number % 70_000) for number in range(50_000))
+ROW = LensRow(position=0, token=1, text=" a", top=(TOP,) * 1000)
+LONG: dict[str, Any] = {
+    "pairs": RunCircuits(
+        session="a", corrupted=(1, 2), clean=(1, 3), metric="logit(1)", circuits=(SHORTER, ((0, 1),), SHORTER[:9000])
+    ),
+    "rows of tokens": told.LensRead(stop=STOP, site="resid_post.1", rows=(ROW,) * 40),
+    "sessions": told.Sessions(sessions=(SESSION,) * 20),
+    "numbers": MetricsRead(values=tuple(map(float, range(70_000)))),
+    "texts": told.Tokenized(tokens=(1,) * 9000, texts=("a", "b") * 4500, text="ab"),
+    "few of many": told.Sessions(sessions=tuple(msgspec.structs.replace(SESSION, breakpoints=()) for _ in range(9000))),
+}
+
+
+class Watched:
+    """An encoder that keeps what it has encoded at once."""
+
+    def __init__(self) -> None:
+        self._encoder, self.at_once = msgspec.msgpack.Encoder(enc_hook=str), list[Any]()
+
+    def encode(self, value: Any) -> bytes:
+        self.at_once.append(value)
+        return self._encoder.encode(value)
+
+    def encode_into(self, value: Any, buffer: bytearray, offset: int) -> None:
+        self.at_once.append(value)
+        self._encoder.encode_into(value, buffer, offset)
+
+
+def _leaves(value: Any) -> int:
+    """Return the numbers, texts and pairs in a value."""
+    if isinstance(value, msgspec.Struct):
+        return max(1, sum(_leaves(getattr(value, name)) for name in value.__struct_fields__ if _is_list(value, name)))
+    if isinstance(value, tuple) and not (len(value) == 2 and isinstance(value[0], int)):
+        return sum(map(_leaves, value))
+    return 1
+
+
+def _is_list(value: msgspec.Struct, name: str) -> bool:
+    return isinstance(getattr(value, name), tuple | msgspec.Struct)
+
+
+@pytest.mark.parametrize("what", LONG)
+def test_a_long_message_has_the_bytes_of_the_whole_and_no_part_is_long(what: str) -> None:
+    message, watched = Envelope(id=7, body=LONG[what], asked_by="k"), Watched()
+    in_parts: Any = encoded(message, watched)
+    assert bytes(in_parts) == msgspec.msgpack.encode(message)
+    assert max(map(_leaves, watched.at_once)) <= 2 * RUN
+    assert len(watched.at_once) > 2

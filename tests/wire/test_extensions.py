@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 
 from djinn_jupyter import extensions
-from djinn_jupyter.cli import engines as cli_engines
-from djinn_jupyter.cli import main as cli
 from djinn_jupyter.link import doctor
 from tests.strangers import added_to
-from tests.wire.test_protocol import REQUEST
 
 Add = Callable[..., None]
 
@@ -194,19 +191,3 @@ def test_the_doctor_lists_strangers_and_says_what_fails(add: Add) -> None:
     assert (well.level, bad.level) == ("note", "bad")
     assert well.sentence == ("The method zeta (djinn_zeta of zeta 1.0) is installed; it runs with the engine's rights.")
     assert "its 'api' cannot be imported (ValueError: no)" in bad.sentence
-
-
-def test_the_doctor_says_whose_message_is_one_of_ours(add: Add) -> None:
-    add("zeta", "djinn_zeta", {"request": REQUEST.replace("ReadEntropy", "Ping")})
-    [bad] = doctor._methods()
-    assert bad.level == "bad"
-    assert "because its message 'Ping' is also that of djinn-jupyter" in bad.sentence
-
-
-def test_the_doctor_says_whose_magic_is_one_of_ours(
-    add: Add, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    add("zeta", "djinn_zeta", {}, magics="djinn_run = djinn_zeta.magic")
-    monkeypatch.setattr(cli_engines, "findings", lambda: [*doctor._methods()])
-    assert cli.main(["doctor"]) == 1
-    assert "because its magic 'djinn_run' is also that of djinn-jupyter" in capsys.readouterr().out

@@ -213,35 +213,42 @@ def test_of_two_strangers_with_one_tag_neither_is_used(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [("ReadEntropy", "Ping"), ("EntropyRead", "Failed"), ("ReadEntropy", "ReadHeads"), ("EntropyRead", "HeadsRead")],
-)
-def test_a_tag_of_the_core_or_of_ours_stays_theirs(tmp_path: Path, name: str, other: str) -> None:
-    add_stranger(tmp_path, "entropy", "djinn_entropy", {"request": REQUEST.replace(name, other)})
+def test_a_tag_of_the_core_or_of_ours_stays_theirs(tmp_path: Path) -> None:
+    taken = (
+        ("ReadEntropy", "Ping"),
+        ("EntropyRead", "Failed"),
+        ("ReadEntropy", "ReadHeads"),
+        ("EntropyRead", "HeadsRead"),
+    )
+    for number, (name, other) in enumerate(taken):
+        text = REQUEST.replace(name, other)
+        for free in {"ReadEntropy", "EntropyRead"} - {name}:
+            text = text.replace(free, f"{free}{number}")
+        add_stranger(tmp_path, f"entropy{number}", f"djinn_entropy{number}", {"request": text})
     told = asked(tmp_path)
     assert told["known"] == {}
-    [why] = told["left out"]
-    ours = "heads (djinn_jupyter.methods.heads of djinn-jupyter" if "Heads" in other else "djinn-jupyter"
-    assert f"its message {other!r} is also that of {ours}" in why
+    assert len(told["left out"]) == len(taken)
+    for (_, other), why in zip(taken, told["left out"], strict=True):
+        ours = "heads (djinn_jupyter.methods.heads of djinn-jupyter" if "Heads" in other else "djinn-jupyter"
+        assert f"its message {other!r} is also that of {ours}" in why
 
 
-@pytest.mark.parametrize(
-    ("request_", "why"),
-    [
+def test_messages_that_cannot_be_read_leave_their_method_out(tmp_path: Path) -> None:
+    """One tag twice, no such type, no reply, no such term."""
+    wrong = (
         (f"{ASK}: ...\n{ASK.replace('Ask', 'Again')[:-1]}, tag='Ask'): ...", "its messages cannot be read (TypeError"),
         (f"{ASK}:\n    a: 'NoSuchType'", "its messages cannot be read (NameError"),
-        (f"{HEAD}\nclass Ask(SessionRequest[int]): ...", "(TypeError: Ask is answered by <class 'int'>, which is no"),
+        (f"{HEAD}\nclass Ask(SessionRequest[int]): ...", "(TypeError: Ask2 is answered by <class 'int'>, which is no"),
         (f"{ASK[:-1]}, shared='all'): ...", "(ValidationError: Invalid enum value 'all' - at `$.shared`)"),
-    ],
-    ids=["one tag twice", "no such type", "no reply", "no such term"],
-)
-def test_messages_that_cannot_be_read_leave_their_method_out(tmp_path: Path, request_: str, why: str) -> None:
-    add_stranger(tmp_path, "entropy", "djinn_entropy", {"request": request_})
+    )
+    for number, (request, _) in enumerate(wrong):
+        own = request.replace("Ask", f"Ask{number}").replace("EntropyRead", f"EntropyRead{number}")
+        add_stranger(tmp_path, f"entropy{number}", f"djinn_entropy{number}", {"request": own})
     told = asked(tmp_path)
     assert told["known"] == {}
-    [said] = told["left out"]
-    assert why in said
+    assert len(told["left out"]) == len(wrong)
+    for (_, why), said in zip(wrong, told["left out"], strict=True):
+        assert why in said
 
 
 def test_an_import_that_was_interrupted_leaves_no_kind_behind(tmp_path: Path) -> None:

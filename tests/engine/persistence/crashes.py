@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from djinn_jupyter.engine.process.build import open_journal
+from djinn_jupyter.engine.store import adopted
 from djinn_jupyter.engine.store.records import SESSION, RecordReader, Torn
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk
@@ -78,3 +79,9 @@ def forget(desk: Desk) -> None:
     kept = desk.engine.persistence.journal
     kept.close(desk.engine.sessions, forget=True)
     desk.engine.persistence.journal = None
+
+
+def pages_file(folder: Path) -> Path:
+    """Return the file of the disk tier that an engine has left."""
+    (found,) = folder.rglob(f"*{adopted.SUFFIX}")
+    return found

@@ -167,3 +167,5 @@ def test_without_the_parts_that_speak_s3_it_is_said_what_to_install(monkeypatch:
         require_store("s3://lab/djinn")
     require_store("/lab/djinn")
     require_store(None)
+    with pytest.raises(MissingDependency, match=r"A journal in a store needs s3fs"):
+        objects.require_journal_store("s3://lab/djinn")

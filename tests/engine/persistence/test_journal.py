@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import resource
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.store import journal as journals
 from djinn_jupyter.engine.store import journal_file as journal_files
 from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.dump import dump_session
@@ -23,6 +23,7 @@ from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.engine.store.journal_file import SUFFIX, Disk, JournalFiles, JournalName, read_journal_file
 from djinn_jupyter.engine.store.locked_folder import take_folder
+from djinn_jupyter.engine.store.open_files import MOST_FILES, OpenFiles
 from djinn_jupyter.engine.store.session_store import ImageSource
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
 from djinn_jupyter.wire import requests as ask
@@ -83,7 +84,7 @@ def four_images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, 
     return folder / f"y{SUFFIX}", (folder / f"x.0{SUFFIX}").read_bytes(), ends, taken
 
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @many
@@ -179,40 +180,6 @@ def test_what_was_on_a_gpu_goes_back_to_one_and_what_was_on_the_host_stays_there
     assert torch.equal(at_home[0], frame.hidden)
 
 
-def test_a_full_disk_leaves_the_last_image_and_is_made_good(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(journals, "RETRY_SECONDS", 0.0)
-    desk.open()
-    desk.run(PROMPT, new=2)
-    written(desk)
-    full = [True]
-    real = records.Writer._write
-
-    def write(self: records.Writer, part: bytes | memoryview) -> None:
-        if full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(self, part)
-
-    monkeypatch.setattr(records.Writer, "_write", write)
-    done = desk.run((), new=3, extend=True)
-    kept = desk.engine.persistence.journal
-    for _ in range(4):
-        desk.settle()
-        kept._thread.start(lambda: None).result()
-    _, other = pair_of("llama")
-    assert journal(other, crashed(tmp_path / "alive", tmp_path / "full")) == ("a",)
-    assert len(other.session().tokens) == len(PROMPT) + 2
-    forget(other)
-    full.clear()
-    desk.settle()
-    written(desk)
-    assert journal(other, crashed(tmp_path / "alive", tmp_path / "room")) == ("a",)
-    assert tuple(other.session().tokens[-3:]) == done.tokens
-    forget(other)
-    assert sum("could not be written" in record.message for record in caplog.records) == 1
-
-
 def test_another_version_and_another_model_are_set_aside(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,24 +216,6 @@ def test_another_version_and_another_model_are_set_aside(
     (aside,) = [path for path in files(newer) if path.parent.name == "aside"]
     assert aside.name != found.name
     forget(other)
-
-
-def test_a_clean_end_leaves_the_last_image_and_forgetting_leaves_none(desk: Desk, tmp_path: Path) -> None:
-    one = build_desk(build("llama"))
-    for forgets in (False, True):
-        assert journal(one, tmp_path / "ended") == (("a",) if forgets else ())
-        one.open()
-        one.run(PROMPT, new=3)
-        made = list(one.session().tokens)
-        one.engine.persistence.forgets = forgets
-        one.engine.close()
-        if not forgets:
-            other = build_desk(build("llama"))
-            assert journal(other, crashed(tmp_path / "ended", tmp_path / "copy")) == ("a",)
-            assert list(other.session().tokens) == made
-            forget(other)
-        one.close_all()
-    assert files(tmp_path / "ended") == []
 
 
 def test_two_engines_at_once_never_have_one_session_both(tmp_path: Path) -> None:
@@ -308,42 +257,96 @@ def test_no_place_for_a_journal_is_said_with_the_remedy(tmp_path: Path) -> None:
         journal(desk, tmp_path)
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was_and_the_next_goes_on_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk is full at the write's start, after 1 byte, or after 700."""
-    session_files, taken = files_in(tmp_path), images(3)
-    session_files.write(taken[0])
-    (path,) = files(tmp_path)
-    whole = path.read_bytes()
-    real = os.pwrite
-    for room in (0, 1, 700):
-        with monkeypatch.context() as full:
-            full.setattr(os, "pwrite", filling(room, real))
-            with pytest.raises(OSError, match="No space"):
-                session_files.write(taken[1])
-        assert path.read_bytes() == whole
-    session_files.write(taken[1])
-    session_files.write(taken[2])
-    session_files.close()
-    assert files(tmp_path) == [path]
-    assert same_hidden(read_journal_file(path, MODEL, DEVICE).image, taken[2])
-
-
-def filling(room: int, real: Any) -> Any:
-    """A disk that takes so many bytes more."""
-    left = [room]
-
-    def write(descriptor: int, part: bytes, at: int) -> int:
-        if not left[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        done = int(real(descriptor, part[: left[0]], at))
-        left[0] -= done
-        return done
-
-    return write
-
-
 def same_hidden(one: SessionImage, other: SessionImage) -> bool:
     pairs = zip(one.frames, other.frames, strict=True)
     return one.tokens == other.tokens and all(torch.equal(a.hidden, b.hidden) for a, b in pairs)
+
+
+# --- open files -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Within it this process may open no file more than it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _write(files: OpenFiles, path: Path, text: bytes, *, create: bool = False) -> None:
+    with files.opened(path, create=create) as descriptor:
+        os.lseek(descriptor, 0, os.SEEK_END)
+        os.write(descriptor, text)
+
+
+def test_files_are_closed_beyond_a_number_and_opened_again_by_need(tmp_path: Path) -> None:
+    files, paths = OpenFiles(3), [tmp_path / str(number) for number in range(10)]
+    for path in paths:
+        _write(files, path, b"one ", create=True)
+    for path in paths:
+        _write(files, path, b"two")
+    assert len(files) == 3
+    assert {path.read_bytes() for path in paths} == {b"one two"}
+    with pytest.raises(FileExistsError), files.opened(paths[0], create=True):
+        pass
+
+
+def test_what_is_in_use_stays_open_and_everything_else_makes_room(tmp_path: Path) -> None:
+    files = OpenFiles(2)
+    for name in ("a", "b"):
+        _write(files, tmp_path / name, b"", create=True)
+    with no_descriptor_left():
+        _write(files, tmp_path / "c", b"there", create=True)
+        with files.opened(tmp_path / "c") as used:
+            for name in ("a", "b", "a"):
+                _write(files, tmp_path / name, b".")
+            assert os.pread(used, 9, 0) == b"there"
+    assert (tmp_path / "a").read_bytes() == b".."
+
+
+def test_two_threads_share_the_files(tmp_path: Path) -> None:
+    files, paths = OpenFiles(2), [tmp_path / str(number) for number in range(6)]
+    for path in paths:
+        _write(files, path, b"", create=True)
+
+    def write() -> None:
+        for _ in range(200):
+            for path in paths:
+                with files.opened(path) as descriptor:
+                    assert os.path.samestat(os.fstat(descriptor), path.stat())
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(files) <= 2
+    files.close(paths[0])
+    files.close(paths[0])
+
+
+def test_a_session_at_rest_takes_no_descriptor_and_all_are_written_where_none_is_left(tmp_path: Path) -> None:
+    desk = desk_of("llama")
+    journal(desk, tmp_path / "alive")
+    names = [f"session {number}" for number in range(MOST_FILES + 20)]
+    for name in names:
+        desk.open(name)
+    before = len(os.listdir("/dev/fd"))
+    with no_descriptor_left():
+        desk.run(tokens(5), new=1, name=names[0])
+        desk.run(tokens(6), new=1, name=names[-1])
+        kept = desk.engine.persistence.journal
+        kept.attend(desk.engine.sessions)
+        assert kept.unkept == frozenset()
+    written(desk)
+    assert len(os.listdir("/dev/fd")) <= before
+    assert len(kept.store.open_files) <= MOST_FILES
+    other = build_desk(build("llama"))
+    assert set(journal(other, crashed(tmp_path / "alive", tmp_path / "dead"))) == set(names)
+    forget(desk)
+    forget(other)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,10 @@ from tests.engine.persistence.carrying import (
     settled,
     taken,
 )
-from tests.engine.persistence.crashes import crashed, forget, last_image, written
-from tests.engine.persistence.power import Cut, Disk, Named, Said, after_cut, not_waited_for
+from tests.engine.persistence.crashes import forget, written
+from tests.engine.persistence.power import Cut, Disk, Said, after_cut, not_waited_for
 from tests.engine.persistence.roundtrip import Work, future, pair_of, reading, rows_of, same
-from tests.engine.persistence.works import WORKS, in_decode, in_prefill
+from tests.engine.persistence.works import FEWER, in_decode, in_prefill
 from tests.families import build
 from tests.waiting import until
 
@@ -51,8 +50,8 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Desk,
     forget(other)
 
 
-@pytest.mark.parametrize("pair", ["llama", "jamba"], indirect=True)
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
+@pytest.mark.parametrize("pair", ["jamba"], indirect=True)
+@pytest.mark.parametrize("work", FEWER, ids=lambda work: work.__name__)
 def test_a_session_goes_on_bit_for_bit_in_the_other_engine(pair: tuple[Desk, Desk], work: Work) -> None:
     one, other = pair
     for desk in (one, other):
@@ -70,35 +69,6 @@ def test_a_session_goes_on_bit_for_bit_in_the_other_engine(pair: tuple[Desk, Des
     assert list(other.engine.persistence.moves.folder.folder.iterdir()) == []
 
 
-def test_no_journal_has_a_session_before_it_waits_for_that_engine(
-    pair: tuple[Desk, Desk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed there, the engine would have it again, and so would the one where it stays."""
-    one, other = pair
-    one.open()
-    in_prefill(one)
-    sent(one, other)
-    folder, noting, noted = other.engine.persistence.moves.folder, threading.Event(), threading.Event()
-    begin_arrival = folder.begin_arrival
-
-    def slowly(move: str) -> None:
-        noting.set()
-        assert noted.wait(20)
-        begin_arrival(move)
-
-    monkeypatch.setattr(folder, "begin_arrival", slowly)
-    replies: list[Any] = []
-    other.post(ask.TakeIn(session="a", move=MOVE), replies)
-    until(lambda: other.engine.tick() and noting.is_set(), "the arrival is noted")
-    written(other)
-    assert list((tmp_path / "other").rglob("*.session")) == []
-    noted.set()
-    until(lambda: other.engine.tick() and replies, "the reply")
-    written(other)
-    assert len(list((tmp_path / "other").rglob("*.session"))) == 1
-    assert not settled(one)
-
-
 def test_shares_and_answered_requests_go_along(pair: tuple[Desk, Desk]) -> None:
     one, other = pair
     one.open()
@@ -107,41 +77,32 @@ def test_shares_and_answered_requests_go_along(pair: tuple[Desk, Desk]) -> None:
     one.session().answered.conclude(RequestId(client=b"c", number=7), b"reply")
     moved(one, other)
     assert other.session().shares.by_person == {"bert": "read"}
-    found = other.session().answered.find(RequestId(client=b"c", number=7))
-    assert found.reply == b"reply"
+    assert other.session().answered.find(RequestId(client=b"c", number=7)).reply == b"reply"
 
 
-@pytest.mark.parametrize("name", FINGERPRINT)
-def test_engines_that_differ_are_refused_with_the_difference(pair: tuple[Desk, Desk], name: str) -> None:
+def test_engines_that_differ_are_refused_with_the_difference(
+    pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the one that sends, and by the other, which compares too."""
     one, other = pair
     one.open()
     in_prefill(one)
     before, there = reading(one), provenance(other)
-    unlike = msgspec.structs.replace(there, **{name: 77 if name in ("threads", "tensor_parallel") else "another"})
-    with pytest.raises(FingerprintsDiffer) as refused:
-        one.ask(ask.SendAway(session="a", to=unlike, move=MOVE))
-    said = (
-        "different models"
-        if name in ("architecture", "configuration", "weights")
-        else f"differ in {name.replace('_', ' ')} ("
-    )
-    assert said in str(refused.value)
+    for name in FINGERPRINT:
+        unlike = msgspec.structs.replace(there, **{name: 77 if name in ("threads", "tensor_parallel") else "another"})
+        of_model = name in ("architecture", "configuration", "weights")
+        said = "different models" if of_model else rf"differ in {name.replace('_', ' ')} \("
+        with pytest.raises(FingerprintsDiffer, match=said):
+            one.ask(ask.SendAway(session="a", to=unlike, move=MOVE))
     assert same(before, reading(one))
     assert not (one.engine.persistence.moves.folder.folder / f"{MOVE}.djinn").exists()
     require_equal(there, msgspec.structs.replace(there, model="another name", revision="of it"))
-
-
-def test_the_other_engine_compares_too(pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = pair
-    one.open()
-    in_prefill(one)
     sent(one, other)
     monkeypatch.setattr("torch.get_num_threads", lambda: 77)
     with pytest.raises(FingerprintsDiffer, match=r"threads \(77 here, \d+ there\)"):
         taken(other)
     assert settled(one)
-    assert answers(one)
-    assert "a" not in other.engine.sessions
+    assert (answers(one), answers(other)) == (True, False)
 
 
 def test_until_it_is_settled_it_answers_nothing(pair: tuple[Desk, Desk]) -> None:
@@ -196,27 +157,6 @@ def test_a_move_that_is_given_up_while_the_session_is_taken_in_leaves_no_file(
         assert list(moves.folder.iterdir()) == []
 
 
-def test_of_two_engines_that_take_a_session_in_one_has_it(
-    pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = pair
-    moves = other.engine.persistence.moves.folder
-    begin = moves.begin_arrival
-    one.open()
-    in_prefill(one)
-    sent(one, other)
-
-    def another_first(move: str) -> None:
-        one.engine.persistence.moves.folder.begin_arrival(move)
-        begin(move)
-
-    monkeypatch.setattr(moves, "begin_arrival", another_first)
-    with pytest.raises(IllegalMove, match="given up meanwhile"):
-        taken(other)
-    assert not answers(other)
-    assert settled(one)
-
-
 def test_a_move_that_its_client_left_is_settled_by_the_engine(
     pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,60 +203,26 @@ def test_what_cannot_be_moved_is_refused_and_stays(pair: tuple[Desk, Desk]) -> N
     assert answers(one)
 
 
-def test_another_person_cannot_take_it_in(pair: tuple[Desk, Desk]) -> None:
-    one, other = pair
-    anna, bert = (Holder(name="kernel", user=name, person=name) for name in ("anna", "bert"))
-    one.engine.ask(ask.Open(session="anna@main"), anna)
-    one.engine.ask(ask.SendAway(session="anna@main", to=provenance(other), move=MOVE, person="anna"), anna)
-    for name, asker in (("bert@main", bert), ("main", Holder(name="kernel", user="root"))):
-        with pytest.raises(UsageError, match="The session was sent to anna, who alone can take it in"):
-            other.engine.ask(ask.TakeIn(session=name, move=MOVE), asker)
-    assert not one.engine.ask(ask.SettleMove(session="anna@none", move=MOVE), anna).stayed
-    other.engine.ask(ask.TakeIn(session="anna@main", move=MOVE), anna)
-    assert not one.engine.ask(ask.SettleMove(session="anna@main", move=MOVE), anna).stayed
-
-
 @pytest.mark.parametrize(("before", "after"), [("main", "anna@main"), ("anna@main", "main")])
 def test_it_belongs_there_to_whom_its_mover_is_at_the_other_engine(
     pair: tuple[Desk, Desk], before: str, after: str
 ) -> None:
-    """One who is the own user of an engine, and a person at the other."""
+    """One who is the own user of an engine, and a person at the other. Nobody else can take it in."""
     one, other = pair
-    asker = {name: Holder(name="kernel", user="anna", person=person_of(name)) for name in (before, after)}
+    asker = {name: Holder(name="kernel", user="anna", person=person_of(name)) for name in (before, after, "bert@main")}
     one.engine.ask(ask.Open(session=before), asker[before])
     one.engine.ask(ask.Run(session=before, tokens=(1, 2, 3), max_new_tokens=2), asker[before])
     tokens = one.session(before).tokens
     person = other.engine.ask(ask.ReadProvenance(), asker[after]).person
     assert person == person_of(after)
-    sent = ask.SendAway(session=before, to=provenance(other), move=MOVE, person=person)
-    one.engine.ask(sent, asker[before])
-    with pytest.raises(UsageError, match=r"The session was sent to (anna|the engine's own user), who alone"):
-        other.engine.ask(ask.TakeIn(session=before, move=MOVE), asker[before])
+    one.engine.ask(ask.SendAway(session=before, to=provenance(other), move=MOVE, person=person), asker[before])
+    for name in (before, "bert@main"):
+        with pytest.raises(UsageError, match=r"The session was sent to (anna|the engine's own user), who alone"):
+            other.engine.ask(ask.TakeIn(session=name, move=MOVE), asker[name])
     other.engine.ask(ask.TakeIn(session=after, move=MOVE), asker[after])
     assert not one.engine.ask(ask.SettleMove(session=before, move=MOVE), asker[before]).stayed
     assert other.session(after).tokens == tokens
     assert before not in one.engine.sessions
-
-
-@pytest.mark.parametrize("first", ["taken in", "begun anew"])
-def test_an_engine_that_dies_on_the_way_looks_who_has_it(pair: tuple[Desk, Desk], tmp_path: Path, first: str) -> None:
-    """Another engine goes on with the journal of the one that the session leaves."""
-    one, other = pair
-    one.open()
-    in_decode(one)
-    sent(one, other)
-    dead = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-dead"))
-    one.session().moving.end()
-    forget(one)
-    moves_below(other, dead)
-    if first == "taken in":
-        taken(other)
-        assert begun(one, dead, "one") == ()
-    else:
-        assert begun(one, dead, "one") == ("a",)
-        with pytest.raises(UsageError, match="it has ended"):
-            taken(other)
-    assert [answers(one), answers(other)] == [first == "begun anew", first == "taken in"]
 
 
 STEPS = ("sent", "taken", "settled")
@@ -382,28 +288,18 @@ def found(roads: Roads, cut: Cut, first: int) -> list[bool]:
 
 
 def test_both_are_killed_at_each_change_of_a_file(roads: Roads) -> None:
+    """Either may be begun anew first."""
     places = range(roads.begins, len(roads.disk.deeds) + 1)
     assert len(places) > 20
     for after in places:
-        for first in (0, 1):
-            has = found(roads, Cut(after=after, kept=1.0), first)
-            assert sum(has) == 1, (after, first, roads.disk.deeds[after - 1])
+        has = found(roads, Cut(after=after, kept=1.0), after % 2)
+        assert sum(has) == 1, (after, roads.disk.deeds[after - 1])
     assert found(roads, Cut(after=roads.begins, kept=1.0), 0) == [True, False]
     assert found(roads, Cut(after=len(roads.disk.deeds), kept=1.0), 0) == [False, True]
 
 
-def test_the_disk_knows_of_the_move_before_there_is_anything_to_take_in(roads: Roads, tmp_path: Path) -> None:
-    """Nothing is there that was not forced: the names of the files on the way come from a later moment."""
-    appeared = next(
-        at for at, deed in enumerate(roads.disk.deeds) if isinstance(deed, Named) and deed.name.stem == MOVE
-    )
-    root = after_cut(roads.disk, Cut(after=appeared), tmp_path / "root")
-    (kept,) = (root / "one").rglob("*.session")
-    assert last_image(kept)["moving"]["move"] == MOVE
-
-
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_power_is_cut_anywhere(roads: Roads, data: st.DataObject) -> None:
     """Of what was not forced any part may be there. What a reply has told holds afterwards."""
     after = data.draw(st.integers(roads.begins, len(roads.disk.deeds)))

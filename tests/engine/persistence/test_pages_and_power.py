@@ -83,9 +83,9 @@ def key_of(desk: Desk, name: str) -> Key:
     return name, tuple(session.tokens), session.state, len(session.history.stops)
 
 
-@pytest.fixture(scope="module", params=["llama", "jamba"])
+@pytest.fixture(scope="module", params=["jamba"])
 def day(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
-    """The sessions have pages alone, or pages with states of recurrent layers. The day is recorded once and cut many
+    """The sessions have pages and states of recurrent layers. The day is recorded once and cut many
     times. The disk tier's file grows in small steps, or each cut would copy much."""
     with not_waited_for(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(disks, "GROWTH_BYTES", 1 << 20)

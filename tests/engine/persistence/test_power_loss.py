@@ -330,15 +330,6 @@ def test_a_cut_while_the_next_engine_recovers(tmp_path: Path) -> None:
             assert told(found_after(after_cut(again, cut, tmp_path / f"{after}-{kept}"))) == there
 
 
-@pytest.mark.parametrize("lie", ["files", "folders"])
-def test_a_disk_that_only_says_it_has_forced_loses_sessions(lie: Any, tmp_path: Path) -> None:
-    """These tests would therefore see a journal that forced too little: of the bytes, or of the names."""
-    disk, office = played(tmp_path / "alive", WORKDAY)
-    lost = lost_or_wrong(disk, office, Cut(after=len(disk.deeds), lies=(lie,)), tmp_path / "cut")
-    assert {line.split()[-1] for line in lost} == {"None"}
-    assert not lost_or_wrong(disk, office, Cut(after=len(disk.deeds)), tmp_path / "honest")
-
-
 @pytest.mark.parametrize("left_out", ["of_folders", "of_berths", "of_names", "of_bytes", "of_what_was_found"])
 def test_each_forcing_is_needed(left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal without it loses a session at some moment of the day."""

@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.engine.store import journal as journals
+from djinn_jupyter.engine.store.journal_file import JournalFiles
+from djinn_jupyter.errors import ClaimLost
+from djinn_jupyter.remote.engine.lease import ClaimFiles, LeasedFolder, claim
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.replies import Failed
 from tests.engine.desk import ME, Desk, build_desk, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import future, pair_of, reading, same
@@ -249,3 +253,65 @@ def test_a_new_file_that_was_not_finished_does_no_harm(desk: Desk, tmp_path: Pat
         assert [path.name for path in dead.rglob("*.session")] == [used.name], "the older goes when the newer is forced"
         forget(found)
     assert older.name < newer.name
+
+
+# --- a shared journal -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[Desk]:
+    """An engine with a shared journal."""
+    sharing = build_desk(build("llama"))
+    sharing.engine.persistence._shared = True
+    journal(sharing, tmp_path)
+    yield sharing
+    sharing.engine.abandon()
+
+
+def own_folder(sharing: Desk) -> LeasedFolder:
+    return sharing.engine.persistence.journal.store
+
+
+def test_the_disk_has_what_a_reply_reports_when_it_goes_out(sharing: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: dict[Path, int] = {}
+    force = JournalFiles.force
+
+    def noted(files: JournalFiles) -> None:
+        length = files._file.length if files._file else 0
+        force(files)
+        if files._file:
+            lengths[files._file.path] = length
+
+    monkeypatch.setattr(JournalFiles, "force", noted)
+    unforced: list[list[str]] = []
+
+    def reply(reply: Any) -> None:
+        there = {path: path.stat().st_size for path in own_folder(sharing).files(".session")}
+        assert not isinstance(reply, Failed)
+        unforced.append([path.name for path, size in there.items() if lengths.get(path) != size])
+
+    for number, request in enumerate(DAY):
+        sharing.engine.submit(request(), ME, reply)
+        while len(unforced) == number:
+            sharing.engine.tick()
+    assert unforced == [[] for _ in DAY]
+
+
+def test_a_claim_that_is_lost_while_the_reply_is_written_holds_it_back(
+    sharing: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, replies, later = own_folder(sharing), list[Any](), list[Any]()
+    write = journals.Journal.write
+
+    def taken_over_meanwhile(kept: journals.Journal, *what: Any) -> None:
+        write(kept, *what)
+        if not later:
+            later.append(claim(ClaimFiles(folder.folder.parent), lambda: None))
+            folder._lease.look()
+
+    monkeypatch.setattr(journals.Journal, "write", taken_over_meanwhile)
+    sharing.post(ask.Open(session="b"), replies)
+    with pytest.raises(ClaimLost, match="has taken over the sessions of this one"):
+        sharing.engine.tick()
+    assert replies == []
+    later[0].stop()

@@ -1,5 +1,5 @@
-"""Recurrent and convolution states that had reached the disk when an engine died are taken over bit for bit, with the
-pages of the same session or without any; where one bit of them is another, that session is made again and says so."""
+"""Pages, and recurrent and convolution states, that had reached the disk when an engine died are taken over bit for
+bit; where one bit of them is another or the file is gone, that session is made again and says so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.geometry import LayerState
 from djinn_jupyter.engine.memory.offload.disk import DiskTier
-from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable, Stored
+from djinn_jupyter.engine.memory.offload.swappable import StorageTable, Stored
 from djinn_jupyter.engine.store import adopted as adopted_states
 from djinn_jupyter.engine.store.dump import dump_session
 from djinn_jupyter.engine.store.journal_file import SUFFIX
@@ -28,25 +28,26 @@ from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.memory.kv.runs import CPU
-from tests.engine.persistence.crashes import crashed, forget, journal, last_image, written
+from tests.engine.persistence.crashes import crashed, forget, journal, last_image, pages_file, written
 from tests.engine.persistence.roundtrip import future, reading, same
-from tests.engine.persistence.test_pages_on_disk import pages_file
 from tests.engine.persistence.works import WORKS, in_decode, inside_a_layer
 from tests.engine.residency.doubles import FileInMemory
 from tests.families import build
 
 PROMPT = tokens(40)
-FAMILIES = ("jamba",)
-SLOW = ("mamba2", "bamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "mamba")
+SLOW = ("gemma3_text", "mamba2", "bamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "mamba")
 every_family = pytest.mark.parametrize(
-    "engines", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)], indirect=True
+    "engines", ["jamba", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)], indirect=True
 )
 
 
-@pytest.fixture(scope="module", params=["mamba2"])
+@pytest.fixture(scope="module", params=["jamba"])
 def engines(request: pytest.FixtureRequest) -> tuple[Desk, Desk]:
-    """Two engines of one model: one that is killed, and one that comes after it."""
-    return build_desk(build(request.param)), build_desk(build(request.param))
+    """Two engines of one model, which has pages and states: one that is killed, and one that comes after it."""
+    desks = build_desk(build(request.param)), build_desk(build(request.param))
+    for slab in (slab for desk in desks for slab in desk.engine.slabs):
+        slab.segments.poison = True
+    return desks
 
 
 @pytest.fixture
@@ -88,12 +89,14 @@ def states(desk: Desk, name: str) -> list[Any]:
     return [[[values_of(engine.storage_table, t).clone() for t in state] for state in states] for states in every]
 
 
-def spots(desk: Desk, name: str) -> dict[str, list[Storage]]:
-    """Copies of one session's states in the file."""
+def spots(desk: Desk, name: str) -> dict[str, list[Any]]:
+    """Return what a session has in the file: its states and its pages."""
     session, storage_table = desk.session(name), desk.engine.storage_table
     now = [storage_table.of(t) for state in session.cache.live_states().values() for t in state.tensors()]
     marks = [s for generation in session.generations for states in generation.states.values() for s in states.values()]
-    return {"now": now, "kept on the way": [storage_table.of(t) for state in marks for t in state.tensors()]}
+    kept = [storage_table.of(t) for state in marks for t in state.tensors()]
+    pages = [group.slab.page(number) for group in session.cache.groups for number in group.table.pages]
+    return {"now": now, "kept on the way": kept, "pages": pages}
 
 
 @every_family
@@ -126,15 +129,16 @@ def test_a_session_on_disk_is_found_with_all_its_states(pair: tuple[Desk, Desk],
 @every_family
 def test_a_flipped_bit_costs_its_session_the_passes_and_nobody_else(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
     one, other = pair
-    names = ("now", "kept on the way", "whole")
-    for name, work in zip(names, (inside_a_layer, in_decode, in_decode), strict=True):
+    names = ("now", "kept on the way", "pages", "whole")
+    for name, work in zip(names, (inside_a_layer, in_decode, in_decode, in_decode), strict=True):
         one.open("a")
         work(one)
         one.fork(name)
         one.swap_out(name, "disk")
     one.close("a")
     dead = killed(pair, tmp_path)
-    for name in names[:2]:
+    flipped = [name for name in names[:3] if spots(one, name)[name]]
+    for name in flipped:
         place = spots(one, name)[name][-1].copies["disk"].place
         with pages_file(dead).open("r+b") as content:
             content.seek(place.start + 5)
@@ -148,7 +152,7 @@ def test_a_flipped_bit_costs_its_session_the_passes_and_nobody_else(pair: tuple[
         assert same(reading(one, name), reading(other, name)), name
         assert same(states(one, name)[1], states(other, name)[1]), name
         assert same(future(one, name), future(other, name)), name
-    assert [other.session(name).exactness for name in names] == ["recomputed", "recomputed", "exact"]
+    assert {name for name in names if other.session(name).exactness == "recomputed"} == set(flipped)
 
 
 def test_a_file_that_is_gone_is_made_good(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
@@ -173,7 +177,7 @@ def test_what_forks_share_is_there_once_and_what_nobody_names_is_free(pair: tupl
     one.fork("b")
     for name in "ab":
         one.swap_out(name, "disk")
-    there = [{id(b): b for bs in spots(one, name).values() for b in bs} for name in "ab"]
+    there = [{id(b): b for kind in ("now", "kept on the way") for b in spots(one, name)[kind]} for name in "ab"]
     assert there[0].keys() & there[1].keys(), "what a line keeps on the way"
     pages = [page for slab in one.engine.slabs for page in slab]
     assert one.engine.tiers.disk.places > len(pages) + len(there[0] | there[1]), "frames and logits"

@@ -15,11 +15,10 @@ from djinn_jupyter.engine.process.build import open_journal
 from djinn_jupyter.engine.store import journal as journals
 from djinn_jupyter.engine.store import persistence as persistences
 from djinn_jupyter.engine.store.journal_file import JournalFile
-from djinn_jupyter.errors import ClaimLost, MissingDependency, UsageError
+from djinn_jupyter.errors import ClaimLost, UsageError
 from djinn_jupyter.link.spelling import spell_shared
 from djinn_jupyter.remote.engine import lease as leases
 from djinn_jupyter.remote.engine import object_store as stored_files
-from djinn_jupyter.remote.engine import objects as s3
 from djinn_jupyter.remote.engine.object_store import StoredFolder, take_stored_folder
 from djinn_jupyter.remote.engine.objects import HeadClaims, HeadObject, JournalHead, StoredPart, require_compare_and_put
 from djinn_jupyter.wire import requests as ask
@@ -209,19 +208,6 @@ def test_a_session_that_is_closed_while_it_is_forced_does_not_come_back(folder: 
     assert HeadObject(Line(objects)).read().files == {}
 
 
-def test_a_put_that_arrives_late_does_not_bring_a_closed_session_back(folder: StoredFolder, objects: Objects) -> None:
-    file = JournalFile(folder.folder / "a.0.session", (), folder.medium)
-    file.append(lambda writer: writer.record(b"TEXT", b"one"))
-    store = folder._stored._store
-    assert isinstance(store, Line)
-    store.faults = [None, "late"]  # the object, then the head
-    with pytest.raises(OSError, match="could not be written to"):
-        file.force()
-    folder.medium.remove([file.path])
-    objects.let_late_ones_arrive()
-    assert HeadObject(Line(objects)).read().files == {}
-
-
 @pytest.mark.parametrize("ends", [True, False])
 def test_the_newer_waits_for_a_lease_of_another_machine_that_has_not_ended(
     ends: bool, objects: Objects, monkeypatch: pytest.MonkeyPatch
@@ -338,11 +324,3 @@ def test_a_journal_is_refused_where_no_atomic_compare_and_put_is_known(address: 
 def test_an_address_of_s3_and_a_folder_are_taken(tmp_path: Path) -> None:
     assert spell_shared("s3://lab/djinn/") == ADDRESS
     assert spell_shared(str(tmp_path)) == str(tmp_path)
-
-
-def test_without_the_parts_that_speak_s3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "find_spec", lambda name: None)
-    with pytest.raises(
-        MissingDependency, match=r"A journal in a store needs s3fs: pip install 'djinn-jupyter\[store\]'"
-    ):
-        s3.require_journal_store(ADDRESS)

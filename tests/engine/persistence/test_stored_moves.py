@@ -3,32 +3,151 @@ whatever the lines to the store do, the session is at exactly one of the two aft
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
+from djinn_jupyter.engine.process.build import open_journal
 from djinn_jupyter.engine.store import journal as journals
 from djinn_jupyter.engine.store import persistence as persistences
-from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
+from djinn_jupyter.errors import DjinnError, IllegalMove, StorageFailed, UsageError
 from djinn_jupyter.remote.engine import lease as leases
 from djinn_jupyter.remote.engine import object_store as stored_files
+from djinn_jupyter.remote.engine.checkpoint_store import CheckpointStore, MoveStore
+from djinn_jupyter.remote.engine.move_folder import MoveFolder
+from djinn_jupyter.remote.engine.move_places import MovePlaces
 from djinn_jupyter.remote.engine.requests_moving import looked_at
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import MoveSettled, Opened, Reply, SentAway
 from tests.engine.desk import Desk, build_desk
 from tests.engine.persistence.carrying import MOVE, answers, has_looked, provenance
-from tests.engine.persistence.dying_lines import STORE, Place, Side, gone
 from tests.engine.persistence.faulty_store import Fault, Line, Objects
 from tests.engine.persistence.roundtrip import future, reading, same
 from tests.engine.persistence.works import in_decode
 from tests.families import build
 from tests.waiting import until
+
+STORE: Final = "s3://lab/moves"
+Side = Literal["before", "after"]
+
+
+class LifeLine(Line):
+    """A line of a process to one store; what is done there counts for its death."""
+
+    def __init__(self, objects: Objects, address: str, life: Life) -> None:
+        super().__init__(objects, address)
+        self.life = life
+
+    def _fault(self) -> Fault | None:
+        return self.life.fault() or super()._fault()
+
+
+@dataclass
+class Life:
+    """One process, which dies before or after the effect of its deed of that number; None: it lives."""
+
+    deeds: int | None = None
+    side: Side = "before"
+    dead: bool = False
+    at_death: Callable[[], None] = lambda: None
+
+    def fault(self) -> Fault | None:
+        if self.dead:
+            return "before"
+        if self.deeds is None:
+            return None
+        self.deeds -= 1
+        if self.deeds > 0:
+            return None
+        self.die()
+        return self.side
+
+    def die(self) -> None:
+        self.dead = True
+        self.at_death()
+
+
+class FilesOf:
+    """The files of sessions on their way, on the same line (`Objects` of the package)."""
+
+    def __init__(self, line: Line) -> None:
+        self.address, self._line = line.address, line
+
+    def put(self, file: Path, name: str, *, replace: bool) -> None:
+        assert replace
+        try:
+            self._line.put(name, file.read_bytes())
+        except OSError as error:
+            raise StorageFailed(str(error)) from error
+
+    def get(self, name: str, file: Path) -> None:
+        try:
+            file.write_bytes(self._line.read(name)[0])
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageFailed(str(error)) from error
+
+    def sizes(self) -> dict[str, int]:
+        return {}
+
+
+@dataclass
+class Place:
+    """An engine's journal, and its present process. `lines` are those to the store of its journal, by its name."""
+
+    name: str
+    kind: Literal["store", "folder"]
+    root: Path
+    moves: Objects
+    lines: dict[str, Line]
+    objects: Objects = field(default_factory=Objects)
+    life: Life = field(default_factory=Life)
+    lives: int = 0
+
+    def begin(self, desk: Desk, *, cut: bool = False) -> Line:
+        """Let an engine begin anew with this journal; return its line to the store of moves, which may be cut."""
+        self.lives += 1
+        self.life = Life(at_death=self._keep)
+        folder = self.root / f"{self.name}-{self.lives}"
+        line, persistence = LifeLine(self.moves, STORE, self.life), desk.engine.persistence
+        self.lines[self.name] = LifeLine(self.objects, f"s3://lab/{self.name}", self.life)
+        files = CheckpointStore(FilesOf(line), folder / "way", persistence.identity, desk.engine.forward.device)  # type: ignore[arg-type]
+        line.cut = cut
+        own = MoveFolder(folder / "moves", persistence.identity, desk.engine.forward.device)
+        stored = self.kind == "store"
+        persistence.moves = MovePlaces(None if stored else own, (STORE,), lambda address: MoveStore(line, files))
+        persistence._store = f"s3://lab/{self.name}" if stored else None
+        persistence._journals = folder / "journals"
+        open_journal(desk.engine)
+        return line
+
+    def _keep(self) -> None:
+        """Keep the files of this moment for the next process."""
+        now = self.root / f"{self.name}-{self.lives}"
+        if self.kind == "folder":
+            shutil.copytree(now / "journals", self.root / f"{self.name}-{self.lives + 1}" / "journals")
+
+
+def gone(desk: Desk) -> None:
+    """Empty an engine whose process is dead, or that is not needed any more."""
+    for session in desk.engine.sessions.values():
+        session.moving.end()
+    desk.close_all()
+    journal = desk.engine.persistence.journal
+    journal.abandon()
+    desk.engine.persistence.journal = None
+
 
 Kind = Literal["store", "folder"]
 WAYS: tuple[tuple[Kind, Kind], ...] = (("store", "store"), ("store", "folder"), ("folder", "store"))
@@ -131,7 +250,7 @@ class Road:
     first=some.integers(0, 1),
     settled_between=some.booleans(),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_process_dies_at_any_deed(
     lines: dict[str, Line],
     desks: tuple[Desk, Desk],
@@ -164,7 +283,7 @@ def test_a_process_dies_at_any_deed(
 @example(way=("store", "folder"), faults=([], [None, None, None, "late"]), late=2, again=False)
 @example(way=("store", "store"), faults=([], [None] * 5 + ["late"]), late=3, again=True)
 @example(way=("folder", "store"), faults=([None, "late"], []), late=3, again=True)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_lines_that_break_and_puts_that_arrive_late_leave_it_at_one(
     lines: dict[str, Line],
     desks: tuple[Desk, Desk],
@@ -256,3 +375,91 @@ def test_a_session_whose_decision_cannot_be_read_answers_nothing_until_it_can(
     assert "a" not in one.engine.sessions
     assert road.found() == [False, True]
     road.end()
+
+
+# --- a slow store -----------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Holds up what is written to a store until it is opened."""
+
+    def __init__(self, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self._open = threading.Event(), threading.Event()
+        write = line._write
+
+        def held_up(deed: Callable[[], Any]) -> Any:
+            self.reached.set()
+            assert self._open.wait(20), "the store was never quick again"
+            return write(deed)
+
+        monkeypatch.setattr(line, "_write", held_up)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def steps(road: Road) -> list[tuple[int, Any, type[Reply]]]:
+    """The steps of a move: at which engine, the request, and its reply."""
+    return [
+        (0, ask.SendAway(session="a", to=road.there, move=MOVE, store=STORE), SentAway),
+        (1, ask.TakeIn(session="a", move=MOVE, store=STORE), Opened),
+        (0, ask.SettleMove(session="a", move=MOVE), MoveSettled),
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_another_s_verbs_are_answered_while_the_store_of_moves_is_slow(
+    number: int, desks: tuple[Desk, Desk], lines: dict[str, Line], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    road = Road(("store", "store"), tmp_path, desks, lines)
+    for at, request, _ in steps(road)[:number]:
+        desks[at].ask(request)
+    at, request, kind = steps(road)[number]
+    desks[at].open("b")
+    _answers_others(desks[at], request, kind, Gate(road.lines[at], monkeypatch), runs=True)
+    for at, request, _ in steps(road)[number + 1 :]:
+        desks[at].ask(request)
+    assert road.found() == [False, True]
+    road.end()
+
+
+def test_a_move_that_stays_is_settled_beside_the_others(
+    desks: tuple[Desk, Desk], lines: dict[str, Line], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    road = Road(("folder", "folder"), tmp_path, desks, lines)
+    desks[0].open("b")
+    assert road.send()
+    _answers_others(desks[0], steps(road)[2][1], MoveSettled, Gate(road.lines[0], monkeypatch), runs=True)
+    assert road.found() == [True, False]
+    road.end()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_another_s_looks_are_answered_while_the_store_of_the_journal_is_slow(
+    number: int, desks: tuple[Desk, Desk], lines: dict[str, Line], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is moved is noted there before anything is decided, and closed there afterwards."""
+    road = Road(("store", "store"), tmp_path, desks, lines)
+    for at, request, _ in steps(road)[:number]:
+        desks[at].ask(request)
+    at, request, kind = steps(road)[number]
+    desks[at].open("b")
+    _answers_others(desks[at], request, kind, Gate(lines[("one", "other")[at]], monkeypatch), runs=False)
+    for at, request, _ in steps(road)[number + 1 :]:
+        desks[at].ask(request)
+    assert road.found() == [False, True]
+    road.end()
+
+
+def _answers_others(desk: Desk, request: Any, kind: type[Reply], slow: Gate, *, runs: bool) -> None:
+    """Have the engine work on a request, which the store holds up, and ask for another session meanwhile."""
+    replies: list[Reply] = []
+    desk.post(request, replies)
+    until(lambda: desk.engine.tick() and slow.reached.is_set(), "the store is asked")
+    desk.ask(ask.ReadHistory(session="b"))
+    if runs:
+        desk.ask(ask.Run(session="b", tokens=(1, 2, 3), max_new_tokens=1))
+    assert replies == []
+    slow.open()
+    until(lambda: desk.engine.tick() and replies, "the reply")
+    assert isinstance(replies[0], kind)

@@ -71,3 +71,5 @@ def gone_back(desk: Desk) -> None:
 
 
 WORKS = (in_prefill, inside_a_layer, in_decode, edited_and_steered, drawn_with_a_seed, finished, gone_back)
+FEWER = (inside_a_layer, edited_and_steered, gone_back)
+"""What a file holds differs by the family's kind of cache in these; the others are told apart by one family."""

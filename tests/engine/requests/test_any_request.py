@@ -18,7 +18,7 @@ from tests.wire.values import Quality
 
 pytestmark = pytest.mark.drawn
 
-MOST = 40  # cases of one request and quality in the usual run: edits and sweeps have up to 310
+MOST = 12  # cases of one request and quality in the usual run: edits and sweeps have up to 310
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.engine.memory.weights.streaming import streamed_desk
 from tests.engine.parallel.ranked import saved, split_desk
 from tests.wire import values
 
-OF_EACH = 2  # requests of a kind and quality, each in a state of its own
+OF_EACH = 1  # request of a kind and quality, in a state of its own
 
 
 @pytest.fixture(

@@ -15,14 +15,12 @@ from torch import Tensor
 
 from djinn_jupyter.engine.loop import figures
 from djinn_jupyter.engine.loop.inspection import apart
-from djinn_jupyter.engine.system.arrays import to_array, to_tensor
+from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.codec import encode
 from djinn_jupyter.wire.readings import Apart, Compared
 from djinn_jupyter.wire.sites import parse_site
 from tests.engine.desk import Desk, tokens
-from tests.engine.requests.test_pooled_heads import inspected, pattern
 from tests.engine.requests.test_pooling import values
 from tests.widgets import compared as plainly
 
@@ -143,18 +141,3 @@ def test_a_session_that_has_left_the_device_is_brought_back(desk: Desk) -> None:
     desk.ask(ask.SwapOut(session="b", tier="host"))
     assert not desk.session("b").residence.present
     assert compare(desk) == expected
-
-
-def test_two_patterns_of_910_positions_are_compared_in_a_kilobyte_of_the_wire(desk: Desk) -> None:
-    stopped_pair(desk)
-    a = pattern(910, 8, 910)
-    b = a.clone()
-    b[900, 3, 17] += 0.5
-    expected = plainly.apart(numbers(a), numbers(b))
-    found = apart(a, b, tuple(range(910)), 12)
-    require_same(found, expected)
-    shapes = ((910, 8, 910), (910, 8, 910))
-    reply = msgspec.structs.replace(compare(desk), shapes=shapes, apart=found)
-    whole = 2 * sum(len(frame) for frame in encode(1, inspected(to_array(a))))
-    assert whole > 53_000_000
-    assert sum(len(frame) for frame in encode(1, reply)) < 1_000

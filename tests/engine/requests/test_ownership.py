@@ -118,11 +118,7 @@ def test_its_owner_needs_no_force_whoever_speaks_for_it(desk: Desk, request_: An
     """A restarted kernel has another name but the same notebook; a server names the kernel and the notebook."""
     restarted = Holder(name="kernel-new", user="tester", notebook=PARIS)
     server = Holder(name="process-1", user="tester")
-    for sender, given in (
-        (OWNER, {}),
-        (restarted, {}),
-        (server, {"for_notebook": PARIS, "for_holder": OWNER.name}),
-    ):
+    for sender, given in ((OWNER, {}), (restarted, {}), (server, {"for_notebook": PARIS, "for_holder": OWNER.name})):
         given |= {"join": True} if isinstance(request_, ask.Open) else {}
         desk.ask(ask.Open(session="a", join=True))
         owned(desk)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.datasets.request import CheckCollect, Collect, Collected
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.people import PersonDescription
-from djinn_jupyter.wire.replies import Finished, Opened
-from tests.engine.desk import build_desk, tokens
+from djinn_jupyter.wire.replies import Failed, Finished, Opened
+from tests.engine.desk import build_desk, desk_of, tokens
 from tests.engine.requests.house import House
 from tests.families import build
 
@@ -84,3 +89,68 @@ def test_an_idle_engine_has_the_memory_of_each_as_their_last_requests_left_it(ho
     assert held()["anna"] > before
     house.ask("anna", ask.Close(session="more"))
     assert held()["anna"] == before
+
+
+# --- collections ------------------------------------------------------------------------------------------------------
+
+
+PROMPTS: Final = tuple(tokens(length, seed=length) for length in (7, 3))
+REFUSAL: Final = (
+    "A folder on the engine's machine is for its user alone: without one the shards of a collection are handed over, "
+    "and written where the client is."
+)
+
+
+@pytest.fixture
+def collecting() -> Iterator[House]:
+    desk = desk_of("llama")
+    collecting = House(desk)
+    for person in ("anna", "bert"):
+        assert isinstance(collecting.ask(person, ask.Open(session="c")), Opened)
+    yield collecting
+    desk.close_all()
+
+
+def request(kind: type[Collect] = Collect, **fields: Any) -> Collect:
+    return kind(
+        session="c", shard=0, first=0, last=True, prompts=PROMPTS, sites=("resid_post.1",), mode="exact", **fields
+    )
+
+
+def everything(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+PARTS = st.lists(st.sampled_from(["..", "/", "own", "link", "of bert", "~bert", "\0", "."]), max_size=12).map("".join)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.text(max_size=30), PARTS), st.sampled_from([Collect, CheckCollect]))
+def test_no_path_is_read_or_written_for_a_person_however_it_is_spelled(
+    collecting: House, tmp_path: Path, name: str, kind: type[Collect]
+) -> None:
+    """Absolute or not, through a link or above: the sentence is one, and says nothing of what is there."""
+    place = tmp_path.joinpath(*"abcdefghijkl")  # deeper than any of these names leads up
+    (place / "of bert").mkdir(parents=True, exist_ok=True)
+    if not (place / "link").is_symlink():
+        (place / "link").symlink_to(place / "of bert")
+    before = everything(tmp_path)
+    for folder in (f"{place}/{name}", f"./{name}", str(place / "of bert"), str(place / "link"), "/proc/nowhere"):
+        refused = collecting.ask("anna", request(kind, folder=folder))
+        assert isinstance(refused, Failed), refused
+        assert (refused.code, refused.message) == (UsageError.__name__, REFUSAL)
+    assert everything(tmp_path) == before
+
+
+def test_each_has_the_same_bytes_as_the_engines_own_user_and_nothing_is_written(
+    collecting: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    handed = [collecting.ask(person, request()) for person in ("anna", "bert")]
+    assert everything(tmp_path) == []
+    collecting.desk.open("c")
+    written = collecting.desk.ask(request(folder=str(tmp_path / "acts")))
+    for reply in handed:
+        assert isinstance(reply, Collected), reply
+        assert reply.path is None
+        assert bytes(reply.content.data) == Path(written.path).read_bytes()

@@ -17,15 +17,7 @@ from djinn_jupyter.remote.engine.persons import NOT_KEPT, Person
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import respelled
-from djinn_jupyter.wire.replies import (
-    Departed,
-    Failed,
-    Finished,
-    Opened,
-    Paused,
-    SessionClosed,
-    Welcome,
-)
+from djinn_jupyter.wire.replies import Departed, Failed, Finished, Opened, Paused, SessionClosed, Welcome
 from tests import adapters, saes
 from tests.engine.adapters import adapting
 from tests.engine.added import adding
@@ -35,7 +27,7 @@ from tests.engine.requests.house import GUESSED, UNSAID, House
 from tests.wire import values
 
 PROMPT: Final = tokens(9, seed=4)
-MOST: Final = 10  # cases of a kind
+MOST: Final = 6  # cases of a kind
 
 
 @pytest.fixture(scope="module")

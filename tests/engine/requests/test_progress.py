@@ -88,8 +88,7 @@ def test_a_collection_counts_the_prompts_of_all_its_shards(desk: Desk, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
-    [(SCORE, "computing losses, 6 prompts so far"), (HEADS, "reading heads, 2 of 3 lines")],
+    ("request_", "said"), [(SCORE, "computing losses, 6 prompts so far"), (HEADS, "reading heads, 2 of 3 lines")]
 )
 def test_scores_and_heads_count_their_lines(desk: Desk, request_: ask.Request, said: str) -> None:
     assert str(told_while(desk, request_)[-1]) == said

@@ -19,6 +19,7 @@ from tests.families import build
 from tests.wire import values
 
 MAKERS: Final = {ask.Open, ask.Fork, ask.RestoreCheckpoint, ask.TakeIn}
+ENDING: Final = {ask.Goodbye, ask.DropCheckpoint, ask.SettleMove, ask.SendAway}  # what the others need
 (KEPT,), (MOVE,) = values.WORDS["name"], values.WORDS["move"]  # by which the requests of any kind name them
 OTHER_MOVE: Final = MOVE[::-1]
 
@@ -91,13 +92,16 @@ def quoted(made: Quoted) -> Iterator[Quoted]:
     made.end()
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_no_request_makes_a_session_beyond_the_quota(quoted: Quoted, kind: type) -> None:
-    quoted.quota = Quota(sessions=quoted.count)
-    assert not quoted.grows_by(kind)
-    quoted.end()
-    quoted.begin()
-    assert quoted.grows_by(kind) == (kind in MAKERS)
+@pytest.mark.parametrize("limited", [True, False])
+def test_no_request_makes_a_session_beyond_the_quota(quoted: Quoted, limited: bool) -> None:
+    """Without a quota those that make sessions are found to make one, so that they were really asked."""
+    for kind in KINDS:
+        quoted.quota = Quota(sessions=quoted.count) if limited else Quota()
+        before = quoted.count
+        assert quoted.grows_by(kind) == (kind in MAKERS and not limited), kind
+        if kind in MAKERS or kind in ENDING or quoted.count != before:
+            quoted.end()
+            quoted.begin()
 
 
 def test_nor_do_several_that_are_under_way_at_once(quoted: Quoted) -> None:

@@ -93,24 +93,6 @@ def refused(reply: Any, *said: str) -> str:
     return reply.message
 
 
-def test_one_session_more_than_the_quota_is_refused_by_every_way(quoted: Quoted) -> None:
-    quoted.told.own["anna"] = Quota(sessions=2)
-    quoted.run("anna", "a", SHORT)
-    quoted.ask("anna", ask.SaveCheckpoint(session="a", name="kept"))
-    quoted.run("anna", "b", SHORT)
-    for request in (
-        ask.Open(session="c"),
-        ask.Fork(session="a", name="c"),
-        ask.RestoreCheckpoint(session="c", name="kept"),
-    ):
-        refused(quoted.ask("anna", request), "quota of sessions is 2, and there are 2", "close one")
-    assert isinstance(quoted.ask("anna", ask.Open(session="a", fresh=True)), Opened)  # it is there
-    for number in range(3):
-        assert isinstance(quoted.ask("bert", ask.Open(session=f"s{number}")), Opened)
-    quoted.ask("anna", ask.Close(session="b"))
-    assert isinstance(quoted.ask("anna", ask.RestoreCheckpoint(session="c", name="kept")), Opened)
-
-
 @pytest.mark.parametrize("person", [None, "anna"])
 def test_no_one_has_more_sessions_than_one_person_may_have_by_any_way(
     quoted: Quoted, person: str | None, monkeypatch: pytest.MonkeyPatch

@@ -255,21 +255,6 @@ def test_a_restored_checkpoint_is_shared_with_none(stopped: House) -> None:
     assert (restored.session.name, restored.session.shares) == ("copy", ())
 
 
-def test_a_name_of_anothers_is_no_name_of_ones_own(stopped: House) -> None:
-    share(stopped, None)
-    asked = (
-        ask.Open(session=SHARED),
-        ask.Run(session=SHARED, tokens=PROMPT),
-        ask.Fork(session="main", name=SHARED),
-        ask.Listen(session=SHARED),
-        ask.Open(session="bert@nothing"),
-    )
-    before = set(stopped.desk.engine.sessions)
-    for request in asked:
-        assert "is shared with you" in stopped.ask("anna", request).message
-    assert set(stopped.desk.engine.sessions) == before
-
-
 def test_a_person_may_say_the_whole_name_of_their_own(stopped: House) -> None:
     stopped.ask("anna", ask.Open(session="main"))
     assert stopped.ask("anna", ask.Describe(session="anna@main")).session.name == "main"

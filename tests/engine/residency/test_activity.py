@@ -1,4 +1,4 @@
-"""Notes of notebooks on their activity: the sessions that leave first because of them, and those prefetched."""
+"""Notes of notebooks on their activity: sessions that leave first because of them, and prefetching, which adds up."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.residency.activity import PATIENCE, TIMES_SOONER, IdleTimes, Prefetching
-from djinn_jupyter.engine.residency.priority import Claim
-from djinn_jupyter.errors import UnknownSession
+from djinn_jupyter.engine.residency.activity import PATIENCE, IdleTimes, Prefetching
+from djinn_jupyter.engine.residency.priority import Claim, Signals, claim_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics
 from djinn_jupyter.wire.replies import Inspected, Noted
 from tests.engine.desk import Desk
-from tests.engine.residency.evicting import PROMPT, Clock, held, post, until_idle
+from tests.engine.residency.evicting import PROMPT, held, post, until_idle
 
 
 @pytest.fixture
@@ -65,6 +67,10 @@ def counted(desk: Desk) -> tuple[int, int, int, int]:
 def test_a_session_is_back_before_it_is_asked_for(desk: Desk, activity: Activity) -> None:
     before = desk.value()
     desk.swap_out()
+    for other in ("busy", "idle", "blurred", "gone"):
+        note(desk, other)
+    settle(desk)
+    assert (desk.session().residence.state, counted(desk)) == ("host", (0, 0, 0, 0)), "these bring nobody back"
     note(desk, activity)
     settle(desk)
     assert desk.session().residence.state == "resident"
@@ -86,65 +92,6 @@ def test_who_asks_while_it_is_on_its_way_waits_for_the_rest_of_it(desk: Desk) ->
     until_idle(desk)
     assert isinstance(looks[0], Inspected)
     assert counted(desk) == (1, 0, 1, 0)
-
-
-@pytest.mark.parametrize("activity", ["busy", "idle", "blurred", "gone"])
-def test_other_notes_bring_nobody_back(desk: Desk, activity: Activity) -> None:
-    desk.swap_out()
-    note(desk, activity)
-    settle(desk)
-    assert desk.session().residence.state == "host"
-    assert counted(desk) == (0, 0, 0, 0)
-
-
-def test_a_session_that_is_leaving_is_called_back(desk: Desk) -> None:
-    mover = held(desk)
-    desk.engine.residency.swapping.swap_out(desk.session(), "host", "idleness")
-    assert desk.session().residence.state == "storing"
-    note(desk, "focused")
-    assert desk.session().residence.state == "resident"
-    mover.finish()
-    until_idle(desk)
-    assert desk.session().residence.state == "resident"
-
-
-def test_a_prefetch_that_fails_hurts_nobody(desk: Desk) -> None:
-    before = desk.value()
-    desk.swap_out()
-    mover = held(desk)
-    note(desk, "focused")
-    mover.go_on(fail=True)
-    until_idle(desk)
-    assert desk.session().residence.state == "host"
-    assert counted(desk) == (1, 0, 0, 1)
-    desk.engine.tiers.mover = desk.engine.mover
-    assert torch.equal(desk.value(), before)
-
-
-def test_what_is_fetched_and_not_used_is_wasted(desk: Desk) -> None:
-    clock = desk.engine.residency.activity._clock = Clock()
-    desk.swap_out()
-    note(desk, "focused")
-    settle(desk)
-    clock.now += PATIENCE + 1.0
-    note(desk, "blurred")
-    note(desk, "focused")
-    assert counted(desk) == (1, 0, 0, 1)
-
-
-def test_glances_teach_to_distrust_the_focus(desk: Desk) -> None:
-    clock = desk.engine.residency.activity._clock = Clock()
-    before = prefetches(desk).trust_in_focus
-    for _ in range(30):
-        note(desk, "focused")
-        clock.now += PATIENCE + 1.0
-        note(desk, "blurred")
-    assert prefetches(desk).trust_in_focus < before / 2
-
-
-def test_a_note_to_nobody_is_refused(desk: Desk) -> None:
-    with pytest.raises(UnknownSession, match="nobody"):
-        note(desk, "focused", "nobody")
 
 
 def test_a_note_is_taken_while_others_look(desk: Desk) -> None:
@@ -182,13 +129,6 @@ def test_under_pressure_the_session_of_a_kernel_that_is_gone_leaves_first(small:
     assert away(small) == {"b"}
 
 
-def test_under_pressure_the_session_that_a_cell_uses_leaves_last(small: Desk) -> None:
-    fill(small, "a", "b")
-    note(small, "expected", "a")
-    fill(small, "c")
-    assert away(small) == {"b"}
-
-
 def test_under_pressure_who_has_the_focus_stays_for_those_without_it(small: Desk) -> None:
     fill(small, "a", "b")
     note(small, "focused", "a")
@@ -196,38 +136,96 @@ def test_under_pressure_who_has_the_focus_stays_for_those_without_it(small: Desk
     assert away(small) == {"b"}, "used after a, and not in view"
 
 
-def test_a_focus_that_nobody_uses_ends_behind_those_that_rest_for_less(small: Desk) -> None:
-    clock = small.engine.residency.activity._clock = Clock()
-    fill(small, "a")
-    note(small, "focused", "a")
-    clock.now += TIMES_SOONER * 100.0
-    fill(small, "b")
-    clock.now += 99.0
-    fill(small, "c")
-    assert away(small) == {"a"}
+# --- prefetching ------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_in_use_does_not_leave_for_a_prefetch(small: Desk) -> None:
-    fill(small, "a", "b", "c")
-    gone = away(small)
-    assert len(gone) == 1
-    for name in {"a", "b", "c"} - gone:
-        note(small, "expected", name)
-    note(small, "focused", *gone)
-    settle(small)
-    assert away(small) == gone
-    assert counted(small) == (0, 0, 0, 0)
+QUICK = settings(max_examples=40, deadline=None)
+LETTERS = st.sampled_from("abc")
+SIGNALS = st.sampled_from(["focused", "expected"])
 
 
-def test_a_prefetch_sends_away_who_rests_for_long(small: Desk) -> None:
-    clock = small.engine.residency.activity._clock = Clock()
-    fill(small, "a", "b")
-    clock.now += 5000.0
-    fill(small, "c")
-    assert away(small) == {"a"}
-    note(small, "focused", "a")
-    settle(small)
-    assert away(small) == {"b"}
-    assert counted(small)[0] == 1
-    small.run((5,), 1, "a", extend=True)
-    assert counted(small)[1] == 1
+def test_a_focus_that_never_comes_true_is_not_trusted() -> None:
+    prefetching = Prefetching()
+    for n in range(200):
+        prefetching.signalled("a", "focused", n * 2 * PATIENCE)
+    assert prefetching.trust_in_focus < 0.05
+
+
+def test_a_focus_that_always_comes_true_is_trusted() -> None:
+    prefetching = Prefetching()
+    for n in range(200):
+        prefetching.signalled("a", "focused", n * 10.0)
+        prefetching.used("a", n * 10.0 + 3.0, present=True)
+    assert prefetching.trust_in_focus > 0.95
+
+
+class Betting(RuleBasedStateMachine):
+    """Signals, prefetches, uses and departures in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefetching, self.now = Prefetching(), 0.0
+        self.there: set[str] = set()
+
+    @rule(seconds=st.floats(0.0, 2 * PATIENCE))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(name=LETTERS, signal=SIGNALS)
+    def signal(self, name: str, signal: str) -> None:
+        self.prefetching.signalled(name, signal, self.now)  # type: ignore[arg-type]
+        if name not in self.there:
+            self.prefetching.began(name, self.now)
+            self.there.add(name)
+
+    @rule(name=LETTERS, present=st.booleans())
+    def use(self, name: str, present: bool) -> None:
+        self.prefetching.used(name, self.now, present=present)
+        self.there.add(name)
+
+    @rule(name=LETTERS)
+    def leave(self, name: str) -> None:
+        self.prefetching.left(name)
+        self.there.discard(name)
+
+    @invariant()
+    def the_books_add_up(self) -> None:
+        counts = self.prefetching.counts
+        assert 0 <= counts.begun - counts.hits - counts.late - counts.wasted <= 3
+        assert 0.0 < self.prefetching.trust_in_focus < 1.0
+
+    def teardown(self) -> None:
+        self.prefetching.expire(self.now + 2 * PATIENCE)
+        counts = self.prefetching.counts
+        assert counts.begun == counts.hits + counts.late + counts.wasted
+
+
+TestBetting = Betting.TestCase
+TestBetting.settings = settings(QUICK, stateful_step_count=20)
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "activities", "claim"),
+    [
+        ("running", False, ("gone",), Claim.RUNNING),
+        ("paused", False, (), Claim.DETACHED),
+        ("paused", True, ("gone",), Claim.DETACHED),
+        ("idle", True, ("gone", "focused"), Claim.IDLE),
+        ("idle", True, ("expected",), Claim.STEPPING),
+        ("paused", True, ("expected", "busy", "idle"), Claim.PAUSED),
+        ("paused", True, ("busy",), Claim.PAUSED),
+        ("idle", True, (), Claim.IDLE),
+        ("paused", True, ("focused", "blurred"), Claim.PAUSED),
+    ],
+)
+def test_the_claim_of_a_session(state: str, held: bool, activities: tuple[str, ...], claim: Claim) -> None:
+    signals = Signals()
+    for activity in activities:
+        signals = signals.noted(activity)  # type: ignore[arg-type]
+    assert claim_of(state, held=held, signals=signals) is claim  # type: ignore[arg-type]
+
+
+def test_focus_stays_known_while_other_things_are_noted() -> None:
+    signals = Signals().noted("focused").noted("expected").noted("idle")
+    assert signals == Signals(focused=True)
+    assert Signals().focused is None

@@ -195,19 +195,6 @@ def test_no_session_in_use_leaves_for_one_that_comes_back_and_it_is_tried_again(
     assert desk.engine.due_in == math.inf
 
 
-def test_without_prefetch_it_comes_back_when_it_is_needed(desk: Desk, clock: Clock) -> None:
-    desk.engine.residency.activity._prefetches = False
-    fill(desk, "a")
-    rest(desk, "a", 300.0)
-    settle(desk)
-    clock.now += 299.99
-    desk.ask(ask.Note(session="a", activity="focused"))
-    settle(desk)
-    assert away(desk) == {"a"}
-    desk.run((5,), 1, "a", extend=True)
-    assert desk.session("a").residence.last_transfer.cause == "needed"
-
-
 def test_leaving_is_called_back_when_the_rest_is_over_before_the_copy(desk: Desk, clock: Clock) -> None:
     fill(desk, "a")
     mover = held(desk)

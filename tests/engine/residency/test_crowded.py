@@ -39,7 +39,7 @@ def failed(replies: list[Any]) -> list[Any]:
     return [one for one in replies if isinstance(one, Failed) or getattr(one, "reason", None) == "slab_full"]
 
 
-@pytest.mark.parametrize(("rows", "pages"), [(12, 5), (12, 8), (30, 14)])
+@pytest.mark.parametrize(("rows", "pages"), [(12, 5), (12, 8)])
 def test_no_row_of_a_batch_fails_for_want_of_room_at_its_stop(rows: int, pages: int) -> None:
     desk, roomy = small(pages), small(ROOMY)
     names = [f"r{number}" for number in range(rows)]
@@ -92,7 +92,7 @@ WORK: dict[str, tuple[int, Callable[[str], ask.Request]]] = {  # the fewest page
 FITTING = ("exact", "estimate", "collection", "heads")  # in the room of the machine below
 
 
-@pytest.mark.parametrize("kind", WORK)
+@pytest.mark.parametrize("kind", ["sweep", "heads", "losses"])  # the others are in the machine below
 def test_work_that_reserves_room_gives_it_to_earlier_work_and_begins_anew(kind: str) -> None:
     desk, (pages, work) = engines()[0], WORK[kind]
     told: list[list[Any]] = []
@@ -105,7 +105,7 @@ def test_work_that_reserves_room_gives_it_to_earlier_work_and_begins_anew(kind: 
         until(desk, *ends)
         assert not failed([reply for (reply,) in ends]), names
         told += ends
-    if kind not in ("sweep", "losses", "collection"):  # of which calls are as large as there is room
+    if kind == "heads":  # of the others calls are as large as there is room
         assert len({bytes(array.data) for (reply,) in told for array in [*arrays_within(reply)][:1]}) == 1
     desk.close_all()
     assert nothing_left(desk)
@@ -301,8 +301,8 @@ class Crowd(RuleBasedStateMachine):
 
 TestCrowd = Crowd.TestCase
 TestCrowd.settings = settings(
-    max_examples=20,
-    stateful_step_count=25,
+    max_examples=12,
+    stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

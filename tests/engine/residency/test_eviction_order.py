@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.residency.activity import TIMES_SOONER, IdleTimes
-from djinn_jupyter.engine.residency.eviction_policy import (
-    Candidate,
-    in_order,
-    may_leave_for,
-    victims,
-)
+from djinn_jupyter.engine.residency.eviction_policy import Candidate, in_order, may_leave_for, victims
 from djinn_jupyter.engine.residency.priority import Claim
 
 QUICK = settings(max_examples=40, deadline=None)

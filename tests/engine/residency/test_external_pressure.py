@@ -27,14 +27,18 @@ def reading(*, free: int, others: int) -> Usage:
     return Usage(process_bytes=0, device_in_use=TOTAL - free, device_total=TOTAL, other_bytes=others)
 
 
+@pytest.fixture(scope="module")
+def sixty() -> Desk:
+    return small(60)
+
+
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = small(60)
+def desk(sixty: Desk) -> Iterator[Desk]:
     for name in "abc":
-        desk.open(name)
-        desk.run(tokens(60), 1, name)
-    yield desk
-    desk.close_all()
+        sixty.open(name)
+        sixty.run(tokens(60), 1, name)
+    yield sixty
+    sixty.close_all()
 
 
 def away(desk: Desk) -> list[str]:

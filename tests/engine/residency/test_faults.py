@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -111,31 +109,6 @@ def test_a_full_host_sends_on_who_has_rested_there_the_longest() -> None:
     for name in "abcd":
         assert torch.equal(desk.logits(name), expected[name])
     desk.close_all()
-
-
-def test_on_a_full_host_who_has_rested_the_longest_goes_to_the_disk_itself() -> None:
-    desk = made()
-    for name in "ab":
-        desk.open(name)
-        desk.run(tokens(40, seed=ord(name)), 2, name)
-    size = desk.describe("a").device_bytes - desk.session("a").cache.working_bytes
-    desk.engine.tiers.host = HostTier(size + size // 2)
-    assert desk.swap_out("b").session.residency == "host"
-    assert desk.swap_out("a").session.residency == "disk"
-    assert desk.describe("b").residency == "host"
-    desk.close_all()
-
-
-def test_closing_gives_the_tiers_back_at_once() -> None:
-    desk = made()
-    desk.open()
-    desk.stop_at(4)
-    desk.run(PROMPT, 3)
-    desk.swap_out()
-    replies: list[Any] = []
-    desk.post(ask.Close(session="a"), replies)
-    desk.engine.tick()
-    assert [tier.pages for tier in desk.engine.tiers.statistics()] == [0, 0]
 
 
 def test_a_full_host_sends_to_the_disk_and_a_full_disk_refuses() -> None:

@@ -176,16 +176,6 @@ def test_a_full_disk_is_met_before_anything_is_written():
     assert len(file.bytes) == 0
 
 
-@pytest.mark.parametrize("fault", ["short", "full"])
-def test_a_write_that_fails_says_so(fault):
-    file = FileInMemory()
-    tier = DiskTier(file, 1 << 30)
-    (place,) = tier.allocate([10000])
-    setattr(file, fault, True)
-    with pytest.raises(StorageFailed, match="The disk took"):
-        tier.write(place, span(10000))
-
-
 def test_neighbours_are_copied_at_once():
     one, other = span(100), span(100, seed=1)
 

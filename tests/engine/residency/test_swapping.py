@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djinn_jupyter.engine.session import reports
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.replies import Paused, SessionSwapped
 from tests.engine.desk import Desk
@@ -122,20 +121,6 @@ def test_leaving_after_a_resume_moves_only_what_it_wrote(desk: Desk) -> None:
     logits = desk.session().logits_1V.untyped_storage().nbytes()
     assert len(desk.session().cache.groups[0].table) == 3
     assert desk.swap_out().transfer.bytes_moved == page + logits, "the last page alone, and what comes next"
-
-
-def test_written_through_it_leaves_without_a_copy(desk: Desk) -> None:
-    desk.stop_at(4)
-    desk.run(PROMPT, 3)
-    session = desk.session()
-    assert reports.describe(session).dirty_bytes > 0
-    desk.engine.residency.swapping.write_through(session)
-    while desk.engine.tiers.moving:
-        desk.engine.mailbox.wait()
-        desk.engine.tick()
-    told = reports.describe(session)
-    assert (told.residency, told.dirty_bytes) == ("resident", 0)
-    assert desk.swap_out().transfer.bytes_moved == 0
 
 
 def test_memory_goes_back_when_a_session_has_left(desk: Desk) -> None:

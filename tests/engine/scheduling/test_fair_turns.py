@@ -84,28 +84,6 @@ def test_a_look_comes_before_the_runs_of_others() -> None:
     assert turns_of(scheduler, 1) == ["bert"]
 
 
-def test_one_whose_job_waited_has_no_turns_saved_up() -> None:
-    scheduler, waiting = rotation(), job_of("anna")
-    scheduler.add(waiting)
-    scheduler.add(job_of("bert"))
-    waiting.blocked = lambda: True
-    assert turns_of(scheduler, 30) == ["bert"] * 30
-    waiting.blocked = None
-    assert turns_of(scheduler, 6).count("bert") >= 2
-
-
-def test_one_whose_job_waited_is_not_ahead_by_a_look_besides() -> None:
-    scheduler, waiting = rotation(), job_of("anna")
-    scheduler.add(waiting)
-    waiting.blocked = lambda: True
-    scheduler.add(job_of("bert"))
-    assert turns_of(scheduler, 2) == ["bert", "bert"]
-    waiting.blocked = None
-    assert turns_of(scheduler, 2) == ["anna", "bert"]
-    scheduler.add(job_of("anna", "look"))
-    assert turns_of(scheduler, 2) == ["anna", "bert"]
-
-
 class Rotation(RuleBasedStateMachine):
     """Jobs come, wait, go on and end in any order. `ahead` has, for two people, the turns that the second had more
     than the first since the first became ready."""

@@ -11,24 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from djinn_jupyter.engine.loop import replies as publishing
 from djinn_jupyter.engine.loop.mailbox import Holder, Mailbox
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling
-from djinn_jupyter.wire.replies import (
-    Closed,
-    Described,
-    Failed,
-    Finished,
-    Inspected,
-    Paused,
-    Pausing,
-    SessionOpened,
-    TokenSampled,
-)
+from djinn_jupyter.wire.replies import Closed, Described, Failed, Finished, Paused, Pausing, SessionOpened, TokenSampled
 from tests.engine.counting import LayerCount
 from tests.engine.desk import ME, Desk, Outcome, build_desk, desk_of, tokens
 from tests.engine.plain import generate, plain_of
@@ -87,7 +76,7 @@ def during(desk: Desk, layer: int, act: Callable[[], None], pass_: int = 0) -> N
     handle = desk.engine.anatomy.layers[layer].mlp.register_forward_hook(hook)
 
 
-@pytest.mark.parametrize("layer", range(8))
+@pytest.mark.parametrize("layer", [0, 4, 7])
 def test_a_command_is_answered_before_the_next_layer_of_somebodys_prefill(
     desk: Desk, counted: tuple[Desk, LayerCount], layer: int
 ) -> None:
@@ -105,22 +94,6 @@ def test_a_command_is_answered_before_the_next_layer_of_somebodys_prefill(
     until(desk, ends)
     assert [(type(reply), layers) for reply, layers in told] == [(Described, 0)]
     assert desk.outcome(ends[0]) == plain(LONG)
-
-
-def test_a_prompt_takes_turns_with_a_longer_one_layer_by_layer(desk: Desk, counted: tuple[Desk, LayerCount]) -> None:
-    """It comes in the second layer of the other's prefill, and has its first token two of its layers later."""
-    short: list[Any] = []
-    request = ask.Run(session="b", tokens=PROMPT, max_new_tokens=1, ignore_eos=True)
-    during(desk, 1, lambda: desk.post(request, short))
-    counted[1].counted.clear()
-    ends = start(desk, "a", LONG, 8)
-    until(desk, short)
-    layers_of_a = counted[1].counted.total() - desk.layers
-    assert layers_of_a <= desk.layers + 4 * desk.layers, "one of its layers against at most one step of the other's"
-    assert not ends
-    until(desk, ends)
-    assert desk.outcome(ends[0]) == plain(LONG, 8)
-    assert desk.outcome(short[0], "b") == plain(new=1)
 
 
 def test_a_run_that_comes_during_a_layer_has_its_turn_before_the_next(
@@ -147,23 +120,6 @@ def test_decode_steps_alternate(desk: Desk) -> None:
     assert desk.outcome(ends[0][0], "a") == desk.outcome(ends[1][0], "b") == plain(new=8)
 
 
-def test_people_have_equal_turns_however_many_sessions_each_runs(desk: Desk) -> None:
-    """Four runs of one person, and one of another, who has as many tokens as they have together."""
-    other, replies = Holder(name="there", user="bert"), list[Any]()
-    desk.engine.ask(ask.Open(session="of bert"), other)
-    for name in ("c", "d"):
-        desk.open(name)
-    ends = [start(desk, name, new=30) for name in "abcd"]
-    desk.events.clear()
-    run = ask.Run(session="of bert", tokens=PROMPT, max_new_tokens=30, ignore_eos=True)
-    desk.engine.submit(run, other, replies.append)
-    until(desk, replies)
-    told = [event.session for event in desk.events if isinstance(event, TokenSampled)]
-    assert told.count("of bert") == 30
-    assert 0 < len(told) - 30 <= 31
-    until(desk, *ends)
-
-
 def test_a_session_whose_work_fails_as_it_is_ended_is_closed_all_the_same(desk: Desk) -> None:
     def steps() -> Iterator[None]:
         try:
@@ -186,8 +142,7 @@ def test_a_session_whose_work_fails_as_it_is_ended_is_closed_all_the_same(desk: 
     assert "Made to fail" in str(desk.engine.faults.last)
 
 
-@pytest.mark.parametrize("pass_", [0, 2])
-@pytest.mark.parametrize("layer", [0, 3, 6, 7])
+@pytest.mark.parametrize(("pass_", "layer"), [(0, 0), (0, 3), (0, 7), (2, 6), (2, 7)])
 def test_a_pause_stops_a_run_at_the_next_boundary(desk: Desk, layer: int, pass_: int) -> None:
     pausing: list[Any] = []
     during(desk, layer, lambda: desk.post(ask.Pause(session="a"), pausing), pass_)
@@ -219,14 +174,11 @@ def test_a_pause_of_a_session_that_does_not_run_says_so_and_is_forgotten(desk: D
     assert desk.outcome(desk.run(PROMPT, NEW)) == plain()
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gemma3n_text", "deepseek_v3", "mamba2", "jamba"])
-@pytest.mark.parametrize("sessions", [2, 3])
-def test_sessions_that_change_at_every_boundary_are_each_as_alone(
-    family: str, sessions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("family", ["llama", "gemma3n_text", "jamba"])
+def test_sessions_that_change_at_every_boundary_are_each_as_alone(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = desk_of(family)
-    prompts = [tokens(n, seed=n) for n in (14, 9, 25)][:sessions]
-    names = ["a", "b", "c"][:sessions]
+    prompts = [tokens(n, seed=n) for n in (14, 9, 25)]
+    names = ["a", "b", "c"]
     monkeypatch.setattr(Mailbox, "waiting", True)  # the passes see mail at every boundary
     for name in names:
         desk.open(name)
@@ -234,7 +186,7 @@ def test_sessions_that_change_at_every_boundary_are_each_as_alone(
     draws = [{}, {"sampling": Sampling(temperature=1.0, seed=3)}, {}]
     ends = [start(desk, name, prompt, **draw) for name, prompt, draw in zip(names, prompts, draws, strict=False)]
     until(desk, *ends)
-    assert desk.engine.counters.preemptions >= sessions * NEW * (desk.layers - 1)
+    assert desk.engine.counters.preemptions >= 3 * NEW * (desk.layers - 1)
     for name, prompt, end, draw in zip(names, prompts, ends, draws, strict=False):
         settings = {"seed": 3} if draw else {}
         assert desk.outcome(end[0], name) == plain(prompt, NEW, family, **settings), name
@@ -289,22 +241,6 @@ def test_mail_that_comes_while_mail_is_read_waits_its_turn(desk: Desk) -> None:
     finally:
         desk.hears = told
     desk.settle()
-
-
-def test_looks_are_answered_while_another_session_prefills(desk: Desk) -> None:
-    desk.stop_at("resid_post.5", "step == 0", "b")
-    desk.run(PROMPT, NEW, "b")
-    expected = desk.value("resid_post.2", "b")
-    seen: list[Any] = []
-    during(desk, 1, lambda: desk.post(ask.Inspect(session="b", site="resid_post.2"), seen))
-    ends = start(desk, "a", LONG)
-    until(desk, seen)
-    assert not ends
-    assert isinstance(seen[0], Inspected)
-    until(desk, ends)
-    assert desk.outcome(ends[0]) == plain(LONG)
-    assert torch.equal(desk.value("resid_post.2", "b"), expected)
-    assert desk.outcome(desk.resume("b"), "b") == plain()
 
 
 def test_letters_to_a_session_that_is_being_looked_at_are_answered_in_order(desk: Desk) -> None:

@@ -19,7 +19,7 @@ NEW = 30
 @pytest.fixture(scope="module")
 def llama() -> Desk:
     """An engine of its own: what the tests before left in a shared one decides which rows share a pass."""
-    return build_desk(build("llama", layers=8))
+    return build_desk(build("llama", layers=2))
 
 
 def rows_under_way(desk: Desk, rows: int, replies: list[Any]) -> list[Session]:

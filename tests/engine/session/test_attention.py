@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.model.hooks.attention import SDPA
 from djinn_jupyter.engine.passes import epilogue
-from djinn_jupyter.errors import IllegalMove, OutOfDeviceMemory, UnknownSite, UsageError
-from djinn_jupyter.methods.datasets.request import Score
+from djinn_jupyter.errors import IllegalMove, OutOfDeviceMemory, UsageError
 from djinn_jupyter.methods.direct.request import Attribute
 from djinn_jupyter.methods.sweep.request import Sweep, Swept
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import PatchFrom, Zero
+from djinn_jupyter.wire.edits import Zero
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import carry, future, pair_of, reading, same
@@ -55,19 +53,6 @@ def test_it_is_the_plain_model_loaded_with_eager_and_others_stay_sdpa(family: st
     assert own == again == generate(plain_of(family, attention="eager"), PROMPT, NEW)
     assert beside == generate(plain_of(family), PROMPT, NEW)
     assert desk.engine.model.config.get_text_config()._attn_implementation == "sdpa"
-
-
-def test_its_passes_call_no_fused_attention_and_others_do(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, [fused] = [], SDPA
-    monkeypatch.setattr(
-        torch.nn.functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or fused(*a, **k)
-    )
-    eager(desk)
-    desk.run(PROMPT, NEW)
-    assert not calls
-    desk.open("other")
-    desk.run(PROMPT, NEW, name="other")
-    assert len(calls) == NEW * desk.layers
 
 
 def test_two_runs_of_both_kinds_in_turn_keep_their_bits(desk: Desk) -> None:
@@ -126,24 +111,8 @@ def test_looks_lens_and_effect_of_its_stop_are_those_of_an_eager_engine(desk: De
     assert same(seen(desk), expected)
 
 
-def test_a_fork_has_it_and_so_has_what_is_loaded_from_a_checkpoint() -> None:
-    one, other = pair_of("llama")
-    eager(one)
-    one.steer("pattern.3[1]", Zero(), on="new")
-    one.stop_at("attn_scores.4", "step == 2")
-    one.run(PROMPT, NEW)
-    one.fork("b")
-    carry(one, other)
-    assert one.describe("b").attention == other.describe("a").attention == "eager"
-    assert same(reading(one), reading(other))
-    assert one.outcome(one.resume("b", free=True), "b") == other.outcome(other.resume(free=True))
-    other.back()
-    assert same(future(one), future(other))
-    one.close_all()
-    other.close_all()
-
-
-def test_it_comes_back_from_the_journal_and_its_rows_are_computed_again_as_eager(tmp_path: Path) -> None:
+def test_it_comes_back_from_the_journal_and_from_a_checkpoint_and_a_fork_has_it(tmp_path: Path) -> None:
+    """The rows of the one from the journal are computed again, as eager."""
     one, other = pair_of("llama")
     journal(one, tmp_path / "alive")
     eager(one)
@@ -151,11 +120,16 @@ def test_it_comes_back_from_the_journal_and_its_rows_are_computed_again_as_eager
     one.steer("pattern.3[1]", Zero())
     one.stop_at("pattern.4", "step == 2")
     one.run(PROMPT, NEW)
+    one.fork("b")
     written(one)
-    assert set(journal(other, crashed(tmp_path / "alive", tmp_path / "dead"))) == {"a", "empty"}
-    assert other.describe("empty").attention == other.describe("a").attention == "eager"
+    assert set(journal(other, crashed(tmp_path / "alive", tmp_path / "dead"))) == {"a", "b", "empty"}
+    assert {other.describe(name).attention for name in ("a", "b", "empty")} == {"eager"}
     assert other.describe("a").exactness == "recomputed"
-    assert same(future(one), future(other))
+    carry(one, other, "b")
+    assert other.describe("b").attention == "eager"
+    assert same(reading(one, "b"), reading(other, "b"))
+    for name in "ab":
+        assert same(future(one, name), future(other, name))
     forget(other)
     forget(one)
 
@@ -207,28 +181,6 @@ def test_lines_of_two_attentions_are_not_swept_together(desk: Desk) -> None:
         desk.ask(Sweep(session="sweep", corrupted="a", clean="b", site="z", over=("layer",), metrics=("logit(9)",)))
 
 
-def test_the_loss_of_its_line_is_eager(desk: Desk) -> None:
-    eager(desk)
-    desk.run(PROMPT, 1)
-    desk.open("score")
-    scored = desk.ask(Score(session="score", prompts=("a",), what="logits", rules_of="a"))
-    model = plain_of("llama", attention="eager")
-    with torch.inference_mode():
-        expected = model(torch.tensor([PROMPT], device=model.device)).logits[0].float().cpu()
-    assert torch.equal(torch.frombuffer(bytearray(scored.values.data), dtype=torch.float32).view_as(expected), expected)
-
-
-def test_a_value_is_taken_from_it_by_a_session_of_another_attention(desk: Desk) -> None:
-    eager(desk, "clean")
-    desk.stop_at("resid_post.3", name="clean")
-    desk.run(PROMPT, NEW, name="clean")
-    desk.open()
-    desk.stop_at("resid_post.3")
-    desk.run(PROMPT[::-1], NEW)
-    desk.edit(PatchFrom(session="clean", site="resid_post.1"))
-    assert torch.equal(desk.value(), desk.value("resid_post.1", name="clean"))
-
-
 # --- refused ---------------------------------------------------------------------------------------------------------
 
 
@@ -274,9 +226,3 @@ def test_an_engine_of_eager_serves_no_sessions_of_sdpa() -> None:
     assert desk.ask(ask.SetAttention(session="a", attention="eager")).session.attention is None
     with pytest.raises(UsageError, match="This engine computes eager attention"):
         desk.ask(ask.SetAttention(session="a", attention="sdpa"))
-
-
-def test_a_point_that_is_not_there_under_it_is_refused_as_ever(desk: Desk) -> None:
-    eager(desk)
-    with pytest.raises(UnknownSite):
-        desk.stop_at("pattern.99")

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from djinn_jupyter.engine.passes import columns
 from djinn_jupyter.engine.session import shared_prompts, sharing
 from djinn_jupyter.engine.session.shared_prompts import driven
+from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.session.test_sharing import run_at_once
@@ -103,15 +105,8 @@ def test_a_run_that_is_closed_while_it_gathers_with_others_leaves_them_to_go_on(
     llama.close_all()
 
 
-def test_without_threads_an_engine_waits_for_runs_that_gather() -> None:
-    llama = desk_of("llama")
-    llama.open("a")
-    assert llama.run(tokens(9), 2, "a", mode="fast").shared == 0
-    llama.close_all()
-
-
 def test_a_shared_prompt_gives_way_to_no_run_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To one that is ready it does: `test_a_prompt_takes_turns_with_a_longer_one_layer_by_layer`."""
+    """To one that is ready it does: `test_a_run_that_comes_during_a_layer_has_its_turn_before_the_next`."""
     llama, slices = desk_of("llama"), 0
     prompts = [tokens(9, seed=seed) for seed in range(3)]
     run_at_once(llama, mode="fast", prompts=prompts, new=1)  # the trial
@@ -131,3 +126,45 @@ def test_a_shared_prompt_gives_way_to_no_run_that_waits_for_it(monkeypatch: pyte
     assert [row.shared for row in run_at_once(llama, mode="fast", prompts=prompts, new=1)] == [1, 1, 1]
     assert slices <= 1  # the run that looked at the clock learns that another leads; there are 8 layers
     llama.close_all()
+
+
+# --- waiting for room -------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_and_a_breakpoint_set_while_a_run_waits_hold_in_its_next_pass(
+    llama: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, forward = [True], llama.engine.runtime.forward
+    enter = forward.enter
+
+    def full(frame: Any, *given: Any, **how: Any) -> Any:
+        if frame.step == 2 and waits:
+            raise SlabFull("no room")
+        return enter(frame, *given, **how)
+
+    monkeypatch.setattr(forward, "enter", full)
+    monkeypatch.setattr(llama.engine.residency.eviction, "find", lambda *_: True)
+    llama.open("a")
+    replies: list[Any] = []
+    llama.post(ask.Run(session="a", tokens=tokens(5), max_new_tokens=4, ignore_eos=True), replies)
+    while len(llama.session().tokens) < 7:
+        llama.engine.tick()
+        assert not replies
+    for _ in range(4):
+        llama.engine.tick()
+    llama.steer("resid_post.3")
+    llama.stop_at("resid_post.5")
+    waits.clear()
+    llama.engine.residency.room_changed()
+    while not replies:
+        llama.engine.tick()
+    assert (replies[0].site, replies[0].step) == ("resid_post.5", 2)
+    stopped = llama.value()
+    monkeypatch.undo()
+    llama.open("alone")
+    llama.stop_at("resid_post.5", "step == 2", name="alone")
+    llama.stop_at("resid_pre.0", "step == 2", name="alone")
+    llama.run(tokens(5), 4, "alone")
+    llama.steer("resid_post.3", name="alone")
+    llama.resume("alone")
+    assert torch.equal(stopped, llama.value(name="alone"))

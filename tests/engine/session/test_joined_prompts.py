@@ -120,7 +120,7 @@ def test_without_memory_for_the_columns_prompts_are_shared_and_joined_later(
     require_as_alone(llama, rows, ALIKE)
 
 
-@pytest.mark.parametrize("ticks", range(0, 30, 6))
+@pytest.mark.parametrize("ticks", range(0, 30, 12))
 def test_a_row_closed_at_any_moment_leaves_the_others_and_gives_all_back(llama: Desk, ticks: int) -> None:
     run_at_once(llama, mode="fast", prompts=ALIKE, new=2)
     llama.close_all()

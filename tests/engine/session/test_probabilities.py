@@ -61,13 +61,6 @@ def test_a_stop_has_those_so_far_and_going_back_takes_them_back(llama: Desk) -> 
     assert llama.resume().log_probabilities == whole
 
 
-def test_a_line_goes_on_with_its_own(llama: Desk) -> None:
-    llama.open()
-    whole = tuple(plain())
-    llama.run(PROMPT, 2)
-    assert llama.run((), NEW - 2, extend=True).log_probabilities == whole[2:]
-
-
 def test_the_card_says_them_under_the_pointer() -> None:
     html = str(result_view(samples.finished()).html)
     assert "&#x27; Paris&#x27; 99 %" in html or "' Paris' 99 %" in html

@@ -23,7 +23,6 @@ from tests.engine.plain import plain_of
 
 PROMPT = tokens(9)
 HEADS = 4  # of 8 numbers; two heads of keys
-Hooked = tuple[Callable[[Any], Any], str]
 PLAIN: dict[str, tuple[Callable[[Any], Any], str, int | None]] = {  # the module, its side, its heads
     "embed": (lambda model: model.model.embed_tokens, "output", None),
     "resid_pre.3": (lambda model: model.model.layers[3], "input", None),
@@ -162,14 +161,3 @@ def test_the_lens_of_a_feature_that_is_off_is_a_dash(desk: Desk, tmp_path: Path)
     assert [bool(row.top) for row in rows] == [bool(row.chosen) for row in rows] == (features[:, feature] != 0).tolist()
     whole = desk.ask(ask.Lens(session="a", site="resid_post.4", top=3)).rows
     assert all(len(row.top) == 3 for row in whole)
-
-
-def test_a_stop_restored_from_a_checkpoint_says_the_same(desk: Desk) -> None:
-    desk.stop_at("z.3[1]")
-    stop = desk.run(PROMPT)
-    desk.swap_out()
-    again = desk.ask(ask.ReadStop(session="a"))
-    assert (again.site, again.shape, again.norms) == (stop.site, stop.shape, stop.norms)
-    desk.fork("b")
-    forked = desk.ask(ask.ReadStop(session="b"))
-    assert (forked.site, forked.shape, forked.norms) == (stop.site, stop.shape, stop.norms)

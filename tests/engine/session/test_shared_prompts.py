@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
+from djinn_jupyter.engine.passes.packing import why_not_in_columns
 from djinn_jupyter.engine.session import shared_prompts
 from tests.engine.desk import Desk, desk_of, tokens
-from tests.engine.session.test_sharing import run_at_once
+from tests.engine.session.test_sharing import LENGTHS, NEW, run_at_once
 
 pytestmark = pytest.mark.drawn
 
-LENGTH, NEW = 14, 12
+LENGTH = 14
 PROMPTS = [tokens(LENGTH, seed=seed) for seed in (5, 6, 7)]
 
 
@@ -43,22 +43,6 @@ def test_of_prompts_of_several_lengths_it_runs_them_whole(llama: Desk) -> None:
     assert rows_of_the_last_mlp(llama, [PROMPTS[0], PROMPTS[1][:9]]) == [(2, LENGTH)]
 
 
-@pytest.mark.parametrize(
-    "family", ["gpt2", "gemma3_text", "bloom", "mistral", "gpt_oss", "gemma4_text:shared", "longcat_flash"]
-)
-def test_they_are_what_each_is_alone_and_go_on_so(family: str) -> None:
-    """In windows, with distances as biases: what the last layer keeps is read by all tokens that follow."""
-    desk = desk_of(family)
-    rows = run_at_once(desk, mode="fast", prompts=PROMPTS, new=NEW)
-    assert [(row.shared, row.note) for row in rows] == [(NEW, None)] * len(rows)
-    logits = [desk.logits(row.session) for row in rows]
-    for number, row in enumerate(rows):
-        desk.open("alone")
-        assert row.tokens == desk.run(PROMPTS[number], NEW, "alone").tokens
-        assert torch.allclose(logits[number], desk.logits("alone"), rtol=0, atol=1e-4)
-    desk.close_all()
-
-
 def test_a_last_batch_is_not_small(llama: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four prompts, of which three would fit: two and two, not three and one."""
     monkeypatch.setattr(llama.engine.runtime.sharing.prompts._sections, "tokens", lambda: 3 * LENGTH)
@@ -69,3 +53,25 @@ def test_a_last_batch_is_not_small(llama: Desk, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("lengths", "most", "even"), [([16] * 32, 380, 256), ([16] * 3, 380, 48), ([500], 380, 380)])
 def test_even_batches(lengths: list[int], most: int, even: int) -> None:
     assert shared_prompts._even(lengths, most) == even
+
+
+# --- windows ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_family_whose_masks_keep_no_window_shares_its_prompts_alone() -> None:
+    """Moshi's cache drops rows behind the window; its masks would leave a line all columns."""
+    desk = desk_of("moshi", layers=4)
+    prompts = [tokens(length, seed=length) for length in LENGTHS]
+    for number, row in enumerate(run_at_once(desk, mode="fast", prompts=prompts)):
+        assert (row.shared, "keeps a window that its masks do not" in row.note) == (1, True)
+        desk.open("alone")
+        assert row.tokens == desk.run(prompts[number], NEW, "alone").tokens
+    desk.close_all()
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma3_text", "gpt_oss", "gemma4_text:shared", "llama4_text"])
+@pytest.mark.parametrize("attention", [None, "eager"])
+def test_masks_that_keep_every_window_of_the_cache_are_known(family: str, attention: str | None) -> None:
+    forward = desk_of(family, attention=attention).engine.forward
+    assert any(layer.window for layer in forward.geometry.layers)
+    assert why_not_in_columns(forward) is None
