@@ -59,12 +59,6 @@ def test_the_transcoders_of_all_layers_are_added_from_one_folder(notebook: Noteb
     assert "has no transcoders of circuit-tracer by layer" in notebook.fails(f"%djinn_add_transcoders x {tmp_path}")
 
 
-def test_the_point_is_that_of_the_files(notebook: Notebook, tmp_path: Path) -> None:
-    saes.saved(tmp_path, saes.drawn(8), metadata={"hook_name": "blocks.3.hook_resid_post"})
-    assert "leave out the error term" in notebook.cell(f"%djinn_add_module sae {tmp_path} --no-error-term")
-    assert last(notebook, requests.AddModule).at == "blocks.3.hook_resid_post"
-
-
 def test_what_cannot_be_read_is_one_sentence(notebook: Notebook, tmp_path: Path) -> None:
     assert "There is no folder" in notebook.fails(f"%djinn_add_module sae {tmp_path / 'missing'}")
     assert "has neither cfg.json" in notebook.fails(f"%djinn_add_module sae {tmp_path}")
@@ -73,6 +67,9 @@ def test_what_cannot_be_read_is_one_sentence(notebook: Notebook, tmp_path: Path)
     saes.saved(tmp_path, saes.drawn(8), metadata={"hook_name": "somewhere else"})
     assert "which is no point here" in notebook.fails(f"%djinn_add_module sae {tmp_path}")
     assert "is no added module" in notebook.fails("%djinn_remove_module sae.all")
+    saes.saved(tmp_path, saes.drawn(8), metadata={"hook_name": "blocks.3.hook_resid_post"})
+    assert "leave out the error term" in notebook.cell(f"%djinn_add_module sae {tmp_path} --no-error-term")
+    assert last(notebook, requests.AddModule).at == "blocks.3.hook_resid_post"
 
 
 def folder_in(place: Path) -> Path:

@@ -19,9 +19,6 @@ def test_samples_are_rows_in_one_table_and_kept(notebook: Notebook) -> None:
     assert [line.split()[0] for line in said.splitlines()[1:]] == ["paris/0", "paris/1", "paris/2"], said
     assert "prompt" not in said
     assert "paris/2" in notebook.html()
-
-
-def test_a_row_is_a_session_to_go_on_with(notebook: Notebook) -> None:
     notebook.cell("%djinn_run --samples 2 --temperature 1 hello")
     notebook.cell("%djinn_use paris/1")
     notebook.cell("%djinn_run --continue and on")

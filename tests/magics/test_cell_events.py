@@ -36,16 +36,8 @@ def hooks(notebook: Notebook) -> list[Any]:
     return [hook for hook in every if isinstance(getattr(hook, "__self__", None), kernel_state.CellEvents)]
 
 
-def test_a_cell_with_a_magic_is_told_before_the_magic_runs_and_after_the_cell(notebook: Notebook) -> None:
-    notebook.cell("%djinn_run The capital of France is")
-    kinds = [type(r).__name__ for r in notebook.engine.channel.requests]
-    assert notes(notebook) == [("work/paris.ipynb", "expected"), ("work/paris.ipynb", "idle")]
-    assert kinds.index("Note") < kinds.index("Run") < len(kinds) - 1 - kinds[::-1].index("Note")
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
+def test_cells_that_need_nothing_of_a_session_tell_nothing(notebook: Notebook) -> None:
+    for cell in [
         "1 + 1",
         "%djinn_status",
         "# a djinn",
@@ -55,11 +47,15 @@ def test_a_cell_with_a_magic_is_told_before_the_magic_runs_and_after_the_cell(no
         "%djinn_breaks",
         "%djinn_swap out",
         "",
-    ],
-)
-def test_cells_that_need_nothing_of_a_session_tell_nothing(notebook: Notebook, cell: str) -> None:
-    notebook.cell(cell)
-    assert notes(notebook) == []
+    ]:
+        notebook.cell(cell)
+        assert notes(notebook) == []
+    notebook.cell("%djinn_run The capital of France is")
+    kinds = [type(r).__name__ for r in notebook.engine.channel.requests]
+    assert notes(notebook) == [("work/paris.ipynb", "expected"), ("work/paris.ipynb", "idle")]
+    assert kinds.index("Note") < kinds.index("Run") < len(kinds) - 1 - kinds[::-1].index("Note")
+    notebook.fails("%djinn_step 0")
+    assert notes(notebook)[-1] == ("work/paris.ipynb", "idle")
 
 
 def test_a_cell_that_uses_a_sessions_object_tells_its_name(notebook: Notebook) -> None:
@@ -104,11 +100,6 @@ def test_what_breaks_in_telling_does_not_reach_the_cell(notebook: Notebook, monk
     assert notebook.cell("name = mine.name\nprint(name)").strip() == "rome"
 
 
-def test_a_failing_cell_is_told_to_have_ended(notebook: Notebook) -> None:
-    notebook.fails("%djinn_step 0")
-    assert notes(notebook)[-1] == ("work/paris.ipynb", "idle")
-
-
 def test_hooks_are_registered_once_and_taken_away(bare: Notebook) -> None:
     load_ipython_extension(bare.shell, bare.client)
     for _ in range(2):
@@ -138,29 +129,23 @@ def failing(error: DjinnError) -> DjinnError:
     return error
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
+def test_what_failed_in_the_engine_names_its_request_and_what_was_refused_does_not(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, said in [
         (EngineError("It failed."), "It failed. (request 386b5e69: %djinn_log --request 386b5e69)"),
         (UnknownSite("There is no such site."), "There is no such site."),
         (IllegalMove("It is running."), "It is running."),
         (KeyRefused("The key is not admitted."), "The key is not admitted."),
         (OverQuota("The quota is used up."), "The quota is used up."),
-    ],
-)
-def test_what_failed_in_the_engine_names_its_request_and_what_was_refused_does_not(
-    notebook: Notebook, error: DjinnError, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(self: RemoteSession, *arguments: object, **given: object) -> None:
-        raise failing(error)
+    ]:
 
-    monkeypatch.setattr(RemoteSession, "run", run)
-    assert notebook.fails("%djinn_run The capital") == said
+        def run(self: RemoteSession, *arguments: object, error: DjinnError = error, **given: object) -> None:
+            raise failing(error)
 
+        monkeypatch.setattr(RemoteSession, "run", run)
+        assert notebook.fails("%djinn_run The capital") == said
 
-def test_what_failed_in_an_engine_afar_names_the_machine_whose_user_reads_its_log(
-    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def describe(self: RemoteSession) -> None:
         raise failing(EngineError("It failed."))
 

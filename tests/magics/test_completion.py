@@ -21,9 +21,8 @@ def complete(notebook: Notebook, line: str) -> list[str]:
     return [line[start : c.start] + c.text for c in found]
 
 
-@pytest.mark.parametrize(
-    ("line", "first"),
-    [
+def test_what_is_begun_is_completed_and_other_lines_are_left_alone(notebook: Notebook) -> None:
+    for line, first in [
         ("%djinn_break resid_po", "resid_post.0"),
         ("%djinn_inspect pattern.", "pattern.0"),
         ("%djinn_steer mlp_out.", "mlp_out.0"),
@@ -38,15 +37,18 @@ def complete(notebook: Notebook, line: str) -> list[str]:
         ("%djinn_swap o", "out"),
         ("%djinn_break 4 --wh", "--when"),
         ("%%djinn_run --max", "--max-tokens"),
-    ],
-)
-def test_what_is_begun_is_completed(notebook: Notebook, line: str, first: str) -> None:
-    assert complete(notebook, line)[0] == first
-
-
-def test_checkpoints_are_offered_by_name(notebook: Notebook) -> None:
+    ]:
+        assert complete(notebook, line)[0] == first
     notebook.cell("%djinn_checkpoint noon\n%djinn_checkpoint night")
     assert complete(notebook, "%djinn_restore n") == ["night", "noon"]
+    assert complete(notebook, "%djinn_break resid_post.") == [f"resid_post.{i}" for i in range(8)]
+    offered = complete(notebook, "%djinn_break ")
+    assert {"embed", "resid_pre.0", "z.7", "logits"} <= set(offered)
+    assert {"%djinn_break", "%djinn_breaks"} <= set(complete(notebook, "%djinn_bre"))
+    for line in ["%djinn_run The cap", "print(resid_po", "%time resid_po", "%djinn_break 4 resid"]:
+        assert not [m for m in complete(notebook, line) if "resid_post" in m or m.startswith("--")]
+    notebook.engine.dead = True
+    assert "paris" not in complete(notebook, "%djinn_use par")
 
 
 def test_engines_to_which_a_session_can_move_are_offered(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,15 +77,6 @@ def test_places_with_a_trusted_key_are_offered(
     assert complete(notebook, "%djinn_move --to gpu-b") == ["gpu-box:5556"]
 
 
-def test_layers_are_in_their_order(notebook: Notebook) -> None:
-    assert complete(notebook, "%djinn_break resid_post.") == [f"resid_post.{i}" for i in range(8)]
-
-
-def test_every_site_is_offered_before_a_letter_is_typed(notebook: Notebook) -> None:
-    offered = complete(notebook, "%djinn_break ")
-    assert {"embed", "resid_pre.0", "z.7", "logits"} <= set(offered)
-
-
 def test_a_point_of_the_whole_model_that_it_lacks_is_not_offered(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,10 +92,6 @@ def test_a_point_of_the_whole_model_that_it_lacks_is_not_offered(
     assert "ln_final" not in offered
 
 
-def test_magics_themselves_are_completed(notebook: Notebook) -> None:
-    assert {"%djinn_break", "%djinn_breaks"} <= set(complete(notebook, "%djinn_bre"))
-
-
 def test_a_folder_with_a_model_is_offered(notebook: Notebook, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text("{}")
@@ -113,21 +102,11 @@ def test_a_folder_with_a_model_is_offered(notebook: Notebook, tmp_path: Path) ->
     assert complete(notebook, f"%djinn_load {tmp_path}/") == [f"{tmp_path}/tiny"]
 
 
-@pytest.mark.parametrize("word", ["~nobody-here/", "~nobody-here", "a/" * 2500, "a" * 300 + "/"])
-def test_tab_behind_no_folder_prints_nothing(notebook: Notebook, word: str, capfd: pytest.CaptureFixture[str]) -> None:
-    complete(notebook, f"%djinn_load {word}")
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("line", ["%djinn_run The cap", "print(resid_po", "%time resid_po", "%djinn_break 4 resid"])
-def test_other_lines_are_left_alone(notebook: Notebook, line: str) -> None:
-    assert not [m for m in complete(notebook, line) if "resid_post" in m or m.startswith("--")]
+def test_tab_behind_no_folder_prints_nothing(notebook: Notebook, capfd: pytest.CaptureFixture[str]) -> None:
+    for word in ["~nobody-here/", "~nobody-here", "a/" * 2500, "a" * 300 + "/"]:
+        complete(notebook, f"%djinn_load {word}")
+        assert capfd.readouterr() == ("", "")
 
 
 def test_without_an_engine_nothing_is_invented(bare: Notebook) -> None:
     assert not [m for m in complete(bare, "%djinn_break resid") if "resid" in m]
-
-
-def test_an_engine_that_died_completes_nothing(notebook: Notebook) -> None:
-    notebook.engine.dead = True
-    assert "paris" not in complete(notebook, "%djinn_use par")

@@ -20,22 +20,13 @@ def test_the_parts_are_drawn_and_kept(notebook: Notebook) -> None:
     assert last(notebook, requests.Run).text == "The capital of Italy is"
     assert last(notebook, requests.Close).session == asked.session == "attribution 1"
     assert notebook.shell.user_ns["parts"].remainder in said
-
-
-def test_neurons_are_asked_for_and_the_largest_parts_listed(notebook: Notebook) -> None:
     said = notebook.cell(f"%djinn_direct {METRIC} --over layer,neuron --top 3 The capital of Italy is")
     assert last(notebook, Attribute).neurons
     assert "the largest parts" in said
-
-
-def test_token_ids_are_a_line_too(notebook: Notebook) -> None:
     notebook.shell.user_ns["ids"] = [1, 2, 3]
     notebook.cell(f"%djinn_direct {METRIC} --over layer --ids ids")
     assert not last(notebook, Attribute).heads
     assert last(notebook, requests.Run).tokens == (1, 2, 3)
-
-
-def test_a_metric_and_one_line_are_needed(notebook: Notebook) -> None:
     assert "needs a metric" in notebook.fails("%djinn_direct The capital")
     assert "Give the line once" in notebook.fails(f"%djinn_direct {METRIC}")
     assert "Give the line once" in notebook.fails(f"%djinn_direct {METRIC} --ids ids The capital")
@@ -54,27 +45,18 @@ def test_modules_and_the_rest_are_told_with_their_sum(notebook: Notebook) -> Non
     assert read.headings == ("attn_out", "mlp_out")
     values = [value for _, row in read.rows() for value in row]
     assert sum(values) + read.embedding + read.constant + read.rest == read.logit
-
-
-def test_heads_are_asked_for_by_z_and_a_figure_by_hover(notebook: Notebook) -> None:
     said = notebook.cell(STOPPED + '%djinn_lens z --token " Paris" --positions 2 --hover')
     assert "head 0" in said
     asked = last(notebook, Attribute)
     assert (asked.tokens, asked.heads, asked.position) == ((" Paris",), True, 2)
     assert any("application/vnd.plotly.v1+json" in output.data for output in notebook.outputs)
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+    for line, said in [
         ("%djinn_lens attn_out", "needs a token"),
         ('%djinn_lens z --token " a" --token " b" --token " c"', "needs a token"),
         ('%djinn_lens mlp_out --token " a" --positions 0,1', "at one position"),
-    ],
-)
-def test_bad_input_is_answered_in_one_sentence(notebook: Notebook, line: str, said: str) -> None:
-    notebook.cell(STOPPED)
-    assert said in notebook.fails(line)
+    ]:
+        notebook.cell(STOPPED)
+        assert said in notebook.fails(line)
 
 
 def test_the_points_complete(notebook: Notebook) -> None:
@@ -92,9 +74,6 @@ def test_heads_are_scored_on_random_tokens_or_on_prompts(notebook: Notebook) -> 
     notebook.cell("%djinn_heads --prompts prompts")
     assert last(notebook, ReadHeads).lines == ((1, 2, 1),)
     assert list(notebook.engine.sessions) == ["work/paris.ipynb"]
-
-
-def test_all_patterns_are_of_the_present_line_under_its_rules(notebook: Notebook) -> None:
     notebook.cell("%djinn_heads --patterns -o patterns")
     asked = last(notebook, ReadHeads)
     assert (asked.lines, asked.rules_of, asked.patterns) == (("work/paris.ipynb",), "work/paris.ipynb", True)

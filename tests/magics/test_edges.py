@@ -29,13 +29,21 @@ def test_edges_are_scored_from_the_present_line_to_the_clean_one(stopped: Notebo
     assert graph["session"] == "work/paris.ipynb"
     assert graph["stop"]["number"] == stopped.engine.sessions["work/paris.ipynb"].stop.number
     assert len(stopped.shell.user_ns["found"].top(3)) == 3
-
-
-def test_what_was_kept_is_displayed_as_the_same_graph(stopped: Notebook) -> None:
     stopped.shell.user_ns["clean"] = [1, 2, 3]
     stopped.cell(f"%djinn_edges --from clean {METRIC} -o found")
     bundle, _ = stopped.shell.display_formatter.format(stopped.shell.user_ns["found"])
     assert bundle[MIME]["session"] == "work/paris.ipynb"
+    stopped.shell.user_ns["clean"] = [1, 2, 3]
+    said = stopped.cell(f"%djinn_edges --from clean {METRIC} --steps 4 --top 3 --exact -o found")
+    asked = last(stopped, AttributeEdges)
+    assert (asked.method, asked.steps, len(asked.chosen)) == ("exact", 1, 3)
+    assert "exact" in said.splitlines()[1]
+    assert "from 1 on" in stopped.fails(f"%djinn_edges --from clean {METRIC} --top 0 --exact")
+    stopped.shell.user_ns["clean"] = [1, 2, 3]
+    assert "Edges need a metric" in stopped.fails("%djinn_edges --from clean")
+    assert "name the clean one with --from" in stopped.fails(f"%djinn_edges {METRIC}")
+    assert "name the clean one with --from" in stopped.fails(f"%djinn_edges --from clean --prompts clean {METRIC}")
+    assert "from 1 to 1,000 steps" in stopped.fails(f"%djinn_edges --from clean {METRIC} --steps 0")
 
 
 def test_an_interrupt_keeps_the_pairs_that_were_scored(stopped: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,15 +63,6 @@ def test_an_interrupt_keeps_the_pairs_that_were_scored(stopped: Notebook, monkey
     assert getattr(sys.last_value, "kept", None) is stopped.shell.user_ns["found"]
 
 
-def test_the_edges_that_are_drawn_are_patched_exactly_where_that_is_asked(stopped: Notebook) -> None:
-    stopped.shell.user_ns["clean"] = [1, 2, 3]
-    said = stopped.cell(f"%djinn_edges --from clean {METRIC} --steps 4 --top 3 --exact -o found")
-    asked = last(stopped, AttributeEdges)
-    assert (asked.method, asked.steps, len(asked.chosen)) == ("exact", 1, 3)
-    assert "exact" in said.splitlines()[1]
-    assert "from 1 on" in stopped.fails(f"%djinn_edges --from clean {METRIC} --top 0 --exact")
-
-
 def test_pairs_are_scored_one_by_one(stopped: Notebook) -> None:
     stopped.shell.user_ns["both"] = [([1, 2], [1, 3]), ([4, 5], [4, 6])]
     said = stopped.cell(f"%djinn_edges --prompts both {METRIC}")
@@ -71,14 +70,6 @@ def test_pairs_are_scored_one_by_one(stopped: Notebook) -> None:
     assert [(one.clean, one.corrupted) for one in asked] == [((1, 2), (1, 3)), ((4, 5), (4, 6))]
     assert "2 pairs" in said
     assert stopped.outputs[0].data[MIME]["session"] is None
-
-
-def test_a_line_that_lacks_something_says_what(stopped: Notebook) -> None:
-    stopped.shell.user_ns["clean"] = [1, 2, 3]
-    assert "Edges need a metric" in stopped.fails("%djinn_edges --from clean")
-    assert "name the clean one with --from" in stopped.fails(f"%djinn_edges {METRIC}")
-    assert "name the clean one with --from" in stopped.fails(f"%djinn_edges --from clean --prompts clean {METRIC}")
-    assert "from 1 to 1,000 steps" in stopped.fails(f"%djinn_edges --from clean {METRIC} --steps 0")
 
 
 LOGITS = "logit(' Rome') - logit(' Paris')"
@@ -91,7 +82,7 @@ def scored(stopped: Notebook) -> Notebook:
     return stopped
 
 
-def test_the_first_edges_are_kept_and_drawn_with_their_faithfulness(scored: Notebook) -> None:
+def test_the_first_edges_are_kept_and_drawn_with_their_faithfulness(scored: Notebook, tmp_path: Path) -> None:
     said = scored.cell("%djinn_circuit found --edges 12 -o small")
     [kept] = last(scored, RunCircuits).circuits
     found, small = scored.shell.user_ns["found"], scored.shell.user_ns["small"]
@@ -103,14 +94,19 @@ def test_the_first_edges_are_kept_and_drawn_with_their_faithfulness(scored: Note
     graph = scored.outputs[0].data[MIME]
     assert (graph["kind"], graph["how"], graph["session"]) == ("circuit", "the largest scores", "work/paris.ipynb")
     assert [(one["writer"], one["reader"]) for one in graph["edges"]] == small.edges
-
-
-def test_a_circuit_that_a_cell_returns_is_displayed_as_the_same_graph(scored: Notebook) -> None:
     scored.cell("%djinn_circuit found --threshold 1.5 --top 3 -o small")
     assert "the 3 largest are shown" in scored.html()
     bundle, _ = scored.shell.display_formatter.format(scored.shell.user_ns["small"])
     assert len(bundle[MIME]["edges"]) == len(scored.shell.user_ns["small"])
     assert bundle[MIME]["how"] == "scores from 1.5 on"
+    found = scored.shell.user_ns["found"]
+    scored.shell.user_ns["known"] = [(writer, reader) for writer, reader, _ in found.top(4)]
+    said = scored.cell("%djinn_circuit found --edges 4 --known known")
+    assert "AUROC of the scores against the 4 edges of known: 1.000" in said
+    path = scored.shell.user_ns["found"].save(tmp_path / "fact.edges.djinn")
+    scored.cell(f"%djinn_circuit {path} --edges 5 -o small")
+    assert len(scored.shell.user_ns["small"]) == 5
+    assert scored.shell.user_ns["small"].edges == [edge[:2] for edge in scored.shell.user_ns["found"].top(5)]
 
 
 def test_acdc_drops_edges_by_the_metric(scored: Notebook) -> None:
@@ -132,20 +128,6 @@ def test_a_curve_has_the_faithfulness_at_each_size_and_the_areas(scored: Noteboo
     assert "CPR" in bundle["text/html"]
 
 
-def test_a_known_circuit_is_compared_with_the_scores(scored: Notebook) -> None:
-    found = scored.shell.user_ns["found"]
-    scored.shell.user_ns["known"] = [(writer, reader) for writer, reader, _ in found.top(4)]
-    said = scored.cell("%djinn_circuit found --edges 4 --known known")
-    assert "AUROC of the scores against the 4 edges of known: 1.000" in said
-
-
-def test_edges_in_a_file_are_pruned_too(scored: Notebook, tmp_path: Path) -> None:
-    path = scored.shell.user_ns["found"].save(tmp_path / "fact.edges.djinn")
-    scored.cell(f"%djinn_circuit {path} --edges 5 -o small")
-    assert len(scored.shell.user_ns["small"]) == 5
-    assert scored.shell.user_ns["small"].edges == [edge[:2] for edge in scored.shell.user_ns["found"].top(5)]
-
-
 def test_a_line_that_tells_no_circuit_says_what_is_wrong(scored: Notebook) -> None:
     scored.shell.user_ns["text"] = "abc"
     for line, said in (
@@ -164,7 +146,7 @@ def test_a_line_that_tells_no_circuit_says_what_is_wrong(scored: Notebook) -> No
         assert said in scored.fails(f"%djinn_circuit {line}")
 
 
-def test_the_graph_of_the_present_line_is_drawn_and_kept(stopped: Notebook) -> None:
+def test_the_graph_of_a_line_is_drawn_and_kept(stopped: Notebook) -> None:
     said = stopped.cell("%djinn_graph --metric \"logit(' x') - logit(' y')\" --top 3 --features 50 -o found")
     asked = last(stopped, MakeGraph)
     assert (asked.module, asked.metric, asked.features) == ("tc", "logit(' x') - logit(' y')", 50)
@@ -174,9 +156,6 @@ def test_the_graph_of_the_present_line_is_drawn_and_kept(stopped: Notebook) -> N
     assert found.metric == "logit(' x') - logit(' y')"
     bundle, _ = stopped.shell.display_formatter.format(found)
     assert bundle[MIME]["session"] == "work/paris.ipynb"
-
-
-def test_another_line_and_other_transcoders_are_named(stopped: Notebook) -> None:
     stopped.shell.user_ns["line"] = [1, 2]
     stopped.cell("%djinn_graph clt --from line")
     asked = last(stopped, MakeGraph)

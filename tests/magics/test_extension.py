@@ -27,19 +27,16 @@ def magics(notebook: Notebook) -> dict[str, Any]:
     return {name: magic for name, magic in found.items() if name.startswith("djinn_")}
 
 
-def test_the_magics_are_these(bare: Notebook) -> None:
+def test_the_magics_are_these_and_each_has_help_with_every_option_explained(bare: Notebook) -> None:
     assert set(magics(bare)) == {f"djinn_{name}" for name in NAMES}
     cells = [name for name in bare.shell.magics_manager.magics["cell"] if name.startswith("djinn_")]
     assert sorted(cells) == ["djinn_edit", "djinn_run"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_has_help_with_every_option_explained(bare: Notebook, name: str) -> None:
-    magic = magics(bare)[f"djinn_{name}"]
-    assert f"%djinn_{name}" in magic.__doc__
-    assert all(action.help for action in magic.parser._actions)
-    summary = magic.parser.description.strip().splitlines()[0]
-    assert summary.endswith(".")
+    for name in NAMES:
+        magic = magics(bare)[f"djinn_{name}"]
+        assert f"%djinn_{name}" in magic.__doc__
+        assert all(action.help for action in magic.parser._actions)
+        summary = magic.parser.description.strip().splitlines()[0]
+        assert summary.endswith(".")
 
 
 def test_unloading_takes_everything_away_and_loading_twice_registers_once(bare: Notebook) -> None:
@@ -53,46 +50,29 @@ def test_unloading_takes_everything_away_and_loading_twice_registers_once(bare: 
 
 
 def test_loading_the_extension_imports_nothing_heavy() -> None:
-    """A fresh interpreter checks it, as `%load_ext` does it; the rest comes with the first magic that needs it."""
-    code = f"""
-import sys
-from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell.instance()
-before = set(sys.modules)
-shell.run_line_magic("load_ext", "djinn_jupyter")
-new = set(sys.modules) - before
-print([name for name in {HEAVY!r} if name in new])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip().splitlines()[-1] == "[]"
-
-
-def test_a_load_has_imported_nothing_heavy_when_it_shows_its_line() -> None:
-    """Cards and messages take long under a debugger."""
+    """A fresh interpreter checks it, as `%load_ext` does it; then when a load shows its line, for cards and messages
+    take long under a debugger; and whatever views and magics need, it is neither torch nor plotly."""
     code = f"""
 import sys
 from types import SimpleNamespace
 from IPython.core.interactiveshell import InteractiveShell
-from djinn_jupyter.magics import load_ipython_extension
-def load(*given, **named):
-    print([name for name in {HEAVY!r} if name in sys.modules])
 shell = InteractiveShell.instance()
-load_ipython_extension(shell, SimpleNamespace(load=load))
+before = set(sys.modules)
+def new(names):
+    return [name for name in names if name in sys.modules and name not in before]
+shell.run_line_magic("load_ext", "djinn_jupyter")
+print(new({HEAVY!r}))
+from djinn_jupyter.magics import load_ipython_extension
+load_ipython_extension(shell, SimpleNamespace(load=lambda *given, **named: print(new({HEAVY!r}))))
 shell.run_cell("%djinn_load demo")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip().splitlines()[0] == "[]"
-
-
-def test_views_and_magics_leave_torch_and_plotly_out() -> None:
-    code = """
-import sys
 import djinn_jupyter.widgets.views, djinn_jupyter.api.session
 from djinn_jupyter.magics import branching, changing, editing, loading, looking, memory, running
-print([name for name in ("torch", "plotly", "ipywidgets") if name in sys.modules])
+print(new(("torch", "plotly", "ipywidgets")))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "[]"
+    lines = done.stdout.strip().splitlines()
+    assert lines[:2] == ["[]", "[]"]
+    assert lines[-1] == "[]"
 
 
 class Displays:

@@ -15,21 +15,12 @@ from tests.magics.double import EngineDouble
 PARIS = "work/paris.ipynb"
 
 
-@pytest.fixture
-def stopped(notebook: Notebook) -> Notebook:
-    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
-    return notebook
-
-
 def test_swap_says_what_moved_where_and_how_long_it_took(stopped: Notebook) -> None:
     assert stopped.cell("%djinn_swap out -o moved") == "paris: moved 1.60 GiB to host in 34 ms\n"
     assert stopped.shell.user_ns["moved"].bytes_moved == 1_717_986_918
     assert "host" in stopped.cell("%djinn_sessions")
     assert stopped.cell("%djinn_swap in") == "paris: restored 1.60 GiB from host in 34 ms\n"
     assert stopped.cell("%djinn_swap in") == "paris: nothing to move, it is on the device\n"
-
-
-def test_a_rest_says_whether_the_session_leaves_meanwhile(stopped: Notebook) -> None:
     assert stopped.cell("%djinn_rest 300 -o leaves") == (
         "paris: wanted again in 300 s; it leaves the device until then\n"
     )
@@ -38,9 +29,6 @@ def test_a_rest_says_whether_the_session_leaves_meanwhile(stopped: Notebook) -> 
     assert stopped.cell("%djinn_rest 20") == (
         "paris: wanted again in 20 s; it stays on the device unless others need its room\n"
     )
-
-
-def test_swap_to_the_disk(stopped: Notebook) -> None:
     assert stopped.cell("%djinn_swap out --disk") == "paris: moved 1.60 GiB to disk in 34 ms\n"
     assert stopped.engine.sessions[PARIS].residency == "disk"
 
@@ -53,13 +41,10 @@ def test_a_resume_that_had_to_wait_says_for_what_and_one_that_had_not_says_nothi
     assert "restored" not in stopped.cell("%djinn_run The capital of France is")
 
 
-def test_status_shows_the_tiers_and_where_the_weights_are(notebook: Notebook) -> None:
+def test_the_weights_sleep_and_wake_and_status_says_where_they_are(notebook: Notebook) -> None:
     said = notebook.cell("%djinn_status")
     assert "26.7 MiB on the device" in said
     assert "3.00 MiB of 1.00 GiB in use, 12 pages; 5.00 MiB came, 2.00 MiB went back" in said
-
-
-def test_sleep_and_wake(notebook: Notebook) -> None:
     assert notebook.cell("%djinn_sleep") == "the weights of demo left the device: 26.7 MiB in 20 ms\n"
     assert notebook.cell("%djinn_nap") == notebook.cell("%djinn_sleep")
     assert notebook.cell("%djinn_sleep --wake") == "the weights of demo are on the device already\n"
@@ -79,6 +64,9 @@ def test_a_checkpoint_is_kept_listed_gone_back_to_and_deleted(stopped: Notebook)
     assert "noon" in stopped.cell("%djinn_checkpoint")
     assert stopped.cell("%djinn_checkpoint noon --drop") == "checkpoint noon deleted\n"
     assert stopped.cell("%djinn_checkpoint") == "no checkpoints"
+    stopped.cell("%djinn_use -o session\n%djinn_checkpoint noon\nstop = session.stop\n%djinn_restore noon")
+    stopped._run("stop.hidden")
+    assert "has moved on" in stopped.error
 
 
 def test_a_checkpoint_can_be_opened_beside_the_session_in_use(stopped: Notebook) -> None:
@@ -89,12 +77,6 @@ def test_a_checkpoint_can_be_opened_beside_the_session_in_use(stopped: Notebook)
     stopped.cell("%djinn_restore noon --as rome --replace --use -o session")
     assert stopped.cell("%djinn_use") == "rome is in use\n"
     assert repr(stopped.shell.user_ns["session"]) == "Session rome of demo"
-
-
-def test_a_restored_session_has_moved_on_from_what_was_shown_before(stopped: Notebook) -> None:
-    stopped.cell("%djinn_use -o session\n%djinn_checkpoint noon\nstop = session.stop\n%djinn_restore noon")
-    stopped._run("stop.hidden")
-    assert "has moved on" in stopped.error
 
 
 def test_a_recovered_session_says_so_until_that_is_accepted(stopped: Notebook) -> None:

@@ -27,29 +27,21 @@ from tests.widgets import samples
 from tests.widgets.pooled import pooled
 
 
-def test_hover_adds_a_plotly_figure(stopped: Notebook) -> None:
+def test_positions_and_heads_have_names_and_a_figure_by_hover(stopped: Notebook) -> None:
+    for said, meant in [("last", (-1,)), ('" France"', (3,)), ("France", (3,)), ("2:4", (2, 3)), ("-1", (-1,))]:
+        stopped.cell(f"%djinn_inspect --positions {said}")
+        assert last(stopped, requests.ReadPooled).positions == meant
+        stopped.cell(f"%djinn_inspect --positions {said} -o value")
+        assert last(stopped, requests.Inspect).positions == meant
+    stopped.cell("%djinn_inspect pattern.2 --head 3 --hover")
+    assert last(stopped, requests.ReadPooled).site == "pattern.2[3]"
+    assert "selects already" in stopped.fails("%djinn_inspect pattern.2[1] --head 3")
+    assert "counted from 0" in stopped.fails("%djinn_inspect pattern.2 --head -1")
     stopped.cell("%djinn_inspect --hover")
     card, figure = (output.data for output in stopped.outputs)
     assert set(card) == {"text/plain", "text/html"}
     assert set(figure) == {"text/plain", "application/vnd.plotly.v1+json"}
     assert figure["application/vnd.plotly.v1+json"]["data"][0]["type"] == "heatmap"
-
-
-def test_a_head_is_chosen_by_its_number(stopped: Notebook) -> None:
-    stopped.cell("%djinn_inspect pattern.2 --head 3 --hover")
-    assert last(stopped, requests.ReadPooled).site == "pattern.2[3]"
-    assert "selects already" in stopped.fails("%djinn_inspect pattern.2[1] --head 3")
-    assert "counted from 0" in stopped.fails("%djinn_inspect pattern.2 --head -1")
-
-
-@pytest.mark.parametrize(
-    ("said", "meant"), [("last", (-1,)), ('" France"', (3,)), ("France", (3,)), ("2:4", (2, 3)), ("-1", (-1,))]
-)
-def test_positions_have_names(stopped: Notebook, said: str, meant: tuple[int, ...]) -> None:
-    stopped.cell(f"%djinn_inspect --positions {said}")
-    assert last(stopped, requests.ReadPooled).positions == meant
-    stopped.cell(f"%djinn_inspect --positions {said} -o value")
-    assert last(stopped, requests.Inspect).positions == meant
 
 
 def test_a_comparison_by_layer_with_a_finished_side_says_what_is_missing(stopped: Notebook) -> None:
@@ -125,19 +117,16 @@ def asked_since(notebook: Notebook, before: int) -> list[requests.Request]:
     return [one for one in notebook.engine.channel.requests[before:] if isinstance(one, values)]
 
 
-@pytest.mark.parametrize("options", ["", "--hover", "--positions 1:3", "--positions last --hover"])
-@pytest.mark.parametrize("site", ["", "pattern.2", "pattern.2[0]"])
-def test_an_inspection_asks_once_for_what_it_draws(stopped: Notebook, site: str, options: str) -> None:
-    before = len(stopped.engine.channel.requests)
-    stopped.cell(f"%djinn_inspect {site} {options}")
-    (asked,) = asked_since(stopped, before)
-    assert isinstance(asked, requests.ReadPooled)
-    assert asked.rounded == ("--hover" not in options)
-    assert bool(asked.heads) == bool(site)
-    assert asked.last == (0 if site else 16)
-
-
-def test_an_inspection_that_is_kept_is_whole_and_asked_for_once(stopped: Notebook) -> None:
+def test_an_inspection_asks_once_for_what_it_draws(stopped: Notebook) -> None:
+    for options in ["", "--hover", "--positions 1:3", "--positions last --hover"]:
+        for site in ["", "pattern.2", "pattern.2[0]"]:
+            before = len(stopped.engine.channel.requests)
+            stopped.cell(f"%djinn_inspect {site} {options}")
+            (asked,) = asked_since(stopped, before)
+            assert isinstance(asked, requests.ReadPooled)
+            assert asked.rounded == ("--hover" not in options)
+            assert bool(asked.heads) == bool(site)
+            assert asked.last == (0 if site else 16)
     before = len(stopped.engine.channel.requests)
     stopped.cell("%djinn_inspect --hover -o value")
     (asked,) = asked_since(stopped, before)
@@ -164,7 +153,11 @@ def later(number: int = 1, edition: int = 1) -> StopIdentity:
     return StopIdentity(session=STOP.session, number=number, edition=edition)
 
 
-def test_where_draws_the_present_stop_again(notebook: Notebook) -> None:
+def test_where_draws_the_present_stop_again_or_the_result(notebook: Notebook) -> None:
+    notebook.cell("%djinn_run The capital of France is")
+    assert "finished: 3 new tokens" in notebook.cell("%djinn_where")
+    notebook.state.outcomes.clear()
+    assert notebook.cell("%djinn_where") == "paris is idle: 8 tokens\n"
     drawn = notebook.cell("%djinn_break 4\n%djinn_run The capital of France is").partition("paused")[2]
     html = notebook.html()
     assert notebook.cell("%djinn_where -o stop").partition("paused")[2] == drawn
@@ -172,19 +165,9 @@ def test_where_draws_the_present_stop_again(notebook: Notebook) -> None:
     assert notebook.shell.user_ns["stop"].site == "resid_post.4"
     notebook.cell("%djinn_where --effect")
     assert "next token, if resumed as it is" in notebook.html()
-
-
-def test_where_works_in_a_kernel_that_did_not_run_the_prompt(notebook: Notebook) -> None:
     notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
     notebook.cell("%djinn_unload\n%djinn_load demo")
     assert "paused at resid_post.4" in notebook.cell("%djinn_where")
-
-
-def test_where_draws_the_result_of_a_run_that_has_ended_here(notebook: Notebook) -> None:
-    notebook.cell("%djinn_run The capital of France is")
-    assert "finished: 3 new tokens" in notebook.cell("%djinn_where")
-    notebook.state.outcomes.clear()
-    assert notebook.cell("%djinn_where") == "paris is idle: 8 tokens\n"
 
 
 class Handle:

@@ -23,19 +23,13 @@ from tests.widgets.swept import with_values
 # ---------------------------------------------------------------------------------------------------- the engine
 
 
-def test_load_says_what_was_loaded_and_that_nothing_is_armed(bare: Notebook) -> None:
+def test_load_says_what_was_loaded_and_what_is_still_armed(bare: Notebook, notebook: Notebook) -> None:
     said = bare.cell("%djinn_load demo")
     assert "demo: LlamaForCausalLM, 8 layers, 256 wide, 1,024 positions" in said
     assert "session paris: nothing armed" in said
-
-
-def test_load_again_attaches_and_says_what_is_still_armed(notebook: Notebook) -> None:
     notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
     said = notebook.cell("%djinn_load demo")
     assert "1 breakpoint (resid_post.4), stopped at resid_post.4, step 0, 5 tokens" in said
-
-
-def test_load_fresh_forgets_the_session_first(notebook: Notebook) -> None:
     notebook.cell("%djinn_break 4")
     assert "nothing armed" in notebook.cell("%djinn_load demo --fresh")
 
@@ -69,42 +63,27 @@ def test_status_shows_the_books_without_clock_and_process_number(notebook: Noteb
     assert "4242" not in said + notebook.html()
     assert "12.5" not in said + notebook.html()
     assert notebook.shell.user_ns["statistics"].passes == 30
-
-
-def test_log_needs_an_engine_that_writes_one(notebook: Notebook) -> None:
     assert notebook.fails("%djinn_log") == "This engine writes no log file."
 
 
 # -------------------------------------------------------------------------------------------------- breakpoints
 
 
-def test_a_bare_number_is_the_output_of_that_layer(notebook: Notebook) -> None:
+def test_a_bare_number_is_the_output_of_that_layer_and_one_breakpoint(notebook: Notebook) -> None:
     assert notebook.cell("%djinn_break 4 -o point") == "breakpoint 1 at resid_post.4, the output of layer 4\n"
     assert notebook.shell.user_ns["point"].site == "resid_post.4"
-
-
-def test_the_same_breakpoint_twice_is_one(notebook: Notebook) -> None:
     notebook.cell("%djinn_break 4")
     assert notebook.cell("%djinn_break resid_post.4").endswith("(already set)\n")
-
-
-def test_a_layer_that_is_not_there_is_told_with_those_that_are(notebook: Notebook) -> None:
     assert notebook.fails("%djinn_break 20") == "There is no layer 20: this model has layers 0 to 7."
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
+    for typed, meant in [
         ('--when "step == 0"', "step == 0"),
         ("--when step == 0", "step == 0"),
         ('--when token == " Paris" --once', 'token == " Paris"'),
         ("--when norm > -1", "norm > -1"),
-    ],
-)
-def test_a_condition_may_be_quoted_or_not(notebook: Notebook, typed: str, meant: str) -> None:
-    notebook.cell(f"%djinn_break 4 {typed}")
-    request = last(notebook, requests.SetBreakpoint)
-    assert (request.when, request.once) == (meant, "--once" in typed)
+    ]:
+        notebook.cell(f"%djinn_break 4 {typed}")
+        request = last(notebook, requests.SetBreakpoint)
+        assert (request.when, request.once) == (meant, "--once" in typed)
 
 
 def test_breaks_lists_and_clear_clears(notebook: Notebook) -> None:
@@ -123,6 +102,14 @@ def test_run_to_the_end_shows_the_text_and_what_its_last_token_was_chosen_from(n
     assert "The capital of France is| Paris. The" in said
     assert "last new token: ' Paris' 62 %" in said
     assert isinstance(notebook.shell.user_ns["done"], Finished)
+    notebook.cell("ids = [5, 6, 7]")
+    notebook.cell("%djinn_run --ids ids --temperature 0.7 --seed 3 --top-k 10 --free --stop '. ' --stop x")
+    request = last(notebook, requests.Run)
+    assert (request.tokens, request.sampling.temperature, request.sampling.seed) == ((5, 6, 7), 0.7, 3)
+    assert (request.stop, request.free) == ((". ", "x"), True)
+    notebook.cell("%djinn_run --continue")
+    request = last(notebook, requests.Run)
+    assert (request.extend, request.text, request.tokens) == (True, None, None)
 
 
 def test_run_to_a_breakpoint_shows_where_it_stands(notebook: Notebook) -> None:
@@ -133,20 +120,8 @@ def test_run_to_a_breakpoint_shows_where_it_stands(notebook: Notebook) -> None:
     )
     assert "logit lens" in said
     assert "activation at resid_post.4" in notebook.html()
-
-
-def test_run_takes_sampling_and_token_ids(notebook: Notebook) -> None:
-    notebook.cell("ids = [5, 6, 7]")
-    notebook.cell("%djinn_run --ids ids --temperature 0.7 --seed 3 --top-k 10 --free --stop '. ' --stop x")
-    request = last(notebook, requests.Run)
-    assert (request.tokens, request.sampling.temperature, request.sampling.seed) == ((5, 6, 7), 0.7, 3)
-    assert (request.stop, request.free) == ((". ", "x"), True)
-
-
-def test_continue_may_leave_the_prompt_out(notebook: Notebook) -> None:
-    notebook.cell("%djinn_run --continue")
-    request = last(notebook, requests.Run)
-    assert (request.extend, request.text, request.tokens) == (True, None, None)
+    notebook.cell("%djinn_break 4")
+    assert "next token: ' Paris' 93 %" in notebook.cell("%djinn_run --effect The capital of France is")
 
 
 def test_resume_step_and_back(notebook: Notebook) -> None:
@@ -165,11 +140,6 @@ def test_resume_step_and_back(notebook: Notebook) -> None:
     assert last(notebook, requests.Resume).free
 
 
-def test_effect_at_a_stop_says_what_would_come_next(notebook: Notebook) -> None:
-    notebook.cell("%djinn_break 4")
-    assert "next token: ' Paris' 93 %" in notebook.cell("%djinn_run --effect The capital of France is")
-
-
 def test_an_interrupt_leaves_the_session_stopped_and_says_where(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,26 +156,17 @@ def test_an_interrupt_leaves_the_session_stopped_and_says_where(
 # ------------------------------------------------------------------------------------------ looking and changing
 
 
-def test_inspect_shows_and_keeps_the_values(stopped: Notebook) -> None:
+def test_inspect_and_lens_show_and_keep_what_they_read(stopped: Notebook) -> None:
     said = stopped.cell("%djinn_inspect mlp_out.2 --positions -3,-1 -o seen")
     assert said.startswith("mlp_out.2: float32 [2, 256] (T D), positions 2, 4, exact")
     assert stopped.shell.user_ns["seen"].value.shape == (2, 256)
-
-
-def test_inspect_of_a_pattern_says_where_each_head_looks(stopped: Notebook) -> None:
     said = stopped.cell("%djinn_inspect pattern.2")
     assert "where position 4 looks" in said
     assert said.count("'The' 20 %") == 8
-
-
-def test_lens_by_position_and_by_layer(stopped: Notebook) -> None:
     assert stopped.cell("%djinn_lens -k 2 --positions -1").count("%") == 2
     said = stopped.cell("%djinn_lens --layers -o grid")
     assert [line.split()[0] for line in said.splitlines()[2:7]] == [f"resid_post.{i}" for i in (4, 3, 2, 1, 0)]
     assert list(stopped.shell.user_ns["grid"]) == [f"resid_post.{i}" for i in range(5)]
-
-
-def test_the_lens_follows_the_last_layers_favourites_or_the_tokens_that_are_named(stopped: Notebook) -> None:
     said = stopped.cell("%djinn_lens --layers")
     assert "probability at position 4 by layer" in said
     assert len(last(stopped, requests.Lens).tokens) == 3
@@ -243,9 +204,8 @@ def test_watch_records_lists_shows_and_ends(stopped: Notebook) -> None:
     assert stopped.cell("%djinn_watch --off") == "1 watch ended\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
+def test_an_edit_is_a_few_words(stopped: Notebook) -> None:
+    for words, kind in [
         ("scale 0.9", "Scale"),
         ("scale -1", "Scale"),
         ("add mood --coef 4", "Add"),
@@ -258,28 +218,32 @@ def test_watch_records_lists_shows_and_ends(stopped: Notebook) -> None:
         ("orthogonal mood -1", "Orthogonal"),
         ("projection_cap mood none 2", "ProjectionCap"),
         ("patch_from paris --from-positions 0", "PatchFrom"),
-    ],
-)
-def test_an_edit_is_a_few_words(stopped: Notebook, words: str, kind: str) -> None:
-    stopped.cell("import numpy; mood = numpy.ones(256, numpy.float32)")
-    said = stopped.cell(f"%djinn_edit {words} --positions -1 -o touched")
-    request = last(stopped, requests.ApplyEdit)
-    assert type(request.edit).__name__ == kind
-    assert request.positions == (-1,)
-    assert f"{kind.lower()}, [1, 256] at position 4" in said
-
-
-def test_an_edit_measures_its_effect_when_asked(stopped: Notebook) -> None:
+    ]:
+        stopped.cell("import numpy; mood = numpy.ones(256, numpy.float32)")
+        said = stopped.cell(f"%djinn_edit {words} --positions -1 -o touched")
+        request = last(stopped, requests.ApplyEdit)
+        assert type(request.edit).__name__ == kind
+        assert request.positions == (-1,)
+        assert f"{kind.lower()}, [1, 256] at position 4" in said
     said = stopped.cell("%djinn_edit zero --effect")
     assert "top token changed from ' Paris' to ' Lyon', KL 1.234 nats" in said
-
-
-def test_revert_undoes_the_edits_of_the_stop(stopped: Notebook) -> None:
     stopped.cell("%djinn_edit zero")
     assert "edited:" not in stopped.cell("%djinn_edit --revert")
 
 
-def test_a_cell_edits_with_the_users_own_python(stopped: Notebook) -> None:
+def test_a_cell_edit_is_checked_before_it_is_sent(stopped: Notebook) -> None:
+    for code, complaint in [
+        ("h = h[:, :3]", "h must keep the shape [5, 256], it is [5, 3] now"),
+        ("h[0] = float('nan')", "256 of 1,280 entries of h are not finite"),
+        ("h = h.astype(int)", "h must stay floating point, it is int64 now"),
+        ("h = None", "h must stay floating point"),
+    ]:
+        assert complaint in stopped.fails(f"%%djinn_edit\n{code}")
+        assert not any(isinstance(r, requests.ApplyEdit) for r in stopped.engine.channel.requests)
+    text = stopped._run("%%djinn_edit\n1 / 0")
+    assert "ZeroDivisionError" in text
+    assert "The edit was not applied" in stopped.error
+    assert "h" not in stopped.shell.user_ns
     stopped.cell("h = 'mine'; factor = 2")
     stopped.cell("%%djinn_edit --positions -1\nh *= factor\nh[0, 0] = 0\n")
     sent = last(stopped, requests.ApplyEdit).edit.value
@@ -287,27 +251,6 @@ def test_a_cell_edits_with_the_users_own_python(stopped: Notebook) -> None:
     assert values.shape == (1, 256)
     assert values[0, 0] == 0
     assert stopped.shell.user_ns["h"] == "mine"
-
-
-@pytest.mark.parametrize(
-    ("code", "complaint"),
-    [
-        ("h = h[:, :3]", "h must keep the shape [5, 256], it is [5, 3] now"),
-        ("h[0] = float('nan')", "256 of 1,280 entries of h are not finite"),
-        ("h = h.astype(int)", "h must stay floating point, it is int64 now"),
-        ("h = None", "h must stay floating point"),
-    ],
-)
-def test_a_cell_edit_is_checked_before_it_is_sent(stopped: Notebook, code: str, complaint: str) -> None:
-    assert complaint in stopped.fails(f"%%djinn_edit\n{code}")
-    assert not any(isinstance(r, requests.ApplyEdit) for r in stopped.engine.channel.requests)
-
-
-def test_an_error_in_the_cells_code_is_shown_whole_and_nothing_is_edited(stopped: Notebook) -> None:
-    text = stopped._run("%%djinn_edit\n1 / 0")
-    assert "ZeroDivisionError" in text
-    assert "The edit was not applied" in stopped.error
-    assert "h" not in stopped.shell.user_ns
 
 
 @pytest.mark.parametrize(
@@ -325,16 +268,13 @@ def test_a_rule_says_when_also_while_idle(notebook: Notebook, limits: str, said:
     assert f"rule 1, scale at resid_post.4, {said}: changed 0 of 0 passes" in notebook.cell("%djinn_steer")
 
 
-def test_what_a_rule_may_have_meant_is_said(notebook: Notebook) -> None:
-    assert "' a' may be meant otherwise." in notebook.cell("%djinn_steer 4 scale 2 --when \"token == 'a'\"")
-
-
 def test_steering_rules_are_set_listed_and_ended(notebook: Notebook) -> None:
     notebook.cell("import numpy; mood = numpy.ones(256, numpy.float32)")
     assert notebook.cell("%djinn_steer 4 add mood --coef -2.5") == "rule 1 at resid_post.4: add mood (times -2.5)\n"
     assert last(notebook, requests.Steer).edit.coef == -2.5
     assert "rule 1, add at resid_post.4: changed 0 of 0 passes" in notebook.cell("%djinn_steer")
     assert notebook.cell("%djinn_unsteer") == "1 steering rule ended\n"
+    assert "' a' may be meant otherwise." in notebook.cell("%djinn_steer 4 scale 2 --when \"token == 'a'\"")
 
 
 # ------------------------------------------------------------------------------------------------------ branches
@@ -350,12 +290,9 @@ def test_fork_use_close(stopped: Notebook) -> None:
     assert stopped.cell("%djinn_use paris") == "paris is in use\n"
 
 
-def test_a_session_that_is_not_there_is_made_only_when_asked(notebook: Notebook) -> None:
+def test_a_session_is_made_or_joined_only_when_asked(notebook: Notebook) -> None:
     assert "To make it: %djinn_use oslo --new" in notebook.fails("%djinn_use oslo")
     assert notebook.cell("%djinn_use oslo --new") == "oslo is in use\n"
-
-
-def test_a_session_held_elsewhere_is_joined_only_when_asked(notebook: Notebook) -> None:
     notebook.cell("%djinn_use oslo --new\n%djinn_use paris")
     notebook.engine._change("oslo", holder="kernel-2")
     notebook.shell.run_cell("%djinn_unload")
@@ -380,27 +317,20 @@ def test_a_fresh_fork_takes_the_place_of_the_one_before(stopped: Notebook) -> No
     assert stopped.cell("%djinn_use work/paris.ipynb\n%djinn_fork rome --fresh --force") == "paris is in use\n" + first
 
 
-def test_other_sessions_can_be_worked_on_without_using_them(stopped: Notebook) -> None:
-    stopped.cell("%djinn_fork rome")
-    assert "finished" in stopped.cell("%djinn_resume --session rome")
-    assert "paused" in stopped.cell("%djinn_sessions")
-
-
-def test_diff_of_a_stopped_and_a_finished_session(stopped: Notebook) -> None:
-    stopped.cell("%djinn_fork rome\n%djinn_resume --session rome")
-    said = stopped.cell("%djinn_diff rome")
-    assert said.startswith("rome against paris: 3 of 8 positions differ, the first at 5")
-
-
 def test_a_fork_of_a_finished_session_can_be_compared_under_its_own_name(notebook: Notebook) -> None:
     notebook.cell("%djinn_run The capital of France is")
     notebook.cell("%djinn_fork rome")
     assert notebook.cell("%djinn_diff rome").startswith("rome against paris: the same 8 tokens")
 
 
-def test_diff_of_two_stops_at_one_site_compares_their_values(stopped: Notebook) -> None:
+def test_two_sessions_are_compared_at_a_stop_and_finished(stopped: Notebook) -> None:
+    """The other is worked on without being used."""
     stopped.cell("%djinn_fork rome")
     assert "values at resid_post.4: all 1,280 numbers are equal" in stopped.cell("%djinn_diff rome paris")
+    assert "finished" in stopped.cell("%djinn_resume --session rome")
+    assert "paused" in stopped.cell("%djinn_sessions")
+    said = stopped.cell("%djinn_diff rome")
+    assert said.startswith("rome against paris: 3 of 8 positions differ, the first at 5")
 
 
 @pytest.mark.parametrize("line", ["%djinn_lens", "%djinn_sweep resid_post --metric logit(5)", "%djinn_loss"])

@@ -79,10 +79,13 @@ def test_a_question_about_one_is_answered_by_the_magic(bare: Notebook, name: str
     assert ("looking.py" if "where" in name else "running.py") in before
 
 
-def test_a_completion_imports_the_magic_of_its_line_and_no_other(bare: Notebook) -> None:
+def test_a_question_or_a_completion_imports_the_magic_of_its_line(bare: Notebook) -> None:
     assert complete(bare, "%djinn_where --eff") == ["--effect"]
     assert "djinn_where" not in waiting(bare)
     assert "djinn_load" in waiting(bare)
+    bare.shell.register_magic_function(lambda line: bare.state.screen.say("mine"), magic_name="djinn_inspect")
+    assert bare.fails("%djinn_where") == NOTHING
+    assert bare.cell("%djinn_inspect").strip() == "mine"
 
 
 def test_an_import_that_is_interrupted_is_begun_again_by_the_next_call(
@@ -98,12 +101,6 @@ def test_an_import_that_is_interrupted_is_begun_again_by_the_next_call(
     assert bare.fails("%djinn_where") == NOTHING
 
 
-def test_a_magic_of_the_user_s_own_stays(bare: Notebook) -> None:
-    bare.shell.register_magic_function(lambda line: bare.state.screen.say("mine"), magic_name="djinn_inspect")
-    assert bare.fails("%djinn_where") == NOTHING
-    assert bare.cell("%djinn_inspect").strip() == "mine"
-
-
 def test_whoever_reads_all_magics_reads_the_magics(bare: Notebook) -> None:
     for kind, names in (("line", table.MODULES), ("cell", table.CELL_MAGICS)):
         held = [*bare.shell.magics_manager.magics[kind].items()]
@@ -112,9 +109,6 @@ def test_whoever_reads_all_magics_reads_the_magics(bare: Notebook) -> None:
         assert all(magic.parser.description for name, magic in held if name in names)
         assert not waiting(bare, kind)
         load_ipython_extension(bare.shell, bare.client)
-
-
-def test_one_that_was_taken_out_of_the_table_is_the_magic_too(bare: Notebook) -> None:
     taken = {**bare.shell.magics_manager.magics["line"]}["djinn_where"]
     with pytest.raises(UsageError, match="No model is loaded"):
         taken("")

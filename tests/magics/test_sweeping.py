@@ -48,27 +48,21 @@ def test_a_session_may_be_the_clean_line_and_a_figure_comes_with_hover(notebook:
     assert any("application/vnd.plotly.v1+json" in output.data for output in notebook.outputs)
 
 
-def test_an_edit_takes_the_place_of_a_clean_line(notebook: Notebook) -> None:
+def test_an_edit_or_noise_takes_the_place_of_a_clean_line(notebook: Notebook) -> None:
     notebook.cell(f'%djinn_sweep mlp_out.2 --over position --edit "scale 0.5" {METRIC}')
     asked = last(notebook, Sweep)
     assert (asked.edit, asked.clean, asked.over) == (Scale(factor=0.5), None, ("position",))
-
-
-def test_noise_takes_the_place_of_a_clean_line_and_its_samples_are_pairs(notebook: Notebook) -> None:
+    notebook.cell(f"%djinn_sweep z --over layer,head --edit mean {METRIC}")
+    assert last(notebook, Sweep).edit == Mean()
+    notebook.cell(f'%djinn_sweep z --over layer,head --edit "scale 1" --coefs 0,0.5 {METRIC}')
+    assert last(notebook, Sweep).coefs == (0.0, 0.5)
+    assert "is a list of numbers" in notebook.fails(f"%djinn_sweep z --edit zero --coefs a,b {METRIC}")
     said = notebook.cell(f"%djinn_sweep mlp_out --noise 1:3 --noise-scale 2 --samples 2 --seed 5 {METRIC}")
     asked = last(notebook, Sweep)
     assert (asked.clean, asked.corrupted) == ("work/paris.ipynb", "work/paris.ipynb")
     assert (asked.noise, asked.seed) == (Noise(positions=(1, 2), scale=2.0), 6)
     assert "2 pairs" in said
     assert "leave --from out" in notebook.fails(f"%djinn_sweep mlp_out --noise 1 --from work/paris.ipynb {METRIC}")
-
-
-def test_edits_by_name_and_coefficients_go_to_the_engine(notebook: Notebook) -> None:
-    notebook.cell(f"%djinn_sweep z --over layer,head --edit mean {METRIC}")
-    assert last(notebook, Sweep).edit == Mean()
-    notebook.cell(f'%djinn_sweep z --over layer,head --edit "scale 1" --coefs 0,0.5 {METRIC}')
-    assert last(notebook, Sweep).coefs == (0.0, 0.5)
-    assert "is a list of numbers" in notebook.fails(f"%djinn_sweep z --edit zero --coefs a,b {METRIC}")
 
 
 def test_several_metrics_are_an_axis_and_a_picture_each(notebook: Notebook) -> None:
@@ -83,7 +77,7 @@ def test_several_metrics_are_an_axis_and_a_picture_each(notebook: Notebook) -> N
     assert "corrupted: -3.00, -3.00" in said
 
 
-def test_windows_pairs_of_cells_and_stars_go_to_the_engine(notebook: Notebook) -> None:
+def test_windows_pairs_positions_and_alignment_go_to_the_engine(notebook: Notebook) -> None:
     notebook.cell(f"%djinn_sweep resid_post --edit zero --window 3 {METRIC}")
     assert last(notebook, Sweep).windows == (("layer", 3),)
     notebook.cell(f"%djinn_sweep resid_post --edit zero --window layer=2,position=3 {METRIC}")
@@ -97,9 +91,6 @@ def test_windows_pairs_of_cells_and_stars_go_to_the_engine(notebook: Notebook) -
     notebook.cell(f"%djinn_sweep z.*[0,1] --edit zero {METRIC}")
     assert last(notebook, Sweep).over == ("layer",)
     assert "is a number, or one by axis" in notebook.fails(f"%djinn_sweep z --edit zero --window wide {METRIC}")
-
-
-def test_positions_alignment_and_pairs_go_to_the_engine(notebook: Notebook) -> None:
     notebook.shell.user_ns["two"] = [([1, 2, 3], [1, 2]), ([4, 5, 3], [4, 5, 6])]
     notebook.cell(f"%djinn_sweep resid_post --prompts two --align \"' is', -1, ' Italy'=' France'\" {METRIC}")
     asked = last(notebook, Sweep)
@@ -182,15 +173,6 @@ def test_a_sweep_goes_on_with_a_grid_in_a_variable(notebook: Notebook) -> None:
 
 def test_an_attribution_is_a_sweep_with_an_estimate(notebook: Notebook) -> None:
     notebook.shell.user_ns["clean"] = [1, 2, 3]
-    notebook.cell(f"%djinn_attribute z.*[*] --from clean {METRIC} --steps 8 -o scores")
-    asked = last(notebook, Sweep)
-    assert (asked.site, asked.over, asked.clean) == ("z.*[*]", ("layer", "head"), (1, 2, 3))
-    assert (asked.corrupted, asked.estimate) == ("work/paris.ipynb", Estimate(steps=8))
-    assert "scores" in notebook.shell.user_ns
-
-
-def test_the_strongest_cells_are_swept_exactly_and_both_are_drawn(notebook: Notebook) -> None:
-    notebook.shell.user_ns["clean"] = [1, 2, 3]
     said = notebook.cell(f"%djinn_attribute z.*[*] --from clean {METRIC} --correct cancellation --top 2 -o scores")
     asked = last(notebook, Sweep)
     scores = notebook.shell.user_ns["scores"]
@@ -200,9 +182,12 @@ def test_the_strongest_cells_are_swept_exactly_and_both_are_drawn(notebook: Note
     assert "estimates and exact changes" in said
     assert (~np.isnan(scores.confirmed)).sum() == 2
     assert "From 1 to" in notebook.fails(f"%djinn_attribute z.*[*] --from clean {METRIC} --top 0")
-
-
-def test_options_are_those_of_a_sweep(notebook: Notebook) -> None:
+    notebook.shell.user_ns["clean"] = [1, 2, 3]
+    notebook.cell(f"%djinn_attribute z.*[*] --from clean {METRIC} --steps 8 -o scores")
+    asked = last(notebook, Sweep)
+    assert (asked.site, asked.over, asked.clean) == ("z.*[*]", ("layer", "head"), (1, 2, 3))
+    assert (asked.corrupted, asked.estimate) == ("work/paris.ipynb", Estimate(steps=8))
+    assert "scores" in notebook.shell.user_ns
     notebook.cell(f"%djinn_attribute mlp_out --edit zero --positions -1 --window 2 {METRIC}")
     asked = last(notebook, Sweep)
     assert (asked.over, asked.positions, asked.windows) == (("layer", "position"), (-1,), (("layer", 2),))
@@ -214,7 +199,7 @@ def test_options_are_those_of_a_sweep(notebook: Notebook) -> None:
 LOGITS = "--metric \"logit(' Paris') - logit(' Rome')\""
 
 
-def test_a_path_is_one_request_into_the_present_line(notebook: Notebook) -> None:
+def test_a_path_is_one_request_into_the_present_line(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook.shell.user_ns["other"] = [1, 2, 3]
     notebook.cell(f"%djinn_path z -> q.5[0], k.5[0, 1] --from other {LOGITS} --seed 3 -o grid")
     asked = last(notebook, Sweep)
@@ -222,9 +207,6 @@ def test_a_path_is_one_request_into_the_present_line(notebook: Notebook) -> None
     assert (asked.clean, asked.corrupted, asked.into) == ("work/paris.ipynb", (1, 2, 3), "clean")
     assert (asked.mode, asked.seed) == ("fast", 3)
     assert "grid" in notebook.shell.user_ns
-
-
-def test_an_edit_axes_and_exactness_are_passed_on(notebook: Notebook) -> None:
     notebook.cell(f"%djinn_path mlp_out->logits --edit zero --over layer,position --exact {LOGITS}")
     asked = last(notebook, Sweep)
     assert (asked.site, asked.over, asked.receivers, asked.mode) == (
@@ -234,18 +216,12 @@ def test_an_edit_axes_and_exactness_are_passed_on(notebook: Notebook) -> None:
         "exact",
     )
     assert type(asked.edit).__name__ == "Zero"
-
-
-def test_many_pairs_are_read_from_a_variable(notebook: Notebook) -> None:
     notebook.shell.user_ns["pairs"] = [([1, 2], [1, 3]), ([4, 5], [4, 6])]
     notebook.cell(f"%djinn_path z -> q.5[0] --prompts pairs {LOGITS} -o grid")
     asked = last(notebook, Sweep)
     assert (asked.clean, asked.corrupted, asked.into) == ((4, 5), (4, 6), "clean")
     assert notebook.shell.user_ns["grid"].over == ("pair", "layer", "head")
     assert "leave --from out" in notebook.fails(f"%djinn_path z -> q.5[0] --prompts pairs --from pairs {LOGITS}")
-
-
-def test_an_adapter_is_passed_on(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(paths, "path", lambda *line, **given: asked.append(given) or path(*line, **given))
     notebook.shell.user_ns["pairs"] = [("The capital of France is", "The capital of Italy is")]

@@ -9,7 +9,7 @@ from tests.magics.conftest import Notebook, last
 from tests.widgets import samples
 
 
-def test_a_rule_is_turned_off_and_on_by_its_number(notebook: Notebook) -> None:
+def test_a_rule_or_an_edit_is_turned_off_and_on_by_its_number(notebook: Notebook) -> None:
     notebook.cell("%djinn_steer 4 scale 2")
     assert notebook.cell("%djinn_steer --off 1 -o rule").startswith("rule 1 is off")
     assert "(off)" in notebook.cell("%djinn_steer")
@@ -18,9 +18,6 @@ def test_a_rule_is_turned_off_and_on_by_its_number(notebook: Notebook) -> None:
     assert rule.enabled
     assert last(notebook, requests.EnableRule) == requests.EnableRule(session=rule.session.name, number=1, enabled=True)
     assert "(off)" not in notebook.cell("%djinn_steer")
-
-
-def test_an_edit_of_the_stop_is_turned_off_and_the_stop_drawn_with_it(notebook: Notebook) -> None:
     notebook.cell("%djinn_break 4\n%djinn_run The capital of France is\n%djinn_edit scale 2")
     assert "off: edit 1: an edit" in notebook.cell("%djinn_edit --off 1")
     assert "turned off" in notebook.html()
@@ -36,7 +33,11 @@ def test_a_fork_has_its_keys_or_values_edited(notebook: Notebook) -> None:
     assert "belong to an edit" in notebook.fails("%djinn_fork third --positions 2")
 
 
-def test_a_session_is_shared_with_a_person_and_the_list_shows_it(notebook: Notebook) -> None:
+def test_a_session_is_not_made_again_and_is_shared_with_a_person(notebook: Notebook) -> None:
+    assert notebook.cell("%djinn_use maps --new") == "maps is in use\n"
+    notebook.cell("%djinn_run The capital of France is")
+    assert notebook.cell("%djinn_use maps --new") == "maps is in use; it was there already (idle)\n"
+    assert notebook.cell("%djinn_use maps") == "maps is in use\n"
     notebook.cell("%djinn_use maps --new")
     assert "maps is shared with bert, to write, as '" in notebook.cell("%djinn_share --with bert --write")
     assert last(notebook, requests.Share) == requests.Share(session="maps", person="bert", access="write")
@@ -44,13 +45,6 @@ def test_a_session_is_shared_with_a_person_and_the_list_shows_it(notebook: Noteb
     assert notebook.cell("%djinn_share maps --with bert --none") == "maps is not shared with bert\n"
     assert "shared with" not in notebook.cell("%djinn_sessions")
     assert "Say one of --read, --write and --none." in notebook.fails("%djinn_share --with bert --read --none")
-
-
-def test_a_session_of_that_name_that_is_there_is_not_made_again_and_the_line_says_so(notebook: Notebook) -> None:
-    assert notebook.cell("%djinn_use maps --new") == "maps is in use\n"
-    notebook.cell("%djinn_run The capital of France is")
-    assert notebook.cell("%djinn_use maps --new") == "maps is in use; it was there already (idle)\n"
-    assert notebook.cell("%djinn_use maps") == "maps is in use\n"
 
 
 def test_a_session_chooses_its_attention_and_the_list_shows_it(notebook: Notebook) -> None:
@@ -142,21 +136,15 @@ def test_what_would_take_its_place_needs_force_too(beside: Notebook, line: str, 
     beside.cell(f"{line} --force")
 
 
-def test_what_another_kernel_has_open_is_restored_over_with_force(beside: Notebook) -> None:
-    assert beside.fails("%djinn_restore noon --as oslo --replace") == f"{OSLO} restore over it {FORCE}"
-    assert "oslo restored from noon" in beside.cell("%djinn_restore noon --as oslo --replace --force")
-
-
-def test_what_is_refused_can_be_done_on_a_fork(beside: Notebook) -> None:
-    """The sentence advises it, so another notebook's session is forked without being entered."""
+def test_what_is_refused_can_be_done_on_a_fork_or_with_force(beside: Notebook) -> None:
+    assert "belongs to --fresh" in beside.fails("%djinn_fork oslo --force")
+    # The sentence advises it, so another notebook's session is forked without being entered.
     assert beside.cell("%djinn_fork mine --session oslo").startswith("mine forked from oslo")
     assert beside.engine.sessions["oslo"].holder == "kernel-2"
     opened = [one.session for one in beside.engine.channel.requests if isinstance(one, requests.Open)]
     assert "oslo" not in opened
-
-
-def test_force_of_a_fork_belongs_to_fresh(beside: Notebook) -> None:
-    assert "belongs to --fresh" in beside.fails("%djinn_fork oslo --force")
+    assert beside.fails("%djinn_restore noon --as oslo --replace") == f"{OSLO} restore over it {FORCE}"
+    assert "oslo restored from noon" in beside.cell("%djinn_restore noon --as oslo --replace --force")
 
 
 def test_a_word_that_fits_two_sessions_names_both_and_an_exact_name_wins(beside: Notebook) -> None:

@@ -74,7 +74,7 @@ JSON = st.recursive(
     lambda inside: st.lists(inside, max_size=2) | st.dictionaries(st.text("ab", max_size=2), inside, max_size=2),
     max_leaves=4,
 )
-FREE = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FREE = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def tried(read: Callable[[Path, Said], Any], folder: Path, said: Said) -> tuple[Any, str]:

@@ -31,13 +31,14 @@ def test_a_folder_of_saelens_is_read_to_the_bit(tmp_path: Path) -> None:
     for name, tensor in TENSORS.items():
         assert found.tensors[name].shape == tuple(tensor.shape)
         assert bytes(found.tensors[name].data) == tensor.numpy().tobytes()
-
-
-def test_the_digest_tells_folders_apart(tmp_path: Path) -> None:
     one = read_folder(saes.saved(tmp_path / "one", TENSORS)).digest
     assert read_folder(saes.saved(tmp_path / "same", TENSORS)).digest == one
     assert read_folder(saes.saved(tmp_path / "options", TENSORS, apply_b_dec_to_input=False)).digest != one
     assert read_folder(saes.saved(tmp_path / "tensors", saes.drawn(WIDTH, seed=1))).digest != one
+    (tmp_path / "declared").mkdir()
+    (tmp_path / "declared" / "module.json").write_text(json.dumps({"kind": "probe", "dtype": "float32"}))
+    save_file({"weight": torch.ones(2, WIDTH), "bias": torch.zeros(2)}, tmp_path / "declared" / "module.safetensors")
+    assert read_folder(tmp_path / "declared").form.kind == "probe"
 
 
 def test_options_of_before_saelens_6_mean_what_they_did(tmp_path: Path) -> None:
@@ -51,36 +52,20 @@ def test_options_of_before_saelens_6_mean_what_they_did(tmp_path: Path) -> None:
     )
 
 
-def test_a_declared_form_is_read(tmp_path: Path) -> None:
-    (tmp_path / "module.json").write_text(json.dumps({"kind": "probe", "dtype": "float32"}))
-    save_file({"weight": torch.ones(2, WIDTH), "bias": torch.zeros(2)}, tmp_path / "module.safetensors")
-    assert read_folder(tmp_path).form.kind == "probe"
-
-
 @pytest.mark.parametrize(
     ("cfg", "sentence"),
     [
         ({"architecture": "temporal"}, "architecture 'temporal', which is not computed here"),
-        ({"architecture": "crosscoder"}, "architecture 'crosscoder', which is not computed here"),
-        ({"architecture": ["topk"]}, "architecture"),
-        ({"activation_fn": "tanh-relu"}, "activation_fn 'tanh-relu', which is not computed here"),
         ({"normalize_activations": "expected_average_only_in"}, "its factor is not in the folder: fold it"),
-        ({"normalize_activations": True}, "its factor is not in the folder: fold it"),
-        ({"normalize_activations": "covariance_whitening"}, "normalize_activations 'covariance_whitening'"),
         ({"reshape_activations": "hook_mlp"}, "reshape_activations 'hook_mlp', which is not computed here"),
         ({"finetuning_scaling_factor": True}, "finetuning_scaling_factor, which is not computed here"),
-        ({"dtype": "float8"}, "dtype 'float8', which is not computed here"),
         ({"architecture": "topk", "k": 0}, "k 0; a topk keeps at least one"),
-        ({"architecture": "topk", "k": "many"}, "k 'many'; a topk keeps at least one"),
-        ({"architecture": "topk", "k": 10**30}, "k 1000000000.*; a topk keeps at least one"),
         ({"apply_b_dec_to_input": 0.5}, "apply_b_dec_to_input 0.5; it has to be true or false"),
         (
             {"activation_fn_kwargs": {"tanh_factor": 2}},
             "activation_fn_kwargs {'tanh_factor': 2}, which is not",
         ),
-        ({"architecture": "topk", "rescale_acts_by_decoder_norm": 1}, "rescale_acts_by_decoder_norm 1; it has to be"),
         ({"architecture": "topk", "k": 5, "activation_fn_kwargs": {"k": 6}}, "contradicts itself: it has k 5 and 6"),
-        ({"activation_fn_str": "topk"}, "has activation_fn 'topk' and no k"),
         ({"reshape_activations": "hook_z", "hook_name": "blocks.4.hook_resid_pre"}, "'hook_z', and was trained at"),
         (
             {"hook_name": "blocks.4.hook_resid_pre", "metadata": {"hook_name": "blocks.3.hook_resid_pre"}},
@@ -95,17 +80,13 @@ def test_a_declared_form_is_read(tmp_path: Path) -> None:
             "has rescale_acts_by_decoder_norm, which is computed here for topk alone",
         ),
         ({"hook_name": ["blocks.4.hook_resid_pre"]}, "has hook_name .*; it has to be a text"),
-        ({"model_name": 5}, "has model_name 5; it has to be a text"),
         ({"d_in": 17}, "has d_in 17, and the tensors beside it have 16"),
-        ({"d_out": 17}, "has d_out 17, and the tensors beside it have 16"),
-        ({"d_sae": 49}, "has d_sae 49, and the tensors beside it have 48"),
         ({"metadata": [1]}, r"has metadata \[1\]; it has to be an object"),
         ({"an_option_of_tomorrow": 3}, "has an_option_of_tomorrow 3, which is not computed here"),
         (
             {"metadata": {"an_option_of_tomorrow": 0}},
             "metadata has an_option_of_tomorrow 0, which is not",
         ),
-        ({"metadata": {"normalize_activations": "layer_norm"}}, "metadata has normalize_activations 'layer_norm'"),
     ],
 )
 def test_an_option_that_is_not_computed_is_refused_by_its_name(tmp_path: Path, cfg: Any, sentence: str) -> None:
@@ -131,13 +112,9 @@ def test_each_refused_field_is_refused_and_its_default_is_not(tmp_path: Path, na
     ("hook", "loaded", "said"),
     [
         ("blocks.4.hook_attn_in", {"fold_ln": True}, "has fold_ln, which changes the values at blocks.4.hook_attn_in"),
-        ("blocks.4.attn.hook_q", {"refactor_factored_attn_matrices": True}, "has refactor_factored_attn_matrices"),
         (None, {"center_writing_weights": True}, "has center_writing_weights, which .* that the file does not name"),
-        ("model.layers.3", {"fold_ln": True}, "has fold_ln, which changes the values at model.layers.3"),
         ("blocks.4.hook_resid_pre", {"fold_ln": "yes"}, "has fold_ln 'yes'; it has to be true or false"),
-        ("blocks.4.hook_resid_pre", {"revision": "step3000"}, "has revision 'step3000', .* of another model"),
         ("blocks.4.hook_resid_pre", {"checkpoint_index": 0}, "has checkpoint_index 0, .* of another model"),
-        ("blocks.4.hook_resid_pre", {"load_in_4bit": True}, "has load_in_4bit True, which is not computed here"),
         ("blocks.4.hook_resid_pre", "fold_ln", "model_from_pretrained_kwargs 'fold_ln'; it has to be an object"),
     ],
 )
@@ -252,37 +229,16 @@ def header(entries: Any) -> bytes:
 ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
 NOT_WHOLE = "is no safetensors file, or is cut short"
 HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda whole: b"", NOT_WHOLE),
-    "a few bytes": (lambda whole: b"\1\2", NOT_WHOLE),
-    "cut in its header": (lambda whole: whole[:20], NOT_WHOLE),
     "cut in its values": (lambda whole: whole[:-1], NOT_WHOLE),
     "a header beyond all bounds": (lambda whole: b"\xff" * 64, NOT_WHOLE),
     "a pickle": (lambda whole: pickle.dumps({"W_enc": 1}), NOT_WHOLE),
-    "no JSON": (lambda whole: header(b"not JSON"), NOT_WHOLE),
-    "a list": (lambda whole: header([1]), NOT_WHOLE),
     "a deep one": (lambda whole: header(b"[" * 100_000), NOT_WHOLE),
-    "no entry": (lambda whole: header({"W_enc": 3}), NOT_WHOLE),
     "a shape below zero": (lambda whole: header({"W_enc": ENTRY | {"shape": [-2, 2]}}) + bytes(16), NOT_WHOLE),
-    "a shape of truths": (lambda whole: header({"W_enc": ENTRY | {"shape": [True, 4]}}) + bytes(16), NOT_WHOLE),
-    "a huge shape": (lambda whole: header({"W_enc": ENTRY | {"shape": [2**62, 2**62]}}) + bytes(16), NOT_WHOLE),
     "many axes": (lambda whole: header({"W_enc": ENTRY | {"shape": [4] + [1] * 4000}}) + bytes(16), "does not cross"),
-    "bytes in common": (
-        lambda whole: header({"W_enc": ENTRY, "W_dec": ENTRY}) + bytes(16),
-        NOT_WHOLE,
-    ),
-    "places before": (lambda whole: header({"W_enc": ENTRY | {"data_offsets": [16, 0]}}) + bytes(16), NOT_WHOLE),
     "places beyond": (lambda whole: header({"W_enc": ENTRY | {"data_offsets": [2**60, 2**60 + 16]}}), NOT_WHOLE),
-    "a shape of 10^30": (
-        lambda whole: header({"W_enc": ENTRY | {"shape": [10**30, 0], "data_offsets": [0, 0]}}),
-        NOT_WHOLE,
-    ),
     "an entry that says more": (
         lambda whole: header({"W_enc": ENTRY | {"scale": 2.0}}) + bytes(16),
         "W_enc has scale 2.0, which is not computed here",
-    ),
-    "metadata of numbers": (
-        lambda whole: header({"W_enc": ENTRY, "__metadata__": {"scale": 2}}) + bytes(16),
-        NOT_WHOLE,
     ),
     "whole numbers": (
         lambda whole: header({"W_enc": ENTRY | {"dtype": "I64", "shape": [2]}}) + bytes(16),
@@ -297,12 +253,6 @@ def test_a_hostile_file_is_refused_in_a_sentence(tmp_path: Path, kind: str) -> N
     path = saes.saved(tmp_path, TENSORS) / "sae_weights.safetensors"
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(UsageError, match=sentence):
-        read_folder(tmp_path)
-
-
-def test_a_pickle_is_never_read(tmp_path: Path) -> None:
-    (tmp_path / "params.pt").write_bytes(pickle.dumps(print))
-    with pytest.raises(UsageError, match=r"params\.pt is a pickle, which is code and never read"):
         read_folder(tmp_path)
 
 
@@ -323,3 +273,7 @@ def test_what_is_no_folder_of_a_module_is_said(tmp_path: Path) -> None:
     save_file(TENSORS, tmp_path / "module.safetensors")
     with pytest.raises(UsageError, match="is no form of a module"):
         read_folder(tmp_path)
+    (tmp_path / "pickled").mkdir()
+    (tmp_path / "pickled" / "params.pt").write_bytes(pickle.dumps(print))
+    with pytest.raises(UsageError, match=r"params\.pt is a pickle, which is code and never read"):
+        read_folder(tmp_path / "pickled")

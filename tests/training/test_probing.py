@@ -87,15 +87,12 @@ def test_classes_that_a_line_parts_need_a_penalty() -> None:
         logistic(torch.ones(9, 3), torch.arange(9) % 2, 2, 0.01)
 
 
-def test_a_vector_is_the_difference_of_the_means() -> None:
+def test_a_vector_is_the_difference_of_means_a_principal_component_or_of_the_regression() -> None:
     found = direction(ROWS, POSITIVE, "mean_difference", PENALTY)
     low, high = ROWS[~POSITIVE].double().mean(0), ROWS[POSITIVE].double().mean(0)
     assert torch.allclose(found.vector_D, high - low)
     read = torch.stack([low, high]) @ found.weight_1D[0] + found.bias_1
     assert torch.allclose(read, torch.tensor([0.0, 1.0], dtype=torch.float64), atol=1e-12)
-
-
-def test_a_vector_is_the_first_principal_component() -> None:
     stretched = ROWS.double() + 4 * POSITIVE[:, None].double() * torch.tensor([3.0, -2.0, 0, 1.0, 0, 0])
     found = direction(stretched, POSITIVE, "pca", PENALTY).vector_D
     values, vectors = torch.linalg.eigh(torch.cov(stretched.T))
@@ -103,9 +100,6 @@ def test_a_vector_is_the_first_principal_component() -> None:
     apart = stretched[POSITIVE].mean(0) - stretched[~POSITIVE].mean(0)
     assert torch.allclose(found, (apart @ principal) * principal)
     assert found @ apart > 0
-
-
-def test_a_vector_has_the_direction_of_the_logistic_regression() -> None:
     found = direction(ROWS, POSITIVE, "logistic", PENALTY).vector_D
     weights = logistic(ROWS, POSITIVE.long(), 2, PENALTY).weight_CD[0]
     assert torch.allclose(
@@ -115,15 +109,12 @@ def test_a_vector_has_the_direction_of_the_logistic_regression() -> None:
     assert torch.allclose(found @ found, apart @ found)
 
 
-def test_labels_are_of_prompts_or_of_rows() -> None:
+def test_labels_are_of_prompts_or_of_rows_and_a_prompt_is_held_out_whole() -> None:
     rows = CollectedRows(values_ND=torch.zeros(5, 2), prompts_N=torch.tensor([0, 0, 1, 2, 2]))
     assert labels_of(rows, [4, 5, 6]).tolist() == [4, 4, 5, 6, 6]
     assert labels_of(rows, [1, 2, 3, 4, 5]).tolist() == [1, 2, 3, 4, 5]
     with pytest.raises(UsageError, match="There are 4 labels for 3 prompts with 5 positions together"):
         labels_of(rows, [1, 2, 3, 4])
-
-
-def test_a_prompt_is_held_out_whole() -> None:
     rows = CollectedRows(values_ND=torch.zeros(40, 2), prompts_N=torch.arange(20).repeat_interleave(2))
     out = left_out(rows, 0.25, seed=1)
     assert out.sum() == 10

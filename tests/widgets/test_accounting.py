@@ -14,13 +14,7 @@ from tests.widgets import cards, samples
 CARDS = cards.all_cards()
 
 
-def test_what_an_engine_said_while_it_started_stays_to_be_read() -> None:
-    plan = views.progress_view("loading", ("11 layers stream", "a token takes at least 142.7 ms"))
-    assert plan.plain.splitlines() == ["11 layers stream", "a token takes at least 142.7 ms", "loading"]
-    assert all(line in plan.html for line in plan.plain.splitlines())
-
-
-def test_a_model_that_streams_says_so_when_it_was_loaded() -> None:
+def test_a_model_that_streams_says_so_when_it_was_loaded_and_in_its_status() -> None:
     loaded = views.loaded_view(samples.model(), samples.session(), samples.streamed())
     streams = "streamed: 8.00 MiB of 26.7 MiB on the device; 10 layers stream, 10.0 MiB a pass through 2 slots"
     costs = (
@@ -31,25 +25,6 @@ def test_a_model_that_streams_says_so_when_it_was_loaded() -> None:
     unmeasured = views.loaded_view(samples.model(), samples.session(), samples.streamed(link_bytes_per_second=None))
     assert "expected" not in unmeasured.plain
     assert "streamed" not in views.loaded_view(samples.model(), samples.session(), samples.weights()).plain
-
-
-def test_outputs_that_are_compared_name_no_device() -> None:
-    model = samples.model()
-    there = views.loaded_view(model, samples.session())
-    left_out = views.loaded_view(model, samples.session(), names_device=False)
-    for shown, compared in ((there.plain, left_out.plain), (there.html, left_out.html)):
-        assert shown.replace(f" on {model.device}", "") == compared != shown
-
-
-def test_what_of_a_checkpoint_is_not_served_is_said_when_it_is_loaded_and_later() -> None:
-    note = "The language model alone is served; left out: vision_model (34 weights)."
-    model = msgspec.structs.replace(samples.model(), notes=(note,))
-    for view in (views.loaded_view(model, samples.session()), views.status_view(model, samples.statistics(), None)):
-        assert note in view.plain
-        assert note in view.html
-
-
-def test_the_status_of_a_model_that_streams() -> None:
     status = views.status_view(samples.model(), samples.statistics(weights=samples.streamed()), None).plain
     rows = dict(line.split(maxsplit=1) for line in status.splitlines() if line.startswith(("ring", "experts")))
     assert rows["ring"] == "slot 0: layer 7, filling 41, computing; slot 1: empty"
@@ -62,28 +37,35 @@ def test_the_status_of_a_model_that_streams() -> None:
     assert "ring" not in views.status_view(samples.model(), samples.statistics(), None).plain
 
 
-def test_the_status_counts_what_came_back_exact_and_recomputed_apart() -> None:
+def test_a_load_names_no_device_where_outputs_are_compared_and_what_is_not_served() -> None:
+    model = samples.model()
+    there = views.loaded_view(model, samples.session())
+    left_out = views.loaded_view(model, samples.session(), names_device=False)
+    for shown, compared in ((there.plain, left_out.plain), (there.html, left_out.html)):
+        assert shown.replace(f" on {model.device}", "") == compared != shown
+    note = "The language model alone is served; left out: vision_model (34 weights)."
+    model = msgspec.structs.replace(samples.model(), notes=(note,))
+    for view in (views.loaded_view(model, samples.session()), views.status_view(model, samples.statistics(), None)):
+        assert note in view.plain
+        assert note in view.html
+    plan = views.progress_view("loading", ("11 layers stream", "a token takes at least 142.7 ms"))
+    assert plan.plain.splitlines() == ["11 layers stream", "a token takes at least 142.7 ms", "loading"]
+    assert all(line in plan.html for line in plan.plain.splitlines())
+
+
+def test_the_status_says_what_came_back_and_what_went_wrong() -> None:
     back = samples.statistics(recovered_exact=2, recovered_recomputed=1)
     assert "2 as they were, 1 to be computed again" in views.status_view(samples.model(), back, None).plain
     assert "came back" not in views.status_view(samples.model(), samples.statistics(), None).plain
-
-
-def test_the_status_says_when_the_journal_cannot_be_written() -> None:
     said = "The journal does not have the latest of session 'a': No space left on device."
     for trouble in (said, None):
         status = views.status_view(samples.model(), samples.statistics(journal_trouble=trouble), None)
         assert (said in status.plain) == (trouble is not None)
         assert ("No space left on device" in status.html) == (trouble is not None)
-
-
-def test_the_status_says_when_the_log_cannot_be_written() -> None:
     said = "3 lines of the log could not be written"
     for trouble in (said, None):
         status = views.status_view(samples.model(), samples.statistics(log_trouble=trouble), None)
         assert (said in status.plain) == (trouble is not None)
-
-
-def test_the_status_says_what_the_engine_met_that_belonged_to_no_request() -> None:
     last = "while it measured memory: OSError: Too many open files"
     told = views.status_view(samples.model(), samples.statistics(faults=2, last_fault=last), None)
     assert f"2 errors that belonged to no request, the last {last}; it went on" in " ".join(told.plain.split())
@@ -151,7 +133,7 @@ def test_where_persons_share_an_engine_the_memory_says_whose_it_is() -> None:
     assert "person" not in alone.plain + alone.html
 
 
-def test_a_session_that_has_left_stays_in_the_table_of_what_was_held() -> None:
+def test_what_was_held_and_kept_is_listed_also_of_sessions_that_left() -> None:
     lines = CARDS["memory"].plain.splitlines()
     assert next(line for line in lines if line.startswith("session-0")).split() == [
         "session-0",
@@ -161,8 +143,5 @@ def test_a_session_that_has_left_stays_in_the_table_of_what_was_held() -> None:
         "MiB",
     ]
     assert any(line.startswith("1 other session ") for line in lines)
-
-
-def test_a_list_of_very_many_checkpoints_says_how_many_it_leaves_out() -> None:
     for text in (CARDS["many checkpoints"].plain, CARDS["many checkpoints"].html):
         assert "and 1,200 older ones, which can be restored by their names" in text

@@ -60,46 +60,36 @@ def test_markup_is_well_formed_and_static(card: View) -> None:
     assert not checker.tags & {"script", "link", "iframe", "a", "button", "input"}
 
 
-def test_styles_touch_nothing_outside_the_card(card: View) -> None:
+def test_a_card_is_small_and_carries_its_own_rules_alone(card: View) -> None:
     sheet = re.search(r"<style>(.*?)</style>", card.html, re.DOTALL)
     rules = re.sub(r"@container \(max-width:\d+px\)\{", "", sheet[1])
     selectors = [s for group in re.findall(r"([^{}]+)\{", rules) for s in group.strip("} ").split(",")]
     assert all(selector.strip().startswith(".djinn") for selector in selectors)
-
-
-def test_a_card_carries_the_rules_of_its_own_classes_only(card: View) -> None:
-    sheet = re.search(r"<style>(.*?)</style>", card.html, re.DOTALL)
     markup = card.html.replace(sheet[0], "")
     assert len(sheet[0]) < 5_100, "all rules together are 6,500"
     named = set(re.findall(r"\.(dj-[a-z]+)", sheet[1]))
     assert named <= set(re.findall(r"\bdj-[a-z]+", markup))
+    assert len(card.html) < 40_000
+    assert len(card.plain) < 4_000
 
 
-def test_a_card_that_is_past_carries_the_rule_of_the_words_that_say_so() -> None:
-    stop = CARDS["stop"]
-    assert stop.since is not None
-    assert ".dj-since{" not in stop.html
-    past = stop.since("edited since: %djinn_where").html
-    assert past.count("<style>") == 1
-    assert ".djinn .dj-since{" in past
-    assert 'class="dj-since">edited since: %djinn_where<' in past
-
-
-def test_a_card_without_its_styles_has_no_loose_words() -> None:
-    """A page that does not trust the notebook takes SVG away and leaves the words that were in it."""
+def test_no_card_has_loose_words_clocks_or_more_than_its_bundle() -> None:
+    # A page that does not trust the notebook takes SVG away and leaves the words that were in it.
     for name, one in CARDS.items():
         assert "<text" not in one.html, name
-
-
-def test_a_card_names_its_session() -> None:
     for name in ("stop", "stop under a rule", "result", "running", "broken off", "edit"):
         assert "session paris" in CARDS[name].html, name
         assert "session paris" in CARDS[name].plain, name
-
-
-def test_a_card_is_small(card: View) -> None:
-    assert len(card.html) < 40_000
-    assert len(card.plain) < 4_000
+    for card in CARDS.values():
+        text = card.plain + re.sub(r"data:image/png;base64,[^\"]*", "", card.html)
+        assert not re.search(r"0x[0-9a-f]{6}|4242|idle_seconds|12\.5", text)
+    for card in CARDS.values():
+        ours = set() if card.drawn is None else {card.drawn[0]}
+        assert set(card._repr_mimebundle_()) == {"text/plain", "text/html"} | ours
+        assert repr(card) == card.plain
+    assert "<b>" not in CARDS["stop"].html
+    assert "&lt;b&gt;" in CARDS["stop"].html
+    assert "<b>" not in CARDS["breakpoints"].html
 
 
 def test_the_same_values_give_the_same_text_and_markup() -> None:
@@ -107,25 +97,6 @@ def test_the_same_values_give_the_same_text_and_markup() -> None:
     assert {name: (card.plain, card.html) for name, card in again.items()} == {
         name: (card.plain, card.html) for name, card in CARDS.items()
     }
-
-
-def test_no_text_carries_addresses_clocks_or_process_numbers() -> None:
-    for card in CARDS.values():
-        text = card.plain + re.sub(r"data:image/png;base64,[^\"]*", "", card.html)
-        assert not re.search(r"0x[0-9a-f]{6}|4242|idle_seconds|12\.5", text)
-
-
-def test_the_bundle_has_text_and_markup_and_a_figure_only_on_request() -> None:
-    for card in CARDS.values():
-        ours = set() if card.drawn is None else {card.drawn[0]}
-        assert set(card._repr_mimebundle_()) == {"text/plain", "text/html"} | ours
-        assert repr(card) == card.plain
-
-
-def test_tokens_are_text_never_markup() -> None:
-    assert "<b>" not in CARDS["stop"].html
-    assert "&lt;b&gt;" in CARDS["stop"].html
-    assert "<b>" not in CARDS["breakpoints"].html
 
 
 LINES = [
@@ -138,30 +109,18 @@ LINES = [
 
 def test_all_influences_are_told_once() -> None:
     assert influence_lines(samples.influences()) == LINES
-
-
-def test_stop_and_effect_tell_them_in_text_and_markup() -> None:
     for card in SHOWN:
         for line in LINES:
             assert line in card.plain
             assert line.partition(": ")[2].partition(" (")[0] in card.html
-
-
-def test_the_adapter_that_a_stop_is_computed_with_is_told_first() -> None:
     told = msgspec.structs.replace(samples.influences(), adapter="sql")
     assert influence_lines(told) == ["computed with: the adapter sql", *LINES]
     card = views.stop_view(samples.paused(influences=told))
     assert "computed with: the adapter sql" in card.plain
     assert "the adapter sql" in card.html
-
-
-def test_edits_of_the_stop_have_their_sizes() -> None:
     what = "zero at z.5[6], position 4"
     told = Influences(overrides=(Override(site="z.5", changes=(Change(what=what, relative_size=1.0),)),))
     assert influence_lines(told, (what,)) == [f"edited: {what} (relative size 1.00)"]
-
-
-def test_a_rule_that_has_ended_and_a_value_without_a_note_are_told() -> None:
     ended = Change(what="scale 2 at resid_post.2", rule=3, relative_size=1.0)
     told = Influences(overrides=(Override(site="z.1", changes=()), Override(site="resid_post.2", changes=(ended,))))
     assert influence_lines(told) == [
@@ -177,3 +136,10 @@ def test_a_stop_that_is_past_says_so_and_nothing_else_changes() -> None:
     assert "moved on since" in past.html
     assert "dj-dot dj-paused" not in past.html
     assert past.plain == f"{view.plain}\n(moved on since)"
+    stop = CARDS["stop"]
+    assert stop.since is not None
+    assert ".dj-since{" not in stop.html
+    past = stop.since("edited since: %djinn_where").html
+    assert past.count("<style>") == 1
+    assert ".djinn .dj-since{" in past
+    assert 'class="dj-since">edited since: %djinn_where<' in past

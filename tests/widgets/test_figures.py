@@ -13,13 +13,24 @@ from djinn_jupyter.widgets.view import PLOTLY
 from tests.widgets import cards, samples
 
 
-def test_an_activation_keeps_its_values_and_is_white_at_zero() -> None:
+def test_values_go_in_and_come_out() -> None:
     values = np.array([[1.0, -2.0], [0.5, 0.0]], np.float32)
     heat = figures.activation(signed(values), ["0 a", "1 b"]).data[0]
     assert [list(row) for row in heat.z] == [[1.0, -2.0], [0.5, 0.0]]
     assert heat.zmin == -heat.zmax
     assert heat.colorscale[2] == (0.5, "#ffffff")
     assert list(heat.y) == ["0 a", "1 b"]
+    bars = figures.top_tokens(samples.top(3)).data[0]
+    assert list(bars.x) == [0.62, 0.217, 0.0759]
+    assert list(bars.y) == ["\u00b7Paris", "\u00b7Lyon", "\u00b7the"]
+    without, with_it = figures.effect(samples.effect()).data
+    assert list(without.x) == list(with_it.x)
+    assert without.y[-1] == 0.93
+    assert with_it.y[-1] == 0.004
+    figure = figures.dose_response([0, 1, 2], {"joy": [0, 0.5, 1], "grief": [1, 0.4, 0]}, dose="coef", response="share")
+    assert [line.name for line in figure.data] == ["joy", "grief"]
+    assert figure.layout.xaxis.title.text == "coef"
+    assert list(figures.by_position([1.23456], [4]).data[0].y) == [1.23]
 
 
 def test_attention_shows_one_head_says_which_and_offers_the_others() -> None:
@@ -33,37 +44,11 @@ def test_attention_shows_one_head_says_which_and_offers_the_others() -> None:
     assert chosen.label == "head 5"
     assert chosen.args[0] == {"visible": [False, True]}
     assert chosen.args[1] == {"title.text": "pattern.2[4,5], head 5"}
-
-
-def test_attention_of_one_head_has_no_menu() -> None:
     drawn = figures.attention(
         Attention.of(np.eye(3)[:, None]), [3], ["a", "b", "c"], ["a", "b", "c"], site="pattern.2[3]"
     )
     assert drawn.layout.title.text == "pattern.2[3]"
     assert not drawn.layout.updatemenus
-
-
-def test_bars_are_the_probabilities() -> None:
-    bars = figures.top_tokens(samples.top(3)).data[0]
-    assert list(bars.x) == [0.62, 0.217, 0.0759]
-    assert list(bars.y) == ["\u00b7Paris", "\u00b7Lyon", "\u00b7the"]
-
-
-def test_an_effect_has_two_bars_a_token() -> None:
-    without, with_it = figures.effect(samples.effect()).data
-    assert list(without.x) == list(with_it.x)
-    assert without.y[-1] == 0.93
-    assert with_it.y[-1] == 0.004
-
-
-def test_a_dose_response_has_a_line_a_measure() -> None:
-    figure = figures.dose_response([0, 1, 2], {"joy": [0, 0.5, 1], "grief": [1, 0.4, 0]}, dose="coef", response="share")
-    assert [line.name for line in figure.data] == ["joy", "grief"]
-    assert figure.layout.xaxis.title.text == "coef"
-
-
-def test_norms_are_rounded() -> None:
-    assert list(figures.by_position([1.23456], [4]).data[0].y) == [1.23]
 
 
 ALL = [

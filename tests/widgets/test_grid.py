@@ -6,7 +6,6 @@ import re
 
 import msgspec
 import numpy as np
-import pytest
 
 from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
 from djinn_jupyter.methods.heads.card import HEADS, LAYERS, patterns_view, scores_view
@@ -29,9 +28,6 @@ def test_every_cell_is_drawn_and_told() -> None:
     for said in ("corrupted", "28 computed, 12 where the edit changes nothing", "2.1e-06", "a note"):
         assert said in view.html
         assert said in view.plain
-
-
-def test_the_legend_has_the_change_of_full_colour_and_the_columns_have_their_axis() -> None:
     heads = grid_view(Grid([msgspec.structs.replace(swept(), over=("layer", "head"), texts=())]))
     assert "full colour at a change of 9.75" in heads.html
     assert heads.html.count('<th scope="col">head</th>') == 2  # of the picture and of the table
@@ -39,15 +35,14 @@ def test_the_legend_has_the_change_of_full_colour_and_the_columns_have_their_axi
     assert (heads.html.count("text-align:center"), heads.html.count('class="dj-key"')) == (5, 0)
     assert grid_view(Grid([swept()])).html.count('class="dj-key"') == 5  # words stand upright
     assert "blue below; nothing changes it" in grid_view(Grid([with_values(swept(), np.full((8, 5), -3.0))])).html
-
-
-def test_the_line_of_a_sweep_without_a_clean_one_is_not_called_corrupted() -> None:
     alone = swept()
     measured = tuple(msgspec.structs.replace(one, clean=None) for one in alone.measured)
     view = grid_view(Grid([msgspec.structs.replace(alone, measured=measured)]))
     assert "the line's without the edit, blue below" in view.html
     assert "unedited" in view.plain
     assert "corrupted" not in view.html + view.plain
+    view = grid_view(Grid([with_values(swept(), np.full((8, 5), -3.0))]))
+    assert view.html.count(",0.00)") == 40
 
 
 def test_pairs_are_drawn_as_their_mean() -> None:
@@ -79,11 +74,6 @@ def test_cells_without_a_value_are_left_empty_and_the_others_have_their_colours(
     assert "nan" not in view.html + view.plain
 
 
-def test_where_no_cell_changes_anything_none_has_a_colour() -> None:
-    view = grid_view(Grid([with_values(swept(), np.full((8, 5), -3.0))]))
-    assert view.html.count(",0.00)") == 40
-
-
 def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
     view = grid_view(Grid([swept(over=("layer", "position", "head"))]))
     assert "layer 0, position 4" in view.html
@@ -96,6 +86,19 @@ def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
         assert len(re.findall(r"of \d+ columns", text)) == 1
     assert ">199" in view.html
     assert view.figure() is not None
+    values = np.full((8, 200), -3.0)
+    values[5, 100], values[6, 3], values[0, 0] = 2.0, -4.0, np.nan
+    wide = msgspec.structs.replace(swept(), places=(tuple(range(8)), tuple(range(200))), texts=("a",) * 200)
+    view = grid_view(Grid([with_values(wide, values)]))
+    lines = view.plain.splitlines()
+    at = lines.index("largest changes, of the cells that are not drawn too")
+    assert [line.split() for line in lines[at + 2 : at + 4]] == [
+        ["layer", "5,", "position", "100", "2.00", "5.00"],
+        ["layer", "6,", "position", "3", "-4.00", "-1.00"],
+    ]
+    assert lines[at + 4].startswith("corrupted")
+    assert "largest changes" in view.html
+    assert "largest changes" not in grid_view(Grid([swept()])).html
 
 
 def test_the_figure_under_the_pointer_has_every_metric() -> None:
@@ -112,23 +115,7 @@ def test_the_figure_under_the_pointer_has_every_metric() -> None:
     assert grid_view(grid.of(0), hover=True).hover().layout.updatemenus == ()
 
 
-def test_the_largest_changes_are_told_where_their_cells_are_not_drawn() -> None:
-    values = np.full((8, 200), -3.0)
-    values[5, 100], values[6, 3], values[0, 0] = 2.0, -4.0, np.nan
-    wide = msgspec.structs.replace(swept(), places=(tuple(range(8)), tuple(range(200))), texts=("a",) * 200)
-    view = grid_view(Grid([with_values(wide, values)]))
-    lines = view.plain.splitlines()
-    at = lines.index("largest changes, of the cells that are not drawn too")
-    assert [line.split() for line in lines[at + 2 : at + 4]] == [
-        ["layer", "5,", "position", "100", "2.00", "5.00"],
-        ["layer", "6,", "position", "3", "-4.00", "-1.00"],
-    ]
-    assert lines[at + 4].startswith("corrupted")
-    assert "largest changes" in view.html
-    assert "largest changes" not in grid_view(Grid([swept()])).html
-
-
-def test_scores_have_a_cell_for_each_head_and_name_the_highest() -> None:
+def test_heads_have_a_cell_or_a_picture_each_cut_where_they_are_many() -> None:
     view = scores_view(HeadScores(heads_read(patterns=False), "over 2 prompts"))
     assert view.html.count("title=") == 3 * 6
     assert 'title="1.2: none"' in view.html
@@ -137,17 +124,11 @@ def test_scores_have_a_cell_for_each_head_and_name_the_highest() -> None:
     assert "Scores of 2 layers x 3 heads: over 2 prompts" in view.plain
     assert "induction        to what followed these (2 positions)" in view.plain
     assert "1.2 (1.0), 1.1 (0.94)" in view.plain
-
-
-def test_patterns_have_a_picture_for_each_head() -> None:
     view = patterns_view(HeadPatterns(heads_read(patterns=True), "on this line"), "notes.ipynb")
     assert view.html.count("<img") == 6
     assert 'alt="layer 1, head 2"' in view.html
     assert "session notes" in view.html
     assert "Patterns of 2 layers x 3 heads over 4 tokens" in view.plain
-
-
-def test_more_than_can_be_drawn_is_cut_and_said() -> None:
     read = heads_read(patterns=True, layers=LAYERS + 2, heads=HEADS + 1)
     patterns = patterns_view(HeadPatterns(read, "on this line"))
     assert patterns.html.count("<img") == LAYERS * HEADS
@@ -157,19 +138,12 @@ def test_more_than_can_be_drawn_is_cut_and_said() -> None:
             assert f"the first {LAYERS // 2} and the last {LAYERS // 2} of {LAYERS + 2} layers" in told
 
 
-@pytest.mark.parametrize(
-    ("site", "axes", "inner", "said"), [("z.2[6]", "T H D", (1, 32), "6.3"), ("sae.4[436]", "T D", (1,), "436")]
-)
-def test_a_selected_head_or_feature_is_named_by_its_own_number(
-    site: str, axes: str, inner: tuple[int, ...], said: str
-) -> None:
-    values = np.zeros((5, *inner), np.float32)
-    values[4].flat[min(3, values[4].size - 1)] = -9
-    text = views.snapshot_view(cards.look(site, values, axes)).plain
-    assert f"largest at the last position: {said}: -9.00" in text
-
-
-def test_a_stop_at_one_feature_shows_its_values_by_position() -> None:
+def test_a_selected_head_or_feature_is_named_and_has_its_values_with_their_sign() -> None:
+    for site, axes, inner, said in [("z.2[6]", "T H D", (1, 32), "6.3"), ("sae.4[436]", "T D", (1,), "436")]:
+        values = np.zeros((5, *inner), np.float32)
+        values[4].flat[min(3, values[4].size - 1)] = -9
+        text = views.snapshot_view(cards.look(site, values, axes)).plain
+        assert f"largest at the last position: {said}: -9.00" in text
     values = (0.0, -3.5, 0.0, 0.0, 109.3)
     stop = samples.paused("sae.4[436]", shape=(5, 1), norms=tuple(map(abs, values)), values=values)
     view = views.stop_view(stop)
@@ -178,16 +152,10 @@ def test_a_stop_at_one_feature_shows_its_values_by_position() -> None:
     assert [row.split()[-1] for row in rows] == ["0", "-3.50", "0", "0", "109"]
     assert ">-3.50<" in view.html
     assert ">norm<" not in view.html
-
-
-def test_a_watch_of_one_feature_lists_its_values_with_their_sign() -> None:
     seen = [np.array([[0.5], [-2.0]], np.float32), np.array([[-1.5]], np.float32)]
     view = views.watch_view(samples.watch(site="sae.4[436]"), seen, [(0, 1), (2,)])
     assert view.plain.splitlines()[1].split() == ["pass", "position", "value"]
     assert view.plain.splitlines()[-1].split() == ["1", "2", "-1.50"]
-
-
-def test_the_lens_of_a_feature_that_is_off_is_a_dash() -> None:
     on, off = samples.lens_rows((0, 1))
     view = views.lens_view("sae.4[436]", [on, msgspec.structs.replace(off, top=())])
     assert view.plain.splitlines()[-1].split()[-1] == "-"

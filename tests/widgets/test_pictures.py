@@ -47,12 +47,17 @@ def test_zero_takes_the_colour_of_the_page_and_signs_have_their_own() -> None:
     assert tuple(below[:3]) == pictures.BELOW
     assert tuple(above[:3]) == pictures.ABOVE
     assert below[3] == above[3] == 255
-
-
-def test_a_few_huge_values_do_not_drown_the_rest() -> None:
     values = np.random.default_rng(0).normal(size=(20, 128)).astype(np.float32)
     values[0, 0] = 1000
     assert pictures.signed(values).limit < 10
+    rows, palette = decode(pictures.shares(np.array([[0.0, 1.0]], np.float32)).image())
+    assert tuple(palette[rows[0, 0]]) == (68, 1, 84, 255)
+    assert tuple(palette[rows[0, 1]]) == (253, 231, 37, 255)
+    import ml_dtypes
+
+    decode(pictures.signed(np.ones((2, 3)).astype(ml_dtypes.bfloat16)).image())
+    decode(pictures.signed(np.zeros((2, 3), np.float32)).image())
+    decode(pictures.signed(np.array([[np.nan, np.inf, 1.0]], np.float32)).image())
 
 
 def test_pooling_keeps_the_strongest_entry_with_its_sign() -> None:
@@ -63,32 +68,12 @@ def test_pooling_keeps_the_strongest_entry_with_its_sign() -> None:
     assert (rows, columns) == (3, 6)
     assert cells[99, 116] == -5
     assert cells[0, 0] == 2
-
-
-def test_small_values_are_not_pooled() -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     cells, rows, columns = pictures.pooled(values)
     assert (cells == values).all()
     assert rows == columns == 1
-
-
-def test_shares_run_from_dark_to_bright() -> None:
-    rows, palette = decode(pictures.shares(np.array([[0.0, 1.0]], np.float32)).image())
-    assert tuple(palette[rows[0, 0]]) == (68, 1, 84, 255)
-    assert tuple(palette[rows[0, 1]]) == (253, 231, 37, 255)
-
-
-@pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 2, 4)])
-def test_positions_come_first_and_the_rest_lies_behind(shape: tuple[int, ...]) -> None:
-    assert pictures.as_rows(np.ones(shape)).shape == (3, int(np.prod(shape[1:])))
-
-
-def test_bfloat16_nan_and_constant_values_can_be_drawn() -> None:
-    import ml_dtypes
-
-    decode(pictures.signed(np.ones((2, 3)).astype(ml_dtypes.bfloat16)).image())
-    decode(pictures.signed(np.zeros((2, 3), np.float32)).image())
-    decode(pictures.signed(np.array([[np.nan, np.inf, 1.0]], np.float32)).image())
+    for shape in [(3,), (3, 4), (3, 2, 4)]:
+        assert pictures.as_rows(np.ones(shape)).shape == (3, int(np.prod(shape[1:])))
 
 
 def test_a_picture_without_pixels_or_with_too_many_colours_is_refused() -> None:
@@ -97,12 +82,6 @@ def test_a_picture_without_pixels_or_with_too_many_colours_is_refused() -> None:
     with pytest.raises(ValueError, match="1 to 256 colours"):
         encode([b"\0"], [(0, 0, 0, 0)] * 257)
     assert data_uri(b"").startswith("data:image/png;base64,")
-
-
-@pytest.mark.parametrize(("across", "said"), [(1, ">1 dimension<"), (2, ">2 dimensions<")])
-def test_one_feature_is_one_dimension(across: int, said: str) -> None:
-    values = np.ones((3, across), np.float32)
-    assert said in str(legend(signed(values, 128), across))
 
 
 def long_card(**changes: object) -> str:
@@ -118,25 +97,19 @@ def test_a_pooled_picture_says_what_it_was_read_from_and_what_a_pixel_is() -> No
     assert "activation, positions 0-299 downwards" in html
     assert "256 dimensions; a pixel is the largest of 2 dimensions by 3 positions" in html
     assert "read from float32 [300, 256] between -12.3 and 23.4<" in html
-
-
-def test_rounded_pixels_and_values_that_are_not_finite_are_said() -> None:
     drawn = pooled(samples.values(300, samples.WIDTH)).cells
     half = Array(dtype="bfloat16", shape=drawn.shape, data=bytes(len(drawn.data) // 2))
     html = long_card(cells=half, lowest=None, highest=None, not_finite=3)
     assert "read from float32 [300, 256], 3 not finite; pixels rounded to bfloat16<" in html
-
-
-def test_a_short_pass_of_few_dimensions_has_a_pixel_for_each_number_and_says_no_more() -> None:
     html = views.stop_view(samples.paused(), pooled=pooled(samples.values(5, 100))).html
     assert "read from" not in html
     assert "a pixel is" not in html
-
-
-def test_values_of_another_stop_are_not_drawn_on_this_one_s_card() -> None:
     html = long_card(stop=StopIdentity(session="work/paris.ipynb", number=1, edition=2))
     assert MOVED_ON in html
     assert "<img" not in html
+    for across, said in [(1, ">1 dimension<"), (2, ">2 dimensions<")]:
+        values = np.ones((3, across), np.float32)
+        assert said in str(legend(signed(values, 128), across))
 
 
 def test_the_card_of_an_inspection_says_of_how_many_positions_its_rows_are_the_last() -> None:

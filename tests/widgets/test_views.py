@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import Literal
 from urllib.parse import unquote
 
 import numpy as np
@@ -22,46 +21,30 @@ from tests.widgets.pooled import heads_of, pooled
 CARDS = cards.all_cards()
 
 
-def test_a_stop_says_site_step_layers_and_why() -> None:
+def test_a_stop_says_where_it_stands_why_and_with_which_values() -> None:
     first = CARDS["stop"].plain.splitlines()[0]
     assert first == "paused at resid_post.4 (step 0, the prompt; 5 of 8 layers run; breakpoint 1, hit 1; session paris)"
-
-
-def test_a_stop_lists_position_token_norm_and_lens() -> None:
     last = CARDS["stop"].plain.splitlines()[-1]
     assert last == "4         ' is'       16.4  ' Rome' 70 %, '\\n' 24 %, ' <b>' 8.6 %"
-
-
-def test_a_stop_after_a_step_says_so_and_shows_the_text_so_far() -> None:
     text = CARDS["stop, one position"].plain
     assert text.startswith("paused at resid_post.4 (step 2; 5 of 8 layers run; after a step; session paris)")
     assert "text so far: ' Paris.'" in text
-
-
-def test_a_long_pass_shows_its_end_and_the_position_that_matched() -> None:
     shown = [line.split()[0] for line in CARDS["stop, long"].plain.splitlines()[3:13]]
     assert shown == ["3", *(str(p) for p in range(51, 60))]
     assert CARDS["stop, long"].html.count("<img") == 2  # the whole pass, and the rows beside the table
-
-
-def test_a_stop_without_values_has_no_picture_and_no_empty_column() -> None:
     assert "<img" not in CARDS["stop, nothing fetched"].html
     assert "lens" not in CARDS["stop, nothing fetched"].html
-
-
-def test_an_edited_stop_names_the_edits_and_shows_their_effect() -> None:
     text = CARDS["stop, edited"].plain
     assert "edited: scale by 0.9 at position 4" in text
     assert "top token changed from ' Paris' to ' Lyon', KL 1.234 nats" in text
-
-
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [("interrupt", "interrupted"), ("back", "gone back"), ("fork", "forked here"), ("step", "after a step")],
-)
-def test_every_reason_has_words(reason: str, words: str) -> None:
-    stop = samples.paused(reason=reason, breakpoint=None)
-    assert words in views.stop_view(stop).plain
+    for reason, words in [
+        ("interrupt", "interrupted"),
+        ("back", "gone back"),
+        ("fork", "forked here"),
+        ("step", "after a step"),
+    ]:
+        stop = samples.paused(reason=reason, breakpoint=None)
+        assert words in views.stop_view(stop).plain
 
 
 @pytest.mark.parametrize(
@@ -87,14 +70,6 @@ def test_the_strip_of_layers_marks_where_the_pass_stands(site: str, layer: int, 
     assert "".join(mark for _, mark in found) == cells
 
 
-def test_a_result_names_ignored_settings_that_would_have_made_another_text() -> None:
-    ignored = ("do_sample=False", "max_new_tokens=80", "temperature=0.6")
-    said = views.result_view(samples.finished(ignored_defaults=ignored)).plain
-    assert said.endswith("generation defaults of the model not applied: temperature=0.6")
-    for nothing in ((), ignored[:2]):
-        assert "not applied" not in views.result_view(samples.finished(ignored_defaults=nothing)).html
-
-
 def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> None:
     shown = CARDS["dose-response"]
     assert shown.plain.splitlines()[1:3] == ["coefficient  sad <b>  happy", "-1           0.10     0.80"]
@@ -104,9 +79,6 @@ def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> 
     asked = views.dose_response_view([0, 1], {"sad": [0.1, 0.9]}, dose="x", response="y", title="", hover=True)
     assert asked.hover is not None
     assert [line.name for line in asked.hover().data] == ["sad"]
-
-
-def test_a_dose_response_has_a_gap_where_a_value_is_not_finite() -> None:
     series = {"gap": [1.0, float("nan"), 2.0, 3.0], "none": [float("inf")] * 4}
     shown = views.dose_response_view([0, 1, 2, 3], series, dose="x", response="y", title="")
     assert shown.html.count("%3Cpolyline") == 2
@@ -142,6 +114,11 @@ def test_a_result_has_prompt_new_text_reason_and_what_its_last_token_was_chosen_
     assert "next token: ' Paris' 62 %" in none.plain
     assert "the next token" in none.html
     assert "24 layers in 3 passes" in CARDS["result"].html
+    ignored = ("do_sample=False", "max_new_tokens=80", "temperature=0.6")
+    said = views.result_view(samples.finished(ignored_defaults=ignored)).plain
+    assert said.endswith("generation defaults of the model not applied: temperature=0.6")
+    for nothing in ((), ignored[:2]):
+        assert "not applied" not in views.result_view(samples.finished(ignored_defaults=nothing)).html
 
 
 def test_a_rule_says_how_often_and_how_much() -> None:
@@ -154,37 +131,24 @@ def test_a_rule_says_how_often_and_how_much() -> None:
     assert from_zero.plain == "rule 1, add [256] x 4 at resid_post.4: changed 3 of 3 passes, of a value that was zero"
 
 
-def test_an_edit_that_changed_nothing_says_that_first() -> None:
-    assert CARDS["edit of nothing"].plain.startswith("nothing changed at resid_post.4")
-    assert "Nothing changed" in CARDS["edit of nothing"].html
-
-
 def test_an_effect_has_probabilities_and_logits_of_the_tokens_of_both_heads() -> None:
     rows = [line.split("  ") for line in CARDS["edit"].plain.splitlines()]
     found = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows}
     assert found["' Paris'"] == ["93 %", "0.4 %", "-0.07", "-5.52", "-5.45"]
     assert found["'\\n'"] == ["0.4 %", "0.8 %", "-5.52", "-4.87", "+0.65"]
     assert ">-5.45<" in CARDS["edit"].html
-
-
-def test_an_effect_says_how_far_apart_two_tokens_are() -> None:
     under = CARDS["edit under a rule"]
     assert "logit difference \u00b7<b> \u2212 \u00b7Lyon: 0.00 without, 0.00 with, 0.00" in under.plain
     assert "logit difference" in under.html
+    assert CARDS["edit of nothing"].plain.startswith("nothing changed at resid_post.4")
+    assert "Nothing changed" in CARDS["edit of nothing"].html
 
 
-def test_an_unmeasured_figure_says_so() -> None:
-    assert "not measured (no accelerator)" in CARDS["status"].plain
-
-
-def test_a_snapshot_names_its_largest_entries_by_head_where_there_are_heads() -> None:
+def test_a_site_with_heads_has_norms_and_largest_entries_by_head() -> None:
     values = np.zeros((5, 8, 32), np.float32)
     values[4, 6, 3] = -9
     text = views.snapshot_view(cards.look("z.2", values, "T H D")).plain
     assert "largest at the last position: 6.3: -9.00" in text
-
-
-def test_a_site_with_heads_has_a_norm_for_each() -> None:
     values = np.zeros((5, 8, 32), np.float32)
     values[4, 6, 3] = -9
     text = views.snapshot_view(cards.look("z.2", values, "T H D")).plain.splitlines()
@@ -192,7 +156,7 @@ def test_a_site_with_heads_has_a_norm_for_each() -> None:
     assert text[-1].split() == ["4", "0", "0", "0", "0", "0", "0", "9.0", "0"]
 
 
-def test_a_pattern_says_where_the_last_position_looks() -> None:
+def test_a_pattern_says_where_positions_look() -> None:
     weights = np.zeros((5, 2, 5), np.float32)
     weights[4, 0, 3], weights[4, 1, 0] = 1.0, 0.75
     text = views.snapshot_view(cards.look("pattern.2[4,6]", weights, "T H K")).plain
@@ -201,6 +165,14 @@ def test_a_pattern_says_where_the_last_position_looks() -> None:
     assert rows[0][1].strip().startswith("3 ' France' 100 %")
     assert rows[1][0] == "6"
     assert rows[1][1].strip().startswith("0 'The' 75 %")
+    weights = np.zeros((1, 1, 5), np.float32)
+    weights[0, 0, 1] = 1.0
+    look = dataclasses.replace(cards.look("pattern.2[4]", weights, "T H K"), positions=(2,), end=5)
+    view = views.snapshot_view(look)
+    assert "1 ' capital' 100 %" in view.plain
+    assert "keys 0-4 across" in view.html
+    look = dataclasses.replace(cards.look("pattern.2", cards.pattern()[:, :, 2:], "T H K"), positions=range(10, 15))
+    assert list(look.key_positions) == [12, 13, 14]
 
 
 @pytest.mark.parametrize("count", [5, 14, 90])
@@ -221,15 +193,6 @@ def _drawn(view: views.View) -> object:
     return view._repr_mimebundle_()
 
 
-def test_a_pattern_of_chosen_queries_names_the_keys_by_the_end_of_the_pass() -> None:
-    weights = np.zeros((1, 1, 5), np.float32)
-    weights[0, 0, 1] = 1.0
-    look = dataclasses.replace(cards.look("pattern.2[4]", weights, "T H K"), positions=(2,), end=5)
-    view = views.snapshot_view(look)
-    assert "1 ' capital' 100 %" in view.plain
-    assert "keys 0-4 across" in view.html
-
-
 def test_a_pattern_of_some_dozen_tokens_is_a_picture_with_its_tokens_along_two_sides() -> None:
     count = 14
     weights = np.tril(np.ones((count, 4, count), np.float32).transpose(1, 0, 2)).transpose(1, 0, 2)
@@ -241,7 +204,7 @@ def test_a_pattern_of_some_dozen_tokens_is_a_picture_with_its_tokens_along_two_s
     assert "queries 0-13 down, keys 0-13 across" in pictures
 
 
-def test_the_lens_by_layer_keeps_the_last_positions_in_sight_and_long_tokens_in_their_titles() -> None:
+def test_the_lens_by_layer_keeps_the_last_positions_in_sight_and_follows_tokens() -> None:
     texts = (*(f" t{i}" for i in range(19)), "<|endoftext|>")
     rows = samples.lens_rows(tuple(range(20)), texts)
     view = views.lens_grid_view({"resid_post.3": rows})
@@ -249,20 +212,15 @@ def test_the_lens_by_layer_keeps_the_last_positions_in_sight_and_long_tokens_in_
     assert '<th scope="col" class="dj-tint" title="&lt;|endoftext|&gt;">' in view.html
     assert view.html.count("<td ") == 12
     assert "'<|endoftext|>'" in view.plain
+    card = CARDS["lens by layer of tokens"]
+    assert card.html.count("%3Cpolyline") == 2
+    assert card.plain.splitlines()[-1].split() == ["4", "38", "%", "39", "%"]
 
 
-def test_keys_behind_a_window_keep_their_positions() -> None:
-    look = dataclasses.replace(cards.look("pattern.2", cards.pattern()[:, :, 2:], "T H K"), positions=range(10, 15))
-    assert list(look.key_positions) == [12, 13, 14]
-
-
-def test_a_watch_lists_norms_by_pass() -> None:
+def test_a_watch_lists_norms_or_components_by_pass_and_what_it_left_out() -> None:
     assert CARDS["watch"].plain.splitlines()[-1].split() == ["1", "5", "17.1"]
     assert "data:image/svg+xml" in CARDS["watch"].html
     assert "nothing recorded yet" in CARDS["watch, empty"].html
-
-
-def test_a_watch_along_a_direction_lists_components_with_their_sign() -> None:
     seen = [np.array([0.5, -2.0], np.float32), np.array([-1.5], np.float32)]
     view = views.watch_view(samples.watch(direction="gender"), seen, [(0, 1), (2,)], hover=True)
     assert view.plain.splitlines()[0].startswith("watching resid_post.4 along gender: ")
@@ -270,66 +228,45 @@ def test_a_watch_along_a_direction_lists_components_with_their_sign() -> None:
     assert "component at resid_post.4 along gender over 3 recorded positions" in view.html
     assert view.hover is not None
     assert view.hover().layout.yaxis.title.text == "component"
-
-
-def test_a_watch_that_left_passes_out_says_so() -> None:
     assert "2 passes left out at the cap of 256 MiB" in CARDS["watches"].plain
 
 
-def test_sessions_say_who_holds_them() -> None:
+def test_sessions_say_who_holds_them_and_where_they_are() -> None:
     _, other, mine = CARDS["sessions"].plain.splitlines()
     assert other.endswith("another kernel")
     assert mine.startswith("\u25b8  rome")
     assert mine.endswith("this notebook")
     alone = views.sessions_view([samples.session(holder=None)], present=None, mine=set())
     assert alone.plain.endswith("no kernel")
-
-
-def test_the_rows_of_a_batch_are_listed_by_their_numbers() -> None:
     rows = [samples.session(name, holder=None) for name in ("a/10", "a-fork", "a/2", "a")]
     listed = views.sessions_view(rows, present=None, mine=set()).plain.splitlines()[1:]
     assert [line.split()[0] for line in listed] == ["a", "a/2", "a/10", "a-fork"]
-
-
-def test_a_session_whose_pages_went_to_the_disk_with_a_fork_is_said_to_be_there() -> None:
-    """The session's own place is the host, where it has nothing left."""
+    # The session's own place is the host, where it has nothing left.
     away = {"residency": "host", "device_bytes": 0, "disk_bytes": 130 * 2**10}
     shown = views.sessions_view([samples.session(host_bytes=0, **away)], present=None, mine=set()).plain
     assert "130 KiB on disk  " in shown
     shown = views.sessions_view([samples.session(host_bytes=2**10, **away)], present=None, mine=set()).plain
     assert "1.00 KiB on host, 130 KiB on disk  " in shown
-
-
-@pytest.mark.parametrize(
-    ("direction", "said"),
-    [
-        ("out", "moved to host; nothing had to be copied, the host has it"),
-        ("in", "restored from host; nothing had to be copied, the device has it"),
-    ],
-)
-def test_a_move_without_bytes_says_why_there_were_none(direction: Literal["out", "in"], said: str) -> None:
-    moved = Transfer(direction=direction, tier="host", bytes_moved=0, seconds=0.001, cause="asked")
-    assert transfer_line(moved) == said
-
-
-def test_sessions_have_no_column_in_which_nothing_stands() -> None:
     head = views.sessions_view(
         [samples.session(breakpoints=(), rules=(), stopped_at=None)], present=None, mine=set()
     ).plain.splitlines()[0]
     assert head.split() == ["session", "state", "tokens", "memory", "idle", "held", "by"]
     assert "breaks" in CARDS["sessions"].plain.splitlines()[0]
+    for direction, said in [
+        ("out", "moved to host; nothing had to be copied, the host has it"),
+        ("in", "restored from host; nothing had to be copied, the device has it"),
+    ]:
+        moved = Transfer(direction=direction, tier="host", bytes_moved=0, seconds=0.001, cause="asked")
+        assert transfer_line(moved) == said
 
 
-def test_a_breakpoint_is_described_where_names_confuse() -> None:
+def test_breakpoints_history_and_unmeasured_figures_are_described() -> None:
     assert views.breakpoint_line(samples.described_breakpoint(site="resid_pre.3")) == (
         "breakpoint 1 at resid_pre.3, the input of layer 3"
     )
     assert (
         views.breakpoint_line(samples.described_breakpoint(site="z.3[1]", once=True)) == "breakpoint 1 at z.3[1], once"
     )
-
-
-def test_history_counts_from_one_and_marks_the_present() -> None:
     stops = [
         StopDescription(index=i, site=f"resid_post.{i}", step=0, position=4, reason="step", edited=i > 0)
         for i in (0, 1)
@@ -342,21 +279,13 @@ def test_history_counts_from_one_and_marks_the_present() -> None:
         "step",
         "edited",
     ]
+    assert "not measured (no accelerator)" in CARDS["status"].plain
 
 
-def test_a_diff_counts_and_places_the_differences() -> None:
+def test_a_diff_counts_places_and_measures_the_differences() -> None:
     assert CARDS["diff"].plain.splitlines()[0] == "paris against rome: 1 of 7 positions differ, the first at 5"
     same = views.diff_view(cards.line("a"), cards.line("b"))
     assert "the same 7 tokens" in same.plain
-
-
-def _diff(a: np.ndarray, b: np.ndarray, **changes: object) -> views.View:
-    return views.diff_view(
-        cards.line("a", seed=1), cards.line("b", seed=1), compared=compared.compared(a, b, **changes)
-    )
-
-
-def test_a_diff_of_stops_measures_their_distance_and_says_where_it_is_largest() -> None:
     values = samples.values(5, samples.WIDTH, seed=1)
     assert f"values at resid_post.4: all {values.size:,} numbers are equal" in _diff(values, values).plain
     view = _diff(values, values * np.float32(1.5))
@@ -364,10 +293,6 @@ def test_a_diff_of_stops_measures_their_distance_and_says_where_it_is_largest() 
     row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
     assert f"at position {row}, index [{column}]: {float(values[row, column]):.9g} and" in view.plain
     assert f"at position {row}, index [{column}]: " in view.html
-
-
-def test_a_diff_says_what_it_leaves_out_and_of_which_dtypes_its_numbers_are() -> None:
-    values = samples.values(5, samples.WIDTH, seed=1)
     odd = values.copy()
     odd[2, 3] = np.nan
     odd[3, 4] += 1
@@ -376,24 +301,16 @@ def test_a_diff_says_what_it_leaves_out_and_of_which_dtypes_its_numbers_are() ->
     assert "1 of them are not finite on one side, and in no distance" in said
     wider = _diff(values, samples.values(6, samples.WIDTH + 1))
     assert "[5, 256] and [6, 257]: their positions have other shapes" in wider.plain
-
-
-def test_a_diff_by_layer_reads_from_the_deepest_layer_and_says_where_the_passes_part() -> None:
     lines = CARDS["diff by layer"].plain.splitlines()
     at = lines.index("relative distance by layer and position")
     assert [line.split()[0] for line in lines[at + 2 : at + 7]] == [f"resid_post.{i}" for i in (4, 3, 2, 1, 0)]
     assert lines[at + 6].split() == ["resid_post.0", "0", "0", "0", "0", "0"]
     assert "0" not in lines[at + 2].split()
+    for a, b, expected in [((), (), []), ((1, 2), (1, 2), []), ((1, 2), (1, 3), [1]), ((1,), (1, 2, 3), [1, 2])]:
+        assert differing(a, b) == expected
 
 
-def test_the_lens_by_layer_follows_tokens_with_a_line_and_a_table() -> None:
-    card = CARDS["lens by layer of tokens"]
-    assert card.html.count("%3Cpolyline") == 2
-    assert card.plain.splitlines()[-1].split() == ["4", "38", "%", "39", "%"]
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "expected"), [((), (), []), ((1, 2), (1, 2), []), ((1, 2), (1, 3), [1]), ((1,), (1, 2, 3), [1, 2])]
-)
-def test_differing_positions(a: tuple[int, ...], b: tuple[int, ...], expected: list[int]) -> None:
-    assert differing(a, b) == expected
+def _diff(a: np.ndarray, b: np.ndarray, **changes: object) -> views.View:
+    return views.diff_view(
+        cards.line("a", seed=1), cards.line("b", seed=1), compared=compared.compared(a, b, **changes)
+    )
