@@ -190,8 +190,7 @@ class BranchingMagics(Group):
         KEEP,
     )
     def djinn_diff(self, args: Namespace) -> None:
-        """Two sessions side by side: tokens, next token, and the stopped values where both are stopped at the same
-        site."""
+        """Two sessions side by side: tokens, next token, and the stopped values where both stand at one site."""
         second = args.b if args.b is not None else self.state.session().name
         a, b = side_of(self.state, args.a), side_of(self.state, second)
         finished = [line.name for line in (a, b) if line.site is None]
@@ -319,8 +318,8 @@ class KeepingMagics(Group):
         SESSION,
     )
     def djinn_move(self, args: Namespace) -> None:
-        """Move a session to another engine of the same model, in its present state. This notebook follows the session
-        in use."""
+        """Move a session to another engine of the same model, in its present state.
+        This notebook follows the session in use."""
         session, in_use = self.state.reach(args.session), self.state.present
         engine = self.state.client.beside(self.state.engine, args.to, progress=self.state.screen.say)
         moved = session.move(engine, force=args.force)

@@ -198,8 +198,9 @@ class RunningMagics(Group):
         literal=True,
     )
     def djinn_run(self, args: Namespace, cell: str | None = None) -> None:
-        """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell. The
-        prompt is used verbatim, including `$x` and `{x}`: --text-from takes a text from a variable."""
+        """Run a prompt until a breakpoint or the end.
+        Options first, then the prompt; or the prompt as the cell. The prompt is used verbatim, including `$x` and
+        `{x}`: --text-from takes a text from a variable."""
         session = self.state.session(args.session)
         options = given(max_new_tokens=args.max_tokens, stop=args.stop) | chosen(GivenSampling, args)
         prompt = self._prompt(args, cell)

@@ -43,8 +43,8 @@ class CircuitMagics(Group):
         KEEP,
     )
     def djinn_circuit(self, args: Namespace) -> None:
-        """Prune edges to a circuit, and run it with all other edges from the corrupted line. The graph has the kept
-        edges, and the faithfulness below."""
+        """Prune edges to a circuit, and run it with all other edges from the corrupted line.
+        The graph has the kept edges, and the faithfulness below."""
         _require_one_way(args)
         found = self._found(args.found)
         said = [] if args.known is None else [self._auroc(found, args.known)]

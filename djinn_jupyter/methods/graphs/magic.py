@@ -27,8 +27,8 @@ class GraphMagics(Group):
         literal=True,
     )
     def djinn_graph(self, args: Namespace) -> None:
-        """Make the attribution graph of the present tokens through added transcoders. The edges with the most influence
-        are drawn; a click on a feature stops there, at its position."""
+        """Make the attribution graph of the present tokens through added transcoders.
+        The edges with the most influence are drawn; a click on a feature stops there, at its position."""
         if args.line is not None:
             refuse_session(args)
         line = self.state.session(args.session) if args.line is None else named_line(self.state, args.line)

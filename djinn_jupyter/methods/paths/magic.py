@@ -58,8 +58,7 @@ class PathMagics(Group):
         literal=True,
     )
     def djinn_path(self, args: Namespace) -> None:
-        """Patch paths in the present tokens: only the receivers see another value of the sender, everything else is
-        frozen."""
+        """Patch paths in the present tokens: only the receivers see another value of the sender."""
         if not (args.metrics or args.prompts):
             raise UsageError("A path needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         if args.prompts is not None and args.corrupted is not None:
