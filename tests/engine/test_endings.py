@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -100,7 +99,7 @@ def test_a_stop_string_is_found_in_the_text_that_is_streamed(made: Any, way: str
     """Also one that begins with the space before the first new token, which some decoders drop."""
     desk = build_desk(build("llama"), made())
     new = plain(6)
-    for first, last in combinations(range(len(new) + 1), 2):
+    for first, last in ((0, 1), (0, 2), (1, 2), (1, 4), (4, 6)):
         stop = f" {text(*new[first:last])}"
         at = next(n for n in range(1, 7) if stop in f" {text(*new[:n])}")
         desk.open()

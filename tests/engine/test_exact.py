@@ -38,7 +38,7 @@ CASES = [(family, torch.float32) for family in FAMILIES] + [
     (family, torch.bfloat16) for family in ("llama", "gemma3_text", "jamba")
 ]
 PROMPT = tokens(14)  # longer than the windows of 8; the third generated token begins a second page of 16
-NEW = 6
+NEW = 5
 STEPS = range(4)  # the prefill and three decode steps
 # The usual run stops each family at every boundary of the prefill and of the step that begins a page, and those whose
 # caches differ in kind (windows, a compressed form, states) also in one of the two steps between, which begin no page.

@@ -41,7 +41,7 @@ def test_the_page_names_every_family_that_transformers_builds(mapping: dict[str,
     assert set(mapping) <= named, sorted(set(mapping) - named)
 
 
-@pytest.mark.parametrize("name", ["llama", "falcon", "jamba", "mpt", "minimax", "rwkv", "llava", "idefics"])
+@pytest.mark.parametrize("name", ["falcon", "rwkv", "llava"])
 def test_a_row_is_what_an_engine_says_now(name: str) -> None:
     assert row(name)[1] in PAGE.read_text().splitlines()
 

@@ -19,8 +19,6 @@ from djinn_jupyter.wire.sites import parse_site
 from tests.engine.desk import Desk, Outcome, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
-pytestmark = pytest.mark.drawn
-
 PROMPT = tokens(13)
 NEW = 5
 V = torch.randn(32, generator=torch.Generator().manual_seed(1))
@@ -28,7 +26,7 @@ SITES = ("embed", "resid_pre.0", "resid_post.1", "attn_out.5", "mlp_in.5", "resi
 AHEAD = ("ln_final", "logits")
 
 
-@pytest.fixture(params=["llama", "gpt2", "gemma3_text", "jamba"])
+@pytest.fixture(params=["gpt2", "jamba"])
 def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
     desk = desk_of(request.param)
     desk.open()
@@ -57,8 +55,9 @@ def look(desk: Desk, site: str | None, ahead: bool = False) -> Snapshot:
     return desk.ask(ask.Inspect(session="a", site=site, ahead=ahead)).snapshot
 
 
-@pytest.mark.parametrize("step", [0, 2])
-@pytest.mark.parametrize("stop", ["resid_post.4", "mlp_in.5", "resid_post.7", "resid_pre.0"])
+@pytest.mark.parametrize(
+    ("stop", "step"), [("resid_post.4", 0), ("mlp_in.5", 2), ("resid_post.7", 2), ("resid_pre.0", 0)]
+)
 def test_every_site_below_at_and_ahead_is_what_a_run_has_there(desk: Desk, stop: str, step: int) -> None:
     values = really(desk, SITES + AHEAD, step)
     desk.stop_at(stop, f"step == {step}")
@@ -156,7 +155,7 @@ def test_logits_ahead_are_those_of_all_positions_of_a_pass_that_has_the_edit(des
     assert desk.outcome(desk.resume()) == plain(desk)
 
 
-@pytest.mark.parametrize("stop", ["resid_post.4", "mlp_in.5", "resid_pre.0", "ln_final"])
+@pytest.mark.parametrize("stop", ["resid_post.4", "mlp_in.5", "ln_final"])
 def test_a_pass_is_read_at_many_sites_at_once(desk: Desk, stop: str) -> None:
     """An edit at layer 2, a rule at layer 6, and a stop: what is read is what a run has there."""
     sites = (*SITES, "ln_final")

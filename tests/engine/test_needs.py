@@ -57,9 +57,7 @@ def out(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-@pytest.mark.parametrize(
-    ("family", "step"), [("llama", 0), ("gpt2", 0), ("gemma3_text", 0), ("bloom", 0), ("bloom", 2)]
-)
+@pytest.mark.parametrize(("family", "step"), [("llama", 0), ("bloom", 2)])
 def test_1_every_layer_of_the_cache_stands_at_the_committed_length_before_an_entry(
     family: str, step: int, out: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +69,7 @@ def test_1_every_layer_of_the_cache_stands_at_the_committed_length_before_an_ent
     assert told(desk, story) != plain
 
 
-@pytest.mark.parametrize("family", ["falcon", "bloom", "gpt_neo", "codegen", "gptj", "mpt"])
+@pytest.mark.parametrize("family", ["bloom", "mpt"])
 def test_2_a_skipped_layer_returns_the_form_that_the_layer_returns(family: str, out: pytest.MonkeyPatch) -> None:
     desk, story = desk_of(family), stop_and_go_on("resid_post.7", "step == 1")
     plain = generate(plain_of(family), PROMPT, NEW)
@@ -82,9 +80,9 @@ def test_2_a_skipped_layer_returns_the_form_that_the_layer_returns(family: str, 
 
 
 @pytest.mark.parametrize(
-    ("family", "site"), [("mamba2", "backbone.layers.4.mixer.out_proj.output"), ("jamba", "resid_mid.4")]
+    ("family", "site", "step"),
+    [("mamba2", "backbone.layers.4.mixer.out_proj.output", 0), ("jamba", "resid_mid.4", 2)],
 )
-@pytest.mark.parametrize("step", [0, 2])
 def test_3_states_are_kept_from_before_the_layer(family: str, site: str, step: int, out: pytest.MonkeyPatch) -> None:
     """If they were kept as of the stop, this step would be right and the next token wrong."""
 
@@ -108,12 +106,10 @@ def test_3_a_frame_keeps_the_states_of_the_layers_from_its_own_on(out: pytest.Mo
         desk.back()
         return desk.outcome(desk.resume())
 
-    for family in ("mamba2", "jamba"):
-        desk, plain = desk_of(family), generate(plain_of(family), PROMPT, NEW)
-        assert told(desk, story) == plain
-        with out.context() as patch:
-            patch.setattr(PagedCache, "restore_all", lambda self, captured: None)
-            assert told(desk, story) != plain
+    desk, plain = desk_of("jamba"), generate(plain_of("jamba"), PROMPT, NEW)
+    assert told(desk, story) == plain
+    out.setattr(PagedCache, "restore_all", lambda self, captured: None)
+    assert told(desk, story) != plain
 
 
 def test_4_a_frame_keeps_what_layers_hand_on_to_each_other(out: pytest.MonkeyPatch) -> None:
@@ -142,7 +138,7 @@ def test_4_a_frame_has_its_own_positions_not_those_of_the_prompt() -> None:
     desk.close_all()
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "jamba"])
+@pytest.mark.parametrize("family", ["llama", "jamba"])
 def test_5_a_stop_within_a_layer_keeps_that_layers_input(family: str, out: pytest.MonkeyPatch) -> None:
     desk, story = desk_of(family), stop_and_go_on("mlp_in.5", "step == 1")
     plain = generate(plain_of(family), PROMPT, NEW)

@@ -107,10 +107,10 @@ def test_a_stop_that_goes_on_unedited_changes_no_bit(desk: Desk, tmp_path: Path,
     assert desk.outcome(desk.resume(free=True)) == straight
 
 
-@pytest.mark.parametrize("skip", [False, True])
 def test_without_the_error_term_all_layers_together_make_what_each_mlp_makes(
-    desk: Desk, family: str, tmp_path: Path, point: str, skip: bool
+    desk: Desk, family: str, tmp_path: Path, point: str
 ) -> None:
+    skip = point == "mlp_in"
     layers = saved(desk, tmp_path, point, skip=skip, error_term=False)
     for layer in range(LAYERS):
         desk.steer(f"clt.{layer}", Scale(factor=1.0))
@@ -166,35 +166,26 @@ def test_behind_a_norm_it_writes_what_the_norm_makes_where_its_files_say_so(
     torch.testing.assert_close(finished.logits, plain.logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("mode", ["exact", "fast"])
-def test_a_sweep_over_features_is_that_of_plain_hooks(
-    desk: Desk, family: str, tmp_path: Path, mode: Any, point: str
-) -> None:
-    tensors = saved(desk, tmp_path, point)[LAYER]
-    swept = Sweep(
-        session="a",
-        corrupted=PROMPT,
-        site=f"{SITE}[*]",
-        over=("neuron",),
-        metrics=("logit(17)",),
-        edit=Zero(),
-        mode=mode,
-    )
-    found = to_tensor(desk.ask(swept).measured[0].values)
-    features = transcoders.encode(hooked(family, point=point).read[LAYER], tensors)
-    for unit in (0, UNIT, 13):
-        changed = torch.zeros_like(features)
-        changed[:, unit] = -features[:, unit]
-        assert abs(float(found[unit]) - float(hooked(family, added(tensors, changed)).logits[17])) < 1e-3
-    assert found.unique().numel() > 5
+def test_a_sweep_over_features_is_that_of_plain_hooks(desk: Desk, family: str, tmp_path: Path) -> None:
+    tensors = saved(desk, tmp_path)[LAYER]
+    asked: dict[str, Any] = {"corrupted": PROMPT, "site": f"{SITE}[*]", "over": ("neuron",), "edit": Zero()}
+    features = transcoders.encode(hooked(family).read[LAYER], tensors)
+    for mode in ("exact", "fast"):
+        reply = desk.ask(Sweep(session=desk.open(), metrics=("logit(17)",), mode=mode, **asked))
+        found = to_tensor(reply.measured[0].values)
+        for unit in (0, UNIT, 13):
+            changed = torch.zeros_like(features)
+            changed[:, unit] = -features[:, unit]
+            assert abs(float(found[unit]) - float(hooked(family, added(tensors, changed)).logits[17])) < 1e-3
+        assert found.unique().numel() > 5
 
 
-def test_it_goes_with_a_checkpoint(tmp_path: Path, point: str) -> None:
+def test_it_goes_with_a_checkpoint(tmp_path: Path) -> None:
     one, other = pair_of("llama")
     drawn = transcoders.drawn_across(one.engine.anatomy.hidden_size, one.layers)
-    transcoders.across_saved(tmp_path, drawn, point=point)
+    transcoders.across_saved(tmp_path, drawn)
     for desk in (one, other):
-        add_layer(desk, tmp_path, LAYER, point)
+        add_layer(desk, tmp_path, LAYER)
         desk.open()
     one.stop_at(f"{SITE}[{UNIT}]")
     one.run(PROMPT, 3)

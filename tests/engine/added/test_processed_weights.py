@@ -20,11 +20,9 @@ from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build
 from tests.family_parts import HEADS, KV_HEADS
 
-pytestmark = pytest.mark.drawn
-
 PROMPT, LAYER = tokens(12), 2
 FOLDED = {"fold_ln": True, "fold_value_biases": True}
-FAMILIES = ("gpt2", "llama", "qwen2", "gemma2")
+FAMILIES = ("gpt2", "qwen2")
 
 
 @pytest.fixture(params=FAMILIES)
@@ -82,8 +80,9 @@ def saved(folder: Path, tensors: saes.Tensors, hook: str, loaded: dict[str, Any]
     return saes.saved(folder, tensors, metadata=said, **cfg)
 
 
-@pytest.mark.parametrize("subtracts", [True, False])
-@pytest.mark.parametrize(("point", "hook"), [("mlp_in", "mlp.hook_in"), ("attn_in", "ln1.hook_normalized")])
+@pytest.mark.parametrize(
+    ("point", "hook", "subtracts"), [("mlp_in", "mlp.hook_in", True), ("attn_in", "ln1.hook_normalized", False)]
+)
 def test_a_folded_norm_is_read_before_its_weight(
     desk: Desk, tmp_path: Path, point: str, hook: str, subtracts: bool
 ) -> None:
@@ -101,8 +100,7 @@ def test_a_folded_norm_is_read_before_its_weight(
     torch.testing.assert_close(desk.value(at), made, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("loaded", [FOLDED, {"fold_value_biases": True}], ids=str)
-@pytest.mark.parametrize("point", ["v", "z"])
+@pytest.mark.parametrize(("point", "loaded"), [("v", FOLDED), ("z", FOLDED), ("z", {"fold_value_biases": True})])
 def test_folded_biases_of_values_are_left_out(desk: Desk, tmp_path: Path, point: str, loaded: dict[str, Any]) -> None:
     whole = value_at(desk, f"{point}.{LAYER}")
     biases = value_biases(family_of(desk), folded="fold_ln" in loaded)
@@ -287,9 +285,6 @@ def test_a_sink_is_found_by_what_heads_write_whatever_its_parameter_is_called(tm
         add(build_desk(model), folder, f"blocks.{LAYER}.attn.hook_z")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("family", "means"), [("llama", True), ("gpt2", True), ("gemma2", True), ("gpt_oss", False)])
-def test_what_heads_write_are_means_of_their_values_unless_a_sink_takes_a_part(
-    family: str, means: bool, dtype: torch.dtype
-) -> None:
-    assert set(discover(build(family, dtype=dtype)).means) == {means}
+@pytest.mark.parametrize(("family", "means"), [("gpt2", True), ("gpt_oss", False)])
+def test_what_heads_write_are_means_of_their_values_unless_a_sink_takes_a_part(family: str, means: bool) -> None:
+    assert set(discover(build(family, dtype=torch.bfloat16)).means) == {means}

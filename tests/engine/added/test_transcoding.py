@@ -9,16 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import InvalidEdit, UsageError
-from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import Add, Scale, Zero
+from djinn_jupyter.wire.edits import Add, Scale
 from tests import saes
 from tests.engine.added.adding import add
 from tests.engine.added.plain_mlps import PROMPT, hooked
 from tests.engine.desk import Desk, array
-from tests.engine.persistence.roundtrip import carry, future, pair_of, reading, same
 
 LAYER, UNIT = 2, 7
 SITE = f"trans.{LAYER}"
@@ -81,27 +78,6 @@ def test_without_the_error_term_the_mlp_makes_what_the_features_make(desk: Desk,
     torch.testing.assert_close(finished.logits, hooked(family, {LAYER: spliced}).logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("mode", ["exact", "fast"])
-def test_a_sweep_over_features_is_that_of_plain_hooks(desk: Desk, family: str, tmp_path: Path, mode: Any) -> None:
-    tensors = saved(desk, tmp_path)
-    swept = Sweep(
-        session="a",
-        corrupted=PROMPT,
-        site=f"{SITE}[*]",
-        over=("neuron",),
-        metrics=("logit(17)",),
-        edit=Zero(),
-        mode=mode,
-    )
-    found = to_tensor(desk.ask(swept).measured[0].values)
-    features = encoded(hooked(family).read[LAYER], tensors)
-    for unit in (0, UNIT, 31):
-        written = features[:, unit, None] * tensors["W_dec"][unit]
-        plain = hooked(family, {LAYER: lambda given, made, written=written: made - written})
-        assert abs(float(found[unit]) - float(plain.logits[17])) < 1e-3
-    assert found.unique().numel() > 10
-
-
 def test_the_lens_reads_what_features_write(desk: Desk, family: str, tmp_path: Path) -> None:
     tensors = saved(desk, tmp_path)
     desk.stop_at(SITE)
@@ -110,23 +86,6 @@ def test_the_lens_reads_what_features_write(desk: Desk, family: str, tmp_path: P
     written = features @ tensors["W_dec"] + tensors["b_dec"]
     read = desk.ask(ask.Lens(session="a", site=SITE, top=1))
     assert [row.top[0].token for row in read.rows] == desk.engine.forward.lens(written).argmax(-1).tolist()
-
-
-def test_it_goes_with_a_checkpoint(tmp_path: Path) -> None:
-    one, other = pair_of("llama")
-    for desk in (one, other):
-        tensors = saes.drawn(desk.engine.anatomy.hidden_size)
-        add(desk, saes.saved(tmp_path, tensors, "transcoder"), "mlp_in.2", "trans")
-        desk.open()
-    one.stop_at(f"{SITE}[{UNIT}]")
-    one.run(PROMPT, 3)
-    one.edit(Add(vector=array(1.5)))
-    carry(one, other)
-    assert same(reading(one), reading(other))
-    assert same(future(one), future(other))
-    for desk in (one, other):
-        desk.close_all()
-        desk.ask(ask.RemoveModule(name="trans"))
 
 
 def test_a_split_model_takes_none(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,10 +31,9 @@ def scored(desk: Desk, **fields: Any) -> Any:
     return desk.ask(Score(session="s", **{"prompts": PROMPTS, "mode": "fast", **fields}))
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "bloom", "mixtral"])
-def test_prompts_of_many_lengths_share_passes(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_of_many_lengths_share_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "LOSS_ROWS", 5)
-    desk, model = desk_of(family, layers=LAYERS), plain_of(family, layers=LAYERS)
+    desk, model = desk_of("gemma2", layers=LAYERS), plain_of("gemma2", layers=LAYERS)
     expected = torch.cat([plain_loss(model, prompt) for prompt in PROMPTS])
     before = desk.engine.runtime.counters.layers_run
     reply = scored(desk)
@@ -153,5 +152,4 @@ def test_a_prompt_of_one_token_has_no_loss_among_others() -> None:
     desk = desk_of("llama", layers=LAYERS)
     reply = scored(desk, prompts=((3,), *PROMPTS[:2]))
     assert to_tensor(reply.values).shape == (len(PROMPTS[0]) + len(PROMPTS[1]) - 2,)
-    assert handlers.LOSS_ROWS == handlers.LOSS_ROWS
     desk.close_all()

@@ -28,14 +28,12 @@ CLEAN = (*CORRUPTED[:5], *tokens(12, seed=2)[5:])
 A, B = 17, 42
 METRIC = f"logit({A}) - logit({B})"
 KINDS = (
-    "llama",
-    "gpt2",  # learned positions, fused projections
-    "gemma3_text",  # windows beside full attention, two rotaries
-    "gemma2",  # soft caps
-    "bloom",  # distances as a bias
-    "mixtral",  # experts
-    "gpt_neox",  # attention and MLP side by side
-    "deepseek_v3",  # keys and values of different widths
+    ("llama", torch.bfloat16),
+    ("gpt2", torch.float32),  # learned positions, fused projections
+    ("gemma3_text", torch.float32),  # windows beside full attention, two rotaries
+    ("gemma2", torch.bfloat16),  # soft caps
+    ("mixtral", torch.float32),  # experts
+    ("deepseek_v3", torch.float32),  # keys and values of different widths
 )
 
 
@@ -61,8 +59,7 @@ def values(reply: Any) -> Tensor:
     return to_tensor(reply.measured[0].values)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize(("family", "dtype"), KINDS)
 def test_the_scores_are_those_of_autograd_on_the_plain_model(family: str, dtype: torch.dtype) -> None:
     model = build(family, layers=LAYERS).to(dtype)
     expected = plain_gradients.attributed(model, CLEAN, CORRUPTED, A, B)
@@ -77,14 +74,10 @@ def test_the_scores_are_those_of_autograd_on_the_plain_model(family: str, dtype:
 @pytest.mark.parametrize(
     ("site", "over"),
     [
-        ("z", ("layer", "head")),
         ("q", ("head", "layer")),
-        ("k", ("layer", "head")),
         ("v.1", ("position", "head")),
         ("mlp_post", ("layer", "neuron")),
-        ("mlp_out", ("position", "layer")),
         ("resid_mid", ("layer", "position")),
-        ("attn_in.0", ("position",)),
     ],
 )
 def test_gradient_times_activation_is_what_a_small_scale_does(desk: Desk, site: str, over: tuple[str, ...]) -> None:

@@ -21,12 +21,9 @@ LAYERS = 3
 CORRUPTED = tokens(7)
 CLEAN = (*CORRUPTED[:3], *tokens(7, seed=2)[3:])
 FAMILIES = (
-    "gpt2",  # fused projections
     "mistral",  # windows
     "gemma2",  # soft caps on scores
-    "bloom",  # distances as a bias
-    "qwen3",  # norms behind the maps of queries and keys
-    "falcon",  # one head of keys for all
+    "falcon",  # one head of keys for all, fused projections
 )
 METRIC = f"logit({A}) - logit({B})"
 
@@ -106,10 +103,9 @@ def toy(scale: float) -> Any:
     return model
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e3], ids=["as it is", "saturated"])
 @pytest.mark.parametrize(
-    ("site", "over"),
-    [("q", ("position", "head")), ("k", ("position", "head")), ("k", ("head",)), ("q", ("head",))],
+    ("site", "over", "scale"),
+    [("q", ("position", "head"), 1.0), ("k", ("position", "head"), 1e3), ("k", ("head",), 1.0), ("q", ("head",), 1e3)],
 )
 def test_what_attention_makes_of_a_change_is_exact_where_all_behind_it_is_linear(
     site: str, over: tuple[str, ...], scale: float
@@ -121,10 +117,9 @@ def test_what_attention_makes_of_a_change_is_exact_where_all_behind_it_is_linear
     desk.close_all()
 
 
-@pytest.mark.parametrize("site", ["q", "k"])
-def test_saturated_attention_hides_the_strongest_cell_and_its_correction_finds_it(site: str) -> None:
+def test_saturated_attention_hides_the_strongest_cell_and_its_correction_finds_it() -> None:
     desk = build_desk(toy(1e3))
-    fields = {"site": f"{site}.{LAYERS - 1}", "over": ("position", "head")}
+    fields = {"site": f"q.{LAYERS - 1}", "over": ("position", "head")}
     expected, plain = changes(desk, **fields), estimated(desk, **fields)
     strongest = expected.abs().argmax()
     assert plain.flatten()[strongest].abs() < 1e-3 * expected.abs().max()

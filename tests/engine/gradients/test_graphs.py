@@ -89,14 +89,7 @@ def test_every_effect_is_that_of_autograd_by_hand(desk: Desk, tmp_path: Path, ki
         (layer, unit), at = place(found.sites[number]), found.positions[number]
         effects = plain.effects(lambda before, logits, place=(layer, at, unit): before[place[0]][place[1], place[2]])
         torch.testing.assert_close(edges[1 + number], row(found, effects), rtol=1e-3, atol=2e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_bias_and_effects_sum_to_what_a_node_has(desk: Desk, tmp_path: Path, kind: str) -> None:
-    layers = added(desk, tmp_path, kind)
-    found = made(desk, features=8192)
-    plain = replaced(layers, kind)
-    reached, bias, summed, edges = map(to_tensor, (found.reached, found.bias, found.summed, found.edges))
+    reached, bias, summed = map(to_tensor, (found.reached, found.bias, found.summed))
     torch.testing.assert_close(summed, reached, rtol=0, atol=1e-4)
     torch.testing.assert_close(bias + edges.double().sum(1), summed, rtol=0, atol=1e-5)
     empty = Leaves(
@@ -155,7 +148,7 @@ def test_without_a_metric_the_outputs_are_the_probable_logits_less_the_mean(desk
     assert len(made(desk, metric=None, logits=64, probability=1e-6, features=1).outputs) == 1
 
 
-@pytest.mark.parametrize("desk", ["gpt2", "qwen3", "gemma2", "gpt_neox"], indirect=True)
+@pytest.mark.parametrize("desk", ["gemma2", "gpt_neox"], indirect=True)
 def test_the_sums_hold_in_other_families(desk: Desk, tmp_path: Path) -> None:
     added(desk, tmp_path, "by layer")
     found = made(desk, features=64)

@@ -14,7 +14,8 @@ from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, NormMatch, Orthogonal, ProjectionCap, ProjectOut, Scale, Zero
 from tests.device import DEVICE
 from tests.engine.desk import Desk, array, desk_of, tokens
-from tests.engine.interventions.test_rules import EDITS, V, at, steered, vector
+from tests.engine.interventions.test_rules import V, at, steered, vector
+from tests.engine.methods.rule_hooks import EDITS
 from tests.engine.plain import generate, plain_of
 
 PROMPT, NEW = tokens(12), 5
@@ -45,7 +46,9 @@ class Counted(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("edit", [edit for edit, where, _ in EDITS if not where], ids=lambda edit: type(edit).__name__)
+@pytest.mark.parametrize(
+    "edit", [edit for edit, _ in EDITS if type(edit) in OPERATIONS], ids=lambda edit: type(edit).__name__
+)
 def test_one_more_rule_of_a_site_takes_the_operations_of_its_formula_and_three(desk: Desk, edit: Edit) -> None:
     number = desk.steer("resid_post.4", edit).rule.number
     rule, raw = desk.session().rules[number], torch.randn(1, len(PROMPT), 32, device=DEVICE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,17 +11,14 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.passes import edits
-from djinn_jupyter.engine.system.arrays import to_array, to_tensor
+from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import (
     Add,
-    Clamp,
     Edit,
     NormMatch,
-    Orthogonal,
     ProjectionCap,
-    ProjectOut,
     Scale,
     Set,
     Zero,
@@ -33,16 +30,17 @@ from tests.device import DEVICE
 from tests.engine.desk import Desk, Outcome, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
-pytestmark = pytest.mark.drawn
-
 PROMPT = tokens(12)
 NEW = 5
 V = torch.randn(32, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.fixture(params=["llama", "gemma3_text", "jamba"])
+states_too = pytest.mark.parametrize("desk", ["llama", "jamba"], indirect=True)
+
+
+@pytest.fixture
 def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
-    desk = desk_of(request.param)
+    desk = desk_of(getattr(request, "param", "llama"))
     desk.open()
     yield desk
     desk.close_all()
@@ -83,56 +81,6 @@ def at(positions: list[int], change: Callable[[Tensor], Tensor]) -> Callable[[Te
 
 def vector(hidden: Tensor) -> Tensor:
     return V.to(hidden.device)
-
-
-def unit(hidden: Tensor) -> Tensor:
-    """Return the unit vector of V for each row."""
-    v = vector(hidden).expand_as(hidden)
-    return v / (v * v).sum(-1, keepdim=True).sqrt()
-
-
-def along(hidden: Tensor) -> Tensor:
-    return (hidden * unit(hidden)).sum(-1, keepdim=True)
-
-
-def without(hidden: Tensor) -> Tensor:
-    v = vector(hidden)
-    return hidden - (hidden * v).sum(-1, keepdim=True) * v / (v * v).sum(-1, keepdim=True)
-
-
-EDITS: list[tuple[Edit, dict[str, Any], Callable[[Tensor, int], Tensor]]] = [
-    (Add(vector=array(V), coef=0.5), {}, lambda h, fed: h + 0.5 * vector(h)),
-    (Scale(factor=1.5), {}, lambda h, fed: h * 1.5),
-    (Clamp(low=-1.0, high=1.0), {}, lambda h, fed: h.clamp(-1, 1)),
-    (ProjectOut(direction=array(V)), {}, lambda h, fed: without(h)),
-    (
-        NormMatch(vector=array(V), coef=0.5),
-        {},
-        lambda h, fed: h + 0.5 * h.norm(dim=-1, keepdim=True) * unit(h),
-    ),
-    (Orthogonal(direction=array(V), coef=2.5), {}, lambda h, fed: h + (2.5 - 1) * along(h) * unit(h)),
-    (
-        ProjectionCap(direction=array(V), low=-0.1, high=0.1),
-        {},
-        lambda h, fed: h + (along(h).clamp(-0.1, 0.1) - along(h)) * unit(h),
-    ),
-    (Set(value=array(V)), {"positions": (3, 13)}, at([3, 13], vector)),
-    (Zero(), {"positions": (5,)}, at([5], lambda row: row * 0)),
-]
-
-
-@pytest.mark.parametrize(("edit", "where", "change"), EDITS, ids=[type(edit).__name__ for edit, _, _ in EDITS])
-def test_a_rule_is_a_hook_that_stays(
-    desk: Desk, edit: Edit, where: dict[str, Any], change: Callable[[Tensor, int], Tensor]
-) -> None:
-    desk.steer("resid_post.4", edit, **where)
-    model = plain_of(family(desk))
-    with steered(model, change):
-        expected = generate(model, PROMPT, NEW)
-    assert desk.outcome(desk.run(PROMPT, NEW)) == expected
-    assert not torch.equal(expected.logits, generate(model, PROMPT, NEW).logits)
-    desk.ask(ask.Unsteer(session="a"))
-    assert desk.outcome(desk.run(PROMPT, NEW)) == generate(model, PROMPT, NEW)
 
 
 def test_a_rule_of_negative_positions_means_the_end_of_each_pass(desk: Desk) -> None:
@@ -207,6 +155,7 @@ def test_looking_and_going_back_by_layers_keep_no_books(desk: Desk) -> None:
     assert before[0].passes_met == 2
 
 
+@states_too
 def test_a_rule_met_in_a_stopped_pass_is_met_once(desk: Desk) -> None:
     """Steps and resumes within one pass do not apply it again."""
     desk.steer("resid_post.4", Scale(factor=1.25))
@@ -221,14 +170,6 @@ def test_a_rule_met_in_a_stopped_pass_is_met_once(desk: Desk) -> None:
         assert finished.rules[0].passes_met == NEW, site
 
 
-def test_several_rules_at_one_site_apply_in_the_order_they_were_given(desk: Desk) -> None:
-    desk.steer("resid_post.4", Scale(factor=2.0))
-    desk.steer("resid_post.4", Add(vector=array(V)))
-    model = plain_of(family(desk))
-    with steered(model, lambda h, fed: h * 2.0 + vector(h)):
-        assert desk.outcome(desk.run(PROMPT, NEW)) == generate(model, PROMPT, NEW)
-
-
 def test_the_same_rule_twice_is_one_and_a_fork_has_its_own_books(desk: Desk) -> None:
     first = desk.steer("resid_post.4", Scale(factor=1.25))
     assert desk.steer("resid_post.4", Scale(factor=1.25)).existed
@@ -240,6 +181,7 @@ def test_the_same_rule_twice_is_one_and_a_fork_has_its_own_books(desk: Desk) -> 
     assert (rules(desk)[0].passes_met, rules(desk, "b")[0].passes_met) == (NEW, 2)
 
 
+@states_too
 def test_a_rule_is_taken_up_and_dropped_in_the_middle_of_a_run(desk: Desk) -> None:
     desk.stop_at("resid_post.6", "step in (1, 3)")
     desk.run(PROMPT, NEW)
@@ -259,6 +201,7 @@ def watched(desk: Desk, site: str, **options: Any) -> WatchDescription:
     return desk.ask(ask.Watch(session="a", site=site, **options)).watch
 
 
+@states_too
 def test_a_watch_records_every_pass_and_changes_no_bit(desk: Desk) -> None:
     for site in ("resid_post.4", "mlp_out.5", "logits", "resid_post.4[3:5]"):
         watched(desk, site)
@@ -395,7 +338,7 @@ def test_a_watch_records_no_looks_and_each_pass_once(desk: Desk) -> None:
 
 def test_a_watch_that_ends_is_gone(desk: Desk) -> None:
     watched(desk, "resid_post.4")
-    watched(desk, "z.5" if family(desk) == "jamba" else "z.4")
+    watched(desk, "z.4")
     assert desk.ask(ask.Unwatch(session="a", site="4")).count == 1
     assert desk.ask(ask.Unwatch(session="a")).count == 1
     with pytest.raises(UnknownSite, match="watched here: nothing"):
@@ -409,106 +352,19 @@ def steer(desk: Desk, site: str, edit: Edit, name: str = "a", **limits: Any) -> 
     return desk.ask(ask.Steer(session=name, site=site, edit=edit, **limits)).rule
 
 
-def scaled_where(holds: Callable[[int, Tensor], bool]) -> Callable[[Tensor, int], Tensor]:
-    """Scale the rows by two for whose position and value it holds."""
-
-    def changed(hidden: Tensor, fed: int) -> Tensor:
-        for row in range(hidden.shape[1]):
-            if holds(fed + row, hidden[0, row]):
-                hidden[0, row] = hidden[0, row] * 2.0
-        return hidden
-
-    return changed
-
-
-def norm(row: Tensor) -> float:
-    return float(row.to(torch.float32).norm())
-
-
-LIMITS: list[tuple[dict[str, Any], Callable[[int, Tensor], bool]]] = [
-    ({"onward": 9}, lambda position, row: position >= 9),
-    ({"onward": 9, "positions": (0, 10)}, lambda position, row: position in (0, *range(9, 20))),
-    ({"on": "prompt"}, lambda position, row: position < 12),
-    ({"on": "new"}, lambda position, row: position >= 12),
-    ({"on": "new", "positions": (13, 3)}, lambda position, row: position == 13),
-    ({"when": "step in (1, 3)"}, lambda position, row: position in (12, 14)),
-    (
-        {"when": f"token_id == {PROMPT[4]} or position > 13"},
-        lambda p, row: p > 13 or (*PROMPT, *[-1] * 9)[p] == PROMPT[4],
-    ),
-    ({"when": "position % 2 == 0", "onward": 5}, lambda position, row: position >= 5 and position % 2 == 0),
-]
-
-
-@pytest.mark.parametrize(("limits", "holds"), LIMITS, ids=[str(limits) for limits, _ in LIMITS])
-def test_a_rule_with_limits_is_a_hook_with_an_if(
-    desk: Desk, limits: dict[str, Any], holds: Callable[[int, Tensor], bool]
-) -> None:
-    steer(desk, "resid_post.4", Scale(factor=2.0), **limits)
-    model = plain_of(family(desk))
-    with steered(model, scaled_where(holds)):
-        expected = generate(model, PROMPT, NEW)
-    finished = desk.run(PROMPT, NEW)
-    assert desk.outcome(finished) == expected
-    assert not torch.equal(expected.logits, generate(model, PROMPT, NEW).logits)
-    assert finished.rules[0].passes_met == NEW
-
-
-def test_a_condition_is_asked_of_the_value_at_each_position(desk: Desk) -> None:
-    desk.ask(ask.Watch(session="a", site="resid_post.4"))
-    desk.run(PROMPT, 1)
-    (seen,) = desk.ask(ask.ReadWatch(session="a", site="resid_post.4")).values
-    middle = sorted(norm(row) for row in torch.frombuffer(seen.data, dtype=torch.float32).reshape(12, 32))[6]
-    asked: list[bool] = []
-
-    def holds(position: int, row: Tensor) -> bool:
-        asked.append(norm(row) > middle)
-        return asked[-1]
-
-    steer(desk, "resid_post.4", Scale(factor=2.0), when=f"norm > {middle!r}")
-    model = plain_of(family(desk))
-    with steered(model, scaled_where(holds)):
-        expected = generate(model, PROMPT, NEW)
-    assert desk.outcome(desk.run(PROMPT, NEW)) == expected
-    assert {True, False} <= set(asked)
-
-
-def test_a_rule_of_every_layer_is_one_rule_and_a_hook_on_each(desk: Desk) -> None:
+def test_a_rule_of_every_layer_is_one_rule_however_often_its_pass_stops(desk: Desk) -> None:
     rule = steer(desk, "resid_post.*", Add(vector=array(V), coef=0.01))
     assert (rule.site, rule.what) == ("resid_post.*", "add [32] x 0.01 at resid_post.*")
-    model = plain_of(family(desk))
-    with ExitStack() as stack:
-        for layer in range(desk.layers):
-            stack.enter_context(steered(model, lambda h, fed: h + 0.01 * V, layer))
-        expected = generate(model, PROMPT, NEW)
     finished = desk.run(PROMPT, NEW)
-    assert desk.outcome(finished) == expected
+    expected = desk.outcome(finished)
     assert (finished.rules[0].passes_met, finished.rules[0].passes_changed) == (NEW, NEW)
     assert len(finished.rules[0].relative_sizes) == NEW * desk.layers
     desk.stop_at("resid_post.3")
     for _ in range(NEW):
         desk.run(PROMPT, NEW) if desk.session().state == "idle" else desk.resume()
     finished = desk.resume()
-    assert desk.outcome(finished) == expected, "stops in its middle do not apply it twice"
-    assert finished.rules[0].passes_met == NEW
-
-
-def test_an_array_with_a_row_for_each_position_gives_each_its_own(desk: Desk) -> None:
-    rows = torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
-    steer(desk, "resid_post.4", Set(value=array(rows)), positions=(13, 2, 15))
-    row_of = {13: rows[0], 2: rows[1], 15: rows[2]}
-
-    def changed(hidden: Tensor, fed: int) -> Tensor:
-        for row in range(hidden.shape[1]):
-            hidden[0, row] = row_of.get(fed + row, hidden[0, row])
-        return hidden
-
-    model = plain_of(family(desk))
-    with steered(model, changed):
-        expected = generate(model, PROMPT, NEW)
-    finished = desk.run(PROMPT, NEW)
     assert desk.outcome(finished) == expected
-    assert (finished.rules[0].passes_changed, finished.rules[0].passes_refused) == (3, 0)
+    assert finished.rules[0].passes_met == NEW
 
 
 def test_a_rule_that_fits_the_prompt_alone_says_so_once_and_the_run_goes_on(desk: Desk) -> None:
@@ -620,26 +476,3 @@ def test_an_array_for_the_selected_features_is_as_wide_as_these(llama: Desk) -> 
     llama.stop_at("resid_post.4")
     llama.run(PROMPT, NEW)
     assert torch.equal(llama.value("resid_post.4")[:, 3:5], torch.tensor([[1.0, 2.0]]).expand(12, 2))
-
-
-def test_z_and_the_pattern_of_another_session_are_frozen_here() -> None:
-    """The sites then have the values of the rules, in a pass whose own values differ."""
-    desk = desk_of("llama", attention="eager")
-    desk.open()
-    desk.open("b")
-    desk.stop_at("resid_post.6", name="b")
-    desk.run(tokens(12, seed=5), NEW, "b")
-    for site in ("pattern.4[1]", "z.3"):
-        value = desk.value(site, name="b")
-        steer(desk, site, Set(value=to_array(value)), positions=tuple(range(12)), words="patch from b")
-        desk.stop_at(site)
-        stopped = desk.run(PROMPT, NEW)
-        assert torch.equal(desk.value(site), value), site
-        (rule,) = stopped.influences.rules
-        assert rule.applies == "applied"
-        assert (rule.relative_size or 0) > 0
-        assert rule.what == f"patch from b at {site}, positions 0-11"
-        desk.ask(ask.Unsteer(session="a"))
-        desk.clear()
-        desk.resume()
-    desk.close_all()

@@ -94,8 +94,17 @@ def norm(row: Tensor) -> float:
 LIMITS: dict[str, tuple[dict[str, Any], Callable[[int, Tensor], bool]]] = {
     "positions": ({"positions": (3, LENGTH + 1)}, lambda position, row: position in (3, LENGTH + 1)),
     "onward": ({"onward": 19}, lambda position, row: position >= 19),
+    "onward and positions": (
+        {"onward": 19, "positions": (0, 20)},
+        lambda position, row: position in (0, *range(19, 40)),
+    ),
     "on prompt": ({"on": "prompt"}, lambda position, row: position < LENGTH),
     "on new": ({"on": "new"}, lambda position, row: position >= LENGTH),
+    "on new at positions": ({"on": "new", "positions": (LENGTH + 1, 3)}, lambda position, row: position == LENGTH + 1),
+    "when and onward": (
+        {"when": "position % 2 == 0", "onward": 5},
+        lambda position, row: position >= 5 and position % 2 == 0,
+    ),
     "when step": ({"when": "step in (0, 2)"}, lambda position, row: position < LENGTH or position == LENGTH + 1),
     "when token": (
         {"when": f"token_id == {PROMPT[4]} or position > 21"},

@@ -48,7 +48,7 @@ def test_a_layer_by_its_path_is_the_boundary_behind_or_before_it() -> None:
     assert llama.tap("3").boundary == llama.tap("resid_pre.4").boundary == 4
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "gemma3_text", "jamba", "mixtral"])
+@pytest.mark.parametrize("name", ["gpt2", "jamba", "mixtral"])
 def test_a_module_path_gives_what_a_plain_hook_on_it_gives(name: str) -> None:
     tiny = subject(name)
     paths = [one.path for one in tiny.anatomy.modules if one.layer == 5 and one.called == 1]
@@ -86,7 +86,7 @@ def test_modules_before_the_layers_are_read_only_unless_they_make_the_hidden_sta
     assert llama.tap("model.norm").stage == 8
 
 
-@pytest.mark.parametrize("name", ["zamba2", "zamba", "gemma3n_text"])
+@pytest.mark.parametrize("name", ["zamba2", "gemma3n_text"])
 def test_an_embedding_that_later_layers_read_too_is_read_only(name: str) -> None:
     embed = subject(name).tap("embed")
     assert not embed.editable

@@ -141,7 +141,7 @@ def test_without_taps_nothing_is_hooked() -> None:
 
 
 PROMPT = tokens(9)
-FAMILIES = ("llama", "gpt2", "gemma2", "mixtral", "gpt_oss", "deepseek_v3", "mamba2", "zamba2")
+FAMILIES = ("gpt2", "mixtral", "gpt_oss", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gemma2", "mamba2")))
 
 
 def logits(model: Any, hooks: Any = ()) -> Tensor:
@@ -173,7 +173,7 @@ def module_taps(desk: Desk) -> list[Tap]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_value_is_unread_where_a_plain_change_of_it_moves_no_logit(family: str) -> None:
-    desk = desk_of(family)
+    desk = desk_of(family, layers=4)
     plain = logits(desk.engine.model)
     unread = []
     for tap in module_taps(desk):
@@ -184,7 +184,7 @@ def test_a_value_is_unread_where_a_plain_change_of_it_moves_no_logit(family: str
         assert (tap.reason == UNREAD) != changed, (tap.site, tap.reason)
         unread += [] if changed else [tap]
     assert all(tap.editable == (tap.reason is None) for tap in unread)
-    assert bool(unread) == (family not in ("gpt2", "mamba2", "zamba2"))
+    assert bool(unread) == (family not in ("gpt2", "mamba2"))
 
 
 def test_a_tensor_of_numbers_is_made_where_it_is_written_down() -> None:

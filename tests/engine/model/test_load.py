@@ -64,8 +64,7 @@ def test_dtype_and_attention_are_as_asked(folder: str) -> None:
     [
         ("mixtral", {"output_router_logits": True}),
         ("llama", {"return_dict": False}),
-        ("llama", {"output_hidden_states": True}),
-        ("llama", {"output_attentions": True}),
+        ("llama", {"output_hidden_states": True, "output_attentions": True}),
     ],
 )
 def test_outputs_that_a_training_asked_for_are_not_made(family: str, outputs: dict[str, bool], tmp_path: Path) -> None:

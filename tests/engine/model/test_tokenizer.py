@@ -219,8 +219,8 @@ def made_of(pieces: Sequence[str], decoder: Any) -> TokenText:
 @pytest.mark.parametrize("kind", PIECES)
 def test_what_is_streamed_is_what_is_returned(kind: str) -> None:
     texts = texts_of(kind)
-    for line in product(range(6), repeat=4):
-        for begins in range(4):
+    for line in product(range(6), repeat=3):
+        for begins in range(3):
             before, text = texts.parted(line, begins)
             stream = texts.stream(line[:begins])
             assert "".join([stream.add(token) for token in line[begins:]] + [stream.rest()]) == text
@@ -228,6 +228,7 @@ def test_what_is_streamed_is_what_is_returned(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DRAWN)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_whatever_the_decoder_cleans_up_one_text_is_streamed_returned_and_searched(
     kind: str, data: st.DataObject
@@ -366,9 +367,8 @@ def test_a_template_takes_no_more_memory_than_it_may(made: list[ChatTemplate], m
 def test_a_template_takes_no_more_time_than_it_may(made: list[ChatTemplate], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "LIMITS", Limits(seconds=0.2, memory=2**29))
     one = of("{% if messages[0].content == 'all' %}" + LOOPS + "{% endif %}" + PLAIN, made)
-    for _ in range(2):
-        with pytest.raises(UsageError, match=r"had not rendered this prompt within 0\.2 s"):
-            one.render("all")
+    with pytest.raises(UsageError, match=r"had not rendered this prompt within 0\.2 s"):
+        one.render("all")
     assert one.render("The").endswith("<reply>")
 
 

@@ -257,11 +257,18 @@ class TestSessions:
     def test_a_session_moves_between_two_models_that_are_split_alike(
         self, desk: Desk, model: Path, plain: Outcome
     ) -> None:
+        """A rank that dies then ends the other engine, by its name."""
         stopped(desk, f"v.{MIDDLE}")
         with split_desk(model, 2) as other:
             moved(desk, other)
             assert "a" not in desk.engine.sessions
             assert other.outcome(other.resume()) == plain
+            stopped(other, f"z.{MIDDLE}")
+            (process,) = other.engine.ranks._processes  # type: ignore[union-attr]
+            process.kill()
+            process.wait()
+            with pytest.raises(EngineBroken, match=rf"Rank 1 of 2, process {process.pid}, was killed by signal 9"):
+                other.resume()
 
 
 class TestLeaving:
@@ -326,16 +333,6 @@ def test_a_request_for_whole_layers_is_refused_in_one_sentence(desk: Desk, plain
     with pytest.raises(UsageError, match="--tensor-parallel"):
         REFUSED[request_](desk)
     assert desk.outcome(desk.run(PROMPT, NEW)) == plain
-
-
-def test_a_rank_that_dies_ends_the_engine_by_its_name(model: Path) -> None:
-    with split_desk(model, 2) as desk:
-        stopped(desk, f"z.{MIDDLE}")
-        (process,) = desk.engine.ranks._processes  # type: ignore[union-attr]
-        process.kill()
-        process.wait()
-        with pytest.raises(EngineBroken, match=rf"Rank 1 of 2, process {process.pid}, was killed by signal 9, and no"):
-            desk.resume()
 
 
 def _runs_out(*_: Any) -> None:

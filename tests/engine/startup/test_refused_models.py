@@ -72,9 +72,9 @@ def test_a_module_that_remembers() -> None:
     assert "depends on" in refused(remembering(build("llama")))
 
 
-@pytest.mark.parametrize("width", [6, 10])
-def test_heads_of_uneven_width_are_exact_or_refused(width: int) -> None:
+def test_heads_of_uneven_width_are_exact_or_refused() -> None:
     """Fused attention gives them other bits at another place in memory on some processors, and not on others."""
+    width = 6
     model = small_llama(head_dim=width)
     if is_served(model):
         assert_exact_at_every_length(model, small_llama(head_dim=width))
@@ -84,7 +84,7 @@ def test_heads_of_uneven_width_are_exact_or_refused(width: int) -> None:
     build_desk(model)
 
 
-def assert_exact_at_every_length(model: Any, plain: Any, lengths: int = 40) -> None:
+def assert_exact_at_every_length(model: Any, plain: Any, lengths: int = 24) -> None:
     desk = build_desk(model)
     desk.open()
     for length in range(1, lengths):

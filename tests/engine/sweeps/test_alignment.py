@@ -13,12 +13,9 @@ from djinn_jupyter.methods.sweep.engine.places import SweptLine, aligned, chosen
 from djinn_jupyter.methods.sweep.request import Noise, Resample
 from djinn_jupyter.wire.edits import Zero
 from tests.engine.desk import Desk, desk_of
-from tests.engine.plain import plain_of
-from tests.engine.sweeps import plain_sweep
-from tests.engine.sweeps.test_sweeps import CORRUPTED, GRID, LAYERS, A, B, swept, values
+from tests.engine.sweeps.test_sweeps import CORRUPTED, GRID, LAYERS, swept, values
 
 LONGER = (*CORRUPTED[:4], 99, 98, *CORRUPTED[6:], 97)  # two others in the middle, one more at the end
-PAIRS = ((3, 3), (5, 4), (-1, -1))
 
 
 @pytest.fixture
@@ -30,23 +27,6 @@ def desk() -> Iterator[Desk]:
 
 def named(desk: Desk, token: int) -> str:
     return desk.engine.runtime.tokenizer.text_of(token)
-
-
-@pytest.mark.parametrize("mode", ["exact", "fast"])
-def test_aligned_positions_get_the_values_of_those_they_are_aligned_with(desk: Desk, mode: Any) -> None:
-    model = plain_of("llama", torch.float32, layers=LAYERS)
-    kept = plain_sweep.residuals(model, LONGER)
-    reply = swept(desk, clean=LONGER, align=PAIRS, mode=mode)
-    assert reply.places == (tuple(range(LAYERS)), (3, 5, 11))
-    for layer in range(LAYERS):
-        for number, (row, other) in enumerate(((3, 3), (5, 4), (11, 12))):
-            moved = kept[layer].clone()
-            moved[:, row] = kept[layer][:, other]
-            hook = plain_sweep.layers_of(model)[layer].register_forward_hook(plain_sweep.putting(moved, row))
-            alone = plain_sweep.metric_of(model, CORRUPTED, A, B)
-            hook.remove()
-            difference = abs(float(values(reply)[layer, number]) - alone)
-            assert difference == 0 if mode == "exact" else difference < 2e-5
 
 
 def test_without_an_axis_of_positions_the_named_ones_are_edited_together(desk: Desk) -> None:

@@ -20,7 +20,7 @@ from tests.engine.sweeps.test_sweeps import LAYERS, swept
 LONG = tokens(40)  # three pages, and five windows of mistral
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
 def test_the_keys_and_values_of_the_base_are_those_of_its_one_pass(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,9 +38,7 @@ def known(family: str = "llama") -> Desk:
     return desk
 
 
-@pytest.mark.parametrize(
-    ("family", "site"), [("llama", "resid_pre"), ("gpt2", "resid_post"), ("mistral", "resid_post")]
-)
+@pytest.mark.parametrize(("family", "site"), [("gpt2", "resid_pre"), ("mistral", "resid_post")])
 def test_the_source_of_a_later_pair_joins_its_cells(family: str, site: str, runs: list[tuple[int, ...]]) -> None:
     desk = known(family)
     exact, alone = swept(desk, mode="exact", site=site), swept(desk, site=site)

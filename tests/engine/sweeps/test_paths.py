@@ -72,37 +72,26 @@ def cells_of(plain: PlainPaths, receivers: Any) -> torch.Tensor:
         ("gpt_bigcode", MLP),  # one key for all heads
     ],
 )
-def test_exact_has_the_bits_of_plain_hooks_and_fast_is_as_near_as_it_says(family: str, receivers: Any) -> None:
-    desk = desk_of(family, layers=LAYERS)
-    plain = by_hand(family, receivers)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_exact_has_the_bits_of_plain_hooks_and_fast_is_as_near_as_it_says(
+    family: str, receivers: Any, dtype: torch.dtype
+) -> None:
+    desk = desk_of(family, dtype, layers=LAYERS)
+    plain = by_hand(family, receivers, dtype)
     alone, together = (paths(desk, *SPELLED[receivers], mode=mode) for mode in ("exact", "fast"))
+    most = 2e-5 if dtype == torch.float32 else together.measured[0].tolerance
     assert torch.equal(values(alone), plain)
     assert (together.mode, together.notes) == ("fast", ())
-    assert (values(together) - plain).abs().max() < 2e-5
-    assert 0 <= together.measured[0].largest_difference < 2e-5
+    assert (values(together) - plain).abs().max() <= most
+    assert 0 <= together.measured[0].largest_difference <= most
     assert values(together).std() > 1e-4  # the paths do something
     assert together.receivers == (("resid_post.3",) if receivers is END else SPELLED[receivers])
     desk.close_all()
 
 
 @pytest.mark.parametrize(
-    ("family", "receivers"),
-    [
-        *((family, QUERIES) for family in ("llama", "gpt2", "gpt_neox", "gemma2", "gemma3_text", "qwen3")),
-        *((family, MLP) for family in ("mixtral", "cohere", "olmo2", "gpt_bigcode")),
-        *((family, END) for family in ("bloom", "mistral")),
-    ],
+    ("receivers", "dtype"), [(QUERIES, torch.float32), (MLP, torch.bfloat16), (END, torch.float32)]
 )
-def test_exact_has_the_bits_of_plain_hooks_in_bfloat16(family: str, receivers: Any) -> None:
-    desk = desk_of(family, torch.bfloat16, layers=LAYERS)
-    exact, fast = (paths(desk, *SPELLED[receivers], mode=mode) for mode in ("exact", "fast"))
-    assert torch.equal(values(exact), by_hand(family, receivers, torch.bfloat16))
-    assert fast.mode == "fast"
-    desk.close_all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("receivers", [QUERIES, MLP, END])
 def test_lines_that_have_a_long_rotary_s_other_frequencies(receivers: Any, dtype: torch.dtype) -> None:
     """They begin at position 20, for all positions of the line."""
     corrupted, clean = (*CORRUPTED, *tokens(12, seed=3)), (*CLEAN, *tokens(12, seed=4))

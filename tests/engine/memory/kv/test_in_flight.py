@@ -16,9 +16,7 @@ from tests.engine.memory.kv.stops import resume, stop_before
 
 pytestmark = pytest.mark.drawn
 
-FAMILIES = (
-    "llama gpt2 mistral gemma3_text phi3 deepseek_v3 mamba2 jamba qwen3_next bloom falcon opt gpt_neox falcon_h1"
-).split()
+FAMILIES = "llama mistral gemma3_text deepseek_v3 mamba2 jamba bloom falcon_h1".split()
 PROMPT = 40  # three pages of sixteen, so that copying the last one alone is not enough
 
 
@@ -61,7 +59,7 @@ def stopped_and_forked(family: str, layer: int, tables: type[PageTable] = PageTa
     return same
 
 
-@pytest.mark.parametrize("layer", [1, 4, 7])
+@pytest.mark.parametrize("layer", [1, 7])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_stopped_prompt_goes_on_exactly_in_fork_and_parent(family, layer):
     assert stopped_and_forked(family, layer) == [True] * 15

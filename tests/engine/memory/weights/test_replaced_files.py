@@ -91,10 +91,16 @@ def led_elsewhere(file: Path, other: Path) -> None:
     file.symlink_to(other / FILE)
 
 
-CHANGES: Final = (written_over, cut_short, replaced, moved_away, led_elsewhere)
+CHANGES: Final = (
+    ("streamed", written_over),
+    ("resident", cut_short),
+    ("streamed", replaced),
+    ("resident", moved_away),
+    ("resident", led_elsewhere),
+)
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("desk", "change"), CHANGES, indirect=["desk"])
 def test_work_is_refused_while_the_file_is_another(
     desk: Desk, model: Path, change: Callable[[Path, Path], None]
 ) -> None:
