@@ -17,6 +17,8 @@ from djinn_jupyter.wire.replies import Finished, Paused, SessionPaused
 from tests.engine.desk import Desk, Outcome, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
+pytestmark = pytest.mark.drawn
+
 FAMILIES = ("llama", "jamba", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3_text", "mamba2")))
 PROMPT = tokens(14)
 NEW = 8

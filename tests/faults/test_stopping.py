@@ -33,6 +33,12 @@ from tests.faults.inside import OURS_ALONE, Inside
 Patch = pytest.MonkeyPatch
 NOT_STEERED = ("experiment.activation_steering.enabled=false", "validation.require_steering_effect=false")
 OURS = ("skip_recompute=true", "skip_offload=true")
+ONLY_TRIALS = (
+    "experiment.concurrent_demo.enabled=false",
+    "validation.require_concurrent_success=false",
+    "experiment.breakpoints.layers=[2]",
+    *NOT_STEERED,
+)
 NO_TRIALS = ("experiment.breakpoints.enabled=false", "validation.require_output_equivalence=false", *NOT_STEERED)
 
 
@@ -57,7 +63,7 @@ def test_an_activation_that_is_another_at_the_stop(inside: Inside, monkeypatch: 
         return hidden
 
     monkeypatch.setattr(Paused, "hidden", property(shown))
-    assert "A hidden state at a stop is not the one that a plain hook sees." in whitebox(inside)
+    assert "A hidden state at a stop is not the one that a plain hook sees." in whitebox(inside, *ONLY_TRIALS)
 
 
 def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> None:
@@ -86,7 +92,7 @@ def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> Non
     monkeypatch.setattr(PassController, "_leave", remember)
     monkeypatch.setattr(PassController, "arrive", on)
     monkeypatch.setattr(Forward, "enter", enter)
-    assert "A stop ran other layers than those before it" in whitebox(inside)
+    assert "A stop ran other layers than those before it" in whitebox(inside, *ONLY_TRIALS)
 
 
 def test_a_resume_without_the_final_norm(inside: Inside, monkeypatch: Patch) -> None:
@@ -100,13 +106,13 @@ def test_a_resume_without_the_final_norm(inside: Inside, monkeypatch: Patch) -> 
             return call(self, frame, *others)
 
     monkeypatch.setattr(Forward, "_call", without_norm)
-    assert "A resumed run is not bitwise equal" in whitebox(inside)
+    assert "A resumed run is not bitwise equal" in whitebox(inside, *ONLY_TRIALS)
 
 
 def test_attention_that_turns_bidirectional_on_resume(tmp_path: Path, monkeypatch: Patch) -> None:
     """Under eager attention without a mask every position sees those after it."""
     inside, call = Inside(tmp_path, attention="eager"), Forward._call
-    assert "PASS" in whitebox(inside)
+    assert "PASS" in whitebox(inside, *ONLY_TRIALS)
 
     def without_mask(self: Any, frame: Any, *others: Any) -> Any:
         if frame.hidden is None:
@@ -116,7 +122,7 @@ def test_attention_that_turns_bidirectional_on_resume(tmp_path: Path, monkeypatc
             return call(self, frame, *others)
 
     monkeypatch.setattr(Forward, "_call", without_mask)
-    assert "A resumed run is not bitwise equal" in whitebox(inside)
+    assert "A resumed run is not bitwise equal" in whitebox(inside, *ONLY_TRIALS)
 
 
 def test_a_resume_that_silently_runs_everything_again(inside: Inside, monkeypatch: Patch) -> None:
@@ -130,7 +136,7 @@ def test_a_resume_that_silently_runs_everything_again(inside: Inside, monkeypatc
         return enter(self, frame.at_start(), replace(plan, boundaries=later), cache, saved_states, admit, **how)
 
     monkeypatch.setattr(Forward, "enter", again)
-    said = whitebox(inside, *NOT_STEERED)
+    said = whitebox(inside, *ONLY_TRIALS)
     assert said.count("FAIL") == 1
     assert "or a resume other than those after it" in said
     assert "bitwise_equal: no" not in said
@@ -201,7 +207,7 @@ def test_one_resume_for_a_stop(inside: Inside, monkeypatch: Patch) -> None:
 def test_no_stop_while_generating(inside: Inside, monkeypatch: Patch) -> None:
     meets = Breakpoint.meets
     monkeypatch.setattr(Breakpoint, "meets", lambda self, m: None if m.step else meets(self, m))
-    assert "A breakpoint at the first new token did not stop its pass." in whitebox(inside)
+    assert "A breakpoint at the first new token did not stop its pass." in whitebox(inside, *ONLY_TRIALS)
 
 
 def test_no_stop_beside_a_neighbour(inside: Inside, monkeypatch: Patch) -> None:
@@ -223,11 +229,11 @@ def test_a_move_that_blocks_the_engine(
     inside: Inside, monkeypatch: Patch, name: str, settings: tuple[str, ...], said: str
 ) -> None:
     """A machine so loaded that a token takes as long as the block leaves it undecided; none passes."""
-    assert inside.run(name, *settings).status != 1
+    assert inside.run(name, *settings, "repeat=2").status != 1
     swap_in = Swapping.swap_in
 
     def blocks(self: Swapping, *moved: Any, **how: Any) -> Any:
-        time.sleep(0.5)
+        time.sleep(0.25)
         return swap_in(self, *moved, **how)
 
     monkeypatch.setattr(Swapping, "swap_in", blocks)

@@ -96,17 +96,6 @@ def test_a_rule_is_written_on_at_stops_in_later_layers_and_after_going_back(
         assert torch.equal(desk.outcome(desk.resume(free=True)).logits, straight)
 
 
-def test_a_stop_that_goes_on_unedited_changes_no_bit(desk: Desk, tmp_path: Path, point: str) -> None:
-    saved(desk, tmp_path, point)
-    straight = desk.outcome(desk.run(PROMPT, 3))
-    desk.open()
-    desk.stop_at(SITE)
-    desk.run(PROMPT, 3)
-    desk.edit(Scale(factor=1.0))
-    desk.clear()
-    assert desk.outcome(desk.resume(free=True)) == straight
-
-
 def test_without_the_error_term_all_layers_together_make_what_each_mlp_makes(
     desk: Desk, family: str, tmp_path: Path, point: str
 ) -> None:

@@ -78,16 +78,6 @@ def test_without_the_error_term_the_mlp_makes_what_the_features_make(desk: Desk,
     torch.testing.assert_close(finished.logits, hooked(family, {LAYER: spliced}).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_the_lens_reads_what_features_write(desk: Desk, family: str, tmp_path: Path) -> None:
-    tensors = saved(desk, tmp_path)
-    desk.stop_at(SITE)
-    desk.run(PROMPT, 1)
-    features = encoded(hooked(family).read[LAYER], tensors)
-    written = features @ tensors["W_dec"] + tensors["b_dec"]
-    read = desk.ask(ask.Lens(session="a", site=SITE, top=1))
-    assert [row.top[0].token for row in read.rows] == desk.engine.forward.lens(written).argmax(-1).tolist()
-
-
 def test_a_split_model_takes_none(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk.engine.forward, "split", True)
     with pytest.raises(UsageError, match="A model that --tensor-parallel splits takes no transcoder"):

@@ -17,6 +17,7 @@ from tests.engine.plain import generate, plain_of
 pytestmark = pytest.mark.drawn
 
 # family: (path of the layers, point: (module of a layer, what of it)). `columns` are thirds of a fused projection.
+# Where points of other families are, `tests/engine/model/test_points.py` finds by identities.
 LLAMA = {
     "attn_in": ("input_layernorm", "output"),
     "q": ("self_attn.q_proj", "output"),
@@ -32,18 +33,6 @@ LLAMA = {
 }
 PLACES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "llama": ("model.layers", LLAMA),
-    "gemma3_text": (
-        "model.layers",
-        {
-            **LLAMA,
-            "q": ("self_attn.q_norm", "heads"),
-            "k": ("self_attn.k_norm", "heads"),
-            "attn_out_post": ("post_attention_layernorm", "output"),
-            "resid_mid": ("pre_feedforward_layernorm", "in place"),
-            "mlp_in": ("pre_feedforward_layernorm", "output"),
-            "mlp_out_post": ("post_feedforward_layernorm", "output"),
-        },
-    ),
     "gpt2": (
         "transformer.h",
         {
@@ -58,35 +47,6 @@ PLACES: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "mlp_pre": ("mlp.c_fc", "output"),
             "mlp_post": ("mlp.c_proj", "input"),
             "mlp_out": ("mlp.c_proj", "output"),
-        },
-    ),
-    "gpt_neox": (
-        "gpt_neox.layers",
-        {
-            "attn_in": ("input_layernorm", "output"),
-            "z": ("attention.dense", "input"),
-            "attn_out": ("attention.dense", "output"),
-            "mlp_in": ("post_attention_layernorm", "output"),
-            "mlp_pre": ("mlp.dense_h_to_4h", "output"),
-            "mlp_post": ("mlp.dense_4h_to_h", "input"),
-            "mlp_out": ("mlp.dense_4h_to_h", "output"),
-        },
-    ),
-    "mixtral": (
-        "model.layers",
-        {
-            **{point: place for point, place in LLAMA.items() if not point.startswith("mlp_p")},
-            "mlp_out": ("mlp", "output"),
-        },
-    ),
-    "jamba": (
-        "model.layers",
-        {
-            "z": ("self_attn.o_proj", "input"),
-            "attn_out": ("self_attn.o_proj", "output"),
-            "resid_mid": ("pre_ff_layernorm", "in place"),
-            "mlp_in": ("pre_ff_layernorm", "output"),
-            "mlp_out": ("feed_forward", "output"),
         },
     ),
 }
@@ -125,9 +85,6 @@ def hooked(model: Any, path: str, side: str, change: Callable[[Tensor], Tensor],
     def after(module: Any, args: Any, output: Any) -> Any:
         if passes != step or side in ("input", "in place"):
             return None
-        if side == "heads":  # B H T D
-            flat = change(output.transpose(1, 2).flatten(2))
-            return flat.unflatten(2, (-1, HEAD_DIM)).transpose(1, 2)
         if side.startswith("columns"):
             third = int(side[-1])
             parts = list(output.chunk(3, dim=-1))

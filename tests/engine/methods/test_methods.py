@@ -1,4 +1,4 @@
-"""Each method is held to plain hooks on the plain model, in families of twelve kinds, in float32 and bfloat16.
+"""Each method is held to plain hooks on the plain model, in families of twelve kinds, some in bfloat16 too.
 
 A sweep, an edit, a rule, a collection and a loss that are computed alone have the bits of hooks; what shares a pass is
 as near as it says. Paths have their own: `tests/engine/sweeps/test_paths.py`."""
