@@ -1,4 +1,5 @@
-"""Steering rules, and when they hold."""
+"""Steering rules and watches: when they hold, what they record. Each rule of a site takes the operations of its formula
+and three of its size, on what the one before left."""
 
 from __future__ import annotations
 
@@ -9,16 +10,22 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from djinn_jupyter.engine.passes import edits
+from djinn_jupyter.engine.passes.breakpoints import Rule
+from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import (
     Add,
+    Clamp,
     Edit,
     NormMatch,
+    Orthogonal,
     ProjectionCap,
+    ProjectOut,
     Scale,
     Set,
     Zero,
@@ -28,13 +35,12 @@ from djinn_jupyter.wire.nouns import RuleDescription, WatchDescription
 from djinn_jupyter.wire.replies import RuleRefused
 from tests.device import DEVICE
 from tests.engine.desk import Desk, Outcome, array, desk_of, tokens
+from tests.engine.methods.rule_hooks import EDITS
 from tests.engine.plain import generate, plain_of
 
 PROMPT = tokens(12)
 NEW = 5
 V = torch.randn(32, generator=torch.Generator().manual_seed(1))
-
-
 states_too = pytest.mark.parametrize("desk", ["llama", "jamba"], indirect=True)
 
 
@@ -192,9 +198,6 @@ def test_a_rule_is_taken_up_and_dropped_in_the_middle_of_a_run(desk: Desk) -> No
     passes = iter(range(NEW))
     with steered(model, lambda h, fed: h * 1.25 if next(passes) in (2, 3) else h):
         assert desk.outcome(desk.resume()) == generate(model, PROMPT, NEW)
-
-
-# --- watches ---------------------------------------------------------------------------------------------------------
 
 
 def watched(desk: Desk, site: str, **options: Any) -> WatchDescription:
@@ -476,3 +479,55 @@ def test_an_array_for_the_selected_features_is_as_wide_as_these(llama: Desk) -> 
     llama.stop_at("resid_post.4")
     llama.run(PROMPT, NEW)
     assert torch.equal(llama.value("resid_post.4")[:, 3:5], torch.tensor([[1.0, 2.0]]).expand(12, 2))
+
+
+# of a kind's formula, without those on the edit's own array
+OPERATIONS = {Scale: 1, Add: 1, Clamp: 1, ProjectOut: 5, NormMatch: 4, Orthogonal: 5, ProjectionCap: 6}
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations that run inside it, and apart from them the casts, which find nothing to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.casts = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cast = function is torch.ops.aten.to.dtype
+        self.count, self.casts = self.count + (not cast), self.casts + cast
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "edit", [edit for edit, _ in EDITS if type(edit) in OPERATIONS], ids=lambda edit: type(edit).__name__
+)
+def test_one_more_rule_of_a_site_takes_the_operations_of_its_formula_and_three(desk: Desk, edit: Edit) -> None:
+    number = desk.steer("resid_post.4", edit).rule.number
+    rule, raw = desk.session().rules[number], torch.randn(1, len(PROMPT), 32, device=DEVICE)
+    positions = range(len(PROMPT))
+    met = SiteValue(tap=rule.taps[0], raw=raw, tokens=PROMPT, positions=positions, step=0, lens=None)
+    with torch.inference_mode():
+        assert rule.apply(met, counted=True) is not None  # its arrays are on the device from here on
+        with Counted() as operations:
+            rule.apply(met, counted=True)
+    assert operations.count == OPERATIONS[type(edit)] + 3
+    assert operations.casts <= 3  # of the value before, for the formula and the size, and of the one after
+
+
+def test_a_rule_of_every_layer_is_marked_once_in_a_pass(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.steer("resid_post.*")
+    marked, mark = [], Rule.mark
+    monkeypatch.setattr(Rule, "mark", lambda rule: marked.append(1) or mark(rule))
+    desk.run(PROMPT, NEW)
+    assert len(marked) == NEW
+
+
+def test_rules_of_one_site_apply_one_after_another(desk: Desk) -> None:
+    desk.steer("resid_post.4", Scale(factor=1.5))
+    desk.steer("resid_post.4", Zero(), positions=(5,))
+    desk.steer("resid_post.4", Add(vector=array(V), coef=0.5))
+    model = plain_of("llama")
+    zeroed = at([5], lambda row: row * 0)
+    with steered(model, lambda h, fed: zeroed(h * 1.5, fed) + 0.5 * vector(h)):
+        expected = generate(model, PROMPT, NEW)
+    assert desk.outcome(desk.run(PROMPT, NEW)) == expected

@@ -1,7 +1,9 @@
-"""Faults planted in the pass that cells share are found by the recheck, and the sweep then computes each cell alone."""
+"""Faults planted in the pass that cells share are found by the recheck, and the sweep then computes each cell alone. How
+far a fast sweep may be from it follows from its dtype's rounding and its layers."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -11,13 +13,15 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.passes import shared_cache, wavefront
+from djinn_jupyter.engine.passes.shared_cache import difference, equal_but_for_rounding, rounding_of
 from djinn_jupyter.engine.passes.wavefront import CallSize
 from djinn_jupyter.methods.sweep.engine import edits
 from djinn_jupyter.methods.sweep.engine import sweep as sweeps
+from djinn_jupyter.methods.sweep.engine.checked_sweep import Found
 from djinn_jupyter.wire.edits import Zero
 from tests.engine.desk import Desk, desk_of
-from tests.engine.sweeps.test_alignment import LONGER
-from tests.engine.sweeps.test_sweeps import LAYERS, swept, values
+from tests.engine.sweeps.test_spots import LONGER
+from tests.engine.sweeps.test_sweeps import LAYERS, A, B, swept, values
 
 
 @pytest.fixture
@@ -137,3 +141,59 @@ def test_of_each_later_pair_another_cell_is_computed_again_and_finds_the_same_fa
 
     monkeypatch.setattr(sweeps, "values_of", apart)
     falls_back(swept(desk, pair=1), expected)
+
+
+NAN, INF = math.nan, math.inf
+
+
+def test_values_that_are_no_numbers_are_compared_as_they_stand() -> None:
+    one, other = torch.tensor([1.0, NAN, INF, NAN, -INF, INF]), torch.tensor([1.5, NAN, INF, 2.0, INF, NAN])
+    assert difference(one, other).tolist() == [-0.5, 0.0, 0.0, INF, INF, INF]
+
+
+def test_rows_of_nan_agree_with_the_same_rows_alone_and_with_no_others() -> None:
+    row = torch.tensor([[1.0, 2.0, NAN, -INF]])
+    assert equal_but_for_rounding(row, row + 1e-6, torch.float32)
+    assert not equal_but_for_rounding(row, row + 0.1, torch.float32)
+    assert not equal_but_for_rounding(row, row.nan_to_num(nan=0.0), torch.float32)
+    assert not equal_but_for_rounding(row.nan_to_num(nan=0.0), row, torch.float32)
+    assert not equal_but_for_rounding(row, -row, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layers", "share"),
+    [
+        (torch.float32, 12, 1e-4),
+        (torch.bfloat16, 2, 4 * 2**-7),
+        (torch.bfloat16, 12, 0.0383),
+        (torch.bfloat16, 80, 5e-2),
+        (torch.float16, 12, 0.00478),
+    ],
+)
+def test_the_share_is_that_of_independent_roundings(dtype: torch.dtype, layers: int, share: float) -> None:
+    assert rounding_of(dtype, layers) == pytest.approx(share, rel=1e-2)
+
+
+def test_a_difference_of_large_logits_is_judged_by_their_size() -> None:
+    desk = desk_of("llama", layers=2)
+    reply = swept(desk, metrics=(f"100 * logit({A}) - 100 * logit({B})", f"logit({A})", f"prob({A})"))
+    sizes = [max(1.0, *map(abs, values(swept(desk, metrics=(text,))).flatten().tolist())) for text in ("logit(17)",)]
+    tolerances = [measured.tolerance for measured in reply.measured]
+    assert tolerances[0] > 1e-4
+    assert tolerances[1] == pytest.approx(1e-4 * sizes[0], rel=1e-3)
+    assert tolerances[2] == 1e-4
+    desk.close_all()
+
+
+def test_an_infinite_logit_does_not_let_every_difference_pass() -> None:
+    found = Found(metrics=("a",), rounding=1e-3, sizes=(math.inf,), unchanged=(2.0,), values=[(math.nan,), (4.5,)])
+    found.recheck(1, (4.0,), computed=True)
+    assert found.tolerance(0) == 4e-3
+    assert found.distrusted()
+
+
+def test_one_wrong_cell_does_not_let_the_others_pass() -> None:
+    found = Found(metrics=("a",), rounding=1e-3, sizes=(2.0,), unchanged=(2.0,), values=[(1e9,), (4.5,)])
+    found.recheck(1, (4.0,), computed=True)
+    assert found.tolerance(0) == 4e-3
+    assert found.distrusted()
