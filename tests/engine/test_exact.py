@@ -43,6 +43,7 @@ STEPS = range(4)  # the prefill and three decode steps
 # The usual run stops each family at every boundary of the prefill and of the step that begins a page, and those whose
 # caches differ in kind (windows, a compressed form, states) also in one of the two steps between, which begin no page.
 # The slow run has the rest.
+AS_OTHERS = ("mistral", "qwen3", "phi3", "opt", "falcon")  # in their layers and caches: in the slow run
 UNLIKE = ("llama", "gemma3_text", "deepseek_v3", "mamba2", "jamba")
 BETWEEN = 1
 REST = 2
@@ -57,7 +58,7 @@ def stopped_at() -> list[Any]:
     found = []
     for case, step in itertools.product(CASES, STEPS):
         unlike = case[0] in UNLIKE and case[1] is torch.float32
-        usual = step != REST and (step != BETWEEN or unlike)
+        usual = case[0] not in AS_OTHERS and step != REST and (step != BETWEEN or unlike)
         marks = () if usual else (pytest.mark.slow,)
         found.append(pytest.param(case, step, id=f"{names(case)}-{step}", marks=marks))
     return found

@@ -1,5 +1,5 @@
-"""Faults planted in the pass that cells share are found by the recheck, and the sweep then computes each cell alone. How
-far a fast sweep may be from it follows from its dtype's rounding and its layers."""
+"""Faults planted in the pass that cells share are found by the recheck, and the sweep then computes each cell alone.
+How far a fast sweep may be from it follows from its dtype's rounding and its layers."""
 
 from __future__ import annotations
 
