@@ -16,7 +16,7 @@ from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull
 from tests.engine.memory.kv.runs import pair, tokens
-from tests.engine.memory.kv.small import CPU, GEOMETRY, CopiesNothing, CopiesTheTailOnly, read, slab, write
+from tests.engine.memory.kv.small import CPU, GEOMETRY, read, slab, write
 
 
 def accounts(subject: Slab) -> object:
@@ -81,29 +81,6 @@ def test_a_full_slab_says_the_numbers_and_changes_nothing():
         one.allocate(4)
     assert accounts(one) == before
     assert len(one.allocate(3)) == 3
-
-
-def test_a_page_returns_when_its_last_holder_frees_it():
-    one = slab()
-    pages = one.allocate(3)
-    one.share(pages[:2])
-    one.free(pages)
-    assert [one.references(page) for page in pages] == [1, 1, 0]
-    assert one.statistics().pages_shared == 0
-    one.free(pages[:2])
-    assert one.statistics().pages_free == one.statistics().pages
-
-
-@pytest.mark.parametrize("verb", ["free", "share"])
-def test_what_is_not_held_can_neither_be_freed_nor_shared(verb):
-    one = slab()
-    pages = one.allocate(3)
-    one.free(pages[2:])
-    before = accounts(one)
-    for wrong in ([pages[2]], [pages[0], pages[2]], [pages[0], pages[0]], [99]):
-        with pytest.raises(InvariantError, match="references"):
-            getattr(one, verb)(wrong)
-        assert accounts(one) == before
 
 
 def test_freed_pages_are_poisoned():
@@ -187,14 +164,6 @@ def test_allocate_covers_every_position_before_the_end():
     ]
 
 
-def test_positions_without_a_page_cannot_be_read():
-    table = PageTable(slab())
-    table.allocate(4)
-    with pytest.raises(InvariantError, match="there are pages for"):
-        list(table.pieces(3, 5))
-    assert len(table) == 2
-
-
 def test_reserve_copies_the_shared_pages_that_overlap_and_no_others():
     table = PageTable(slab())
     write(table, 0, 8, 1)
@@ -204,18 +173,6 @@ def test_reserve_copies_the_shared_pages_that_overlap_and_no_others():
     assert [a == b for a, b in zip(before, twin.pages, strict=True)] == [True, False, False, True]
     assert [table.slab.references(page) for page in table.pages] == [2, 1, 1, 2]
     assert [read(twin, position) for position in range(8)] == [1.0] * 8
-
-
-def test_a_reserve_that_finds_no_page_changes_nothing():
-    subject = slab(pages=6)
-    table = PageTable(subject)
-    write(table, 0, 6, 1)
-    twin = table.share()
-    before = (table.pages, twin.pages, subject.statistics())
-    with pytest.raises(SlabFull):
-        twin.reserve(0, 8)
-    assert (table.pages, twin.pages, subject.statistics()) == before
-    subject.check()
 
 
 def test_truncate_gives_back_what_lies_wholly_beyond():
@@ -247,24 +204,6 @@ def test_accept_refuses_another_number_of_pages_than_wanted():
     with pytest.raises(InvariantError, match="1 were wanted"):
         table.accept(0, 2, pages)
     assert len(table) == 0
-
-
-def written_after_a_fork(kind: type[PageTable]) -> list[float]:
-    """Return the values that a parent reads at 1..5 after its fork has written over positions 1..5."""
-    parent = kind(slab())
-    write(parent, 0, 6, 1)
-    child = parent.share()
-    write(child, 1, 6, 2)
-    return [read(parent, position) for position in range(1, 6)]
-
-
-def test_a_fork_that_writes_leaves_its_parent_alone():
-    assert written_after_a_fork(PageTable) == [1.0] * 5
-
-
-@pytest.mark.parametrize("kind", [CopiesNothing, CopiesTheTailOnly])
-def test_without_copying_every_page_the_same_scenario_fails(kind):
-    assert written_after_a_fork(kind) != [1.0] * 5
 
 
 class Counting(cache_utils.DynamicSlidingWindowLayer):

@@ -11,7 +11,7 @@ import torch
 from djinn_jupyter.engine.memory.weights.streamed import Lease, Ring, RingBroken, Slot
 from djinn_jupyter.errors import DjinnError, ModelRefused
 from tests.engine.desk import Desk, Outcome, desk_of, tokens
-from tests.engine.memory.weights.streaming import SlowCopyEngine, moved_by, streamed, streamed_desk
+from tests.engine.memory.weights.streaming import SlowCopyEngine, streamed, streamed_desk
 
 PROMPT = tokens(16)
 Patch = pytest.MonkeyPatch
@@ -126,22 +126,6 @@ def test_a_missing_wait_is_refused_at_load() -> None:
     copy_engine.wait = only_the_first  # type: ignore[method-assign]
     with pytest.raises(ModelRefused):
         streamed_desk("llama", copy_engine=copy_engine)
-
-
-def test_layers_in_text_order(desk: Desk, plain: Outcome) -> None:
-    """The order is 0, 1, 10, 11, 2: wrong layers come ahead. A missing layer is fetched, so the bits are right; the
-    bytes tell."""
-    deep = streamed_desk("llama", layers=12)
-    deep.open()
-    run(deep)
-    whole = streamed(deep).bytes_per_pass
-    assert moved_by(deep, lambda: run(deep)) == 4 * whole
-    right = run(deep)
-    order = streamed(deep).ring.order
-    order._seen = sorted(order._seen, key=str)
-    order._place = {block: place for place, block in enumerate(order._seen)}
-    assert moved_by(deep, lambda: run(deep)) > 4 * whole
-    assert run(deep) == right
 
 
 def test_a_hollow_layer_that_is_computed_with(desk: Desk) -> None:
