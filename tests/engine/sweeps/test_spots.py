@@ -67,27 +67,6 @@ def test_a_fast_sweep_of_points_has_what_each_has_alone(desk: Desk) -> None:
     assert (values(alone) - values(together)).abs().max() < 2e-5
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"windows": (("head", 2),), "site": "z", "over": ("layer", "head")}, "A window is of layers or positions"),
-        ({"windows": (("position", 2),), "over": ("layer",)}, "position is none of them"),
-        ({"in_pairs": True, "windows": (("layer", 2),)}, "leave one of them out"),
-        ({"in_pairs": True, "site": "*.1", "over": ("point",)}, "leave coef and point out"),
-        ({"site": "z.1[*]", "over": ("position",)}, r"\[\*\] is an axis of the sweep: add head"),
-        ({"site": "*.1", "over": ("position",)}, "add point to the axes"),
-        ({"site": "z.1", "over": ("point",)}, r"write \* for it"),
-        ({"site": "*.1[3]", "over": ("point",)}, "leave the selector"),
-        ({"site": "z", "over": ("layer", "neuron")}, "features without heads, as mlp_post has; z not"),
-        ({"site": "mlp_post.1[2]", "over": ("neuron",)}, "features without heads"),
-        ({"site": "z.1", "over": ("head", "neuron")}, "sweep over one of them"),
-    ],
-)
-def test_what_cannot_be_swept_together_is_refused_in_a_sentence(desk: Desk, fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(DjinnError, match=said):
-        swept(desk, **fields)
-
-
 LONGER = (*CORRUPTED[:4], 99, 98, *CORRUPTED[6:], 97)  # two others in the middle, one more at the end
 
 
@@ -110,25 +89,6 @@ def test_positions_are_named_by_number_or_text(desk: Desk) -> None:
     assert torch.equal(values(reply), everywhere[:, [2, 7, 11]])
     aligned = swept(desk, clean=LONGER, align=((text, text), (-1, -1)), edit=Resample(), mode="exact")
     assert aligned.places[1] == (7, 11)
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"positions": (12,)}, "Position 12 is not in the corrupted line, which has 12 tokens"),
-        ({"positions": ("nowhere",)}, "No token of the corrupted line reads 'nowhere'. Its tokens are: "),
-        ({"clean": LONGER}, "The clean line has 13 tokens and the corrupted one 12, .*, with align"),
-        ({"clean": LONGER, "align": ((0, 13),)}, "Position 13 is not in the clean line"),
-        ({"clean": LONGER, "align": ((0, 0), (0, 1))}, "Position 0 of the corrupted line is aligned with 0 and with 1"),
-        ({"align": ((0, 0),), "positions": (1,)}, "leave positions and noise out"),
-        ({"align": ((0, 0),), "noise": Noise(positions=(1,))}, "leave positions and noise out"),
-        ({"align": ((0, 0),), "clean": None, "edit": Zero()}, "of a clean and a corrupted line"),
-        ({"clean": LONGER, "align": ((0, 0),), "over": GRID, "site": "pattern"}, "cannot be|edited"),
-    ],
-)
-def test_what_does_not_correspond_is_refused_in_a_sentence(desk: Desk, fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(DjinnError, match=said):
-        swept(desk, **fields)
 
 
 class Counting:
@@ -185,25 +145,6 @@ def test_a_line_in_noise_is_edited_inside_its_layers(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"noise": NOISE, "clean": None, "edit": Zero()}, "needs the clean line"),
-        ({"noise": Noise(positions=(12,))}, "Position 12 is not in the line, which has 12 tokens"),
-        ({"over": ("layer", "coef"), "edit": Scale(factor=1.0)}, "needs the coefficients"),
-        ({"coefs": (1.0,), "edit": Scale(factor=1.0)}, "no other sweep does"),
-        ({"over": ("layer", "coef"), "coefs": (1.0,), "edit": Zero()}, "zero has none"),
-        ({"over": ("layer", "coef"), "coefs": (1.0,)}, "patching has none"),
-        ({"edit": Mean(), "clean": CLEAN[:-1]}, "11 tokens and the corrupted one 12"),
-        ({"site": "resid_post.*", "over": ("position",)}, "name one, as in resid_post.4"),
-    ],
-)
-def test_what_cannot_be_put_there_is_refused_in_a_sentence(desk: Desk, fields: dict[str, Any], said: str) -> None:
-    error: type[DjinnError] = UsageError
-    with pytest.raises(error, match=said):
-        swept(desk, **fields)
-
-
-@pytest.mark.parametrize(
     ("fields", "error", "said"),
     [
         ({"metrics": ("norm",)}, InvalidCondition, "A metric reads logits"),
@@ -237,6 +178,42 @@ def test_what_cannot_be_put_there_is_refused_in_a_sentence(desk: Desk, fields: d
         ({"edit": PatchFrom(session="b")}, InvalidEdit, "patches from its clean line"),
         ({"edit": Scale(factor=float("nan"))}, InvalidEdit, "not finite"),
         ({"edit": Scale(factor=1.0), "over": ("layer", "coef"), "coefs": (0, float("nan"))}, UsageError, "nan is none"),
+        (
+            {"windows": (("head", 2),), "site": "z", "over": ("layer", "head")},
+            DjinnError,
+            "A window is of layers or positions",
+        ),
+        ({"windows": (("position", 2),), "over": ("layer",)}, DjinnError, "position is none of them"),
+        ({"in_pairs": True, "windows": (("layer", 2),)}, DjinnError, "leave one of them out"),
+        ({"in_pairs": True, "site": "*.1", "over": ("point",)}, DjinnError, "leave coef and point out"),
+        ({"site": "z.1[*]", "over": ("position",)}, DjinnError, r"\[\*\] is an axis of the sweep: add head"),
+        ({"site": "*.1", "over": ("position",)}, DjinnError, "add point to the axes"),
+        ({"site": "z.1", "over": ("point",)}, DjinnError, r"write \* for it"),
+        ({"site": "*.1[3]", "over": ("point",)}, DjinnError, "leave the selector"),
+        ({"site": "z", "over": ("layer", "neuron")}, DjinnError, "features without heads, as mlp_post has; z not"),
+        ({"site": "mlp_post.1[2]", "over": ("neuron",)}, DjinnError, "features without heads"),
+        ({"site": "z.1", "over": ("head", "neuron")}, DjinnError, "sweep over one of them"),
+        ({"positions": (12,)}, DjinnError, "Position 12 is not in the corrupted line, which has 12 tokens"),
+        ({"positions": ("nowhere",)}, DjinnError, "No token of the corrupted line reads 'nowhere'. Its tokens are: "),
+        ({"clean": LONGER}, DjinnError, "The clean line has 13 tokens and the corrupted one 12, .*, with align"),
+        ({"clean": LONGER, "align": ((0, 13),)}, DjinnError, "Position 13 is not in the clean line"),
+        (
+            {"clean": LONGER, "align": ((0, 0), (0, 1))},
+            DjinnError,
+            "Position 0 of the corrupted line is aligned with 0 and with 1",
+        ),
+        ({"align": ((0, 0),), "positions": (1,)}, DjinnError, "leave positions and noise out"),
+        ({"align": ((0, 0),), "noise": Noise(positions=(1,))}, DjinnError, "leave positions and noise out"),
+        ({"align": ((0, 0),), "clean": None, "edit": Zero()}, DjinnError, "of a clean and a corrupted line"),
+        ({"clean": LONGER, "align": ((0, 0),), "over": GRID, "site": "pattern"}, DjinnError, "cannot be|edited"),
+        ({"noise": NOISE, "clean": None, "edit": Zero()}, UsageError, "needs the clean line"),
+        ({"noise": Noise(positions=(12,))}, UsageError, "Position 12 is not in the line, which has 12 tokens"),
+        ({"over": ("layer", "coef"), "edit": Scale(factor=1.0)}, UsageError, "needs the coefficients"),
+        ({"coefs": (1.0,), "edit": Scale(factor=1.0)}, UsageError, "no other sweep does"),
+        ({"over": ("layer", "coef"), "coefs": (1.0,), "edit": Zero()}, UsageError, "zero has none"),
+        ({"over": ("layer", "coef"), "coefs": (1.0,)}, UsageError, "patching has none"),
+        ({"edit": Mean(), "clean": CLEAN[:-1]}, UsageError, "11 tokens and the corrupted one 12"),
+        ({"site": "resid_post.*", "over": ("position",)}, UsageError, "name one, as in resid_post.4"),
         ({"noise": Noise(positions=(1,), scale=float("inf"))}, UsageError, "inf is none"),
     ],
 )
