@@ -13,11 +13,11 @@ from djinn_jupyter.engine.session import generation as generations
 from djinn_jupyter.engine.session.generation import GROWING_KEPT, STATE_PERIOD
 from tests.engine.desk import desk_of, tokens
 
-NEW = 80
+FAMILY, NEW = "minimax_m3_vl_text:sparse", 80
 
 
 def kept_after(length: int, needed: set[int], *, grows: bool) -> list[int]:
-    desk = desk_of("minimax_m3_vl_text:sparse")
+    desk = desk_of(FAMILY, layers=4)
     desk.open()
     desk.run(tokens(5), 0)
     generation = desk.session().generation
@@ -48,7 +48,7 @@ def test_states_of_one_size_and_those_that_are_needed_all_stay() -> None:
 
 
 def test_back_by_tokens_from_thinned_states_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = desk_of("minimax_m3_vl_text:sparse")
+    desk = desk_of(FAMILY, layers=4)
     monkeypatch.setattr(generations, "GROWING_KEPT", 2)
     desk.open()
     finished = desk.outcome(desk.run(tokens(26), NEW))

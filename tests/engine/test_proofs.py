@@ -22,12 +22,12 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     prove = startup.prove
     monkeypatch.setattr(startup, "prove", lambda engine: tested.append(engine.model) or prove(engine))
     monkeypatch.setattr(proofs, "PROOFS", {})
-    build_desk(build("llama", layers=6))
+    build_desk(build("llama", layers=2))
     return tested
 
 
 def test_the_next_engine_of_a_model_has_the_proof_of_the_first(proven: list[Any]) -> None:
-    desk = build_desk(build("llama", layers=6))
+    desk = build_desk(build("llama", layers=2))
     assert len(proven) == 1
     assert {check.name for check in desk.engine.description.checks} > {"forward is deterministic"}
 
@@ -35,10 +35,10 @@ def test_the_next_engine_of_a_model_has_the_proof_of_the_first(proven: list[Any]
 @pytest.mark.parametrize(
     ("change", "options"),
     [
-        (lambda: build("llama", seed=1, layers=6), {}),
-        (lambda: in_place(build("llama", layers=6)), {}),
-        (lambda: build("llama", layers=6, attention="eager"), {}),
-        (lambda: build("llama", layers=6), {"page_positions": 32}),
+        (lambda: build("llama", seed=1, layers=2), {}),
+        (lambda: in_place(build("llama", layers=2)), {}),
+        (lambda: build("llama", layers=2, attention="eager"), {}),
+        (lambda: build("llama", layers=2), {"page_positions": 32}),
     ],
     ids=["weights", "code", "attention", "options"],
 )
@@ -51,5 +51,5 @@ def test_a_model_that_differs_is_tested_anew(
 
 def test_a_broken_model_is_refused_beside_one_that_was_proven(proven: list[Any]) -> None:
     with pytest.raises(ModelRefused, match="self-test failed at"):
-        build_desk(nondeterministic(build("llama", layers=6)))
+        build_desk(nondeterministic(build("llama", layers=5)))
     assert len(proven) == 2

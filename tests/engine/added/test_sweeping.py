@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,14 @@ def swept(desk: Desk, **fields: Any) -> Any:
     return desk.ask(Sweep(session="a", **{**asked, **fields}))
 
 
+@functools.cache
+def plain() -> Any:
+    return build("llama", layers=LAYERS)
+
+
 def by_hand(prompt: tuple[int, ...], change: Any = lambda hidden: hidden) -> tuple[float, Tensor]:
     """Return the metric of the plain model with layer 2's output changed, and that output [T, D] unchanged."""
-    model, seen = build("llama", layers=LAYERS), []
+    model, seen = plain(), []
 
     def hook(module: Any, args: Any, output: Any) -> Any:
         hidden = output[0] if isinstance(output, tuple) else output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ LAYERS, WIDER = 2, 64
 PROMPTS = tuple(tokens(9, seed=seed) for seed in range(4))
 
 
+@functools.cache
 def wide_desk() -> Desk:
     """Return a desk whose layers keep more than a fixed share of the hidden size foresees: their MLPs are wide."""
     model: Any = build("llama", layers=LAYERS)

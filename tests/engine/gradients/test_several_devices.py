@@ -22,7 +22,7 @@ LINES = {"corrupted": LINE, "clean": CLEAN}
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
     with pytest.MonkeyPatch.context() as monkeypatch, two_homes(monkeypatch):
-        made = build_desk(build("llama", layers=4), devices=DEVICES, device_memory=8 << 20)
+        made = build_desk(build("llama", layers=2), devices=DEVICES, device_memory=8 << 20)
         yield made
         made.close_all()
 

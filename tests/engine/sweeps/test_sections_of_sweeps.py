@@ -16,7 +16,7 @@ from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, GRID, LAYERS, METR
 from tests.families import build
 
 
-@pytest.mark.parametrize(("family", "sections"), [("gpt2", 3), ("llama", 3), ("mixtral", 2)])
+@pytest.mark.parametrize(("family", "sections"), [("llama", 3), ("mixtral", 2)])
 def test_a_sweep_in_sections_has_the_cells_of_an_exact_one(
     family: str, sections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -270,7 +270,7 @@ class NoRoomForWorkingCopies(Caches):
 
 
 SLOW = [HealthCheck.too_slow]  # of a busy machine, not of these tests
-FEW = settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=SLOW)
+FEW = settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=SLOW)
 UNTIL_FOUND = settings(FEW, max_examples=500, derandomize=True, database=None, phases=[Phase.generate])
 TestCaches = Caches.TestCase
 TestCaches.settings = FEW

@@ -44,15 +44,14 @@ def start(desk: Desk, name: str) -> list[Any]:
     return replies
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_one_pass_over_the_weights_for_all(desk: Desk, alone: dict[str, Outcome], count: int) -> None:
+def test_one_pass_over_the_weights_for_all(desk: Desk, alone: dict[str, Outcome]) -> None:
     """The longest of them has so many passes, and the weights move so many times, for however many sessions."""
     started: dict[str, list[Any]] = {}
     for name in PROMPTS:
         desk.open(name)
 
     def together() -> None:
-        started.update({name: start(desk, name) for name in list(PROMPTS)[:count]})
+        started.update({name: start(desk, name) for name in PROMPTS})
         desk.settle()
 
     assert moved_by(desk, together) == PASSES * streamed(desk).bytes_per_pass
