@@ -13,10 +13,12 @@ from djinn_jupyter.wire.sites import parse_site
 from tests.engine.desk import Desk, Outcome, build_desk
 from tests.engine.plain import generate
 from tests.engine.test_inside import NEW, PROMPT, module_sites, point_sites, resolves, usual_and_whole
+from tests.engine.test_more_families import KEEP_STATE
 from tests.families import FAMILIES, MORE, build, drawn, enough_layers
 
 FUSED = ("phi3", "glm", "dbrx")  # the halves of a projection; an attention that returns the MLP's input
-EVERY = [*FUSED, *drawn(name for name in {**FAMILIES, **MORE} if name not in FUSED)]
+REFUSED = ("recurrent_gemma", *KEEP_STATE)
+EVERY = [*FUSED, *drawn(name for name in {**FAMILIES, **MORE} if name not in (*FUSED, *REFUSED))]
 STEPS = (0, 1)  # the prefill and a decode step
 
 
