@@ -250,7 +250,7 @@ def test_a_rule_that_is_set_while_prompts_are_computed_holds_from_the_prompt_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The request comes while the first layer runs, as another thread's; the pass gives way to it."""
-    desk = build_desk(build("llama", layers=2))
+    desk = build_desk(build("llama", layers=8))
     prompts = [tokens(length, seed=length) for length in (9, 9, 9)]
     planted, replies = shared_prompts.prompt_logits, list[Any]()
 
