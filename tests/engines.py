@@ -12,9 +12,11 @@ import pytest
 
 from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.link import starting
 from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.wire.keys import KeyFolder
+from tests.process.nursery import spawn
 
 
 def end_engines() -> None:
@@ -31,8 +33,10 @@ def end_all() -> None:
 
 @contextmanager
 def own_registry(place: Path) -> Iterator[None]:
-    """Start and find engines below this folder alone, their journals and checkpoints too; end them in the end."""
+    """Start and find engines below this folder alone, their journals and checkpoints too; end them in the end. They
+    are forked (`tests/process/nursery.py`): how one starts is not what their tests are about."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starting, "_spawn", spawn)
         patch.setenv("JUPYTER_RUNTIME_DIR", str(place / "runtime"))
         patch.setenv("JUPYTER_DATA_DIR", str(place / "data"))
         patch.delenv("JPY_SESSION_NAME", raising=False)

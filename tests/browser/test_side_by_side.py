@@ -1,11 +1,10 @@
-"""Notebook and sidebar side by side, under a base URL: two sessions stopped at once, a cell's edit in the sidebar, an
-engine that ends and comes back, and the quickstart by the sidebar's buttons."""
+"""Notebook and sidebar side by side, under a base URL: two sessions stopped at once, and an engine that ends and comes
+back."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from tests.browser.lab_server import LabServer, lab_server
 from tests.browser.sidebar import Sidebar, no_complaints
 from tests.browser.test_lab import write
 
-QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
 LOAD = "%load_ext djinn_jupyter\n%djinn_load demo"
 STOP = ("%djinn_break 4 --once", "%djinn_run --max-tokens 6 The capital of {} is")
 
@@ -55,37 +53,6 @@ def test_two_notebooks_stand_at_once_and_one_goes_on(lab_elsewhere: LabServer, p
         sidebar.press("resume")
         sidebar.stands("first", "idle")
         expect(sidebar.session("second").locator(".djinn-Session-state")).to_have_text("at resid_post.4")
-    assert opened.errors() == []
-
-
-def test_the_quickstart_by_the_sidebars_buttons_and_a_cells_edit_seen_there(
-    lab_elsewhere: LabServer, page: Page, artifacts: Path
-) -> None:
-    shutil.copy(QUICKSTART, lab_elsewhere.folder / "buttons.ipynb")
-    with no_complaints(page):
-        opened = LabPage.open(page, lab_elsewhere.address("buttons.ipynb"))
-        opened.wait_for_kernel()
-        sidebar = Sidebar.show(page)
-        opened.run_cell("%load_ext djinn_jupyter")
-        opened.run_cell("%djinn_load demo --fresh")
-        sidebar.stands("buttons", "idle")
-        sidebar.row("Layer 4").click()
-        expect(sidebar.whole.locator(".djinn-Breakpoint-site")).to_have_text(["resid_post.4"])
-        opened.run_cell("%djinn_run --max-tokens 12 The capital of France is")
-        sidebar.stands("buttons", "at resid_post.4")
-        for move, site in (("step", "resid_post.5"), ("step-in", "attn_in.6"), ("back", "resid_post.5")):
-            sidebar.press(move)
-            sidebar.stands("buttons", f"at {site}")
-        sidebar.press("back")
-        sidebar.stands("buttons", "at resid_post.4")
-        opened.run_cell("%djinn_edit scale 0.9 --positions -1 --effect")
-        expect(sidebar.whole.locator(".djinn-Stop-edits")).to_contain_text("scale")
-        page.screenshot(path=artifacts / "edited-beside-the-sidebar.png")
-        sidebar.whole.get_by_label("Remove the breakpoint at resid_post.4").click()
-        sidebar.press("resume")
-        sidebar.stands("buttons", "idle")
-        opened.run_cell("%djinn_back")
-        sidebar.stands("buttons", "at resid_post.4")
     assert opened.errors() == []
 
 

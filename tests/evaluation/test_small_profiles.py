@@ -139,33 +139,3 @@ def test_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "idle detected" in log
     assert "SWAP DETECTED" in log
     assert "<svg" in (tmp_path / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_agents(tmp_path: Path) -> None:
-    """The short one of this kind is tests/faults/test_agents.py."""
-    assert run("agents", tmp_path, "repetitions=1") == 0
-    found = read(tmp_path, "agents_results.json")
-    kept = [row for row in found["ways"] if row["way"] not in ("never", "recompute")]
-    assert all(row["bits_equal_alone"] == row["agents_served"] == row["agents"] for row in kept)
-    assert {entry["way"] for entry in found["prediction"]["ways"]} == {row["way"] for row in found["ways"]} - {
-        "recompute"
-    }
-
-
-@pytest.mark.slow
-def test_streaming(tmp_path: Path) -> None:
-    """`tests/faults/test_larger_than_the_card.py` runs the same within this process."""
-    assert run("streaming", tmp_path, "shapes=[Llama-2-70b-hf]", "divide_widths=20", "least_of_both=0.1") == 0
-    (found,) = read(tmp_path, "streaming_results.json")["models"]
-    assert found["logits"]["decided_by"] == "bits"
-    assert found["logits"]["bitwise_equal"]
-    assert found["logits"]["reference_is_plain"]
-    assert set(found["bytes_moved_per_pass"]) == {found["bytes_streamed_per_pass"]}
-    for name in ("resident", "djinn", "synchronous_offload", "both_at_once", "copying_alone"):
-        side = found["sides"][name]
-        assert side["token_ms"]["low"] <= side["token_ms"]["median"] <= side["token_ms"]["high"]
-        assert side["token_ms"]["count"] == 9
-    for name in ("accelerate_cpu_offload", "accelerate_disk_offload", "deepspeed_zero_inference"):
-        assert found["sides"][name]["status"] == "success" or found["sides"][name]["reason"]
-    assert not list(tmp_path.glob(".weights-*"))

@@ -104,14 +104,17 @@ class LiveCrowd:
 
     def alone(self) -> None:
         """Fail unless only the bystander is left, and nothing has gone wrong inside."""
-        for name in self._described():
-            if name != BYSTANDER:
-                self.stage.ask(ask.Close(session=name, force=True))
-        self.stage.replies.clear()
+        self.close_others()
         statistics = self.stage.ask(ask.ReadStatistics()).statistics
         assert (statistics.faults, statistics.last_fault) == (0, None)
         assert running_engines() == (self.entry,)
         assert "the engine does not know" not in Path(self.entry.log).read_text()
+
+    def close_others(self) -> None:
+        for name in self._described():
+            if name != BYSTANDER:
+                self.stage.ask(ask.Close(session=name, force=True))
+        self.stage.replies.clear()
 
     def ask(self, case: Case, state: State) -> Any:
         """Return the one reply to a request."""

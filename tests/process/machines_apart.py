@@ -15,7 +15,9 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.link import starting
 from tests.engines import end_all
+from tests.process.nursery import spawn
 
 PROMPT = [1, 5, 6, 7, 8]
 Start = Callable[[str], RemoteEngine]
@@ -26,6 +28,7 @@ Machine = Callable[..., RemoteEngine]
 def machines_apart(model: Path, home: Path, monkeypatch: pytest.MonkeyPatch, **common: str) -> Iterator[Machine]:
     """Yield what starts an engine of the model, with options, on the machine of a name."""
     machines: set[str] = set()
+    monkeypatch.setattr(starting, "_spawn", spawn)
 
     def on(machine: str) -> None:
         machines.add(machine)

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from djinn_jupyter.engine.system.process import importing
 from djinn_jupyter.link import starting
 
 ROOT: Final = Path(__file__).parents[2]
@@ -97,10 +98,11 @@ def _forking() -> _Forking:
 
 
 def _serve(control: socket.socket) -> None:
-    import torch
-    from transformers.models.llama import modeling_llama  # noqa: F401
+    with importing():
+        import torch
+        from transformers.models.llama import modeling_llama  # noqa: F401
 
-    from djinn_jupyter.engine.process import build, daemon  # noqa: F401  what every engine imports
+        from djinn_jupyter.engine.process import build, daemon  # noqa: F401  what every engine imports
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -18,10 +18,9 @@ import torch
 import djinn_jupyter as dj
 from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.errors import DjinnError, KeyRefused
+from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.link import io_thread
 from djinn_jupyter.link.channel import SocketChannel
-from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.large_messages import SoFar
 from tests.engines import admit, own_registry
 from tests.families import build
@@ -148,31 +147,6 @@ async def test_an_interrupt_in_the_midst_of_a_shard_keeps_whole_ones_and_the_sam
         await here.cell(lambda: collected(here.engine, tmp_path / "acts", on_progress=done.append))
         assert done[0] == 8  # those of the shard that is there
         assert layers_run(box) - before > 0
-    assert contents(tmp_path / "acts") == contents(box.acts.folder)
-
-
-async def test_a_key_that_is_revoked_in_the_midst_ends_it_in_a_sentence_and_its_shards_stay(
-    box: Box, tmp_path: Path
-) -> None:
-    try:
-        async with reached(box) as here:
-            collecting = here.cell(lambda: collected(here.engine, tmp_path / "acts"))
-            await until(lambda: (tmp_path / "acts" / "shard-00000.safetensors").exists())
-            await on_its_way(here)
-            own.key_folder().revoke("ada")
-            with pytest.raises(
-                KeyRefused, match=r"does not admit this key any more.* Whole shards are kept in"
-            ) as ended:
-                await collecting
-            assert str(box.folder) not in str(ended.value)
-            assert "bert" not in str(ended.value)
-        kept = contents(tmp_path / "acts")
-        assert kept
-        assert kept.items() <= contents(box.acts.folder).items()
-    finally:
-        own.key_folder().allow(own.key_folder().own("ada").public, "ada")
-    async with reached(box, rate=1e8) as again:
-        await again.cell(lambda: collected(again.engine, tmp_path / "acts"))
     assert contents(tmp_path / "acts") == contents(box.acts.folder)
 
 

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import psutil
@@ -19,8 +20,11 @@ import pytest
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter._version import __version__
-from djinn_jupyter.api.engine import await_end
+from djinn_jupyter.api import loading
+from djinn_jupyter.api.engine import RemoteEngine, await_end
+from djinn_jupyter.engine.process import registration
 from djinn_jupyter.errors import (
+    EngineBroken,
     EngineStartFailed,
     EngineUnavailable,
     ModelNotFound,
@@ -31,8 +35,10 @@ from djinn_jupyter.errors import (
 )
 from djinn_jupyter.link import starting
 from djinn_jupyter.link.registry import registry_folder, running_engines
-from djinn_jupyter.wire.registry import ENTRY_SUFFIX, encode_entry
+from djinn_jupyter.settings import Identity
+from djinn_jupyter.wire.registry import ENTRY_SUFFIX, FOLDER, LOCK_SUFFIX
 from tests.process.kernels import Kernel
+from tests.process.served import entry_for, registered
 from tests.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.processes]
@@ -45,55 +51,85 @@ def _only_entry_path() -> Path:
     return path
 
 
-def test_load_starts_an_engine_and_loading_again_attaches() -> None:
+def test_load_starts_an_engine_and_loading_again_attaches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is nobody's child, its files are for its owner, what another environment is like does not matter to it, what
+    it was not started with is refused, and stopping it removes every trace."""
+    for name, value in ODD.items():
+        monkeypatch.setenv(name, value)
     told: list[str] = []
-    engine = dj.load("fake", progress=told.append)
+    engine = dj.load("fake", device_memory="1GiB", **LISTENING, progress=told.append)
+    entry = engine.entry
     again = dj.load("fake", progress=told.append)
-    assert engine.entry == again.entry == dj.engines()[0]
+    assert entry == again.entry == dj.engines()[0]
     assert told == ["loading fake"]
     assert engine.channel is again.channel
-    assert engine.session("paris").run([1], max_new_tokens=2).tokens == (1, 2)
+    heard: list[object] = []
+    session = engine.session("paris")
+    assert session.run([1], max_new_tokens=2).tokens == (1, 2)
     assert engine.wire_bytes.arrays_received == 0
+    session.run([1], max_new_tokens=3, on_token=heard.append)
+    assert len(heard) == 3
     assert repr(engine) == "Engine fake (Fake, 8 layers, float32 on cpu)"
 
-
-def test_the_engine_is_nobodys_child_in_a_session_of_its_own() -> None:
-    entry = dj.load("fake").entry
-    assert os.getsid(entry.pid) not in (os.getsid(0), entry.pid)
     process = psutil.Process(entry.pid)
+    assert os.getsid(entry.pid) not in (os.getsid(0), entry.pid)
     assert process.ppid() != os.getpid()
     assert process.cwd() == "/"
-
-
-def test_the_entry_is_for_its_owner_only() -> None:
-    dj.load("fake")
-    assert stat.S_IMODE(_only_entry_path().stat().st_mode) == 0o600
-    assert stat.S_IMODE(registry_folder().stat().st_mode) == 0o700
+    assert not process.environ().keys() & ODD.keys()
+    assert process.environ()["PYTHONPATH"] == os.environ["PYTHONPATH"]
     (log,) = registry_folder().glob("*.log")
-    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (registry_folder(), _only_entry_path(), log)}
+    assert [*modes.values()] == [0o700, 0o600, 0o600]
 
+    assert cli.main(["list"]) == 0
+    assert f"\n  listens on {entry.listens}\n" in capsys.readouterr().out
+    for same in ({"device_memory": 2**30}, {"quota": "sessions=20,device=1024MiB"}, LISTENING):
+        assert dj.load("fake", **same).entry == entry
+    for other, said in REFUSED:
+        with pytest.raises(UsageError, match=said):
+            dj.load("fake", **other)
+    path = _only_entry_path()
+    for lose in (path.unlink, lambda: path.write_text("{}")):
+        lose()
+        while engine.statistics() and not running_engines():
+            time.sleep(0.01)
+        assert running_engines() == (entry,)
 
-def test_stopping_removes_every_trace() -> None:
-    engine = dj.load("fake")
-    entry = engine.entry
-    assert engine.stop() == ()
+    assert engine.stop() == ("paris",)
     assert dj.engines() == ()
     assert list(registry_folder().glob(f"*{ENTRY_SUFFIX}")) == []
     assert not Path(entry.commands.removeprefix("ipc://")).parent.exists()
     with pytest.raises(EngineUnavailable):
         engine.statistics()
-    assert dj.load("fake").statistics().sessions == 0
 
 
-def test_sigterm_ends_it_in_order() -> None:
-    entry = dj.load("fake").entry
-    os.kill(entry.pid, signal.SIGTERM)
-    await_end(entry)
-    assert list(registry_folder().glob(f"*{ENTRY_SUFFIX}")) == []
-    assert "Ended." in Path(entry.log).read_text()
+LISTENING: Final[dict[str, Any]] = {"listen": "tcp://127.0.0.1:*", "quota": "device=1GiB,sessions=20"}
+REFUSED: Final[tuple[tuple[dict[str, Any], str], ...]] = (
+    ({"device_memory": "2GiB"}, "device_memory = 1GiB, not 2GiB"),
+    ({"page_positions": 16}, "page_positions"),
+    ({"listen": "tcp://127.0.0.1:1"}, r"listens on tcp://127.0.0.1:\d+, not on tcp://127.0.0.1:1: leave --listen out"),
+    ({"quota": "sessions=5"}, "runs with the common quota device=1GiB,sessions=20, not with sessions=5"),
+    ({"quota": "sessions"}, "'sessions' is no quota"),
+)
+ODD: Final = {
+    "COVERAGE_PROCESS_START": "/nowhere/coveragerc",
+    "PYTHONSTARTUP": "/nowhere/startup.py",
+    "PYTHONINSPECT": "1",
+    "PYTHONWARNINGS": "error",
+    "PYTHONOPTIMIZE": "2",
+    "PYTHONPROFILEIMPORTTIME": "1",
+    "PYTHONVERBOSE": "1",
+    "PYTHONDEVMODE": "1",
+    "PYTHONTRACEMALLOC": "5",
+    "PYTHONHOME": "/nowhere",
+    "PYTHONEXECUTABLE": "/nowhere/python",
+}
 
 
 @pytest.mark.alone
+@pytest.mark.usefixtures("forked")
 def test_a_killed_engine_is_noticed_at_once_and_the_next_load_starts_anew() -> None:
     engine = dj.load("fake")
     session = engine.session("paris")
@@ -117,46 +153,32 @@ def test_a_killed_engine_is_noticed_at_once_and_the_next_load_starts_anew() -> N
     assert len(list(registry_folder().glob(f"*{ENTRY_SUFFIX}"))) == 1
 
 
+@pytest.mark.usefixtures("forked")
 def test_why_it_did_not_start_is_raised_as_it_was_meant() -> None:
-    with pytest.raises(ModelNotFound, match="try demo"):
-        dj.load("missing")
-    with pytest.raises(EngineStartFailed, match="ZeroDivisionError: a fault of the engine"):
-        dj.load("fault")
+    for model, error, said in (
+        ("missing", ModelNotFound, "try demo"),
+        ("fault", EngineStartFailed, "ZeroDivisionError: a fault of the engine"),
+        ("crash", EngineStartFailed, "a last line before the end"),  # it dies without a word of its own
+    ):
+        with pytest.raises(error, match=said):
+            dj.load(model)
     assert dj.engines() == ()
 
 
-def test_an_engine_that_dies_without_a_word_leaves_its_last_lines() -> None:
-    with pytest.raises(EngineStartFailed, match="a last line before the end"):
-        dj.load("crash")
-
-
-def test_two_that_load_at_once_start_one(slow_model: Path) -> None:
+def test_two_that_load_at_once_start_one_also_where_their_launcher_is_killed(slow_model: Path) -> None:
     begun, go = slow_model / "begun", slow_model / "go"
     code = f"engine = dj.load('{slow_model}', progress=tell)\ntell(engine.entry.pid)\ninput()\n"
-    first = Kernel(code)
+    launcher = Kernel(code)
     pid = begun.read_text()  # the engine is loading, the process that started it holds the lock
-    second = Kernel(code)
-    assert "waiting for" in second.heard()
+    launcher.kill()
+    both = [Kernel(code), Kernel(code)]
+    for kernel in both:
+        assert "waiting for" in kernel.heard()
     go.write_text("go")
-    assert first.heard() == f"loading {slow_model}"
-    assert first.heard() == second.heard() == pid
-    for kernel in (first, second):
+    for kernel in both:
+        assert kernel.heard() == pid
         kernel.go_on()
         kernel.end()
-
-
-def test_a_launcher_that_is_killed_does_not_lead_to_two_engines(slow_model: Path) -> None:
-    begun, go = slow_model / "begun", slow_model / "go"
-    code = f"engine = dj.load('{slow_model}', progress=tell)\ntell(engine.entry.pid)\ninput()\n"
-    first = Kernel(code)
-    pid = begun.read_text()
-    first.kill()
-    second = Kernel(code)
-    assert "waiting for" in second.heard()
-    go.write_text("go")
-    assert second.heard() == pid
-    second.go_on()
-    second.end()
 
 
 def test_a_load_that_is_interrupted_ends_what_it_started(slow_model: Path) -> None:
@@ -178,10 +200,17 @@ def test_a_load_that_is_interrupted_ends_what_it_started(slow_model: Path) -> No
     assert dj.engines() == ()
 
 
+@pytest.mark.usefixtures("forked")
 def test_another_kernel_shares_the_engine_but_not_the_session() -> None:
-    mine = dj.load("fake").session("paris")
+    """One that ends lets go, one that restarts takes up, and a forked process is told to load again. At last a signal
+    ends the engine in order."""
+    engine = dj.load("fake")
+    with pytest.raises(UsageError, match=r"listens in a private folder of this machine, not on tcp://127.0.0.1:\*"):
+        dj.load("fake", listen="tcp://127.0.0.1:*")
+    mine = engine.session("paris")
     other = Kernel(
         """
+        import os
         engine = dj.load("fake")
         try:
             engine.session("paris")
@@ -192,123 +221,6 @@ def test_another_kernel_shares_the_engine_but_not_the_session() -> None:
             engine.stop()
         except dj.DjinnError as error:
             tell(error.code)
-        """
-    )
-    assert other.heard() == SessionHeld.__name__
-    assert other.heard() == "(1, 2, 3)"
-    assert other.heard() == SessionsWouldSuffer.__name__
-    other.end()
-    assert mine.describe().holder is not None
-
-
-def test_a_kernel_that_ends_lets_go_and_one_that_restarts_takes_up() -> None:
-    engine = dj.load("fake")
-    code = "session = dj.load('fake').session('paris')\ntell(session.run([1, 99]).site)\ninput()\n"
-    first = Kernel(code, holder="kernel-1")
-    assert first.heard() == "resid_post.4"
-    holders = {one.name: one.holder for one in engine.sessions()}
-    assert holders == {"paris": "kernel-1"}
-    first.process.kill()  # no goodbye: only its name tells the next one
-    restarted = Kernel("tell(dj.load('fake').session('paris').stop.site)\ninput()\n", holder="kernel-1")
-    assert restarted.heard() == "resid_post.4"
-    restarted.go_on()
-    restarted.end()  # with a goodbye
-    first.end()
-    with pytest.raises(SessionHeld):  # the first one is not known to have gone yet
-        engine.session("paris")
-    assert engine.session("paris", join=True).stop.site == "resid_post.4"
-
-
-@pytest.mark.alone
-def test_it_ends_by_itself_when_nobody_needs_it() -> None:
-    code = f"engine = dj.load('fake', idle_seconds={IDLE_SECONDS})\ntell(engine.entry.pid)\n"
-    kernel = Kernel(code)
-    pid = int(kernel.heard())
-    process = psutil.Process(pid)
-    kernel.end()
-    process.wait(120)
-    assert dj.engines() == ()
-
-
-@pytest.mark.alone
-def test_it_does_not_end_while_a_session_exists() -> None:
-    code = f"engine = dj.load('fake', idle_seconds={IDLE_SECONDS})\nengine.session('paris')\ntell(engine.entry.pid)\n"
-    kernel = Kernel(code)
-    process = psutil.Process(int(kernel.heard()))
-    kernel.end()
-    with pytest.raises(psutil.TimeoutExpired):
-        process.wait(2 * IDLE_SECONDS)
-
-
-def test_options_that_the_running_engine_does_not_have_are_refused() -> None:
-    dj.load("fake", device_memory="1GiB")
-    assert dj.load("fake").entry is not None
-    dj.load("fake", device_memory=2**30)
-    with pytest.raises(UsageError, match="device_memory = 1GiB, not 2GiB"):
-        dj.load("fake", device_memory="2GiB")
-    with pytest.raises(UsageError, match="page_positions"):
-        dj.load("fake", page_positions=16)
-
-
-def test_an_engine_of_another_version_is_refused_naming_both() -> None:
-    dj.load("fake")
-    path = _only_entry_path()
-    (entry,) = running_engines()
-    os.kill(entry.pid, signal.SIGSTOP)  # it would put its entry back
-    path.write_bytes(encode_entry(msgspec.structs.replace(entry, version="0.0.7")))
-    with pytest.raises(VersionMismatch, match=f"0.0.7.*{__version__}"):
-        dj.load("fake")
-    os.kill(entry.pid, signal.SIGCONT)
-
-
-def test_an_engine_whose_entry_was_deleted_or_overwritten_is_found_again() -> None:
-    engine = dj.load("fake")
-    entry, path = engine.entry, _only_entry_path()
-    for lose in (path.unlink, lambda: path.write_text("{}")):
-        lose()
-        while engine.statistics() and not running_engines():
-            time.sleep(0.01)
-        assert running_engines() == (entry,)
-
-
-def test_over_tcp_with_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    engine = dj.load("fake", listen="tcp://127.0.0.1:*")
-    assert engine.entry.listens.startswith("tcp://127.0.0.1:")
-    heard: list[object] = []
-    engine.session("paris").run([1], max_new_tokens=3, on_token=heard.append)
-    assert len(heard) == 3
-    assert dj.load("fake", listen="tcp://127.0.0.1:*").entry == engine.entry
-    assert cli.main(["list"]) == 0
-    assert f"\n  listens on {engine.entry.listens}\n" in capsys.readouterr().out
-    with pytest.raises(
-        UsageError, match=r"listens on tcp://127.0.0.1:\d+, not on tcp://127.0.0.1:1: leave --listen out"
-    ):
-        dj.load("fake", listen="tcp://127.0.0.1:1")
-
-
-def test_a_quota_that_the_running_engine_does_not_hold_persons_to_is_refused() -> None:
-    engine = dj.load("fake", listen="tcp://127.0.0.1:*", quota="device=1GiB,sessions=20")
-    for same in ("sessions=20,device=1024MiB", None):
-        assert dj.load("fake", listen="tcp://127.0.0.1:*", quota=same).entry == engine.entry
-    with pytest.raises(
-        UsageError, match=r"runs with the common quota device=1GiB,sessions=20, not with sessions=5: leave --quota out"
-    ):
-        dj.load("fake", quota="sessions=5")
-    with pytest.raises(UsageError, match="'sessions' is no quota"):
-        dj.load("fake", quota="sessions")
-
-
-def test_an_address_that_the_running_engine_does_not_listen_on_is_refused() -> None:
-    dj.load("fake")
-    with pytest.raises(UsageError, match=r"listens in a private folder of this machine, not on tcp://127.0.0.1:\*"):
-        dj.load("fake", listen="tcp://127.0.0.1:*")
-
-
-def test_a_forked_process_is_told_to_load_again() -> None:
-    kernel = Kernel(
-        """
-        import os
-        engine = dj.load("fake")
         child = os.fork()
         if child == 0:
             try:
@@ -321,8 +233,52 @@ def test_a_forked_process_is_told_to_load_again() -> None:
         tell(engine.statistics().sessions)
         """
     )
-    assert [kernel.heard() for _ in range(3)] == ["EngineUnavailable", "0", "0"]
+    assert other.heard() == SessionHeld.__name__
+    assert other.heard() == "(1, 2, 3)"
+    assert other.heard() == SessionsWouldSuffer.__name__
+    assert [other.heard() for _ in range(3)] == ["EngineUnavailable", "2", "2"]
+    other.end()
+    assert mine.describe().holder is not None
+
+    code = "session = dj.load('fake').session('oslo')\ntell(session.run([1, 99]).site)\ninput()\n"
+    first = Kernel(code, holder="kernel-1")
+    assert first.heard() == "resid_post.4"
+    assert {one.name: one.holder for one in engine.sessions()}["oslo"] == "kernel-1"
+    first.process.kill()  # no goodbye: only its name tells the next one
+    restarted = Kernel("tell(dj.load('fake').session('oslo').stop.site)\ninput()\n", holder="kernel-1")
+    assert restarted.heard() == "resid_post.4"
+    restarted.go_on()
+    restarted.end()  # with a goodbye
+    first.end()
+    with pytest.raises(SessionHeld):  # the first one is not known to have gone yet
+        engine.session("oslo")
+    assert engine.session("oslo", join=True).stop.site == "resid_post.4"
+
+    entry = engine.entry
+    os.kill(entry.pid, signal.SIGTERM)
+    await_end(entry)
+    assert list(registry_folder().glob(f"*{ENTRY_SUFFIX}")) == []
+    assert "Ended." in Path(entry.log).read_text()
+
+
+@pytest.mark.alone
+def test_it_ends_by_itself_when_nobody_needs_it_and_not_while_a_session_exists() -> None:
+    code = f"engine = dj.load('fake', idle_seconds={IDLE_SECONDS})\nengine.session('paris')\ntell(engine.entry.pid)\n"
+    kernel = Kernel(code)
+    process = psutil.Process(int(kernel.heard()))
     kernel.end()
+    with pytest.raises(psutil.TimeoutExpired):
+        process.wait(2 * IDLE_SECONDS)
+    dj.load("fake").session("paris", join=True).close()
+    loading._channels.close()
+    process.wait(120)
+    assert dj.engines() == ()
+
+
+def test_an_engine_of_another_version_is_refused_naming_both() -> None:
+    with registered(msgspec.structs.replace(entry_for("ipc:///nowhere/commands"), version="0.0.7")):
+        with pytest.raises(VersionMismatch, match=f"0.0.7.*{__version__}"):
+            dj.load("fake")
 
 
 UNDER_DEBUGPY = """
@@ -344,31 +300,6 @@ def test_under_debugpy_which_rewrites_command_lines_of_python() -> None:
     (entry,) = dj.engines()
     assert not [word for word in psutil.Process(entry.pid).cmdline() if "pydevd" in word]
     kernel.end()
-
-
-ODD = {
-    "COVERAGE_PROCESS_START": "/nowhere/coveragerc",
-    "PYTHONSTARTUP": "/nowhere/startup.py",
-    "PYTHONINSPECT": "1",
-    "PYTHONWARNINGS": "error",
-    "PYTHONOPTIMIZE": "2",
-    "PYTHONPROFILEIMPORTTIME": "1",
-    "PYTHONVERBOSE": "1",
-    "PYTHONDEVMODE": "1",
-    "PYTHONTRACEMALLOC": "5",
-    "PYTHONHOME": "/nowhere",
-    "PYTHONEXECUTABLE": "/nowhere/python",
-}
-
-
-def test_with_all_that_changes_how_python_runs_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ODD.items():
-        monkeypatch.setenv(name, value)
-    engine = dj.load("fake")
-    found = psutil.Process(engine.entry.pid).environ()
-    assert not found.keys() & ODD.keys()
-    assert found["PYTHONPATH"] == os.environ["PYTHONPATH"]
-    assert engine.session("paris").run([1], max_new_tokens=2).tokens == (1, 2)
 
 
 @pytest.mark.parametrize("flags", [["-I"], ["-E"], ["-s"]], ids=" ".join)
@@ -414,3 +345,71 @@ def test_without_a_python_to_name_one_sentence_says_what_to_do(monkeypatch: pyte
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(dj.DjinnError, match=r"sys.executable is empty.*djinn start MODEL"):
         dj.load("fake")
+
+
+# A broken engine begins anew in its process, and a client that loads meanwhile gets it.
+
+BREAKING = [98]
+
+
+def break_it(engine: RemoteEngine) -> str:
+    with pytest.raises((EngineBroken, EngineUnavailable)) as told:
+        engine.session("paris").run(BREAKING)
+    return str(told.value)
+
+
+@pytest.mark.usefixtures("forked")
+def test_who_loads_while_it_begins_anew_waits_for_it() -> None:
+    """Two kernels load in the moment in which no engine can be found."""
+    engine = dj.load("fake")
+    code = "input(); tell(dj.load('fake').entry.pid)"
+    kernels = [Kernel(code), Kernel(code)]
+    break_it(engine)
+    for kernel in kernels:
+        kernel.go_on()
+    assert {kernel.heard() for kernel in kernels} == {str(engine.entry.pid)}
+    for kernel in kernels:
+        kernel.end()
+
+
+@pytest.mark.usefixtures("forked")
+def test_it_begins_anew_so_often_and_then_ends() -> None:
+    """Under the same number, with the same log."""
+    first = dj.load("fake")
+    told = [break_it(dj.load("fake")) for _ in range(registration.MOST)]
+    assert "The accounting does not agree." in told[0]
+    last = dj.load("fake")
+    assert (last.entry.pid, last.entry.log) == (first.entry.pid, first.entry.log)
+    assert last.entry.commands != first.entry.commands
+    assert dj.engines() == (last.entry,)
+    assert last.session("rome").run([1], max_new_tokens=2).tokens == (1, 2)
+    break_it(last)
+    await_end(last.entry)
+    assert dj.load("fake").entry.pid != first.entry.pid  # type: ignore[union-attr]
+    (log,) = registry_folder().glob("*.log")
+    assert "The accounting does not agree." in log.read_text()
+
+
+def test_the_options_of_the_first_start_are_left_out_of_the_next() -> None:
+    told = ["-P", "-m", "engine", "--model=x", "--launcher-pipe", "7", "--launcher-lock=8", "--log", "y"]
+    left = ["-P", "-m", "engine", "--model=x", "--log", "y"]
+    assert list(registration._without(told, registration._OF_THE_FIRST_START)) == left
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "jupyter_runtime_dir", lambda: str(tmp_path))
+    identity = Identity(model="x", revision=None, dtype="float32", device="cpu", attention=None)
+    folder, elsewhere = tmp_path / FOLDER, tmp_path / "elsewhere"
+    folder.mkdir(mode=0o700)
+    lock = folder / f"{identity.slug()}{LOCK_SUFFIX}"
+    lock.symlink_to(elsewhere)
+    restarts = registration.Restarts()
+    restarts.hold_lock(identity)
+    assert not elsewhere.exists()
+    assert restarts._lock is None
+
+
+def test_restarts_of_long_ago_do_not_count() -> None:
+    now = registration.time.monotonic()
+    assert registration.Restarts([now - 2 * registration.PERIOD_SECONDS] * 9).allowed
+    assert not registration.Restarts([now - 1.0] * registration.MOST).allowed

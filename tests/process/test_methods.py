@@ -1,5 +1,5 @@
-"""An engine and a client in processes of their own, of which one lacks a method, or has it otherwise: it is refused by
-its name, and the rest works."""
+"""An engine and a client in processes of their own, of which one lacks methods, or has them otherwise: each is refused
+by its name, and the rest works."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -17,7 +18,6 @@ from djinn_jupyter.cli import main as cli
 from tests.strangers import add_stranger
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("fake_site")]
-HERE: Final = "entropy (djinn_entropy of djinn-entropy 1.0)"
 REMEDY: Final = "install the same version for both, end the engine with `djinn stop` and load again."
 NO_VERB: Final = "IllegalMove: the fake knows no such verb"  # the engine was asked
 REQUEST: Final = """
@@ -32,10 +32,17 @@ class EntropyRead(ReplyBase):
 class ReadEntropy(SessionRequest[EntropyRead], shared="read", changes=False):
     layer: int = 0
 """
-OTHERWISE: Final = REQUEST.replace("layer: int = 0", "layers: tuple[int, ...] = ()\n    head: int = 0")
-WITH_A_REPLY_OF_OTHERS: Final = REQUEST.replace("entropy: float", "entropies: tuple[float, ...]")
-CLIENT: Final = """
-import json
+# What each side has of a method, by its name; of another reply the request can be read.
+ENGINE: Final = {
+    "entropy": REQUEST,
+    "alone": REQUEST,
+    "request": REQUEST.replace("layer: int = 0", "layers: tuple[int, ...] = ()\n    head: int = 0"),
+    "reply": REQUEST.replace("entropy: float", "entropies: tuple[float, ...]"),
+    "broken": "raise ImportError('no such library')",
+}
+CLIENT: Final = dict.fromkeys(("entropy", "request", "reply", "broken"), REQUEST)
+ASKING: Final = """
+import importlib, json
 import djinn_jupyter as dj
 from djinn_jupyter.link.registry import method_lines
 from djinn_jupyter.wire import protocol, requests
@@ -50,86 +57,67 @@ def asked(request):
         return f"{error.code}: {error}"
 
 
+def asked_for_all():
+    replies = {}
+    for name in ("entropy", "request", "reply", "broken"):
+        kind = getattr(importlib.import_module(f"of_{name}.request"), f"Read{name.capitalize()}")
+        replies[name] = asked(kind(session="main"))
+    return replies
+
+
 told = {"core": asked(requests.Open(session="main", join=True)), "lines": method_lines(engine.channel.welcome)}
-try:
-    from djinn_entropy.request import ReadEntropy
-except ImportError:
-    pass
-else:
-    told["asked"] = asked(ReadEntropy(session="main"))
-    protocol.require_method = lambda *others: None
-    told["asked nevertheless"] = asked(ReadEntropy(session="main"))
-print(json.dumps(told))
+told["asked"] = asked_for_all()
+protocol.require_method = lambda *others: None
+print(json.dumps(told | {"nevertheless": asked_for_all()}))
 """
 
 
-def path_with(folder: Path, request: str | None) -> str:
-    """Return a PYTHONPATH on which a stranger's method has this module `request`."""
-    path = os.environ["PYTHONPATH"]
-    if request is None:
-        return path
-    add_stranger(folder, "djinn-entropy", "djinn_entropy", {"request": request}, method="entropy")
-    return os.pathsep.join([str(folder), path])
+def named(name: str) -> str:
+    return f"{name} (of_{name} of of-{name} 1.0)"
 
 
-def told_between(engine: str | None, client: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Start an engine and ask it from a client, each of which has the method so; return what the client was told."""
-    of_client = path_with(folder / "client", client)
-    monkeypatch.setenv("PYTHONPATH", path_with(folder / "engine", engine))
-    dj.load("fake")
-    asked = subprocess.run(
-        [sys.executable, "-c", CLIENT],
-        env=os.environ | {"PYTHONPATH": of_client},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert asked.returncode == 0, asked.stderr
-    told = json.loads(asked.stdout)
-    assert told.pop("core") == "Opened"
-    return told
+def path_with(folder: Path, methods: Mapping[str, str]) -> str:
+    """Return a PYTHONPATH on which strangers' methods have these modules `request`."""
+    for name, text in methods.items():
+        own = text.replace("Entropy", name.capitalize())
+        add_stranger(folder, f"of-{name}", f"of_{name}", {"request": own}, method=name)
+    return os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
 
 
-VERSIONS: Final = {
-    "request": (OTHERWISE, "VersionMismatch: The engine lacks entropy of the client's methods, or has another"),
-    "reply": (
-        WITH_A_REPLY_OF_OTHERS,
-        f"VersionMismatch: The client has another version of the method {HERE}: {REMEDY}",
-    ),
-}
-
-
-def test_a_method_that_both_have_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = told_between(REQUEST, REQUEST, tmp_path, monkeypatch)
-    assert told == {"lines": [HERE], "asked": NO_VERB, "asked nevertheless": NO_VERB}
-
-
-def test_a_method_that_the_client_lacks_is_named_and_the_rest_works(
+def test_a_method_that_differs_is_refused_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told_between(REQUEST, None, tmp_path, monkeypatch) == {"lines": ["the engine alone has entropy"]}
+    """So is one that the engine lacks, or cannot import, which is said with the reason. What both have is asked for."""
+    of_client = path_with(tmp_path / "client", CLIENT)
+    monkeypatch.setenv("PYTHONPATH", path_with(tmp_path / "engine", ENGINE))
+    dj.load("fake")
     assert cli.main(["list"]) == 0
-    assert "the engine alone has entropy" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("other", VERSIONS)
-def test_a_method_that_differs_is_refused_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
-) -> None:
-    request, nevertheless = VERSIONS[other]  # of another reply the request can be read
-    told = told_between(request, REQUEST, tmp_path, monkeypatch)
-    assert told["lines"] == [f"the engine has another version of {HERE}"]
-    assert told["asked"].endswith(f" has another version of the method {HERE}: {REMEDY}")
-    assert told["asked nevertheless"].startswith(nevertheless)
-
-
-def test_a_method_that_the_engine_cannot_import_is_refused_by_its_name_and_said_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = told_between("raise ImportError('no such library')", REQUEST, tmp_path, monkeypatch)
-    [lacks, why] = told["lines"]
-    assert lacks == f"the engine lacks {HERE}"
-    assert why.startswith(f"in the engine: The method {HERE} is left out, because its 'request' cannot be imported")
-    assert told["asked"].startswith("VersionMismatch: The engine of fake ")
-    assert told["asked"].endswith(f" lacks the method {HERE}: {REMEDY}")
-    assert told["asked nevertheless"].startswith(VERSIONS["request"][1])
+    assert "the engine alone has alone" in capsys.readouterr().out
+    environment = os.environ | {"PYTHONPATH": of_client}
+    asked = subprocess.run([sys.executable, "-c", ASKING], env=environment, capture_output=True, text=True, check=False)
+    assert asked.returncode == 0, asked.stderr
+    told = json.loads(asked.stdout)
+    assert told["core"] == "Opened"
+    *lines, why = sorted(told["lines"], key=lambda line: line.startswith("in the engine: "))
+    assert {
+        named("entropy"),
+        "the engine alone has alone",
+        f"the engine has another version of {named('request')}",
+        f"the engine has another version of {named('reply')}",
+        f"the engine lacks {named('broken')}",
+    } == {*lines}
+    left_out = f"in the engine: The method {named('broken')} is left out, because its 'request' cannot be imported"
+    assert why.startswith(left_out)
+    refused, nevertheless = told["asked"], told["nevertheless"]
+    assert refused["entropy"] == nevertheless["entropy"] == NO_VERB
+    for name in ("request", "reply"):
+        assert refused[name].endswith(f" has another version of the method {named(name)}: {REMEDY}")
+    assert refused["broken"].startswith("VersionMismatch: The engine of fake ")
+    assert refused["broken"].endswith(f" lacks the method {named('broken')}: {REMEDY}")
+    for name in ("request", "broken"):
+        lacks, comma, _ = nevertheless[name].partition(" of the client's methods, or has another")
+        names = lacks.removeprefix("VersionMismatch: The engine lacks ").split(" and ")
+        assert sorted(names) == ["broken", "reply", "request"]
+        assert comma
+    other = f"VersionMismatch: The client has another version of the method {named('reply')}: {REMEDY}"
+    assert nevertheless["reply"] == other

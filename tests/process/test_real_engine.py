@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import pickle
 import signal
@@ -62,6 +63,7 @@ def test_all_that_the_process_takes_is_in_the_books_or_shown_as_beyond_them(engi
 
 def test_stop_look_edit_resume(engine: RemoteEngine) -> None:
     session = engine.session("look")
+    assert "look" in {one.name for one in engine.sessions()}
     plain = session.run(PROMPT, max_new_tokens=6)
     assert isinstance(plain, Finished)
     session.breakpoint("resid_post.4", when="step == 0")
@@ -79,6 +81,7 @@ def test_stop_look_edit_resume(engine: RemoteEngine) -> None:
     assert (session.stop.hidden[-1] == before[-1] * np.float32(0.5)).all()
     assert (session.stop.hidden[:-1] == before[:-1]).all()
     session.close()
+    assert "look" not in {one.name for one in engine.sessions()}
 
 
 def test_only_what_is_asked_for_crosses_the_wire(engine: RemoteEngine) -> None:
@@ -90,14 +93,6 @@ def test_only_what_is_asked_for_crosses_the_wire(engine: RemoteEngine) -> None:
     assert stop.hidden.nbytes == 5 * 32 * 4
     assert engine.wire_bytes.arrays_received == before.arrays_received + stop.hidden.nbytes
     session.close()
-
-
-def test_a_session_is_listed_as_soon_as_it_is_open(engine: RemoteEngine) -> None:
-    for name in ("a", "b", "c", "d"):
-        session = engine.session(name)
-        assert name in {one.name for one in engine.sessions()}
-        session.close()
-        assert name not in {one.name for one in engine.sessions()}
 
 
 def test_two_kernels_at_once_do_not_disturb_each_other(engine: RemoteEngine, llama: Path) -> None:
@@ -121,7 +116,7 @@ def test_two_kernels_at_once_do_not_disturb_each_other(engine: RemoteEngine, lla
     assert heard[0][6] == str(engine.entry.pid)
 
 
-def test_restart_and_run_all_twice_gives_the_same_again(engine: RemoteEngine, llama: Path) -> None:
+def test_restart_and_run_all_gives_the_same_again(engine: RemoteEngine, llama: Path) -> None:
     code = f"""
         session = dj.load({str(llama)!r}, dtype="float32", device={computed_on()!r}).session("notebook", fresh=True)
         session.breakpoint(4)
@@ -134,82 +129,64 @@ def test_restart_and_run_all_twice_gives_the_same_again(engine: RemoteEngine, ll
         input()
         """
     heard = []
-    for _ in range(3):
+    for _ in range(2):
         kernel = Kernel(code, holder="kernel-of-the-notebook")
         heard.append([kernel.heard() for _ in range(4)])
         kernel.kill()  # as a restart may do
-    assert heard[0] == heard[1] == heard[2]
+    assert heard[0] == heard[1]
 
 
 def test_a_session_is_attachable_from_a_second_kernel(engine: RemoteEngine, llama: Path) -> None:
+    """It says whose notebook it runs, so that another client cannot end what the notebook has open. An interrupt leaves
+    its session intact at a boundary."""
     session = engine.session("shared")
     session.breakpoint("resid_post.4", when="step == 0")
     stop = session.run(PROMPT)
     kernel = Kernel(
         f"""
-        session = dj.load({str(llama)!r}, dtype="float32", device={computed_on()!r}).session("shared", join=True)
-        tell(session.stop)
-        tell(session.resume(free=True).reason)
-        """
-    )
-    assert kernel.heard() == repr(stop)
-    assert kernel.heard() == "length"
-    kernel.end()
-    session.close()
-
-
-def test_a_kernel_says_whose_notebook_it_runs(engine: RemoteEngine, llama: Path) -> None:
-    """Another client then cannot end what the notebook has open, and is told whose it is."""
-    kernel = Kernel(
-        f"""
         import os
         os.environ["JPY_SESSION_NAME"] = "trips/rome.ipynb"
-        session = dj.load({str(llama)!r}, dtype="float32", device={computed_on()!r}).session()
+        engine = dj.load({str(llama)!r}, dtype="float32", device={computed_on()!r})
+        session = engine.session("shared", join=True)
+        tell(session.stop)
+        tell(session.resume(free=True).reason)
+        session = engine.session()
         tell(session.describe().notebook)
         input()
-        tell(session.close())
-        """,
-        holder="kernel-rome",
-    )
-    assert kernel.heard() == "trips/rome.ipynb"
-    with pytest.raises(SessionsWouldSuffer, match=r"'rome' is open in the notebook trips/rome.ipynb; to close it"):
-        engine.reach("trips/rome.ipynb").close()
-    kernel.go_on()
-    assert kernel.heard() == "0"
-    kernel.end()
-
-
-def test_an_interrupt_leaves_the_session_intact_at_a_boundary(engine: RemoteEngine, llama: Path) -> None:
-    kernel = Kernel(
-        f"""
-        session = dj.load({str(llama)!r}, dtype="float32", device={computed_on()!r}).session("interrupted")
-        plain = session.run({PROMPT}, max_new_tokens=400, ignore_eos=True)
+        plain = session.run({PROMPT}, max_new_tokens=150, ignore_eos=True)
         first = [True]
         def heard(event):
             if first:
                 first.clear()
                 tell("running")
         try:
-            session.run({PROMPT}, max_new_tokens=400, ignore_eos=True, on_token=heard)
+            session.run({PROMPT}, max_new_tokens=150, ignore_eos=True, on_token=heard)
         except KeyboardInterrupt as interrupted:
             tell(interrupted)
         tell(session.resume().tokens == plain.tokens)
-        """
+        tell(session.close())
+        """,
+        holder="kernel-rome",
     )
+    assert kernel.heard() == repr(stop)
+    assert kernel.heard() == "length"
+    assert kernel.heard() == "trips/rome.ipynb"
+    with pytest.raises(SessionsWouldSuffer, match=r"'rome' is open in the notebook trips/rome.ipynb; to close it"):
+        engine.reach("trips/rome.ipynb").close()
+    kernel.go_on()
     assert kernel.heard() == "running"
     kernel.process.send_signal(signal.SIGINT)
-    assert kernel.heard().startswith("Session 'interrupted' is intact. Paused at ")
+    assert kernel.heard().startswith("Session 'rome' is intact. Paused at ")
     assert kernel.heard() == "True"
+    assert kernel.heard().isdigit()  # the pages that are free again
     kernel.end()
+    session.close()
 
 
-@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
-def test_an_engine_and_its_sessions_stay_in_their_process(
-    engine: RemoteEngine, copied: Callable[[object], object]
-) -> None:
+def test_an_engine_and_its_sessions_stay_in_their_process(engine: RemoteEngine) -> None:
     """As multiprocessing hands its arguments to a process that it spawns."""
     session = engine.session("not carried", fresh=True)
-    for handle in (engine, session):
+    for handle, copied in itertools.product((engine, session), (pickle.dumps, copy.deepcopy)):
         with pytest.raises(UsageError, match=r"belong to one process, .* load the engine again there"):
             copied(handle)
     session.close()
@@ -236,7 +213,6 @@ def test_an_engine_without_a_journal_leaves_none_and_keeps_as_many_stops_as_it_w
     assert session.describe().stops_kept == 2
     other.stop(force=True)
     assert left() == before
-    assert dj.load(llama, dtype="float16", device=computed_on(), threads=1).sessions() == ()
 
 
 ECHOES = 10  # a verb of a session wakes four threads in two processes, an echo two; 3 to 4 echoes on an idle machine

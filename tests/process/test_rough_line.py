@@ -18,7 +18,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.remote.large_messages import SoFar
-from tests.engines import admit
+from tests.engines import admit, own_registry
 from tests.process.quickstart import play
 from tests.process.rough_line import afar
 
@@ -33,9 +33,14 @@ def keys(runtime: Path) -> None:
     admit("ada", hosts=("127.0.0.1", f"{HOPS[0]}2"))
 
 
-@pytest.mark.usefixtures("keys")
-async def test_the_quickstart_over_a_rough_line_is_the_same_to_the_last_bit() -> None:
-    engine = await asyncio.to_thread(dj.load, "demo", listen="tcp://127.0.0.1:*")
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
+    with own_registry(tmp_path_factory.mktemp("own")):
+        admit("ada")
+        yield dj.load("demo", listen="tcp://127.0.0.1:*")
+
+
+async def test_the_quickstart_over_a_rough_line_is_the_same_to_the_last_bit(engine: RemoteEngine) -> None:
     expected = await asyncio.to_thread(lambda: play(engine.session("near", fresh=True)))
     async with afar(engine, delay_seconds=0.05, lost_share=0.05) as here:
         playing = here.cell(lambda: play(here.engine.session("afar", fresh=True)))
@@ -56,14 +61,12 @@ def _edited(stop: dj.Paused, values: object) -> bytes:
     return bytes(stop.session.resume(free=True).logits.tobytes())
 
 
-@pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("work", [_read, _edited])
 async def test_half_a_mib_over_a_slow_line_that_is_cut_in_its_midst_is_the_same_to_the_last_bit(
-    work: Callable[[dj.Paused, object], bytes],
+    engine: RemoteEngine, work: Callable[[dj.Paused, object], bytes]
 ) -> None:
     """An activation that is read, and an array that edits one, over a line of 200 kB/s; an interrupt first, which edits
     nothing, and then whole."""
-    engine = await asyncio.to_thread(dj.load, "demo", listen="tcp://127.0.0.1:*")
     near = await asyncio.to_thread(_stopped, engine, "near")
     values = near.hidden[::-1] * 2
     expected = await asyncio.to_thread(work, near, values)

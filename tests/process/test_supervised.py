@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.api.engine import await_end
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.link.transport import Connection
@@ -96,17 +95,6 @@ async def test_an_engine_that_a_signal_ends_is_served_anew_with_its_sessions_thr
     assert await asyncio.to_thread(serving.process.wait, 120) == 1
     assert Path(serving.said.name).read_text().count("The engine is started anew: a signal ended its process") == 3
     await ada.close()
-
-
-def test_a_local_engine_comes_back_with_the_next_load_and_its_client_is_told(runtime: Path) -> None:
-    engine = dj.load("demo", threads=1)
-    session = engine.session("kept")
-    session.run([5, 6, 7], max_new_tokens=3, ignore_eos=True)
-    os.kill(engine.entry.pid, signal.SIGABRT)
-    await_end(engine.entry)
-    with pytest.raises(EngineUnavailable, match=r"has ended.*The reason: a signal ended its process \(Aborted\)"):
-        session.run([5], max_new_tokens=1)
-    assert [(one.name, one.tokens) for one in dj.load("demo", threads=1).sessions()] == [("kept", 6)]
 
 
 def test_an_orderly_end_has_no_reason(tmp_path: Path) -> None:

@@ -132,12 +132,6 @@ def test_a_large_shape_goes_through_the_ring(tiny: Setting) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_smaller_shape_goes_through_the_ring(tiny: Setting) -> None:
-    assert ran(ring.run_ring, tiny).checks["layer copies"]
-
-
-@pytest.mark.slow
-@pytest.mark.processes
 def test_a_start_gives_the_first_token_of_a_plain_script(tiny: Setting) -> None:
     found = ran(start_up.run_start_up, tiny)
     assert found.checks == {"the first token of djinn and of a plain script": start_up.ROUNDS_OF_START_UP}
@@ -198,14 +192,6 @@ def test_every_experiment_has_a_verdict_or_a_reason(tiny: Setting, monkeypatch: 
     said["pressure"] = "PASS"
     again = pressure.run_evaluation(replace(tiny, results=tiny.home / "again"))
     assert again.settings["verdicts"]["pressure"] == "PASS"
-
-
-@pytest.mark.processes
-def test_an_experiment_is_run_by_the_command_itself(tiny: Setting) -> None:
-    """The code that a card runs at the usual size, to its files and its verdict."""
-    found = pressure.results_of("evaluation", tiny, only=("checkpoint_cost",))
-    assert found.settings["verdicts"]["checkpoint_cost"].split(" ")[0] in ("PASS", "UNDECIDED")
-    assert (tiny.home / "evaluation" / "checkpoint_cost" / "checkpoint_cost_results.json").is_file()
 
 
 @pytest.mark.slow
