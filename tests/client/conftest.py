@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
 from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.modules.training import again, calls, running
+from djinn_jupyter.modules.training.jobs import AnyJob
 from tests.client.reached import reached
 from tests.engine.desk import Desk, build_desk
 from tests.engine.words import tokenizer
@@ -37,3 +41,24 @@ def wide(model: Any) -> Iterator[RemoteEngine]:
     """An engine of that model, whose passes can be compared with its own."""
     with one_thread(), reached(build_desk(model)) as [engine]:
         yield engine
+
+
+@pytest.fixture
+def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings run in this process, as their own takes seconds to import torch; test_training.py has real ones."""
+
+    def train(job: AnyJob, on_progress: Any) -> None:
+        def report(done: int, of: int, loss: torch.Tensor) -> bool:
+            if on_progress is not None:
+                on_progress(done, of, float(loss.detach()))
+            return False
+
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        try:
+            with one_thread(), torch.enable_grad():
+                running.run(msgspec.json.decode(msgspec.json.encode(job), type=AnyJob), report)
+        finally:
+            torch.use_deterministic_algorithms(deterministic)
+
+    for module in (again, calls):
+        monkeypatch.setattr(module, "train", train)

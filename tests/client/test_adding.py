@@ -48,27 +48,6 @@ def test_a_feature_is_a_site(engine: RemoteEngine, sae: saes.Tensors) -> None:
     assert grid.values.shape == (saes.FEATURES,)
 
 
-@pytest.mark.parametrize("named", ["google/gemma-2-2b", "gpt2-small"])
-def test_files_of_another_model_are_refused_by_the_field(engine: RemoteEngine, tmp_path: Path, named: str) -> None:
-    folder = saes.saved(tmp_path, saes.drawn(engine.description.hidden_size), metadata={"model_name": named})
-    with pytest.raises(UsageError, match=rf"has model_name '{named}', and this engine serves .*LlamaForCausalLM"):
-        engine.add_module("sae", folder, at="resid_post.1")
-    assert not engine.added_modules()
-
-
-def test_what_the_files_say_besides_is_told_where_the_module_is_added(engine: RemoteEngine, tmp_path: Path) -> None:
-    drawn, own = saes.drawn(engine.description.hidden_size), engine.description.name
-    said: dict[str, Any] = {"of_tomorrow": None, "metadata": {"model_name": own, "hook_name": "resid_post.0"}}
-    told = engine.add_module("sae", saes.saved(tmp_path / "one", drawn, **said), at="resid_post.1").note
-    engine.remove_module("sae")
-    assert told == (
-        "its files say that it was trained at resid_post.0; its files also have of_tomorrow, unknown here and without "
-        "a value"
-    )
-    assert engine.add_module("sae", saes.saved(tmp_path / "two", drawn), at="resid_post.1").note is None
-    engine.remove_module("sae")
-
-
 WORK: dict[str, Callable[[RemoteEngine, Path], Any]] = {
     "grid": lambda engine, folder: dj.sweep(
         engine, corrupted=PROMPT, site="sae.1[*]", edit=dj.add(2.0), metric="logit(5)", mode="exact"
@@ -118,7 +97,7 @@ def other_sae(engine: RemoteEngine, folder: Path) -> Path:
     return saes.saved(folder / "other", saes.drawn(engine.description.hidden_size, seed=1))
 
 
-def test_folders_that_are_none_are_refused(engine: RemoteEngine, tmp_path: Path) -> None:
+def test_folders_that_are_none_or_of_another_model_are_refused(engine: RemoteEngine, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="names no folder"):
         engine.add_module("sae", " ", at="resid_post.1")
     with pytest.raises(UsageError, match="There is no folder"):
@@ -131,6 +110,21 @@ def test_folders_that_are_none_are_refused(engine: RemoteEngine, tmp_path: Path)
     with pytest.raises(UnknownSite, match="no added module sae; there are none"):
         engine.remove_module("sae")
     assert engine.sessions() == ()
+    for named in ["gpt2-small"]:
+        folder = saes.saved(tmp_path, saes.drawn(engine.description.hidden_size), metadata={"model_name": named})
+        with pytest.raises(UsageError, match=rf"has model_name '{named}', and this engine serves .*LlamaForCausalLM"):
+            engine.add_module("sae", folder, at="resid_post.1")
+        assert not engine.added_modules()
+    drawn, own = saes.drawn(engine.description.hidden_size), engine.description.name
+    said: dict[str, Any] = {"of_tomorrow": None, "metadata": {"model_name": own, "hook_name": "resid_post.0"}}
+    told = engine.add_module("sae", saes.saved(tmp_path / "one", drawn, **said), at="resid_post.1").note
+    engine.remove_module("sae")
+    assert told == (
+        "its files say that it was trained at resid_post.0; its files also have of_tomorrow, unknown here and without "
+        "a value"
+    )
+    assert engine.add_module("sae", saes.saved(tmp_path / "two", drawn), at="resid_post.1").note is None
+    engine.remove_module("sae")
 
 
 PROMPTS = [(9, 8, 7, 21, 22), (31, 7, 7, 5), (4, 4, 9)]
@@ -174,6 +168,7 @@ def test_losses_are_those_of_plain_hooks(
     assert engine.sessions() == ()
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_what_cannot_be_spliced_is_one_sentence(engine: RemoteEngine, sae: saes.Tensors, tmp_path: Path) -> None:
     with pytest.raises(UnknownSite, match=r"no added module sae\.2; there are: sae\.1\."):
         dj.splice(engine, "sae.2", PROMPTS)

@@ -294,9 +294,8 @@ def _never() -> tuple[int, int]:
     raise AssertionError("the ends need not be known for this")
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
+def test_positions_mean_what_is_written_or_select_nothing() -> None:
+    for written, meant in [
         (None, None),
         (5, (5,)),
         (-1, (-1,)),
@@ -309,10 +308,11 @@ def _never() -> tuple[int, int]:
         ("0, 2:4,-1", (0, 2, 3, -1)),
         ("-3:-1", (-3, -2)),
         (slice(2, 8, 3), (2, 5)),
-    ],
-)
-def test_as_written_so_meant(written: object, meant: object) -> None:
-    assert spell_positions(written, _never) == meant
+    ]:
+        assert spell_positions(written, _never) == meant
+    for written in ["", "a", "1:2:3:4", "5:2", [], 1.5, [1.5], slice(1, 5, -1), "0:999999999"]:
+        with pytest.raises(InvalidEdit):
+            spell_positions(written, lambda: (0, 5))
 
 
 @settings(deadline=None)
@@ -329,12 +329,6 @@ def test_a_slice_means_what_it_means_in_python_where_that_is_inside(
     assert tuple(index % length for index in chosen) == expected
 
 
-@pytest.mark.parametrize("written", ["", "a", "1:2:3:4", "5:2", [], 1.5, [1.5], slice(1, 5, -1), "0:999999999"])
-def test_what_selects_nothing_is_refused(written: object) -> None:
-    with pytest.raises(InvalidEdit):
-        spell_positions(written, lambda: (0, 5))
-
-
 WORDS = {"number": "0.5", "bound": "1", "value": "2", "session": "paris"}
 
 
@@ -346,23 +340,20 @@ def test_every_kind_of_the_wire_has_words_and_a_constructor_of_the_package() -> 
     assert set(edits.__all__) <= set(dir(dj))
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_its_words_make_that_kind_and_no_other(name: str) -> None:
-    kind = KINDS[name]
-    made = parse_edit([name, *(WORDS[word] for word in kind.words)], value=float, find=str)
-    assert type(made).__name__ == kind.make.__annotations__["return"]
-    assert kind.example.split()[0] == name
-    with pytest.raises(UsageError, match=f"{name} takes {len(kind.words)} argument"):
-        parse_edit([name, *["1"] * (len(kind.words) + 1)], value=float, find=str)
-
-
-@pytest.mark.parametrize(("owner", "key"), [(name, one.key) for name, kind in KINDS.items() for one in kind.options])
-def test_an_option_belongs_to_its_kind_alone(owner: str, key: str) -> None:
-    for name, kind in KINDS.items():
-        words = [name, *(WORDS[word] for word in kind.words)]
-        if name == owner:
-            bare = parse_edit(words, value=float, find=str)
-            assert parse_edit(words, value=float, find=str, options={key: "3"}) != bare
-        else:
-            with pytest.raises(UsageError, match=f"belongs? to {owner}, not to {name}"):
-                parse_edit(words, value=float, find=str, options={key: "3"})
+def test_the_words_of_a_kind_make_it_and_no_other() -> None:
+    for name in KINDS:
+        kind = KINDS[name]
+        made = parse_edit([name, *(WORDS[word] for word in kind.words)], value=float, find=str)
+        assert type(made).__name__ == kind.make.__annotations__["return"]
+        assert kind.example.split()[0] == name
+        with pytest.raises(UsageError, match=f"{name} takes {len(kind.words)} argument"):
+            parse_edit([name, *["1"] * (len(kind.words) + 1)], value=float, find=str)
+    for owner, key in [(name, one.key) for name, kind in KINDS.items() for one in kind.options]:
+        for name, kind in KINDS.items():
+            words = [name, *(WORDS[word] for word in kind.words)]
+            if name == owner:
+                bare = parse_edit(words, value=float, find=str)
+                assert parse_edit(words, value=float, find=str, options={key: "3"}) != bare
+            else:
+                with pytest.raises(UsageError, match=f"belongs? to {owner}, not to {name}"):
+                    parse_edit(words, value=float, find=str, options={key: "3"})

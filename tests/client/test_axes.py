@@ -42,27 +42,18 @@ def test_gradients_estimate_it(engine: RemoteEngine) -> None:
     assert found.values.any()
 
 
-def test_pairs_of_its_cells_are_edited_together(engine: RemoteEngine) -> None:
+def test_pairs_of_its_cells_are_edited_together_and_what_it_cannot_is_refused(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grid = dj.sweep(engine, site="resid_post.1", over="neuron", in_pairs=True, mode="exact", **GIVEN)
     assert grid.over == ("neuron", "other_neuron")
     assert grid.values[0, 3] == _all_at_once(engine, [0, 2, 4]).values[0]
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
+    for fields, said in [
         ({"over": "layer,neuron,position"}, "A site has neurons or positions; sweep over one of them."),
         ({"over": "layer,neuron", "window": {"neuron": 2}}, "A window is of layers or positions that the sweep goes"),
-    ],
-)
-def test_what_it_cannot_is_refused(fields: dict[str, Any], said: str, engine: RemoteEngine) -> None:
-    with pytest.raises(UsageError, match=said):
-        dj.sweep(engine, site="resid_post", **GIVEN, **fields)
-
-
-def test_an_axis_that_changes_do_not_add_up_over_is_not_estimated(
-    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ]:
+        with pytest.raises(UsageError, match=said):
+            dj.sweep(engine, site="resid_post", **GIVEN, **fields)
     halves = places.DeclaredAxis(part="coef", places=lambda of: (0.5, 1.0))
     monkeypatch.setitem(places.AXES, "neuron", halves)
     with pytest.raises(UsageError, match="Gradients do not estimate what a cell of the axis neuron changes"):
