@@ -258,7 +258,8 @@ class GivenOptions(TypedDict, total=False):
         Description("several GPUs that share the layers, in order, by memory", metavar="cuda:0,cuda:1"),
     ]
     tensor_parallel: Annotated[
-        int | None, Description("split each layer among so many ranks, for speed (docs/cards.md); default 1", least=1)
+        int | None,
+        Description("split each layer among so many ranks, for speed (docs/several_gpus.md); default 1", least=1),
     ]
     attention: Annotated[
         str | None,

@@ -51,6 +51,7 @@ _PLACE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,254}")
 _SETTLED_NANOSECONDS: Final = 1_000_000_000  # the clock of a file system may give several changes one time
 AGAIN_SECONDS: Final = 1.0
 PublicKey = bytes
+LOCAL: Final = b""  # in place of a key, over the private folder: the engine's own user
 Draw = Callable[[], tuple[bytes, bytes]]
 Clock = Callable[[], float]
 

@@ -14,7 +14,8 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, own_mark
 from djinn_jupyter.engine.process.sender import MESSAGES_QUEUED, Outbox
 from djinn_jupyter.engine.process.service import Service, draw
-from djinn_jupyter.remote.engine.persons import Door, Persons
+from djinn_jupyter.remote.engine.access_keys import Door
+from djinn_jupyter.remote.engine.persons import Persons
 from djinn_jupyter.settings import Identity, Options
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.own import boot_id, host_name

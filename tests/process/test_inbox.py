@@ -11,12 +11,12 @@ import zmq
 
 from djinn_jupyter.engine.process import inbox as inbox_module
 from djinn_jupyter.engine.process import inbox as pending
-from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.inbox import FRAME_BYTES, FRAMES_AT_ONCE, Inbox, Message, MessageReader
 from djinn_jupyter.engine.process.service import MANY
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.keys import LOCAL
 from tests.process.admitted import admitted, entry_of, opened
 from tests.process.peers import RawClient
 from tests.process.served import Served, served

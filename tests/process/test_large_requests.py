@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.engine.process import large_requests
-from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.large_requests import FREED_AT_ONCE, MOST_WAITING, LargeRequests, Read
 from djinn_jupyter.errors import DjinnError, EngineError, MalformedMessage
 from djinn_jupyter.methods.circuits.request import AttributeEdges
@@ -22,6 +21,7 @@ from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array, pack
+from djinn_jupyter.wire.keys import LOCAL
 from djinn_jupyter.wire.pieces import MOST_FRAMES, PieceTaken, PutPiece
 from tests.process.large_request import edit, pieces_of_frames
 

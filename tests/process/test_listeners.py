@@ -9,7 +9,6 @@ import pytest
 import zmq
 
 from djinn_jupyter.engine.process import clients as listeners_module
-from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.clients import Listeners
 from djinn_jupyter.engine.process.transport import bytes_of
 from djinn_jupyter.errors import UsageError
@@ -20,6 +19,7 @@ from djinn_jupyter.remote.engine.lines import EventRing, Lines
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.keys import LOCAL
 from tests.process.peers import RawClient
 from tests.process.served import Served, served
 from tests.waiting import until

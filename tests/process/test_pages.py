@@ -32,8 +32,8 @@ SETS_UP, SERVES, GPUS = "it installs a package or downloads weights", "it serves
 ELSEWHERE: Final = {
     ("README.md", "make lab"): "it opens JupyterLab; tests/house/test_make.py has the targets",
     ("README.md", "pip install"): SETS_UP,
-    ("cards.md", "%djinn_load MODEL --devices"): GPUS,
-    ("cards.md", "%djinn_load MODEL --tensor-parallel"): GPUS,
+    ("several_gpus.md", "%djinn_load MODEL --devices"): GPUS,
+    ("several_gpus.md", "%djinn_load MODEL --tensor-parallel"): GPUS,
     ("cluster.md", "pip install 'djinn-jupyter[engine,cluster]'"): SETS_UP,
     ("cluster.md", "$ djinn cluster start"): CLUSTER,
     ("cluster.md", "$ djinn key new"): CLUSTER,

@@ -15,18 +15,19 @@ import zmq
 from zmq.utils import z85
 
 from djinn_jupyter.engine.process import service
-from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY
+from djinn_jupyter.engine.process.admission import UNKNOWN_KEY
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UnknownSession, UsageError
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote import handshake
 from djinn_jupyter.remote.addresses import entry_at, read_address
-from djinn_jupyter.remote.engine.persons import AdmittedKeys, require_free, with_presence
+from djinn_jupyter.remote.engine.access_keys import AdmittedKeys, require_free
+from djinn_jupyter.remote.engine.persons import with_presence
 from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.units import spell_moment
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.codec import PART_BYTES
-from djinn_jupyter.wire.keys import KeyFolder
+from djinn_jupyter.wire.keys import LOCAL, KeyFolder
 from djinn_jupyter.wire.nouns import PersonMemory
 from djinn_jupyter.wire.own import host_name
 from djinn_jupyter.wire.people import People, PersonDescription

@@ -15,19 +15,19 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY
+from djinn_jupyter.engine.process.admission import UNKNOWN_KEY
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import Message
 from djinn_jupyter.engine.process.registration import SocketFolder
 from djinn_jupyter.engine.process.sender import Outbox
 from djinn_jupyter.engine.process.service import Service, draw
-from djinn_jupyter.remote.engine.persons import Door, Doorkeeper
+from djinn_jupyter.remote.engine.access_keys import Door, Doorkeeper
 from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, kinds, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.codec import PART_BYTES
-from djinn_jupyter.wire.keys import KeyFolder, PublicKey
+from djinn_jupyter.wire.keys import LOCAL, KeyFolder, PublicKey
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PutPiece, ReadPiece
 from djinn_jupyter.wire.replies import Failed, Reply, Welcome
 from tests.process.admitted import admitted, entry_of

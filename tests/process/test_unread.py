@@ -15,9 +15,9 @@ from djinn_jupyter.engine.process.sender import MISSED, NOT_SENT, PeerQueues, Se
 from djinn_jupyter.engine.process.service import NOT_TAKEN
 from djinn_jupyter.engine.process.transport import MESSAGE_BYTES, bytes_of
 from djinn_jupyter.remote.engine import large_messages as unread_module
+from djinn_jupyter.remote.engine.access_keys import AdmittedKeys
 from djinn_jupyter.remote.engine.large_messages import FULL_SECONDS, LUMP_BYTES, RepliesInPieces, Unread
 from djinn_jupyter.remote.engine.lines import Lines
-from djinn_jupyter.remote.engine.persons import AdmittedKeys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask

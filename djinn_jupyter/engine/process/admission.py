@@ -16,7 +16,6 @@ Answer = Callable[[Reply], None]
 Owner = str | None
 """The name of an owner of sessions, which means nothing here; None is the engine's own user."""
 Heard = TypeVar("Heard", bound=Reply | Event)
-LOCAL: Final = b""  # in place of a key, over the private folder: the engine's own user
 UNKNOWN_KEY: Final = b"unknown"  # of an unknown connection, admitted nowhere
 
 

@@ -22,8 +22,9 @@ from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import ClaimLost, EngineBroken
 from djinn_jupyter.files import Stamps
+from djinn_jupyter.remote.engine.access_keys import Door, read_common, require_free
 from djinn_jupyter.remote.engine.large_messages import no_budget
-from djinn_jupyter.remote.engine.persons import Door, admission_at, own_folders, read_common, require_free
+from djinn_jupyter.remote.engine.persons import admission_at, own_folders
 from djinn_jupyter.wire import base, logs, nouns, registry
 from djinn_jupyter.wire.replies import Event, Failed
 

@@ -15,13 +15,12 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
-from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.engine.process.transport import MESSAGE_BYTES
 from djinn_jupyter.engine.system.log import LoggedRequest, WorkingOn, told
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.base import of_person, person_of, sessions_in
 from djinn_jupyter.wire.codec import Envelope
-from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.keys import LOCAL, PublicKey
 from djinn_jupyter.wire.pieces import sizes_of
 from djinn_jupyter.wire.replies import Edited, Failed, Paused, Reply
 from djinn_jupyter.wire.requests import Request

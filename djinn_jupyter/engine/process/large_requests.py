@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from djinn_jupyter.engine.process.admission import LOCAL
 from djinn_jupyter.errors import EngineError
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.codec import Parts, Whole, decode_in_parts, is_large
-from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.keys import LOCAL, PublicKey
 from djinn_jupyter.wire.pieces import sizes_of
 from djinn_jupyter.wire.requests import Request
 

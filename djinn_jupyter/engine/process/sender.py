@@ -17,18 +17,18 @@ from typing import Final
 
 import zmq
 
-from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY
+from djinn_jupyter.engine.process.admission import UNKNOWN_KEY
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import PendingRequests
 from djinn_jupyter.engine.process.transport import Transport, Whole, bytes_of
+from djinn_jupyter.remote.engine.access_keys import AdmittedKeys
 from djinn_jupyter.remote.engine.large_messages import LUMP_BYTES, MOST_UNREAD, Tracker, Unread
 from djinn_jupyter.remote.engine.lines import Lines
-from djinn_jupyter.remote.engine.persons import AdmittedKeys
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.codec import WireFrame, encode_reply
 from djinn_jupyter.wire.greeting import EventsMissed
-from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.keys import LOCAL, PublicKey
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 

@@ -23,7 +23,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
-from djinn_jupyter.engine.process.admission import LOCAL, UNKNOWN_KEY, Owner
+from djinn_jupyter.engine.process.admission import UNKNOWN_KEY, Owner
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import MOST_OF_OWNER, Inbox, Message, MessageReader, logged_request
 from djinn_jupyter.engine.process.large_requests import LargeRequests, Read
@@ -31,12 +31,12 @@ from djinn_jupyter.engine.process.sender import MESSAGES_QUEUED, Outbox, Outgoin
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.engine.system.log import WorkingOn
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
+from djinn_jupyter.remote.engine.access_keys import DOMAIN, AdmittedKeys, Door, Doorkeeper
 from djinn_jupyter.remote.engine.large_messages import MOST_UNREAD, RepliesInPieces, RequestsInPieces, no_budget
 from djinn_jupyter.remote.engine.lines import Connections, Lines, draw_unforeseen_ids, name_of
-from djinn_jupyter.remote.engine.persons import DOMAIN, AdmittedKeys, Door, Doorkeeper
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
-from djinn_jupyter.wire.keys import PublicKey
+from djinn_jupyter.wire.keys import LOCAL, PublicKey
 from djinn_jupyter.wire.nouns import OwnerBudget
 from djinn_jupyter.wire.pieces import Assemble, DropPieces, PieceRequest, PutPiece, ReadPiece
 from djinn_jupyter.wire.replies import Failed, Reply

@@ -1,4 +1,4 @@
-"""The device memory of one group's pages: slots in segments that come and go. Knows slots, not pages.
+"""The device memory of one group's pages: segments of slots that come and go, and the slab that hands out its pages.
 
 Shapes: S slots of a segment, n layers of a run, H key-value heads, P positions of a page, D features of a head.
 """
