@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 import djinn_jupyter as dj
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
-from djinn_jupyter.errors import OverQuota, UnknownSession
+from djinn_jupyter.errors import OverQuota
 from djinn_jupyter.link import io_thread
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.large_messages import SoFar
@@ -72,9 +72,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture(params=["module", "adapter"])
+@pytest.fixture
 def kind(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Kind:
-    if request.param == "module":
+    """A module where no other kind is asked for."""
+    if getattr(request, "param", "module") == "module":
         return Kind(
             folders["module"],
             lambda engine, folder: engine.add_module("sae", folder, "resid_post.4"),
@@ -126,6 +127,7 @@ async def nothing_is_left(here: Afar, kind: Kind) -> None:
     assert [one.digest for one in await here.cell(lambda: kind.added(here.engine))] == [added.digest]
 
 
+@pytest.mark.parametrize("kind", ["module", "adapter"], indirect=True)
 async def test_a_line_that_is_cut_in_its_midst_adds_it_once_and_it_computes_the_same_bits(
     engine: RemoteEngine, kind: Kind
 ) -> None:
@@ -169,30 +171,13 @@ async def test_an_interrupt_in_its_midst_takes_it_back(
         await nothing_is_left(here, kind)
 
 
-async def test_the_session_that_it_is_sent_for_is_closed_by_another_notebook_in_its_midst(
-    engine: RemoteEngine, kind: Kind
-) -> None:
-    async with reached(engine) as here, reached(engine) as other:
-        adding = here.cell(lambda: kind.add(here.engine, kind.folder))
-        await under_way(here)
-        (opened,) = await other.cell(other.engine.sessions)
-        await other.cell(lambda: other.engine.session(opened.name).close())
-        with pytest.raises(UnknownSession, match="There is no session"):
-            await adding
-        await nothing_is_left(here, kind)
-
-
-@pytest.mark.parametrize("quota", ["host=1MiB", "device=1MiB"])
-async def test_more_than_a_quota_of_memory_is_refused_with_nothing_left(
-    engine: RemoteEngine, kind: Kind, quota: str
-) -> None:
-    """Of host memory as its first piece comes, of the device's when it is whole."""
+async def test_more_than_a_quota_of_memory_is_refused_with_nothing_left(engine: RemoteEngine, kind: Kind) -> None:
+    """Of the device's memory when it is whole; of the host's: tests/process/test_pieces.py."""
     quotas = QuotaFolder(own.key_folder())
-    quotas.tell("ada", read_quota(quota))
-    what = quota.partition("=")[0]
+    quotas.tell("ada", read_quota("device=1MiB"))
     try:
         async with reached(engine) as here:
-            with pytest.raises(OverQuota, match=f"ada's quota of {what} memory is 1.00 MiB"):
+            with pytest.raises(OverQuota, match=r"ada's quota of device memory is 1\.00 MiB"):
                 await here.cell(lambda: kind.add(here.engine, kind.folder))
             quotas.forget("ada")
             await nothing_is_left(here, kind)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -25,7 +26,7 @@ from djinn_jupyter.engine.process.build import open_engine
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire.edits import Scale
-from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.nouns import Sampling, SessionDescription
 from djinn_jupyter.wire.registry import Ready, decode_notice
 from tests.engine.desk import Desk, tokens
 from tests.engine.persistence.crashes import last_image
@@ -34,6 +35,7 @@ from tests.families import build
 from tests.process.diary import NEVER, Diary
 from tests.process.nursery import Nursery
 from tests.waiting import until
+from tests.widgets import samples
 
 pytestmark = pytest.mark.processes
 log = logging.getLogger(__name__)
@@ -339,3 +341,38 @@ def test_a_collection_whose_engine_is_killed_goes_on_after_its_last_whole_shard(
     assert (again.complete, told[-1]) == (True, 24)
     files = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("whole", "cut")]
     assert files[0] == files[1]
+
+
+FOUND = samples.session("drawn", tokens=13)
+
+
+class Engine:
+    """An engine that has the one session as it was found."""
+
+    def __init__(self, found: SessionDescription) -> None:
+        self.found = found
+
+    def sessions(self) -> tuple[SessionDescription, ...]:
+        return (self.found,)
+
+    def session(self, name: str) -> Engine:
+        return self
+
+    def describe(self) -> SessionDescription:
+        return self.found
+
+    def breakpoints(self) -> tuple[()]:
+        return ()
+
+
+def test_a_prompt_whose_run_was_not_answered_is_no_loss_and_may_not_be_lost_later() -> None:
+    """The engine is killed in a run's first pass, then again before any other answer."""
+    finished: Any = Finished.__new__(Finished)
+    finished.prompt_tokens, finished.tokens = (1,) * 12, (2,) * 40
+    diary, engine = Diary("drawn", last=finished, under_way=("move", "")), Engine(FOUND)
+    diary.check(engine)
+    diary.begin_anew(engine)
+    diary.under_way = ("close", "drawn 182")
+    diary.check(engine)
+    with pytest.raises(AssertionError):
+        diary.check(Engine(msgspec.structs.replace(FOUND, tokens=0)))

@@ -68,12 +68,20 @@ def test_an_engine_is_started_through_ssh_found_again_and_ended(box: Sshd) -> No
     session = engine.session("paris")
     assert session.run("a b", max_new_tokens=3)
     assert dj.connect(AT).channel is engine.channel
+    (tunnel,) = [one for one in psutil.Process().children(recursive=True) if "LocalForward" in " ".join(one.cmdline())]
+    (forward,) = (word for word in tunnel.cmdline() if word.startswith("LocalForward="))
+    folder = Path(forward.removeprefix("LocalForward=").split()[0]).parent
+    assert folder.stat().st_mode & 0o77 == 0
     engine.stop(force=True)
     assert far_entries(box) == []
     assert dj.load("fake", at=AT).description.name == "fake"  # another one
+    loading._channels.close()  # no login and no folder outlives the client
+    assert not tunnel.is_running()
+    assert not folder.exists()
 
 
 def test_a_lost_login_is_a_lost_line_and_comes_back_by_another(box: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that ended meanwhile is told in one sentence."""
     monkeypatch.setattr(road.Tunnel, "again_seconds", 0.05)
     engine = dj.load("fake", at=AT)
     session, heard = engine.session("paris"), list[object]()
@@ -94,11 +102,6 @@ def test_a_lost_login_is_a_lost_line_and_comes_back_by_another(box: Sshd, monkey
     runner.join()
     assert len(heard) == 3000
     assert engine.channel.down_since is None
-
-
-def test_an_engine_that_ended_meanwhile_is_told_in_one_sentence(box: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(road.Tunnel, "again_seconds", 0.05)
-    engine = dj.load("fake", at=AT)
     (there,) = far_entries(box)
     os.kill(there.pid, signal.SIGKILL)
     with pytest.raises(EngineUnavailable, match=r"^The engine at ssh://box has ended; load it again, and the sessions"):
@@ -127,18 +130,6 @@ def _pinged_until_it_fails(engine: RemoteEngine) -> None:
         engine.ping()
 
 
-def test_no_login_and_no_folder_outlives_the_client(box: Sshd) -> None:
-    dj.load("fake", at=AT)
-    tunnels = [one for one in psutil.Process().children(recursive=True) if "LocalForward" in " ".join(one.cmdline())]
-    (tunnel,) = tunnels
-    (forward,) = (word for word in tunnel.cmdline() if word.startswith("LocalForward="))
-    folder = Path(forward.removeprefix("LocalForward=").split()[0]).parent
-    assert folder.stat().st_mode & 0o77 == 0
-    loading._channels.close()
-    assert not tunnel.is_running()
-    assert not folder.exists()
-
-
 def _no_ssh(box: Sshd) -> None:
     os.environ["PATH"] = str(box.far)
 
@@ -157,12 +148,14 @@ def _other(box: Sshd) -> None:
     box.install("djinn", f'exec {sys.executable} -c "{script}{run}" "$@"')
 
 
-def _silent(box: Sshd) -> None:
-    box.cut()
-
-
 def _unknown_host(box: Sshd) -> None:
     box.know((box.folder / "stranger.pub").read_text())
+
+
+def _well_again(box: Sshd) -> None:
+    box.install("djinn", f'exec {sys.executable} -m djinn_jupyter.cli.main "$@"')
+    box.know((box.folder / "host.pub").read_text())
+    box.come_as("user")
 
 
 FAILURES = {
@@ -170,20 +163,22 @@ FAILURES = {
     "no djinn": (_no_djinn, EngineUnavailable, "There is no `djinn` that ssh finds on box: install"),
     "older": (_older, VersionMismatch, "Djinn on box is of another version"),
     "other": (_other, VersionMismatch, r"of another version \(9\.9 there, "),
-    "silent": (_silent, EngineUnavailable, r"ssh does not reach box \(.*Connection refused\)\."),
     "host key": (_unknown_host, KeyRefused, "ssh does not know the key of box, or knows another: connect once by"),
     "login": (lambda box: box.come_as("stranger"), KeyRefused, "box does not let you in without a password"),
+    "silent": (Sshd.cut, EngineUnavailable, r"ssh does not reach box \(.*Connection refused\)\."),
 }
 
 
-@pytest.mark.parametrize("trouble", FAILURES)
-def test_each_failure_is_one_sentence(box: Sshd, trouble: str) -> None:
-    make, error, sentence = FAILURES[trouble]
-    make(box)
-    with pytest.raises(error, match=sentence) as found:
-        dj.load("fake", at=AT)
-    assert "\n" not in str(found.value)
-    assert far_entries(box) == []
+def test_each_failure_is_one_sentence(box: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    for trouble, (make, error, sentence) in FAILURES.items():
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", os.environ["PATH"])
+            make(box)
+            with pytest.raises(error, match=sentence) as found:
+                dj.load("fake", at=AT)
+        assert "\n" not in str(found.value), trouble
+        assert far_entries(box) == []
+        _well_again(box)
 
 
 def test_what_cannot_be_asked_for_is_said_by_the_far_side(box: Sshd) -> None:

@@ -47,7 +47,7 @@ if os.geteuid() == 0:  # only root can become another user
             yield Path(folder)
 
     @pytest.fixture
-    def box(homes: Path) -> Iterator[RemoteEngine]:
+    def box(homes: Path, forked: None) -> Iterator[RemoteEngine]:
         engine = dj.load("demo", device="cpu", threads=1, listen="tcp://127.0.0.1:*")
         yield engine
         engine.stop(force=True)
@@ -78,13 +78,11 @@ if os.geteuid() == 0:  # only root can become another user
         assert "France" not in bert.says("print(engine.sessions(), engine.statistics(), engine.people())")
         assert anna.says("print(dj.engines())") == "()\n"  # her own registry, in which root's engine is not
         assert_each_has_their_own_files_alone(box, users, homes)
+        assert_one_who_is_revoked_is_out_and_the_other_goes_on(box, anna, bert)
 
-    def test_one_whose_key_is_revoked_is_out_and_the_other_goes_on(
-        box: RemoteEngine, users: dict[str, UnixUser]
+    def assert_one_who_is_revoked_is_out_and_the_other_goes_on(
+        box: RemoteEngine, anna: UnixUser, bert: UnixUser
     ) -> None:
-        anna, bert = users["anna"], users["bert"]
-        for name, user in users.items():
-            user.says(WORK.format(at=address(box), prompt=PROMPTS[name]))
         anna.begin("engine.session('long', fresh=True).run('The', max_new_tokens=1000, ignore_eos=True)")
         until(lambda: "anna@long" in running(box), "her run is under way")
         assert cli.main(["key", "revoke", "anna"]) == 0

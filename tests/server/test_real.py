@@ -15,7 +15,9 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_evaluation.machine import computed_on
+from djinn_jupyter.link import starting
 from tests.engines import end_all
+from tests.process.nursery import spawn
 from tests.server.jupyter import Json, Jupyter, jupyter_server
 
 pytestmark = pytest.mark.processes
@@ -42,7 +44,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def engines_end(runtime: Path) -> Iterator[None]:
+def engines_end(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(starting, "_spawn", spawn)
     yield
     end_all()
 
