@@ -112,7 +112,7 @@ def test_a_forward_that_fails_is_refused() -> None:
         build_desk(model)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mamba2", "gemma3_text"])
+@pytest.mark.parametrize("name", ["gpt2", "mamba2"])
 def test_a_model_of_one_layer_is_served(name: str) -> None:
     desk = build_desk(build(name, layers=1))
     plain = generate(build(name, layers=1), PROMPT, NEW)
