@@ -13,7 +13,6 @@ import djinn_jupyter as dj
 from djinn_jupyter.api.batches import doses_of, responses
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.stops import BatchInterrupted, Finished, Paused
-from djinn_jupyter.engine.passes.columns import ColumnMemory, KeptMemory
 from djinn_jupyter.errors import (
     BatchEnded,
     IllegalMove,
@@ -112,15 +111,6 @@ def test_a_stop_is_gone_on_from_many_times_and_stays(engine: RemoteEngine) -> No
     back = rows[2].session.back()
     assert back.step == 0
     assert rows[2].session.resume().tokens == rows[2].tokens
-
-
-def test_rows_have_the_rules_of_their_session(engine: RemoteEngine) -> None:
-    ruled = engine.session("alone")
-    ruled.steer(1, dj.scale(0.2))
-    session = engine.session("a")
-    session.steer(1, dj.scale(0.2))
-    for number, row in enumerate(session.run(PROMPT, samples=2, **DRAWN)):
-        assert alike(row, ruled.run(PROMPT, seed=number, **DRAWN))
 
 
 def test_a_line_is_extended_in_many_ways(engine: RemoteEngine) -> None:
@@ -461,14 +451,6 @@ def test_samples_share_all_their_passes_and_are_what_each_alone_samples(engine: 
     }
 
 
-def test_prompts_of_all_lengths_share_passes(engine: RemoteEngine) -> None:
-    prompts = [list(range(5, 6 + length)) for length in (1, 20, 7, 33)]
-    rows = engine.session("a").run(prompts, max_new_tokens=90, ignore_eos=True, mode="fast")
-    for prompt, row in zip(prompts, rows, strict=True):
-        assert close(row, engine.session("alone").run(prompt, max_new_tokens=90, ignore_eos=True))
-        assert row.shared > 80
-
-
 def test_the_rows_of_a_shared_pass_are_in_the_pages_and_all_is_given_back(engine: RemoteEngine, desk: Desk) -> None:
     rows = engine.session("a").run(PROMPT, samples=3, mode="fast", **DRAWN)
     desk.engine.check_invariants(contents=True)
@@ -529,30 +511,6 @@ def test_an_interrupt_pauses_all_rows_and_each_goes_on(engine: RemoteEngine) -> 
     for number, row in enumerate(broken.value.rows):
         assert isinstance(row, Paused)
         assert close(row.session.resume(), engine.session("alone").run(PROMPT, seed=number, **DRAWN))
-
-
-def test_without_memory_for_it_no_pass_is_shared(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*given: Any) -> ColumnMemory:
-        raise SlabFull("There is none.")
-
-    monkeypatch.setattr(KeptMemory, "take", none_left)
-    rows = engine.session("a").run(PROMPT, samples=2, mode="fast", **DRAWN)
-    assert [row.shared for row in rows] == [0, 0]
-    assert rows[0].tokens == engine.session("alone").run(PROMPT, **DRAWN).tokens
-
-
-def test_a_planted_fault_of_the_columns_is_found_by_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unmasked(self: Any) -> None:
-        return None
-
-    monkeypatch.setattr("djinn_jupyter.engine.passes.columns.Columns.mask", unmasked)
-    with one_thread():
-        desk = build_desk(build("llama", layers=2), tokenizer())
-        with reached(desk) as [engine]:
-            rows = engine.session("a").run([PROMPT, PROMPT[:2]], max_new_tokens=3, ignore_eos=True, mode="fast")
-            assert [row.shared for row in rows] == [1, 1]  # their prompts, which have no mask
-            assert "Passes over new tokens were computed alone" in rows[0].note
-            assert "other values among others than alone" in rows[0].note
 
 
 def test_logits_are_those_of_their_own_run_or_are_refused(engine: RemoteEngine) -> None:

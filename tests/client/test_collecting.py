@@ -15,11 +15,8 @@ import torch
 import djinn_jupyter as dj
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.runs import given_prompts
-from djinn_jupyter.errors import EngineUnavailable, MissingDependency, StorageFailed, UnknownSite, UsageError
-from djinn_jupyter.methods.datasets.request import Collect
-from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.errors import MissingDependency, StorageFailed, UnknownSite, UsageError
 from tests.engine.collecting import plain_collection
-from tests.engine.desk import Desk
 from tests.families import build
 from tests.threads import one_thread
 
@@ -123,31 +120,6 @@ def test_texts_and_a_file_of_them_are_tokenized(engine: RemoteEngine, tmp_path: 
     other = engine.collect(file, "z.1", to=tmp_path / "other", positions=-1)
     assert [tokens.tolist() for tokens in one.tokens] == [list(engine.tokenize(text).tokens) for text in texts]
     assert one.shards[0].path.read_bytes() == other.shards[0].path.read_bytes()
-
-
-def test_a_collection_whose_engine_ends_goes_on_after_the_last_whole_shard(
-    engine: RemoteEngine, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = engine.collect(PROMPTS, "resid_post.1", to=tmp_path / "whole", shard_prompts=1)
-    asked = engine.channel.ask
-
-    def dies_at_the_third(request: ask.Request) -> Any:
-        if isinstance(request, Collect) and request.shard == 2:
-            raise EngineUnavailable("The engine has ended.")
-        return asked(request)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.channel, "ask", dies_at_the_third)
-        with pytest.raises(EngineUnavailable, match=r"has ended\. Whole shards are kept in .*; the same call goes on"):
-            engine.collect(PROMPTS, "resid_post.1", to=tmp_path / "cut", shard_prompts=1)
-    cut = dj.Activations(tmp_path / "cut")
-    assert (len(cut), cut.complete, "not complete" in repr(cut)) == (2, False, True)
-    before = desk.engine.runtime.counters.layers_run
-    again = engine.collect(PROMPTS, "resid_post.1", to=tmp_path / "cut", shard_prompts=1)
-    assert desk.engine.runtime.counters.layers_run - before == 4  # the third prompt, and again alone
-    assert again.complete
-    for one, other in zip(whole.shards, again.shards, strict=True):
-        assert one.path.read_bytes() == other.path.read_bytes()
 
 
 def test_a_folder_with_a_shard_missing_or_twice_is_refused(engine: RemoteEngine, tmp_path: Path) -> None:

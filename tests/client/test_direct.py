@@ -134,17 +134,6 @@ def test_a_family_whose_parts_are_no_sum_is_refused_by_how_much() -> None:
         assert engine.sessions() == ()
 
 
-@pytest.mark.parametrize("family", ["gpt_neox", "falcon", "cohere", "olmo", "nemotron"])
-def test_parallel_residuals_and_other_norms_sum_to_the_logit(family: str) -> None:
-    line = torch.tensor([LINE])
-    with torch.no_grad():
-        logits_V = plain_of(family)(line, logits_to_keep=1).logits[0, -1].double()
-    with reached(desk_of(family)) as [engine]:
-        told = dj.direct(engine, LINE, metric=METRIC)
-    assert told.logit == float(logits_V[17] - logits_V[42])
-    assert abs(told.rest) < 1e-5 * max(map(abs, told.columns()["value"]))
-
-
 def test_a_model_that_narrows_the_residual_before_its_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As OPT of 350 million does."""
     narrow = {"ffn_dim": 48, "word_embed_proj_dim": 16, "do_layer_norm_before": False}

@@ -145,7 +145,7 @@ ELSEWHERE = {
         (verb, "stop"): "tests/engine/session/test_seen_stop.py: a session that has moved on"
         for verb in ("step", "back", "edit", "revert")
     },
-    ("close", "force"): "tests/client/test_moving.py: of another notebook",
+    ("close", "force"): "tests/magics/test_switching.py: of another notebook",
 }
 VERBS_ELSEWHERE = {
     **dict.fromkeys(("run", "resume", "fork", "steer"), "tests/client/test_options_heard.py"),

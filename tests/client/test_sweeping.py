@@ -159,18 +159,6 @@ def test_its_table_has_a_row_for_each_cell(engine: RemoteEngine, monkeypatch: py
         grid.to_pandas()
 
 
-def test_a_grid_is_kept_in_a_file(engine: RemoteEngine, tmp_path: Path) -> None:
-    grid = swept(engine, clean=[CLEAN] * 2, corrupted=[CORRUPTED] * 2)
-    again = dj.Grid.read(grid.save(tmp_path / "ioi.grid.djinn"))
-    assert np.array_equal(grid.values, again.values)
-    assert (repr(again), again.recipe, again.largest_difference) == (repr(grid), grid.recipe, grid.largest_difference)
-    with pytest.raises(UsageError, match=r"ends in \.grid\.djinn"):
-        grid.save(tmp_path / "ioi.djinn")
-    (tmp_path / "other.grid.djinn").write_bytes(b"\x93nothing")
-    with pytest.raises(UsageError, match="is no grid"):
-        dj.Grid.read(tmp_path / "other.grid.djinn")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
