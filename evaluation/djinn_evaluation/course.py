@@ -23,8 +23,7 @@ SHOWN_LINE = "%(asctime)s %(message)s"
 
 
 class LogFile(logging.FileHandler):
-    """Replaces an earlier log with its first line, or at `begin`. A disk error is reported once on standard error, and
-    the run continues: results come first."""
+    """Replaces an earlier log with its first line, or at `begin`. A disk error is told once; the run continues."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, mode="w", delay=True)
@@ -96,8 +95,7 @@ class Ending:
 def ended_from_outside(
     seconds: float | None, time_is_up: Callable[[], Exception], tell: Callable[[str], None]
 ) -> Iterator[None]:
-    """Raise in the block `time_is_up()` after `seconds`, KeyboardInterrupt at Ctrl-C, SystemExit at SIGTERM.
-    Signals come to the main thread alone; in other threads nothing is raised."""
+    """Raise in the block `time_is_up()` after `seconds`, KeyboardInterrupt or SystemExit; in the main thread alone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -138,8 +136,7 @@ NUMBERS = re.compile(r'\[\n([^\[\]{}"]*)\]')  # a list in JSON of neither string
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """The place of an engine as `dj.connect` takes it, and the name or the file of the `key` by which it knows this
-    user."""
+    """The place of an engine as `dj.connect` takes it, and the name or file of the user's `key` there."""
 
     place: str
     key: str | None = None
@@ -150,9 +147,7 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The device and weights of all sides of a run: `device` such as cuda:1, None for the best there is; `random`
-    names the architecture where weights are drawn and not read. `server` is the address of an engine that runs, in
-    place of one of the run's own."""
+    """The device of all sides (None: the best), the architecture whose weights are drawn, and an engine that runs."""
 
     device: str | None = None
     random: str | None = None
@@ -240,8 +235,7 @@ class Course:
         )
 
     def write(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Write one complete result file and return its content. Unmeasured fields become null, with their reasons
-        under `reasons`."""
+        """Write one complete result file; return its content. Unmeasured fields are null, with their `reasons`."""
         self.written.pop(name, None)  # a report lists the files in the order in which they were completed
         found = self._put(name, fields)
         self.partial.discard(name)
@@ -274,8 +268,7 @@ class Course:
         return plain
 
     def put(self, name: str, text: str) -> None:
-        """Write to a temporary file, then rename it: no reader sees half a file. StorageFailed where the disk
-        refuses."""
+        """Write to a temporary file, then rename it: no reader sees half. StorageFailed where the disk refuses."""
         beside = self.folder / f".{name}"
         try:
             beside.write_text(text)
@@ -331,9 +324,7 @@ def begin(
 def conducted(
     course: Course, work: Callable[[Course], list[str]], report: Callable[[Course, list[str]], None]
 ) -> list[str]:
-    """Run `work` and return its failures. A report is written however the run ends, by Ctrl-C too; but not where it
-    was refused before it wrote a file: then the files of an earlier run are left alone. Undecided where nothing
-    failed and a verdict was left open."""
+    """Run `work`; report however it ends, unless it wrote nothing. Undecided where a verdict was left open."""
     try:
         course.check_time()
         left = None if course.limit_seconds is None else course.limit_seconds - course.elapsed

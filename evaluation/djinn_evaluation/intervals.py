@@ -1,5 +1,4 @@
-"""Intervals of repeated readings, and the verdicts that they allow: of a median by order statistics, of percentiles
-over agents' turns by the bootstrap. Has no clock."""
+"""Intervals of medians by order statistics and of percentiles by the bootstrap, and the verdicts that they allow."""
 
 from __future__ import annotations
 
@@ -60,16 +59,14 @@ def _readings_outside(count: int) -> int:
 
 
 def _confidence(count: int, outside: int) -> float:
-    """Return the probability that the true median is between the readings left in; each is above it with probability
-    one half."""
+    """Return the probability that the median is among the readings left in; each is above it with one half."""
     beyond = next(islice(_orders_beyond(count), outside, None))
     found: float = 1 - 2 * beyond / 2**count
     return max(0.0, found)
 
 
 def _orders_beyond(count: int) -> Iterator[int]:
-    """Yield in how many of the 2 ** count orders at most 0, 1, 2, ... readings are below the true median. Linear: a
-    flatline has thousands of readings."""
+    """Yield in how many of the 2 ** count orders at most 0, 1, 2, ... readings are below the true median."""
     term = beyond = 1
     for below in range(1, count + 1):
         yield beyond

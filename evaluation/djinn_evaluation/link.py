@@ -1,5 +1,4 @@
-"""The link that plain PyTorch measures in the same run, the moves of sessions over it, and the check that no transfer
-was faster: one that was has left something out."""
+"""The link that plain PyTorch measures in the same run, the moves of sessions over it, and copies that are too fast."""
 
 from __future__ import annotations
 
@@ -91,9 +90,7 @@ class Link:
 
 
 def at_most_by_hand(rate: float, fastest: float, *, without_core: float | None) -> Verdict:
-    """Return whether copies were at most as fast as the fastest by hand, of the same bytes in turn with them;
-    `without_core` is the share of their time for which those by hand had no core: what that could have turned is
-    undecided."""
+    """Return whether copies were at most as fast as by hand; what a wait of those by hand could turn is undecided."""
     ran = 1 - min(1.0, without_core or 0.0)
     if rate <= PLACES * fastest:
         return "holds"
@@ -121,8 +118,7 @@ class UnseenLink(Link):
 
 
 def measured_link(course: Course, device: str) -> Link:
-    """Measure the link of a torch device, once in a run, in a process of its own; nothing else of the run may be at
-    work. That of an engine that is reached over a line is not seen from here, and leaves the run undecided."""
+    """Measure a device's link once in a run, in a process of its own; over a line it leaves the run undecided."""
     if course.afar:
         course.leave_open(*UnseenLink().left_open)
         return UnseenLink()
@@ -170,8 +166,7 @@ def _spelled(rate: float | None) -> float | Unmeasured:
 # --- absence ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """Milliseconds and bytes of a session's way to the host and back. `copy_ms` and `back_copy_ms` are those of the
-    mover's copies; None where all bytes had a copy already."""
+    """Milliseconds and bytes of a session's way to the host and back; a copy of None: all bytes had one already."""
 
     out_ms: float  # from the request until the bytes are on the host
     dispatch_ms: float  # the wait of another session's request meanwhile
@@ -226,8 +221,7 @@ def copy_milliseconds(moved: Transfer) -> float | None:
 def _leave(
     engine: RemoteEngine, session: RemoteSession, bystander: RemoteSession
 ) -> tuple[Transfer | None, float, float]:
-    """Return the transfer, the milliseconds until it was over, and the milliseconds until the bystander's request,
-    sent right after, was answered."""
+    """Return the transfer, its milliseconds, and those until the bystander's request right after was answered."""
     begun = time.perf_counter()
     leaving = engine.channel.ask(SwapOut(session=session.name, tier="host"))
     bystander.describe()
@@ -254,8 +248,7 @@ class Swaps:
 
 @contextmanager
 def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]:
-    """Collect the engine's swaps from the beginning of the block to its end, without write-through. `begun` is
-    monotonic."""
+    """Collect the engine's swaps in the block, without write-through. `begun` is monotonic."""
     found, lock = Swaps([]), threading.Lock()
 
     def hear(event: Event) -> None:

@@ -1,5 +1,4 @@
-"""The machine and the code that a figure belongs to: commit and versions, processor, devices, load, and the time that
-processes had a core. Names no paths and no hosts."""
+"""The machine and the code that a figure belongs to, and the time that processes had a core. No paths, no hosts."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ Code = Mapping[str, Any]
 
 
 def present_code() -> dict[str, Any]:
-    """Return the field `code` of a result file. `changes` is a digest of what no commit has; `commit`, `clean` and
-    `changes` are None outside of a checkout."""
+    """Return the field `code` of a result file; what only git knows is None outside of a checkout."""
     told = {"versions": {**versions(PACKAGES), "djinn-jupyter": __version__}}
     if git("rev-parse", "--show-toplevel") != str(CHECKOUT.resolve()):
         return {"commit": None, "clean": None, "changes": None, **told}
@@ -44,8 +42,7 @@ def present_code() -> dict[str, Any]:
 
 
 def same_code(one: Code | None, other: Code | None) -> bool:
-    """Return whether two results were made by one code: one version, and one commit or two that differ in neither of
-    FOLDERS. Outside a checkout only the version decides. A result without one equals no other."""
+    """Return whether two results were made by one version, and by commits that do not differ in FOLDERS."""
     if one is None or other is None or _version(one) != _version(other):
         return one is other
     first, second = one.get("commit"), other.get("commit")
@@ -112,8 +109,7 @@ print(json.dumps([torch.cuda.get_device_name(i) for i in range(torch.cuda.device
 
 
 def device_of(index: int | None) -> str | None:
-    """Return the torch name of the GPU of that index; None where `index` is None. UsageError for a GPU that is not
-    there."""
+    """Return the torch name of the GPU of that index; None for None. UsageError for a GPU that is not there."""
     if index is None:
         return None
     there = gpus()
@@ -150,14 +146,12 @@ PROCESSES: Final = Path("/proc")
 
 
 def seconds_without_core(pids: Sequence[int]) -> float | None:
-    """Return the seconds that the threads of these processes, all together, were ready to run and had no core. None
-    where the kernel does not count them; Linux does."""
+    """Return the seconds for which these processes' threads had no core; None where no kernel counts them."""
     return _seconds(pids, 1)
 
 
 def seconds_computed(*pids: int) -> float | None:
-    """Return the CPU seconds of the threads that these processes have, all together, to the nanosecond; None where the
-    system does not say."""
+    """Return the CPU seconds of these processes' threads; None where the system does not say."""
     return _seconds(pids, 0)
 
 
@@ -169,8 +163,7 @@ def _seconds(pids: Sequence[int], place: int) -> float | None:
 
 @dataclass(slots=True)
 class CoreWait:
-    """The share of a block's time for which the threads of some processes, all together, had no core; None until the
-    block has ended, and where the kernel does not count that."""
+    """The share of a block's time without a core; None until it has ended, and where the kernel counts none."""
 
     share: float | None = None
 
@@ -195,9 +188,7 @@ def _nanoseconds(file: Path, place: int) -> int | None:
 
 @contextmanager
 def cores_first(pids: Sequence[int], *, asked: bool) -> Iterator[bool]:
-    """Give the threads of these processes a core before all other programs during the block, where that is asked for,
-    so that the other programs' work is no part of a comparison. Yield True where the kernel grants it, which takes a
-    right that not every user has. The other programs keep a twentieth of each second, by Linux's own rule."""
+    """Give these processes cores before all others in the block, if `asked`; yield True where the kernel grants it."""
     granted = asked and _granted(pids)
     try:
         yield granted
@@ -217,8 +208,7 @@ def _granted(pids: Sequence[int]) -> bool:
 
 
 def _schedule(pids: Sequence[int], *, first: bool) -> bool:
-    """Set the kernel's policy for each thread of these processes; a thread begins with that of the one that starts it.
-    Return False where there is no such policy."""
+    """Set the kernel's policy for each thread of these processes. Return False where there is no such policy."""
     if sys.platform != "linux":
         return False
     policy = os.SCHED_RR if first else os.SCHED_OTHER
@@ -254,8 +244,7 @@ def cores() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`threads` are those of torch on each side; `versions` has the commit that is measured. Load averages are over 1,
-    5 and 15 minutes."""
+    """`threads` are torch's on each side; `versions` has the commit; load averages are over 1, 5 and 15 minutes."""
 
     device: str
     cpu: str

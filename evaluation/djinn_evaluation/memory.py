@@ -1,5 +1,4 @@
-"""Memory sampled from outside: the device by NVML where there is a GPU, the process's own, the engine's accounting
-(`accounted`)."""
+"""Memory sampled from outside: the device by NVML, the process's own, the engine's accounting (`accounted`)."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class Counter:
 
 @contextmanager
 def counter_of(device: str, pid: int) -> Iterator[Counter]:
-    """Yield the counter of a torch device for the process that computes on it. DjinnError for a GPU that its driver
-    does not show."""
+    """Yield the counter of a device and process. DjinnError for a GPU that its driver does not show."""
     process = psutil.Process(pid)
     if not device.startswith("cuda"):
         yield Counter(measured_by=PROCESS, _card=None, _process=process)
@@ -77,8 +75,7 @@ class MemorySample:
 
 @dataclass(slots=True)
 class Curve:
-    """The samples of one period, oldest first. `measured_by` names the source of the device figure; `look` reads one
-    sample."""
+    """The samples of one period, oldest first; `look` reads one, `measured_by` names the device figure's source."""
 
     samples: list[MemorySample] = field(default_factory=list)
     look: Callable[[], MemorySample] | None = None
@@ -132,8 +129,7 @@ def limits_card(limit: int | None) -> bool:
 
 
 def options_for_limit(limit: int | None) -> dict[str, int | None]:
-    """Return the engine's options for a limit in bytes: of the whole card, or, where no card is so small, of weights
-    and pages, on a GPU as on the CPU."""
+    """Return the engine's options for a limit of the card, or, where none is so small, of weights and pages."""
     return {"card_memory" if limits_card(limit) else "device_memory": limit}
 
 
@@ -162,8 +158,7 @@ def pages_in_use(reading: EngineStatistics) -> int:
 
 @contextmanager
 def sampled(engine: RemoteEngine, begun: float | None = None) -> Iterator[Curve]:
-    """Yield a curve that is sampled at 20 Hz until the end of the block, and at each call of `take`. Its seconds count
-    from `begun` (monotonic), or from now."""
+    """Yield a curve sampled at 20 Hz in the block and at `take`, its seconds from `begun` (monotonic) or now."""
     begun = time.monotonic() if begun is None else begun
     with ExitStack() as stack:
         try:

@@ -54,8 +54,7 @@ class Card:
         return 1000.0 * kilobytes
 
     def facts(self) -> dict[str, str | float | None]:
-        """Return the settings that a figure of this GPU depends on: driver, clocks, link, power; None where NVML has
-        none."""
+        """Return what a figure of this GPU depends on: driver, clocks, link, power; None where NVML has none."""
         asked: dict[str, Callable[[], Any]] = {
             "driver": pynvml.nvmlSystemGetDriverVersion,
             "sm_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM),
@@ -92,8 +91,7 @@ def card(device: str) -> Iterator[Card]:
 
 
 def nvml_name(index: int, environment: Mapping[str, str]) -> int | str:
-    """Return NVML's index, or the UUID, of the GPU that CUDA counts as `index` among those visible to it by the
-    environment. Both count alike with CUDA_DEVICE_ORDER=PCI_BUS_ID, and where all cards are of one kind."""
+    """Return NVML's index, or the UUID, of CUDA's visible GPU `index`: equal in PCI order and for cards of one kind."""
     visible = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     name = visible[index] if index < len(visible) else str(index)
     return int(name) if name.isdigit() else name

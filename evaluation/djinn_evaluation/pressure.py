@@ -32,8 +32,7 @@ from djinn_jupyter.wire.nouns import EngineStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """All in bytes. `capacity` is the device memory for weights and pages together, `host` the host memory for swapped
-    data (None: the file sets none)."""
+    """In bytes; `capacity` for weights and pages together, `host` for swapped data (None: the file sets none)."""
 
     weights: int
     per_session: int
@@ -67,8 +66,7 @@ class Arithmetic:
 def arithmetic(
     engine: RemoteEngine, positions: int, sessions: int, imposed: int | None, host: int | None
 ) -> Arithmetic:
-    """Compute the demand. `positions` are one session's, its continuation included; keys and values are counted in
-    whole pages."""
+    """Compute the demand of sessions of so many `positions`, in whole pages."""
     reading = engine.statistics()
     per_session = sum(-(-positions // g.page_positions) * g.page_bytes for g in engine.description.cache_groups)
     limit = max((slab.bytes_limit for slab in reading.slabs), default=0) + reading.weight_bytes
@@ -114,8 +112,7 @@ class Held:
 
 
 def held_by(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> Held:
-    """Ask all sessions, which share no page, between two equal readings of the accounting. DjinnError where it does not
-    come to rest."""
+    """Ask all sessions between two equal readings of the accounting. DjinnError where it does not come to rest."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         before = engine.statistics()
@@ -186,8 +183,7 @@ def _proves_nothing(course: Course, sums: Arithmetic) -> list[str]:
 
 
 def resume_order(count: int) -> list[int]:
-    """Return the order of spawning: the session used longest ago is needed next, so that under LRU it has always been
-    evicted, however many sessions the card holds."""
+    """Return the order of spawning: what is needed next was used longest ago, so that LRU has evicted it."""
     return list(range(count))
 
 
@@ -234,8 +230,7 @@ def _under_pressure(
 
 
 def _leave(course: Course, sessions: list[RemoteSession], prompts: list[list[int]]) -> None:
-    """Have some sessions leave with all their bytes to copy. Under pressure they have none: what rests for a second is
-    copied before it has to leave."""
+    """Have some sessions leave with all their bytes to copy; under pressure those were copied before."""
     for session, prompt in zip(sessions[:LEAVING], prompts, strict=False):
         course.check_time()
         session.run(prompt, max_new_tokens=0, ignore_eos=True)
@@ -306,8 +301,7 @@ def _fields(
 
 
 def _driver(sums: Arithmetic, curve: Curve) -> dict[str, Any]:
-    """Return the samples of the whole device by its driver, and the card that they are held against: the imposed one,
-    else all of it."""
+    """Return the driver's samples of the whole device, and the card that they are held against."""
     card = min((sample.card for sample in curve.samples if sample.card is not None), default=None)
     if card is None or not curve.by_driver:
         return {"driver_samples": NO_DRIVER, "card_gb": NO_DRIVER}
@@ -316,9 +310,7 @@ def _driver(sums: Arithmetic, curve: Curve) -> dict[str, Any]:
 
 
 def plateau(curve: Curve, first_out: float | None, spawned: float, within: int, *, accounted: bool = False) -> bool:
-    """Return whether device use varied by at most so many bytes between the first eviction and the last spawning (two
-    sessions' worth: one has left and the next is coming): by the device's driver; by the pages in use without a GPU,
-    and where the limit is `accounted`."""
+    """Return whether use varied by at most `within` bytes from the first eviction to the last spawning."""
     if first_out is None:
         return False
     samples = [sample for sample in curve.samples if first_out <= sample.seconds <= spawned]
@@ -341,8 +333,7 @@ def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]
 
 
 def left_open(fields: dict[str, Any]) -> list[str]:
-    """Return a sentence where other programs kept the cores from the sampling, so that the course of memory was not
-    seen; else none."""
+    """Return a sentence where other programs kept the cores from the sampling; else none."""
     if fields["samples_per_second_least"] >= LEAST_HERTZ:
         return []
     return [f"Memory was for a second sampled at less than {LEAST_HERTZ} Hz."]

@@ -191,8 +191,7 @@ def _progression(fields: Fields) -> str:
 
 
 def latencies(written: Mapping[str, Fields]) -> str:
-    """Plot median milliseconds of every side by layer, and a limit: the time for computing only the layers above. It is
-    plain Hugging Face's least median for a whole pass times the share of those layers."""
+    """Plot each side's median by layer, and a limit: plain Hugging Face's pass times the share of layers above."""
     sides = {name: fields for name, fields in written.items() if name.endswith("_latency.json")}
     groups: dict[str, dict[str, float]] = {}
     limits: dict[str, float] = {}
@@ -264,8 +263,7 @@ TRIAL = (
 
 
 def scalars(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every scalar of a file by its dotted path; long lists by their length. Leaves out the keys that the report
-    shows elsewhere (`reasons`, `arithmetic`, `summary_table`)."""
+    """Yield every scalar of a file by its dotted path, long lists by their length; not what is shown elsewhere."""
     for key, value in fields.items():
         name = f"{path}{key}"
         if key == "claims":
@@ -282,8 +280,7 @@ def scalars(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, st
 
 
 def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield title, head and rows of each table in a file: trials by layer, latencies by layer, the comparison of
-    sides."""
+    """Yield title, head and rows of each table in a file."""
     accuracy, summary = fields.get("token_accuracy"), fields.get("summary_table")
     if isinstance(accuracy, Mapping) and accuracy.get("entries"):
         yield _titled("Token accuracy", accuracy["entries"]), *_columns(accuracy["entries"], TRIAL)

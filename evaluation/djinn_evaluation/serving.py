@@ -1,5 +1,4 @@
-"""The engine of a run, reached through the public client: a process of the run's own, shared with no other client, or
-one that runs already, here or over a line; and whether its model fits the configuration."""
+"""The engine of a run by the public client, its own or one that runs already, and whether its model fits the file."""
 
 from __future__ import annotations
 
@@ -94,8 +93,7 @@ def sentence(unmeasured: Unmeasured) -> str:
 
 @contextmanager
 def noted(course: Course, engine: RemoteEngine) -> Iterator[None]:
-    """Have every file say that the engine is reached over a line, where it is, and how long that is. A line that is
-    down for a while in the block leaves the run undecided, for the times of that while are the line's."""
+    """Have every file say that the engine is reached over a line; one that is down leaves the run undecided."""
     if not is_afar(engine):
         yield
         return
@@ -119,8 +117,7 @@ OWN: Final = ("threads", "listen", "dtype", "device", "random_weights")
 
 
 def engine_at(server: ServerAddress) -> RemoteEngine:
-    """Attach to this user's engine on this machine that listens at the address, else to the one that is reached there
-    over a line. Where a key is named it is reached over a line. Errors as of `dj.connect`."""
+    """Attach to this user's engine here at the address, else connect over a line, as for any named key."""
     entry = entry_here(server)
     return dj.connect(server.place, key=server.key) if entry is None else attach(entry)
 
@@ -135,8 +132,7 @@ def entry_here(server: ServerAddress) -> Entry | None:
 
 @contextmanager
 def attached(server: ServerAddress, model: str, **options: Any) -> Iterator[RemoteEngine]:
-    """Yield the engine at the address, and close the sessions that the block opened. UsageError where it serves another
-    model, has not the options that the run needs, or has sessions, which a run would disturb and be disturbed by."""
+    """Yield the engine there and close the block's sessions. UsageError: another model, other options, or sessions."""
     entry = entry_here(server)
     if entry is None:
         engine = _required_afar(server, model, options)
@@ -159,8 +155,7 @@ def attached(server: ServerAddress, model: str, **options: Any) -> Iterator[Remo
 
 
 def as_served(file: ValidationFile, server: ServerAddress) -> ValidationFile:
-    """Return the file with the model, the dtype, the idle threshold and the host memory of a running engine: so the
-    original's test of an agent runs, which is given nothing but an address."""
+    """Return the file with a running engine's model, dtype, idle threshold and host memory."""
     agent, (identity, idle, host) = file.agent_sleep_resume, _served(server)
     if agent is None:
         return file
@@ -180,8 +175,7 @@ def as_served(file: ValidationFile, server: ServerAddress) -> ValidationFile:
 
 
 def _served(server: ServerAddress) -> tuple[Identity, float | None, int | None]:
-    """Return the model of the engine at an address, with the dtype that it found, its idle threshold and its host
-    memory."""
+    """Return a running engine's model and dtype, its idle threshold and its host memory."""
     entry = entry_here(server)
     if entry is not None:
         identity = dataclasses.replace(entry.identity, dtype=entry.found.dtype)
@@ -256,8 +250,7 @@ PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
 
 @contextmanager
 def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEngine]:
-    """Start the engine of `model`, and end it with the block. Its registry and its sessions are this run's alone. Where
-    the setup names a server, that engine is attached to instead."""
+    """Start the engine of `model`, this run's alone, and end it with the block; or attach to the setup's server."""
     if course.setup.server is not None:
         course.tell(f"Attaching to the engine on {course.setup.server}")
         with attached(course.setup.server, model, **options) as running, noted(course, running):
@@ -282,8 +275,7 @@ def reaches_over_a_line(course: Course) -> bool:
 
 @contextmanager
 def private_jupyter(places: Iterable[str] = PLACES, **variables: str) -> Iterator[Path]:
-    """Hide the engines that the user has running: each environment variable of `places` names a folder of its own in
-    the yielded one, and `variables` have these values. All are restored after the block."""
+    """Hide the user's engines in the block: `places` are folders of the yielded one, `variables` have these values."""
     before = {name: os.environ.get(name) for name in (*places, *variables)}
     with tempfile.TemporaryDirectory(prefix="djinn-", ignore_cleanup_errors=True) as home:
         os.environ.update({name: f"{home}/{_folder(name)}" for name in places}, **variables)

@@ -1,5 +1,4 @@
-"""All agents of a part on one engine, alone one after the other and together, each in a thread of its own; how many
-there are at once; and the figures of a way of keeping them."""
+"""All agents of a part on one engine, alone and together, how many there are at once, and the figures of a way."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ class CrowdRecord:
 def alone(
     course: Course, engine: RemoteEngine, way: Way, agents: Sequence[AgentScript], file: AgentsFile
 ) -> list[AgentRecord]:
-    """Run each agent by itself, without pauses. MemoryShortage where the device has no room for one alone: the crowd's
-    texts then have no reference."""
+    """Run each agent by itself, without pauses. MemoryShortage where the device has no room for one alone."""
     stage = _stage(engine, way, agents, file)
     found = []
     for script in agents:
@@ -209,7 +207,7 @@ def row_of(
 
 
 def after_pauses(agents: Sequence[AgentRecord]) -> list[list[float]]:
-    """Return each agent's milliseconds to the first token after its pauses; agents without such a turn are left out."""
+    """Return each agent's milliseconds to the first token after its pauses, where it has such turns."""
     return [found for agent in agents if (found := [reply.first_ms for reply in agent.replies[1:]])]
 
 

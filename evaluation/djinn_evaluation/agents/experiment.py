@@ -1,5 +1,4 @@
-"""The run of `agents`: the arithmetic, every agent alone, the crowd under each way of keeping those that pause, vLLM
-beside it, and the replay's prediction."""
+"""The run of `agents`: each agent alone, the crowd kept in each way, vLLM beside it, and the replay's prediction."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ Asked = Mapping[str, Any]
 def vllm_beside(
     course: Course, file: AgentsFile, sums: Arithmetic, alone: Mapping[int, Sequence[AgentRecord]]
 ) -> dict[str, Any]:
-    """Return vLLM's side with a row for each way and number of agents, or the reason why it was not run. `alone` has
-    the scripts of each repetition."""
+    """Return vLLM's side, a row for each way and number, or the reason why it was not run."""
     ways = {way: _measured(course, file, sums, alone, offloads=offloads) for way, offloads in OFFLOADS.items()}
     first = ways["prefix_cache"]
     if isinstance(first, str):
@@ -96,8 +94,7 @@ def _engine(course: Course, file: AgentsFile, sums: Arithmetic, *, offloads: boo
 def _row(
     course: Course, file: AgentsFile, side: Baseline, count: int, alone: Mapping[int, Sequence[AgentRecord]]
 ) -> dict[str, Any]:
-    """Return the figures of so many agents over all repetitions. Their texts are compared with those that vLLM gives
-    the same agents alone."""
+    """Return the figures of so many agents over all repetitions, held against the same agents alone in vLLM."""
     crowds, equal, cached, preempted, seconds = [], 0, 0, [], 0.0
     for records in alone.values():
         course.check_time()

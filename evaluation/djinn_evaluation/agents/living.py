@@ -1,5 +1,4 @@
-"""One agent: its words and pauses, drawn from a seed before anything runs, the way in which it is kept, and its life on
-a real engine. Its tokens and times, measured by it."""
+"""One agent: its words and pauses, drawn from a seed, the way in which it is kept, and its life on a real engine."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class ScriptedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentScript:
-    """One agent. `prefix` are the tokens shared with others, empty where all are its own; the first turn's pause is the
-    time until it arrives."""
+    """One agent: `prefix` is shared with others, or empty; the first turn's pause lasts until it arrives."""
 
     name: str
     kind: PauseKind
@@ -214,8 +212,7 @@ class AgentRecord:
         return len(self.replies) == len(self.script.turns)
 
     def same_as(self, other: AgentRecord) -> bool:
-        """Return whether the completed turns have the tokens, and the bits of the logits after them, that the other's
-        have."""
+        """Return whether the completed turns have the same tokens and the same bits of the logits after them."""
         return all(
             (mine.tokens, mine.logits) == (theirs.tokens, theirs.logits)
             for mine, theirs in zip(self.replies, other.replies, strict=False)
@@ -276,8 +273,7 @@ def _pause(stage: Stage, session: RemoteSession | None, seconds: float, *, known
 
 
 def _reply(stage: Stage, record: AgentRecord, session: RemoteSession, asked: float, *, there: bool) -> ReplyRecord:
-    """Take the next turn, part by part where the engine ends it for want of room. `there`: the session has the tokens
-    before it. MemoryShortage where that takes too long."""
+    """Take the next turn, in parts where room is short. `there`: the session has the tokens before it."""
     moments: list[float] = []
     tokens, extend = _reading(stage, record, there=there)
     generated: tuple[int, ...] = ()
@@ -306,8 +302,7 @@ def _reply(stage: Stage, record: AgentRecord, session: RemoteSession, asked: flo
 
 
 def _took(session: RemoteSession, tokens: Sequence[int]) -> bool:
-    """True where a refused turn left its tokens in the session, not yet read: the engine accepted them, but had no room
-    for their pass. A second request would add them twice."""
+    """True where a refused turn left its tokens in the session: a second request would add them twice."""
     found = session.describe()
     return found.tokens - found.committed > len(tokens)
 
@@ -333,8 +328,7 @@ def _wait_for_room(stage: Stage, asked: float, why: str) -> None:
 
 
 def _opened(stage: Stage, record: AgentRecord, asked: float) -> RemoteSession:
-    """Open the agent's session; the first one forks the shared prompt, for whose way back there may be no room now.
-    MemoryShortage where that takes too long."""
+    """Open the agent's session; the first one forks the shared prompt. MemoryShortage after too long a wait."""
     script = record.script
     while True:
         try:

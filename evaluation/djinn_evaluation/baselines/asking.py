@@ -1,5 +1,4 @@
-"""The two ends of a baseline: the caller, which starts its process and sends one request at a time, and the process
-that answers. JSON lines, in and out. Imports neither numpy nor torch."""
+"""The two ends of a baseline: its caller, and the process that answers in JSON lines. No numpy, no torch."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def digest(logits: NumpyArray) -> str:
 
 # --- answering -------------------------------------------------------------------------------------------------------
 def serve(*sides: type) -> None:
-    """Answer requests until the input ends, by the public methods of the side that the command names, or of the first.
-    A verb that raises is answered with its error; the process goes on."""
+    """Answer by the methods of the side that the command names, or the first; a verb that raises answers its error."""
     side = next(side for side in sides if side.__name__ == (sys.argv[1:] or [sides[0].__name__])[0])()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -63,8 +61,7 @@ class BaselineFailed(DjinnError):
 
 
 class Baseline:
-    """The process of a module that answers requests: `package.module`, or `package.module.Side` where it has several.
-    `folders` are its path where the module is not installed."""
+    """The process of `package.module` or `package.module.Side`; `folders` are its path where it is not installed."""
 
     def __init__(self, module: str, *, python: Path | str = sys.executable, folders: Sequence[Path] = ()) -> None:
         found = {"PYTHONPATH": os.pathsep.join(map(str, folders))} if folders else {}

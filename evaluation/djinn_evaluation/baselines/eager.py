@@ -36,8 +36,7 @@ class Eager:
         self.standing: list[tuple[Any, list[Tensor]]] = []  # cache and hidden state of each stop
 
     def load(self, **asked: Any) -> dict[str, Any]:
-        """Load the model that the fields of weights.ModelAsked name. A model that does not fit on the GPU stays on the
-        host and is computed there."""
+        """Load the model of the fields of weights.ModelAsked; one that does not fit on the GPU stays on the host."""
         wanted = weights.ModelAsked(**asked)
         self.model = wanted.read()
         nbytes = weights.size_of(self.model)
@@ -73,8 +72,7 @@ class Eager:
 
     @torch.inference_mode()
     def reference(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Return the most likely token after each position of the prompt by one `forward` [T, V], and of a greedy
-        `generate` its tokens, the digests of the logits of its first and last token, and its milliseconds."""
+        """Return the likeliest tokens by one `forward`, and tokens, digests and milliseconds of `generate`."""
         prompt, predicted = torch.tensor([tokens], device=self.device), self.predicted(tokens)
         begun = time.perf_counter()
         made = self._generate(prompt, new)
@@ -111,8 +109,7 @@ class Eager:
 
     @torch.inference_mode()
     def fill(self, prompts: list[list[int]], layer: int, limit: int) -> dict[str, Any]:
-        """Stop prompt after prompt until weights and what the stops hold take more than `limit` bytes, or a GPU's
-        allocator with that limit is full; return how many are stopped, and why no more are. Then release all."""
+        """Stop prompt after prompt until `limit` bytes are full; return how many, and why no more. Release all."""
         self.let_go()
         refusal, size = None, weights.size_of(self.model)
         with self._held_to(limit):
@@ -215,8 +212,7 @@ class Eager:
 
     @torch.inference_mode()
     def offload(self, tokens: list[int], layer: int) -> dict[str, Any]:
-        """Stop after a layer, move its output to pinned host memory; then, timed: bring it back and run the layers
-        above and the head, to the logits of the next token."""
+        """Stop after a layer, offload its output; then, timed: bring it back and go on to the next logits."""
         prompt = torch.tensor([tokens], device=self.device)
         kept = self._stopped_after(layer, prompt, DynamicCache(config=self.model.config))
         away = torch.empty_like(kept[0], device="cpu", pin_memory=self.device.type == "cuda")
@@ -245,8 +241,7 @@ class Eager:
                 hook.remove()
 
     def _from_layer(self, layer: int, hidden_1TD: Tensor, run: Callable[[], Any]) -> Any:
-        """Call `run` for the same forward, but the layers below `layer` return their input and `layer` returns
-        `hidden_1TD`."""
+        """Call `run` with layers below `layer` passing their input on, and `layer` returning `hidden_1TD`."""
         passed: list[Any] = []
         for number, module in enumerate(self._layers()[: layer + 1]):
             passed.append((module, module.forward))
@@ -289,8 +284,7 @@ right time."""
 
 
 class Beside(Timestamps):
-    """Timestamps of passes that have a pass of copying beside them: a token is there once its pass of copying is over
-    too. `passes` of copying are begun."""
+    """Timestamps of `passes` with copying beside each: a token is there once its pass of copying is over too."""
 
     def __init__(self, copying: Copying, passes: int) -> None:
         super().__init__()
@@ -311,8 +305,7 @@ class ByHand(Eager):
     _beside: Copying | None = None
 
     def sizes(self, **asked: Any) -> dict[str, Any]:
-        """Return the bytes of all weights and of each layer, the device, and the free memory of it and of the host;
-        load nothing."""
+        """Return bytes of weights and layers, the device, and free memory there and on the host; load nothing."""
         model = weights.ModelAsked(**asked).empty()
         self.device = weights.device_for(asked.get("device"))
         free = main_memory().available
@@ -341,8 +334,7 @@ class ByHand(Eager):
         return {"device": str(self.device), "weight_bytes": weights.size_of(self.model)}
 
     def stream(self, layers: list[int] | None) -> dict[str, Any]:
-        """Keep these layers on the host, all of them for None, and put the rest on the device; return the bytes that
-        stream in a pass, and whether all of the model fits on the device besides."""
+        """Keep these layers (None: all) on the host; return the bytes that stream, and whether all would fit."""
         every = list(weights.layers_of(self.model))
         streamed = every if layers is None else [every[number] for number in layers]
         self._parameters = [list(layer.parameters()) for layer in streamed]
@@ -418,8 +410,7 @@ class ByHand(Eager):
         return self.logits(tokens, new) | {"device": str(self.device)}
 
     def generate(self, tokens: list[int], new: int, mode: Mode) -> dict[str, Any]:
-        """Generate greedily with a cache; return the result of `decoded`, beginning and end since the epoch, and a
-        sample of each copy of a layer."""
+        """Generate greedily; return what `decoded` does, its times since the epoch, and each copy of a layer."""
         self._enter(mode)
         before, begun = len(self._copier.samples), time.time()
         made = decoded(self.model, tokens, new, self.device, Timestamps())
@@ -432,8 +423,7 @@ class ByHand(Eager):
         return [astuple(sample) for sample in self._copier.samples[before:]]
 
     def generate_and_copy(self, tokens: list[int], new: int, mode: Mode) -> dict[str, Any]:
-        """Generate with a pass of copying beside each pass, neither waiting for a layer of the other; then one token
-        more by itself, `alone_token` in `alone` seconds."""
+        """Generate beside copying; then one token more by itself, `alone_token` in `alone` seconds."""
         self._enter(mode)
         cache = DynamicCache(config=self.model.config)
         made = decoded(self.model, tokens, new, self.device, Beside(self._copying(), new), cache)
@@ -442,8 +432,7 @@ class ByHand(Eager):
 
     @torch.inference_mode()
     def _one_more(self, token: int, cache: Any) -> tuple[int, float]:
-        """Run a pass over one token after those in the cache, with a pass of copying beside it; return the next token,
-        and the seconds until both are over."""
+        """Run a pass over one token, copying beside it; return the next token and the seconds of both."""
         begun = time.perf_counter()
         self._copying().begin()
         row_11 = torch.tensor([[token]], device=self.device)
@@ -452,8 +441,7 @@ class ByHand(Eager):
         return found, time.perf_counter() - begun
 
     def copy(self) -> dict[str, Any]:
-        """Copy all streamed layers while nothing is computed, once by each way there is; return the seconds of the
-        quickest, and a sample of each copy of a layer."""
+        """Copy all streamed layers by each way; return the quickest's seconds, and each copy of a layer."""
         copying, before = self._copying(), len(self._copier.samples)
         seconds = copying.copy()
         return {"seconds": seconds, "copies": self._made(before)}

@@ -1,5 +1,4 @@
-"""The same model by other tools' offload: accelerate's `device_map`, with weights beyond the budget on host or disk,
-and DeepSpeed's ZeRO-Inference, with weights partitioned to host memory and gathered layer by layer."""
+"""The same model by other tools' offload: accelerate's `device_map`, and DeepSpeed's ZeRO-Inference."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ class Accelerated(Decoding):
     """`status` of a load is not_run where accelerate is missing, with the reason."""
 
     def load(self, budget: int, to: str, **asked: Any) -> dict[str, Any]:
-        """Load the model that the fields of weights.ModelAsked name. `budget` bytes of weights stay on the device, the
-        rest goes `to` cpu or disk."""
+        """Load the model of weights.ModelAsked's fields; what exceeds `budget` bytes goes `to` cpu or disk."""
         if importlib.util.find_spec("accelerate") is None:
             return {"status": "not_run", "reason": "accelerate is not installed: pip install accelerate"}
         wanted = weights.ModelAsked(**asked)
@@ -45,8 +43,7 @@ class ZeroInference(Decoding):
     """`status` of a load is not_run where DeepSpeed is missing, with the reason."""
 
     def load(self, budget: int, to: str, **asked: Any) -> dict[str, Any]:
-        """Load the model that the fields of weights.ModelAsked name. At most `budget` bytes of weights are on the
-        device at a time, the rest is offloaded `to` cpu."""
+        """Load the model of weights.ModelAsked's fields, at most `budget` bytes of it on the device."""
         if importlib.util.find_spec("deepspeed") is None:
             return {"status": "not_run", "reason": "deepspeed is not installed: pip install deepspeed accelerate"}
         wanted = weights.ModelAsked(**asked)

@@ -32,8 +32,7 @@ WANTED = {  # whether a method or a parameter, and how its name would read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """Public names, each after its class: `LLM.sleep`. Parameters are those of methods, constructors and option
-    classes."""
+    """Public names, each after its class, such as `LLM.sleep`; parameters of methods and of options."""
 
     methods: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -106,8 +105,7 @@ class Vllm:
         self._loop, self._asked, self._lives = asyncio.new_event_loop(), 0, 0
 
     def examine(self, **asked: Any) -> dict[str, Any]:
-        """Report the interface's features and a sleep. `status` is not_run where vLLM is missing, does not start
-        or calls no hook."""
+        """Report features and a sleep. `status` not_run: vLLM is missing, does not start or calls no hook."""
         found = _tried("was not examined", lambda: self._examined(**asked))
         installed = importlib.util.find_spec("vllm") is not None
         return found if found["status"] == "success" else not_run(found["reason"], installed=installed)
@@ -153,8 +151,7 @@ class Vllm:
         }
 
     def load(self, length: int, cpu_offload_gb: float, device: str | None = None, **loading: Any) -> dict[str, Any]:
-        """Start an engine that keeps `cpu_offload_gb` of weights on the host and reads them in every pass. `status` is
-        not_run where vLLM is missing or does not start, with the reason."""
+        """Start an engine with `cpu_offload_gb` of weights on the host, or tell why it is not run."""
 
         def started() -> dict[str, Any]:
             import vllm
@@ -172,8 +169,7 @@ class Vllm:
         return {"tokens": list(made[0].outputs[0].token_ids), "seconds": time.perf_counter() - begun}
 
     def pause(self, tokens: list[int], new: int, seconds: float, **loading: Any) -> dict[str, Any]:
-        """Put request A aside between two of its tokens, the finest step that vLLM offers, while request B runs; then
-        do so by the pause of the whole engine, under which no request goes on."""
+        """Put request A aside between two tokens while B runs; then pause the whole engine."""
 
         async def paused() -> dict[str, Any]:
             await self._open(len(tokens) + new, enforce_eager=True, **loading)
@@ -201,9 +197,7 @@ class Vllm:
     # ------------------------------------------------------------------------------------------------- agents
 
     def start(self, length: int, cache_bytes: int, offload_gb: float, **loading: Any) -> dict[str, Any]:
-        """Start an engine whose cache has `cache_bytes` on the device and, unless 0, `offload_gb` on the host. `status`
-        is not_run where vLLM is missing, lacks that, or does not start, with the reason. It keeps requests and no
-        sessions; its scheduler preempts."""
+        """Start an engine with `cache_bytes` on the device and `offload_gb` on the host, or tell why not."""
         sized: dict[str, Any] = {SIZE: cache_bytes, **({OFFLOAD: offload_gb} if offload_gb else {})}
 
         def started() -> dict[str, Any]:
@@ -247,8 +241,7 @@ class Vllm:
         return replies
 
     async def _reply(self, tokens: Sequence[int], new: int) -> dict[str, Any]:
-        """Return the tokens of one request, the milliseconds to the first and from one to the next, and how many of the
-        prompt's were in the cache."""
+        """Return one request's tokens, milliseconds to the first and between, and cached tokens of its prompt."""
         self._asked += 1
         asked = time.perf_counter()
         request = RequestUnderWay(self.engine, f"request {self._asked}", tokens, new, cache_salt=f"live {self._lives}")
@@ -263,8 +256,7 @@ class Vllm:
 
 
 class RequestUnderWay:
-    """One request of the asynchronous engine, sent when constructed; `tokens` are those so far, `times` their times,
-    `cached` the number of its prompt's tokens in the cache."""
+    """One request of the asynchronous engine, sent when constructed: tokens so far, their times, the cached ones."""
 
     def __init__(self, engine: Any, name: str, prompt: Sequence[int], new: int, **salted: str) -> None:
         self.tokens: list[int] = []
@@ -384,8 +376,7 @@ def layers_of(model: Any) -> Any:
 def engine_options(
     length: int, model: str, dtype: str | None, random_weights: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """Return the constructor's options. Input and output are tokens, so no tokenizer is needed; `length` is the longest
-    sequence."""
+    """Return the constructor's options for sequences of tokens up to `length`; no tokenizer is needed."""
     drawn = {"load_format": "dummy", "seed": SEED} if random_weights else {}
     named = {"model": source_of(model), "dtype": dtype or "auto", "max_model_len": length}
     return {**named, "skip_tokenizer_init": True, **drawn, **more}

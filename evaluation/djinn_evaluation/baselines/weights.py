@@ -1,5 +1,4 @@
-"""The model of a baseline: read by transformers, or drawn from the same seed as an engine's; running it; and models
-with random weights saved to a folder, for the shapes of models whose weights cannot be had."""
+"""The model of a baseline, read or drawn from an engine's seed; running it; models with random weights in folders."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ HEADROOM = 9 / 10  # of what a GPU has free
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAsked:
-    """The model that a baseline loads: `dtype` None is the model's own, `threads` None torch's choice, `device` None
-    the best there is."""
+    """The model that a baseline loads; None: the model's own dtype, torch's threads, the best device."""
 
     model: str
     dtype: str | None
@@ -74,8 +72,7 @@ def size_of(model: Any) -> int:
 
 
 def device_for(name: str | None, nbytes: int = 0) -> torch.device:
-    """Return the device of that name, else that of DJINN_DEVICE, else the GPU where there is one; the host instead of a
-    GPU that lacks room for `nbytes`. ValueError for a named GPU that is not there."""
+    """Return that device, DJINN_DEVICE's, or the GPU; the host where a GPU lacks room. ValueError: no such GPU."""
     name = name or device_of_environment()
     if name is not None and torch.device(name).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"there is no device {name}")
@@ -122,8 +119,7 @@ def greedy(
     streamer: BaseStreamer | None = None,
     cache: Any = None,
 ) -> tuple[list[int], float]:
-    """Return exactly `new` tokens by `generate`, with a cache, and the seconds until they are on the host. `streamer`
-    receives each token; `cache` is an empty one that is filled, else it is one of generate's own."""
+    """Generate exactly `new` tokens; return them and the seconds. `cache` is an empty one that is filled."""
     kept = {} if cache is None else {"past_key_values": cache}
     prompt = torch.tensor([tokens], device=device)
     begun = time.perf_counter()

@@ -50,9 +50,7 @@ LONGEST_PAUSE: Final = 0.02  # seconds: a layer's time, or more
 
 
 def sample(kinds: Mapping[str, Ask], times: dict[str, list[float]], still: Callable[[], bool], pause: float) -> None:
-    """Send requests at random moments while the other work runs; a reply after its end is not counted. A session's
-    verb is answered between two layers, so `pause` has to be as long as a layer, or all are sent at the start of one.
-    """
+    """Send requests at random moments, at most `pause` apart, while the other work runs; late replies do not count."""
     moments = random.Random(0)
     while True:
         for name, ask in kinds.items():
@@ -65,8 +63,7 @@ def sample(kinds: Mapping[str, Ask], times: dict[str, list[float]], still: Calla
 
 @contextmanager
 def under_way(work: Ask, ended: list[object]) -> Iterator[Callable[[], bool]]:
-    """Do the work in a thread of its own, and add what it returns to `ended`. The yielded function is true while it is
-    not done."""
+    """Do the work in a thread, its result added to `ended`; the yielded function is true until it is done."""
     thread = threading.Thread(target=lambda: ended.append(work()))
     thread.start()
     time.sleep(LONGEST_PAUSE)
@@ -117,8 +114,7 @@ def run_round_trip(setting: Setting) -> Result:
 
 
 def _kinds_of_round_trip(engine: RemoteEngine, session: RemoteSession) -> dict[str, Ask]:
-    """Return a request of each kind. The service itself answers ping and status; the engine's thread answers a
-    session's verb, between layers."""
+    """Return a request of each kind: two answered by the service, one by the engine's thread."""
     return {"ping": engine.ping, "status": engine.statistics, "session verb": session.describe}
 
 
@@ -160,8 +156,7 @@ def _idle(kinds: dict[str, Ask], echo: Ask, count: int) -> list[Figure]:
 def _while_decoding(
     kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], passes: int, layers: int, checks: Checks
 ) -> list[Figure]:
-    """Return round trips of what the service answers itself, and those of the engine's thread as a ratio of one layer's
-    time: the same decode's time alone, by its tokens and the number of layers."""
+    """Return round trips in a decode; the engine's thread's as a ratio of one layer's time alone."""
     times: dict[str, list[float]] = {name: [] for name in kinds}
     of_layer: list[float] = []
     for _ in range(passes):

@@ -1,6 +1,4 @@
-"""`python -m djinn_evaluation.benchmarks.environments [TOOL ...]`: an environment for each tool that Djinn is compared
-with, so that none decides the versions of Djinn's packages. Each sees those, so that all sides have one torch and one
-transformers; print the interpreters of the ones that can be had."""
+"""`python -m djinn_evaluation.benchmarks.environments [TOOL ...]`: an environment for each tool we compare with."""
 
 from __future__ import annotations
 
@@ -45,8 +43,7 @@ def peer_python(tool: str) -> Path:
 
 
 def python_of(tool: str) -> Path:
-    """Return the interpreter of a tool's environment, made at first use; this one if it has that version of the tool.
-    NotRun where it cannot be installed."""
+    """Return the interpreter of a tool's environment, made at first use. NotRun: it cannot be installed."""
     if _has(Path(sys.executable), TOOLS[tool]):
         return Path(sys.executable)
     python = _python(tool)

@@ -1,5 +1,4 @@
-"""Generation and forward passes against plain PyTorch and PEFT: one session, many at once, adapters, features,
-activations to files."""
+"""Generation, batches, adapters, features and activations to files, against plain PyTorch and PEFT."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ ROUNDS_OF_GENERATION = 16
 
 @dataclass(slots=True)
 class GenerationSide:
-    """One side's readings in each call, the warm-up's included. `decoding`: seconds from the first new token to the
-    last; `computing`: CPU seconds of the process that ran the model, over the whole call."""
+    """One side's readings of each call: seconds of decoding, and CPU seconds of the model's process."""
 
     computing: Computing
     decoding: list[float] = field(default_factory=list)

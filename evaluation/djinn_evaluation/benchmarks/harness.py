@@ -68,8 +68,7 @@ class Spread:
 
     @classmethod
     def of_median(cls, readings: Sequence[float]) -> Spread:
-        """Return the median and, from DECIDING readings on, the interval that has the true median with probability
-        0.95."""
+        """Return the median and, from DECIDING readings on, its interval of probability 0.95."""
         found = MedianInterval.of(readings)
         return cls(median=found.median, low=found.low, high=found.high, count=found.count)
 
@@ -159,8 +158,7 @@ def at_most(value: float) -> Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number with its bar. `sides` are the absolute readings behind it, in `sides_unit`. `not_run` says why there
-    is no value."""
+    """One number with its bar; `sides` are the readings behind it, `not_run` says why there is no value."""
 
     name: str
     unit: str
@@ -204,8 +202,7 @@ def compared(
     bar: Bar | None = None,
     not_run: str | None = None,
 ) -> Figure:
-    """Return the figure of side `over` divided by side `under`, round by round. All sides are shown in `unit`, into
-    which `each` converts a reading."""
+    """Return side `over` divided by side `under`, round by round; `each` converts a reading into `unit`."""
     return Figure(
         name=name,
         unit="x",
@@ -254,8 +251,7 @@ def _short(value: object) -> str:
 
 
 def write(result: Result, machine: Machine, folder: Path, *, partial: str | None = None) -> Path:
-    """Write NAME.json in `folder`, whole or not at all; return its path. `partial` says how far the benchmark came
-    where this is not all of it."""
+    """Write NAME.json, whole or not at all, and return its path; `partial` says how far the benchmark came."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.benchmark}.json"
     written: dict[str, Any] = {
@@ -389,8 +385,7 @@ class Setting:
 
 @contextmanager
 def setting(*, quick: bool, threads: int, device: str, **others: Any) -> Iterator[Setting]:
-    """Set the environment that engines, kernels and workers inherit. Engines of the user are neither seen nor used.
-    `others` are fields of the setting."""
+    """Set what engines, kernels and workers inherit, away from the user's engines; `others` are the setting's."""
     variables = {
         DEVICE_VARIABLE: device,
         "HF_HUB_OFFLINE": "1",
@@ -422,8 +417,7 @@ class Clock:
 
 
 def clock_of(*pids: int) -> Clock:
-    """Return the clock of these processes' work: their CPU seconds, or the wall clock where a GPU computes. Raises
-    RuntimeError where the system does not say them."""
+    """Return the clock of these processes: CPU seconds, a GPU's wall clock; RuntimeError where neither is told."""
     if computed_on().startswith("cuda"):
         return Clock(read=perf_counter, unit="s")
     if seconds_computed(os.getpid()) is None:
@@ -489,8 +483,7 @@ PRODUCT: Final = FOLDERS[0]
 
 
 def aged(results: Path = RESULTS) -> Iterator[str]:
-    """Yield a sentence for each result that a later commit of its modules may have made wrong, the oldest first; none
-    outside of a checkout. A result that names no commit of this history is as old as its moment."""
+    """Yield a sentence for each result that a later commit of its modules may have made wrong, the oldest first."""
     found = []
     for path in sorted((*results.rglob("benchmarks/**/*.json"), *results.glob("*/claims.json"))):
         fields: dict[str, Any] = json.loads(path.read_text())
@@ -509,8 +502,7 @@ def _unknown(commit: str | None) -> str:
 
 
 def _later(name: str, commit: str | None, moment: str | None) -> int:
-    """Return how many commits after a result touched the modules that it comes from: the product, and the benchmark's
-    own, or all experiments."""
+    """Return how many commits after a result touched the product or the modules it comes from."""
     own = f"evaluation/djinn_evaluation/benchmarks/{MODULE_OF.get(name, name)}.py"
     modules = (PRODUCT, FOLDERS[1] if name == "claims" else own)
     after = [f"{commit}..HEAD"] if commit else [f"--since={moment}", "HEAD"]

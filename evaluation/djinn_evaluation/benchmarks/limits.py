@@ -59,8 +59,7 @@ def ours(case: Case, first: int, shape: Shape) -> int:
 
 
 def alone(case: Case, first: int, shape: Shape) -> float:
-    """Return those of a cell that is computed again alone, of which all rows run through all layers from its own on:
-    the mean over the cells."""
+    """Return the mean multiplications of a cell computed again alone, all rows through all layers from its own."""
     inside = ROW - BEHIND if case.site == "z" else 0
     cells = [(count, ROW * (shape.layers - joined) - inside) for count, joined, _ in lines(case, first, shape)]
     mean = sum(count * in_layers for count, in_layers in cells) / sum(count for count, _ in cells)

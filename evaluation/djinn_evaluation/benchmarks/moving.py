@@ -218,8 +218,7 @@ def waits(
     checks: Checks,
     before: Sequence[Figure] = (),
 ) -> tuple[Figure, ...]:
-    """Continue a session of this prompt after each preparation; return by how much it was waited for. `before` are
-    figures that were found earlier."""
+    """Continue a session after each preparation; return the waits for it. `before` are figures found earlier."""
     user = _User(engine, session, checks)
     session.run(prompt, max_new_tokens=1, ignore_eos=True)
     sides: dict[str, Callable[[], float]] = {"here": user.stays}
@@ -349,8 +348,7 @@ def _slot(shape: Shape) -> int:
 def _ours(
     engine: RemoteEngine, prompt: list[int], expected: list[int], checks: Checks, moved: list[float]
 ) -> Callable[[], float]:
-    """Measure one session's seconds a token, from the request to its reply, the short prompt counted as one token:
-    tokens may reach a busy client all at once. The ratio of moved to streamed bytes in each pass goes to `moved`."""
+    """Measure one session's seconds a token by its reply; moved bytes over streamed ones of a pass go to `moved`."""
     session = engine.session("streaming", fresh=True)
 
     def seconds() -> float:
@@ -463,8 +461,7 @@ def _figures_of_streaming(readings: dict[str, list[float]], moved: list[float], 
 def _lockstep(
     engine: RemoteEngine, shape: Shape, plain: Worker, rounds: int, checks: Checks
 ) -> dict[int, list[tuple[float, float]]]:
-    """Return for each number of sessions the tokens a second of all together, and the passes over the weights for one
-    pass of each."""
+    """Return, by number of sessions, tokens a second of all, and passes over the weights for one of each."""
     prompts = [random_tokens(PROMPT, shape.vocabulary, seed) for seed in range(max(SESSIONS))]
     expected = [plain.ask("generate", tokens=prompt, new=NEW)["tokens"] for prompt in prompts]
     sessions = [engine.session(f"lockstep {number}", fresh=True) for number in range(max(SESSIONS))]

@@ -67,8 +67,7 @@ Patch = Callable[[int], dict[str, Any]]
 
 @dataclass(slots=True)
 class Sides:
-    """The tools that patch a layer: by name a function from the layer to its seconds and results. `absent` holds the
-    reason for each tool that does not run."""
+    """The tools that patch a layer: functions from the layer to seconds and results; reasons of absent tools."""
 
     patches: dict[str, Patch] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
@@ -161,8 +160,7 @@ def _sweep(
     checks: Checks,
     differences: dict[str, float],
 ) -> tuple[dict[str, float], list[list[float]]]:
-    """Return every side's seconds for all layers, and the plain loop's values of the metric by layer; the sides take
-    turns layer by layer, each time in another order."""
+    """Return every side's seconds for all layers in turns, and the plain loop's values by layer."""
     values: list[list[float]] = []
     totals = dict.fromkeys(("djinn", *sides.patches), 0.0)
     ours = _djinn(engine, prompts)
@@ -353,8 +351,7 @@ def _transformer_lens(folder: str, setting: Setting) -> Iterator[Worker | str]:
 def _measured_of_patching(
     case: Case, engine: RemoteEngine, theirs: Worker | str, shape: Shape, clock: Clock, setting: Setting, checks: Checks
 ) -> list[Figure]:
-    """Measure our sweep of lines that differ from each position on, and their loop, once a round: it computes the same
-    whatever the tokens are."""
+    """Measure our sweeps of lines that differ from each position on, and their one loop, in turns."""
     lines = {first: case.lines(first, shape, quick=setting.quick) for first in case.bars}
     found = dict[int | str, np.ndarray]()
 

@@ -88,8 +88,7 @@ Costs = Mapping[str, float]
 
 @dataclass(slots=True, kw_only=True)
 class Turns:
-    """The readings of one notebook: seconds until each stop, from a resume to the first token and of each token behind
-    a stop, and of each turn; bytes."""
+    """One notebook's seconds until stops, first tokens, each token behind a stop, and of whole turns; bytes."""
 
     stops: list[float] = field(default_factory=list)
     firsts: list[float] = field(default_factory=list)
@@ -100,8 +99,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
-    """The readings of notebooks on some engines. `engine_seconds` are CPU seconds of the engines' processes,
-    `thread_seconds` those of the threads that compute."""
+    """The readings of notebooks on some engines, in CPU seconds of engines, their computing threads and clients."""
 
     notebooks: int
     engines: int
@@ -268,8 +266,7 @@ def crowd_at_work(
 
 
 def foretell(notebooks: int, engines: int, costs: Costs) -> Load:
-    """Return the load of an engine on which as many notebooks work as on any other. The notebooks are on other
-    machines."""
+    """Return the load of one of some engines that as many remote notebooks use."""
     return load_of(-(-notebooks // engines), THINKING, costs)
 
 
@@ -311,8 +308,7 @@ def _figures(crowd: Crowd, costs: Costs) -> Iterator[Figure]:
 
 
 def _room(engine: RemoteEngine, prompts: Sequence[list[int]], costs: Costs) -> Iterator[Figure]:
-    """Yield how many notebooks each resource of one engine has room for, by what one more takes, that first which
-    gives out first. All of them stand at a stop."""
+    """Yield how many notebooks, all at a stop, one engine's resources have room for; the first to give out first."""
     process, count = psutil.Process(pid_of(engine)), 16
     with ExitStack() as stack:
         before = _taken(engine, process)
@@ -347,8 +343,7 @@ def _limit(engine: RemoteEngine) -> float:
 
 
 def _foretold(notebooks: int, costs: Costs) -> Iterator[Figure]:
-    """Yield what so many notebooks meet on one engine, and the least engines on which they wait no longer than for two
-    turns alone."""
+    """Yield what so many notebooks meet on one engine, and the engines on which they wait at most twice as long."""
     load, alone = foretell(notebooks, 1, costs), sum(costs.values())
     name = f"an answer for {notebooks:,} notebooks on one engine, foretold, which wait for {load.busiest}"
     yield Figure(name=name, unit="s", value=_one(load.response_seconds), sides=_busy(load))
@@ -401,8 +396,7 @@ def run_shared_passes(setting: Setting) -> Result:
 
 
 def _models_part(plain: Worker, engine: RemoteEngine, prompts: Sequence[list[int]], setting: Setting) -> Figure:
-    """Return the CPU seconds that plain `generate` takes for a turn's prompt and tokens, of those of the engine's
-    thread."""
+    """Return plain `generate`'s CPU seconds for a turn, of those of the engine's thread."""
 
     def theirs() -> float:
         begun = seconds_computed(plain.pid) or 0.0

@@ -1,5 +1,4 @@
-"""The rooms that a prompt crosses: modules of the package that run in the engine's process between the receipt of a
-`Run` and the first layer. `watch` is called there at its start, by a `sitecustomize` that `rooms` puts on its path."""
+"""The rooms that a prompt crosses: modules that run between the receipt of a `Run` and the first layer."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ PACKAGE: Final = "djinn_jupyter"
 
 
 def rooms(folder: Path, rounds: int) -> list[list[str]]:
-    """Start an engine of the demo model, run a prompt in each of several sessions, and return the modules that each
-    crossed, in their order."""
+    """Run a prompt in each of several sessions of a demo engine; return the modules that each crossed, in order."""
     (folder / "sitecustomize.py").write_text("from djinn_evaluation.benchmarks.rooms import watch\nwatch()\n")
     noted = folder / "rooms"
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", WRITTEN_TO)}

@@ -130,8 +130,7 @@ def _sides(
     checks: Checks,
     computed: dict[str, Computing],
 ) -> dict[str, Callable[[], float]]:
-    """Return for each condition a function that measures the seconds from token to token; the engine's computing time
-    of each run goes to `computed`."""
+    """Return for each condition what measures seconds from token to token; computing goes to `computed`."""
     prompt = random_tokens(PROMPT, shape.vocabulary)
 
     def seconds_a_token(name: str, condition: str | None) -> float:
@@ -341,8 +340,7 @@ def _copied(engine: RemoteEngine, parent: RemoteSession, checks: Checks) -> tupl
 
 
 def _in_use(engine: RemoteEngine, asked: RemoteSession) -> int:
-    """Return the pages in use by the slab's accounting. The engine publishes it after each turn of its thread, so one
-    request forces another turn."""
+    """Return the slab's pages in use; a request makes the engine's thread publish them anew."""
     asked.describe()
     return sum(slab.pages - slab.pages_free for slab in engine.statistics().slabs)
 

@@ -118,7 +118,7 @@ class Tool:
     together: str | None = None
 
     def measured(self, benchmark: str, setting: Setting, *, rounds: int, **settings: Any) -> Result:
-        """Measure all pieces and their limits; every figure has the reason where the tool is not here or fails."""
+        """Measure all pieces and their limits; a tool that is absent or fails gives each figure its reason."""
         shape, checks = setting.shape(), Checks()
         clean, corrupted = (random_tokens(POSITIONS, shape.vocabulary, seed) for seed in (1, 2))
         pair = {"clean": clean, "corrupted": corrupted, **self.of_pair}
@@ -146,8 +146,7 @@ class Tool:
 
 
 def limit(measured: Figure, crossed: BytesAcross, setting: Setting) -> Figure:
-    """Return how fast a piece could be at most on an engine whose passes take as long as the tool's own: what bare
-    sockets take for the bytes that cross comes on top."""
+    """Return a piece's best speed where passes take as long as the tool's own and bare sockets carry the bytes."""
     own, trips = measured.sides["own"], Spread.of(_bare_seconds(crossed, setting))
     assert own is not None
     assert trips is not None
@@ -250,8 +249,7 @@ Values = dict[str, "np.ndarray[Any, Any]"]
 
 
 def run_agreement(setting: Setting) -> Result:
-    """One model, one line, five tools, one of them on an engine too: values at five sites of a layer, and logits where
-    a vector is added to its output, against plain PyTorch with hooks."""
+    """One model, one line, five tools: values at five sites and edited logits, against plain hooks."""
     vector = np.random.default_rng(0).standard_normal(128).astype(np.float32).tolist()
     plain = _asked("plain_hooks", None, vector)
     checks, figures = Checks(), [figure_of("djinn", lambda: _djinn(setting, vector), plain)]

@@ -43,8 +43,7 @@ UNREAD: Final = Judgement(verdict="undecided", value=None, repetitions=0, reason
 
 
 def every(held: Sequence[bool], otherwise: str) -> Judgement:
-    """Judge what is right or wrong each time; `otherwise` is the reason where it was wrong once. One repetition decides
-    neither way."""
+    """Judge what is right or wrong each time; `otherwise` says what was wrong. One repetition decides nothing."""
     share, count = sum(held) / len(held) if held else None, len(held)
     if count < REPETITIONS:
         return Judgement(verdict="undecided", value=share, repetitions=count, reason=ONE)
@@ -85,8 +84,7 @@ def together(first: Judgement, *others: Judgement) -> Judgement:
 
 
 def read_interval(fields: Mapping[str, Any], bar: float, of: str) -> Judgement:
-    """Judge an interval that a result file has whether its median is at least `bar`; what the file leaves open, for
-    waiting for a core could have turned it, stays so."""
+    """Judge a file's interval by a bar; what the file leaves open, for waiting for a core, stays so."""
     names = ("median", "low", "high", "count", "confidence")
     found = MedianInterval(**{name: fields[name] for name in names})
     judged = _judged(found, found.at_least(bar), f"the median of {of} is", f"not at least {bar:g}")
@@ -115,8 +113,7 @@ class NotMeasured(DjinnError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSource:
-    """A field of a result file: `runs` are the names of its folders, several where a run is repeated; `path` is dotted,
-    with `[]` for each entry of a list."""
+    """A field of a result file in some runs' folders; `path` is dotted, with `[]` for each entry of a list."""
 
     runs: tuple[str, ...]
     file: str
@@ -154,8 +151,7 @@ class Results:
         return any(FIELD in self._fields(*place) for place in _places(reads))
 
     def fault(self, reads: Iterable[str], *, refused: bool = False) -> str | None:
-        """Return why one of the files of these sources decides nothing: its run failed or was cut short, or is of other
-        code. `refused`: a run that was refused is what is looked for. NotMeasured for a file that is not there."""
+        """Return why one of these files decides nothing: it failed, was cut, or is of other code."""
         for run, file in _places(reads):
             fields = self._fields(run, file)
             why = _missed(fields, REFUSED if refused else ENDED) or self._ended_badly(run)

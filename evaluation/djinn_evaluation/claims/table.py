@@ -1,5 +1,4 @@
-"""The claims of the original's documents in the order of its sentences, the files and fields that they read, and the
-numbers in them that say how large a run was. Data, and nothing else."""
+"""The claims of the original's documents, the fields that they read, and the sizes in them. Data, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`djinn experiment NAME`: read the configuration, run, write, and end with 0 only if the verdict is pass, with 3 if it
-is undecided. `all` runs every experiment, and judges the claims on all of them; `claims` judges runs that are there."""
+"""`djinn experiment NAME`: 0 only for pass, 3 for undecided; `all` runs every one, `claims` judges earlier runs."""
 
 from __future__ import annotations
 
@@ -273,8 +272,7 @@ RunOne = Callable[[Offer, list[str]], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """One run of one experiment, with the options `more`, and in the small profile `small` too. `refused`: it proves
-    nothing, so that the experiment has to fail it."""
+    """One run of one experiment with options; `refused`: it proves nothing, so the experiment has to fail it."""
 
     name: str
     offer: str
@@ -406,8 +404,7 @@ def _is_open(verdict: str) -> bool:
 
 
 def _ended_earlier(folder: Path, asked: dict[str, Any], *, also_complete: bool) -> dict[str, Any]:
-    """Return the runs of the same command that had ended when it was broken off; where it came to its end none, or,
-    `also_complete`, all of them: one is then run again beside the others."""
+    """Return the runs that had ended of the same command, broken off; or, `also_complete`, come to its end."""
     from djinn_evaluation.machine import present_code, same_code
 
     try:

@@ -1,5 +1,4 @@
-"""Read a configuration from a file and `--set key=value`: its sections and their keys; each mistake is reported in one
-sentence. `--random-weights` names an architecture, whose config.json is handled here too."""
+"""Read a configuration from a file and `--set key=value`, and architectures; a mistake is told in one sentence."""
 
 from __future__ import annotations
 
@@ -263,8 +262,7 @@ def split(settings: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
 
 @contextmanager
 def architecture(config: str | None, sizes: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield a model to be loaded with random weights: a folder with nothing but its config.json, or a hub name; None
-    where `config` is None. UsageError for a key that the architecture does not have."""
+    """Yield what is loaded with random weights: a folder with a config.json, a hub name, or None."""
     if config is None:
         if sizes:
             raise UsageError("--set architecture... changes the sizes of what --random-weights names; give that too.")

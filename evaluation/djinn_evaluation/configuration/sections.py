@@ -238,8 +238,7 @@ class LogitEquivalence(Single, frozen=True, kw_only=True):
 
 
 class RandomWeights(Section, frozen=True, kw_only=True):
-    """The size of a model whose weights are drawn: layers that are copied in milliseconds, as those of a model are that
-    needs a ring."""
+    """The size of a model whose weights are drawn, large enough that its layers take milliseconds to copy."""
 
     divide_widths: Annotated[
         Positive, about("Divides the widths of the architecture that model_id names; weights are drawn.")

@@ -50,10 +50,7 @@ PARTS: Final = {  # of a streamed run, and the reading of it that is held agains
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The measurements of one model: `readings` of the sides that ran, `reasons` of those that did not. `tokens` are
-    the new ones of each side that computes the model, all repetitions together; `ours` and `repeated` answers of the
-    ring, to all samples and again to the first; `streamed` bytes a pass has to move, `moved` bytes each moved; rates in
-    bytes a second."""
+    """One model's measurements: readings, answers and bytes of its sides, and the reasons of those that did not run."""
 
     readings: Mapping[str, Sequence[Repetition]]
     reasons: Mapping[str, str]
@@ -233,8 +230,7 @@ def _subjects(course: Course, file: Streaming, hand: Baseline) -> Iterator[Any]:
 
 
 def _one(course: Course, file: Streaming, chosen: Subject, hand: Baseline) -> tuple[dict[str, Any], list[str]]:
-    """Measure one model on all sides; return its fields and its failures. `hand` loads it too where all sides fit into
-    memory together."""
+    """Measure one model on all sides; return its fields and failures. `hand` loads it too where all fit."""
     sizes = hand.ask("sizes", **asked(course, chosen, file))
     weights = sizes["weight_bytes"]
     ring = RingSide(course=course, subject=chosen, file=file, budget=int(file.device_share * weights))

@@ -1,5 +1,4 @@
-"""The sides of a streamed model: ours, the model by hand (resident, a layer at a time, the parts of streaming),
-accelerate and DeepSpeed; their models, their logits, and the order in which they are measured."""
+"""The sides of a streamed model: ours, by hand, accelerate and DeepSpeed; their models, logits and order."""
 
 from __future__ import annotations
 
@@ -40,9 +39,7 @@ WARM_UP = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """Milliseconds of one repetition: until the first new token, of each further one, until the last. `alone` is the
-    pass of a token that was asked for by itself, after the first, without the request around it. `without_core` is the
-    share of the time for which the side's threads, all together, had no core; None where that is not known."""
+    """Milliseconds of one repetition; `alone`: of a token by itself; `without_core`: the share of its time."""
 
     first: float
     token: float
@@ -65,8 +62,7 @@ def watched(pids: Sequence[int], measure: Measure) -> Measure:
 def readings(
     tools: Sequence[Tool], repeat: int, *, together: bool, check: Callable[[], None]
 ) -> dict[str, list[Repetition]]:
-    """Return every side's readings, repetition by repetition, after a warm-up. `together`: all tools are open at once
-    and take turns, A B, B A, A B, so that a drift of the machine meets all; else each is closed before the next."""
+    """Return every side's readings after a warm-up: `together` in turns, else one tool after another."""
     found: dict[str, list[Repetition]] = {}
     for group in [list(tools)] if together else [[tool] for tool in tools]:
         with ExitStack() as stack:
@@ -113,8 +109,7 @@ class Answer:
 
 
 def compared(ours: Sequence[Answer], reference: Sequence[Answer], *, same_device: bool) -> dict[str, Any]:
-    """Return the fields of the comparison: bits decide on one device, the five most likely tokens on two. Each
-    difference is the worst of all samples."""
+    """Return the comparison's fields, the worst of all samples: bits decide on one device, likely tokens on two."""
     pairs = list(zip(ours, reference, strict=True))
     off = [np.abs(one.logits.astype(np.float64) - other.logits.astype(np.float64)) for one, other in pairs]
     bitwise = all(equal(one, other) for one, other in pairs)
@@ -152,8 +147,7 @@ WeightBytes = Callable[[dict[str, Any]], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnShape:
-    """An architecture whose weights are drawn: `layers` None for its own or as many as there is room for, `dtype` None
-    for its own. Widths are divided by more than `divide_widths` where the weights would take more than `weights_gb`."""
+    """An architecture whose weights are drawn; None: its own layers and dtype, or as many as there is room for."""
 
     architecture: str
     divide_widths: int
@@ -179,8 +173,7 @@ class DrawnShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model to stream: `source` is what every side loads. `share_of_layers` is below 1 where the host has no room for
-    all layers of the shape."""
+    """A model to stream, by the `source` that every side loads; the host may not have room for all its layers."""
 
     name: str
     source: str
@@ -189,8 +182,7 @@ class Subject:
 
 @contextmanager
 def subject(course: Course, shape: DrawnShape, hand: Baseline) -> Iterator[Subject]:
-    """Yield a shape with random weights, drawn by `hand` into a folder that is deleted after the block. UsageError for
-    an architecture that is unknown, cannot be divided, or does not fit."""
+    """Yield a shape with random weights in a folder that is deleted. UsageError: unknown, or it does not fit."""
     named = shape.architecture
 
     def weight_bytes(config: dict[str, Any]) -> int:
@@ -409,8 +401,7 @@ class HandSide:
         return Answer.of(hand.ask("streamed_logits", tokens=prompt, new=self.file.new_tokens, mode=mode))
 
     def _sides(self, hand: Baseline) -> dict[str, Measure]:
-        """Return the parts of streaming as sides. Where the model does not fit, the slot's weights stand for each
-        layer's while the time of computing is taken."""
+        """Return the parts of streaming as sides; where the model does not fit, the slot's weights compute."""
         mode = "resident" if self.fits else "computing"
         computing = {RESIDENT if self.fits else COMPUTING: self._generating(hand, "generate", mode)}
         return {

@@ -9,8 +9,7 @@ from djinn_evaluation.intervals import MedianInterval
 
 
 def failures(course: Course, what: str, room: Sequence[float]) -> list[str]:
-    """Return `what` (a clause) as a failure where `room`, the milliseconds that each reading was below its bar, is less
-    than none by the interval of its median. Leave the run undecided where the interval cannot tell."""
+    """Return `what` as a failure where `room`, milliseconds below the bar, is less than none; undecided if unclear."""
     if not room:
         return []
     found = MedianInterval.of(room)

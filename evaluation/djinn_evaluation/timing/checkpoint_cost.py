@@ -35,8 +35,7 @@ NOTHING = Unmeasured(reason="nothing of it was measured")
 
 @dataclass(slots=True)
 class Costs:
-    """A's number of stops in each turn of a part; milliseconds of its copies out and back, and of the answer to a third
-    session meanwhile; bytes of each move."""
+    """A's stops in each turn; milliseconds of copies, and of a third session's answers meanwhile; bytes moved."""
 
     stops: dict[str, list[int]] = field(default_factory=lambda: {part: [] for part in STOPPING})
     dispatch: list[float] = field(default_factory=list)
@@ -151,8 +150,7 @@ def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float
 
 @contextmanager
 def _stopping(a: RemoteSession, prompt: list[int], interval: float, stopped: Callable[[], None]) -> Iterator[None]:
-    """Run A up to its stop once an interval, in a thread of its own, until the end of the block; call `stopped` at each
-    stop."""
+    """Run A up to its stop once an interval, in a thread, until the block ends; call `stopped` each time."""
     ended, failed = threading.Event(), []
 
     def stop_again_and_again() -> None:

@@ -27,8 +27,7 @@ FILES = tuple(f"{side}_latency.json" for side in SIDES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way to resume: milliseconds of each resume, and bytes moved for one. `whole`: those of a pass without a stop,
-    right after each of ours."""
+    """Milliseconds of each resume, bytes moved for one, and `whole`: of a pass without a stop right after each."""
 
     milliseconds: tuple[float, ...]
     moved: int
@@ -81,8 +80,7 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
 
 
 def _disagreements(course: Course, tops: dict[int, set[int]], *, ours_agree: bool) -> list[str]:
-    """Return a sentence for each layer at which the next token is not one. Where our own resumes agree, and the others
-    computed on another machine, the run is left undecided instead."""
+    """Return a sentence for each layer with several next tokens; over a line they are left open."""
     found = [
         f"The sides or resumes disagree on the next token at layer {n}." for n, named in tops.items() if len(named) > 1
     ]
@@ -174,8 +172,7 @@ def _resumes(
 
 
 def _bring(session: RemoteSession, place: str) -> None:
-    """Move the session's bytes to one of PLACES. DjinnError where they are not there afterwards: such a resume is not
-    measured."""
+    """Move the session's bytes to one of PLACES. DjinnError where they are not there afterwards."""
     if place != "resident":
         session.swap_out("disk" if place == "disk" else "host")
     there = session.describe().residency

@@ -24,8 +24,7 @@ FILES = (SUMMARY, *(test.FILE for test in MODULES.values()))
 
 
 def run(course: Course, file: ValidationFile) -> list[str]:
-    """Write a file for each test and the summary; return the reasons why the run fails, none when it passes. A test
-    that raises counts as an error, and the next one begins."""
+    """Write a file for each test and the summary; return the failures. A test that raises counts as an error."""
     options_of(course, file)  # refused before anything runs
     course.tell(f"{file.experiment.name} {file.experiment.version}: {file.experiment.description}")
     asked = {name: wanted for name in TESTS if (wanted := getattr(file, name)) is not None and wanted.enabled}

@@ -59,8 +59,7 @@ class TimeSpan:
 def window_rates(
     copies: Iterable[MovedBytes], spans: Sequence[TimeSpan], seconds: float = WINDOW_SECONDS
 ) -> list[float]:
-    """Return the bytes a second of each whole window of the spans, which are laid end to end. Copies run one after the
-    other, each at one speed; what moves between two spans is in no window."""
+    """Return the bytes a second of each whole window of the spans, laid end to end, by copies one after the other."""
     edges = np.cumsum([0.0, *(span.seconds for span in spans)])
     moved = _moved_by(copies, spans, edges)
     count = int(edges[-1] / seconds + 1e-9)
@@ -192,8 +191,7 @@ def added(seconds: float | None, before: float | None, after: float | None) -> f
 def beside(
     course: Course, wanted: PcieFlatline, allowed: int, hand: HandStreamed, ours: Sequence[float], tokens: Sequence[int]
 ) -> dict[str, Any]:
-    """Return each side's tokens a second and compare its new tokens with Djinn's; `allowed` bytes are for weights and
-    pages together."""
+    """Return each side's tokens a second and whether its tokens are ours; `allowed` is for weights and pages."""
     sides = {
         "djinn": _fields(ours, tokens, tokens),
         "manual_pinned_offload": _fields(hand.rates, hand.tokens, tokens),
@@ -293,7 +291,7 @@ class Flow:
 
 
 def _beside_computing(copy: LayerCopy, *, waits: bool) -> float:
-    """Return the seconds of a copy beside computing. A time in which it was waited for is none of them."""
+    """Return the seconds of a copy beside computing, none of which was waited for."""
     if copy.stalled_seconds is None:
         return copy.overlapped_seconds
     not_waited_for = max(0.0, copy.seconds - copy.stalled_seconds)
@@ -301,8 +299,7 @@ def _beside_computing(copy: LayerCopy, *, waits: bool) -> float:
 
 
 def bar_of(wanted: PcieFlatline, hand: HandStreamed, *, gpu: bool) -> Bar:
-    """Return the configured bar on a GPU. Elsewhere copying and computing share a bus: the bar is what plain PyTorch
-    attains with both at once."""
+    """Return the configured bar on a GPU; elsewhere what plain PyTorch attains, copying and computing on one bus."""
     plain = [rate / MIB for rate in window_rates(hand.copies, hand.spans)]
     here = OF_BOTH * sustained(plain, wanted.sustained_ratio) if plain else 0.0
     required = wanted.min_sustained_bandwidth_mb_per_s if gpu else here
@@ -455,8 +452,7 @@ class StreamedRuns:
 
 
 def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str, Any]:
-    """Run the test; return the fields of the result file. Windows of wall time are of one clock, and their bar is of
-    one machine: of an engine that is reached over a line they are not measured."""
+    """Run the test; return the result's fields: over a line none, for windows are of one clock and one machine."""
     if reaches_over_a_line(course):
         course.tell(f"flatline: {SIDES_APART.reason}")
         unseen = {
@@ -472,8 +468,7 @@ def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str,
 
 @contextmanager
 def _model(course: Course, wanted: PcieFlatline) -> Iterator[tuple[str, PcieFlatline]]:
-    """Yield the model's name in the result files, and the test on it; one with random weights lies in a folder that is
-    deleted after the block."""
+    """Yield the model's name, and the test on it; drawn weights lie in a folder that is deleted afterwards."""
     drawn = wanted.random_weights
     if drawn is None:
         yield course.setup.named(wanted.model_id), wanted
@@ -539,8 +534,7 @@ def _stream_by_hand(course: Course, hand: HandStreamed, seconds: float) -> None:
 def _flow(
     course: Course, engine: RemoteEngine, wanted: PcieFlatline, timeout: float, hand: HandStreamed | None, name: str
 ) -> Flow:
-    """Run the prompt again and again; in turns with `hand`, which streams the same layers, so that whatever else the
-    machine does slows both."""
+    """Run the prompt again and again, in turns with `hand`, so that the machine's other work slows both."""
     weights = engine.wake().weights
     if weights.residency != "streamed":
         raise UsageError("The whole model stays on the device, so no layer is copied; make the ring smaller.")

@@ -1,5 +1,4 @@
-"""Weights streamed through the ring, several forward passes in a row, against plain Hugging Face on the same device in
-its own process: by hand and layer by layer where the model does not fit there."""
+"""Weights streamed through the ring against plain Hugging Face on the same device, whole or layer by layer."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ REFERENCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptResult(Answer):
-    """One prompt on one side: its answer, and milliseconds of all its passes; `moved` bytes through the ring in each
-    pass."""
+    """One prompt on one side: answer, milliseconds of all passes, bytes moved in each."""
 
     milliseconds: float
     moved: tuple[int, ...] = ()

@@ -1,5 +1,4 @@
-"""The engines of `validation`: their share of the card, their address, the time limit of their answers, and the copies
-into their rings, counted when none is in flight."""
+"""The engines of `validation`: share of the card, address, time limit, and the copies into their rings."""
 
 from __future__ import annotations
 
@@ -33,16 +32,14 @@ class AnswerLate(DjinnError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLimits:
-    """In bytes: `allowed` for an engine's weights and pages together, and the whole `imposed` card, if one is imposed.
-    `shrunk`: the configured ring would have held the whole model, so that nothing would have streamed."""
+    """Bytes for weights and pages, and the whole `imposed` card; `shrunk`: the ring would have held the model."""
 
     allowed: int
     shrunk: bool
     imposed: int | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the engine's options. Pages are small where the card is shrunk: they have to fit beside a small
-        model's slots."""
+        """Return the engine's options; pages are small beside a small model's slots."""
         return {
             "device_memory": self.allowed,
             "card_memory": self.imposed,
@@ -90,8 +87,7 @@ def imposed(file: ValidationFile, limit_gb: float | None) -> float | None:
 
 
 def with_link(fields: dict[str, Any], link: Link, copies: Iterable[TimedCopy]) -> dict[str, Any]:
-    """Return the fields of a test with the link that its copies were held against; it is undecided where they were held
-    against none and nothing failed."""
+    """Return the fields with the link of its copies; undecided where they were held against none."""
     found = {**fields, "link": link.fields(copies)}
     if fields["failures"] or not link.left_open:
         return found
@@ -99,8 +95,7 @@ def with_link(fields: dict[str, Any], link: Link, copies: Iterable[TimedCopy]) -
 
 
 def within(seconds: float, work: Callable[[], Made]) -> Made:
-    """Return the result of `work`. AnswerLate when it takes longer than `seconds`; its thread then ends with the
-    engine."""
+    """Return the result of `work`, or raise AnswerLate after `seconds`; its thread then ends with the engine."""
     made: list[Made] = []
     failed: list[BaseException] = []
 
@@ -122,8 +117,7 @@ def within(seconds: float, work: Callable[[], Made]) -> Made:
 
 # --- ring ------------------------------------------------------------------------------------------------------------
 def weights_of(engine: RemoteEngine) -> WeightsStatistics:
-    """Return where the weights are. They are brought back first where that is this process's to do: at an engine that
-    is reached over a line it is its own user's, and a run brings them back."""
+    """Return where the weights are, brought back first where that is this process's to do."""
     if not is_afar(engine):
         return engine.wake().weights
     found = engine.statistics().weights
@@ -132,8 +126,7 @@ def weights_of(engine: RemoteEngine) -> WeightsStatistics:
 
 
 def arrived(engine: RemoteEngine, since: int, timeout: float) -> tuple[LayerCopy, ...]:
-    """Return all layer copies with higher numbers than `since`, once the requested ones have arrived; nothing may run
-    meanwhile. AnswerLate where they do not arrive within `timeout` seconds."""
+    """Return the layer copies after number `since` once all asked for are there; AnswerLate after `timeout`."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         copies = engine.copies(since)

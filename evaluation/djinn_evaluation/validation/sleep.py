@@ -1,5 +1,4 @@
-"""A session (the agent) that sleeps: generate, be idle past the threshold while another session works, be swapped out,
-come back, go on."""
+"""A session (the agent) that sleeps past the threshold while another works, is swapped out, and goes on."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ RETRY_SECONDS = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class Night:
-    """The measurements: the agent's tokens before and after, milliseconds of each part, gigabytes on the device before,
-    during and after the sleep, the agent's residency at its end, and its swaps."""
+    """The agent's tokens, milliseconds and gigabytes before, during and after its sleep, and its swaps."""
 
     initial: tuple[int, ...] = ()
     resumed: tuple[int, ...] = ()
@@ -71,8 +69,7 @@ def run(course: Course, file: ValidationFile, wanted: AgentSleepResume) -> dict[
 def judge(
     wanted: AgentSleepResume, night: Night, *, limit_gb: float | None, impossible: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the verdict on a night, and its figures. `impossible`: the reasons why its copies cannot have been
-    made."""
+    """Return the verdict on a night, and its figures. `impossible`: why its copies cannot have been made."""
     out = [swap for swap in night.swaps if swap["direction"] == "out"]
     back = [swap for swap in night.swaps if swap["direction"] == "in"]
     slept = night.milliseconds["sleep"]
@@ -146,8 +143,7 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
 
 
 def _resting_since(agent: RemoteSession) -> float:
-    """Return the moment at which the agent's rest began, by the engine's clock: the reply of its run may have come
-    later, and the session be gone before the threshold has passed here."""
+    """Return when the agent's rest began by the engine's clock; a reply here may come later."""
     asked = time.monotonic()
     return asked - agent.describe().idle_seconds
 

@@ -93,8 +93,7 @@ CELLS: Final[Mapping[str, Mapping[str, str | Callable[[Fields], Any]]]] = {
 
 
 def compare(eager: Fields | None, vllm: Fields | None, djinn: Fields | None) -> dict[str, Any]:
-    """Return the content of comparative_results.json: every cell computed from the result files, `null` where its side
-    did not run."""
+    """Return comparative_results.json: each cell by the result files, null where its side did not run."""
     sides = {"pytorch_eager": eager, "vllm": vllm, "djinn": djinn}
     table = {row: {side: _cell(CELLS[side].get(row), found) for side, found in sides.items()} for row in CELLS["djinn"]}
     return {
@@ -459,8 +458,7 @@ def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
 
 
 def _of_vllm(verb: str, asked: dict[str, Any], ended: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """Ask vLLM in a process of its own, so that it holds no device memory afterwards; a failure becomes the reason
-    passed to `ended`."""
+    """Ask vLLM in a process of its own, which frees the device; a failure is the reason for `ended`."""
     try:
         with baseline("vllm") as vllm:
             return vllm.ask(verb, **asked)

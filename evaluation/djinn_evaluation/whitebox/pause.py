@@ -119,8 +119,7 @@ class PausePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseReadings:
-    """Bytes by the counter of one side; `books` are those of its stops by its own accounting, when all stood and at the
-    end of the pause."""
+    """Bytes by one side's counter; `books`: its stops' by its own accounting, at their begin and end."""
 
     loaded: int  # the model has run, nothing stands
     stopped: int  # all stand, other requests gone
@@ -137,8 +136,7 @@ class PauseReadings:
 
     @property
     def released(self) -> bool | Unmeasured:
-        """True where half of the stops' memory, or more, is no longer there at the end of the pause. Where few bytes
-        stood, a process whose books say otherwise tells nothing."""
+        """True where half of the stops' memory is gone at the end; few bytes of a process tell nothing."""
         taken, standing = self.stopped - self.loaded, self.books[0]
         if self.gone:
             return LEFT
@@ -176,16 +174,14 @@ class PauseReadings:
 
 
 def prompts_of(length: int, count: int) -> tuple[list[int], ...]:
-    """Return prompts of token ids that every vocabulary has, each another one: 31 begin differently, and the next 31 go
-    on in wider steps."""
+    """Return different prompts of ids that every vocabulary has; each 31 go on in wider steps."""
     ids = LEAST_VOCABULARY - 1
     return tuple([1 + (at * (1 + number // ids) + number) % ids for at in range(length)] for number in range(count))
 
 
 # --- Djinn -----------------------------------------------------------------------------------------------------------
 def pause_of_djinn(course: Course, model: str, device: str, wanted: PausePlan, **options: Any) -> dict[str, Any]:
-    """Return the fields of Djinn's side, on an engine of its own. Without a GPU the host is the device: sessions leave
-    for the disk there, for in host memory they would be where they were."""
+    """Return Djinn's fields, on an engine of its own; on the CPU sessions leave for the disk."""
     course.check_time()
     tiers = {} if device.startswith("cuda") else {"host_memory": 0}
     with engine_for(course, model, idle_swap_seconds=wanted.idle_seconds, **{**options, **tiers}) as engine:
@@ -240,8 +236,7 @@ def _djinn(course: Course, engine: RemoteEngine, counter: Counter, wanted: Pause
 
 
 def _alone(engine: RemoteEngine, wanted: PausePlan) -> Outcome:
-    """Run the first prompt without a stop, leave and come back once, so that buffers are there; return its outcome. It
-    leaves again before it ends: the engine gives its memory back then, which others would find free otherwise."""
+    """Run the first prompt alone, and leave twice, so that buffers are there and nothing else is."""
     session = engine.session("before the pause", fresh=True)
     found = outcome_of(session.run(wanted.prompts[0], max_new_tokens=wanted.new, ignore_eos=True))
     session.swap_out("disk")
@@ -264,8 +259,7 @@ def _resident(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> int:
 
 
 def _gone_on(sessions: Sequence[RemoteSession], wanted: PausePlan, expected: Outcome) -> tuple[list[float], bool]:
-    """Resume all. Return the milliseconds of each until its first layer behind the stop has run, and True where the
-    first session ended with the bits of a run without a stop."""
+    """Resume all. Return the milliseconds to each first layer behind its stop, and whether the bits are equal."""
     restored = []
     for session in sessions:
         session.clear()
@@ -284,8 +278,7 @@ def _stand(counter: Counter, going_on: Callable[[float], bool]) -> tuple[tuple[f
 
 # --- eager -----------------------------------------------------------------------------------------------------------
 def pause_of_eager(eager: Baseline, device: str, wanted: PausePlan) -> dict[str, Any]:
-    """Return the fields of eager's side: stops by a hook that raises, which keep their tensors. Request B runs beside
-    them, and is gone before the pause is read."""
+    """Return eager's fields: stops by a hook that raises; request B is gone before they are read."""
     with counter_of(device, eager.process.pid) as counter:
         eager.ask("another", tokens=wanted.prompts[0], new=wanted.new)  # the first run is slow, and fills the allocator
         loaded = counter.read()
@@ -316,8 +309,7 @@ NOT_FULL = Unmeasured(reason="it was not full: so many were asked for")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """The request to both sides: prompts, each to be stopped after `layer`, in `limit` bytes of weights and stops;
-    `new` tokens where a stopped one continues."""
+    """Prompts to stop after `layer` in `limit` bytes of weights and stops; `new` tokens where one goes on."""
 
     limit: int
     layer: int
@@ -334,8 +326,7 @@ class Filling:
 
 
 def filled_by_djinn(course: Course, model: str, device: str, wanted: Filling, **options: Any) -> dict[str, Any]:
-    """Return the fields of Djinn's side, on an engine with so much memory. Without a GPU sessions leave for the disk,
-    for in host memory they would be where they were."""
+    """Return Djinn's fields, on an engine with so much memory; on the CPU sessions leave for the disk."""
     course.check_time()
     tiers = {} if device.startswith("cuda") else {"host_memory": 0}
     others = {name: value for name, value in options.items() if name not in ("card_memory", "device_memory")}

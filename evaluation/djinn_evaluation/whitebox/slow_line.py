@@ -1,5 +1,4 @@
-"""A client with a slow connection, such as a phone's: the seconds and the bytes of a stop and of reading values there.
-The connection is a relay that waits, with a bandwidth and a delay."""
+"""A client with a slow connection, such as a phone's: seconds and bytes of a stop and of reading values there."""
 
 from __future__ import annotations
 

@@ -53,8 +53,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEntry:
-    """One trial at one layer. `stopped_in_decode`: the pass over the first new token stopped at the same layer, where
-    its session is swapped out once more, with newer bytes than the first time."""
+    """One trial at one layer. `stopped_in_decode`: its first new token's pass stopped, and was swapped again."""
 
     trial: int
     layer: int
@@ -284,8 +283,7 @@ PAIRS = 8  # of restores without the edit and with it, in turns
 def run_steering(
     course: Course, engine: RemoteEngine, wanted: Steering, prompt: list[int], new: int, reference: Reference
 ) -> dict[str, Any]:
-    """Return the fields of `activation_steering`. `token_diff_percent`: prompt positions whose most likely token
-    differs."""
+    """Return `activation_steering`; `token_diff_percent`: positions whose most likely token differs."""
     course.check_time()
     session = engine.session("steering", fresh=True)
     first = _steered(session, wanted, prompt, new, engine.description.layers)
@@ -324,8 +322,7 @@ def _steered(
 
 
 def _restored(session: RemoteSession, wanted: Steering, prompt: list[int], edited: bool) -> float:
-    """Return the milliseconds from the request to go on, of a stop whose bytes are on the host, until they are back and
-    the first layer behind the stop has run."""
+    """Return the milliseconds until a stop on the host is back and its next layer has run."""
     _stop_at(session, wanted.steering_layer, prompt, 2)
     if edited:
         session.edit(dj.scale(wanted.modification_factor))
@@ -346,8 +343,7 @@ def _stop_at(session: RemoteSession, layer: int, prompt: list[int], new: int, *m
 def run_meanwhile(
     course: Course, engine: RemoteEngine, wanted: Concurrent, layer: int, prompt: list[int], new: int, ref: Reference
 ) -> dict[str, Any]:
-    """Return the fields of request B in `concurrent_demo`. Succeeds when B ended within the pause and A is bitwise
-    equal to the reference."""
+    """Return request B's fields of `concurrent_demo`: its end within the pause, and the bits of both."""
     course.check_time()
     a, b = engine.session("request A", fresh=True), engine.session("request B", fresh=True)
     a.breakpoint(f"resid_post.{layer}", when="step == 0")
@@ -373,8 +369,7 @@ def run_meanwhile(
 
 # --- wire ------------------------------------------------------------------------------------------------------------
 def measure_wire(engine: RemoteEngine, layer: int, prompt: list[int], new: int) -> dict[str, int]:
-    """Return the bytes of a stop with its hidden state fetched, and of a resume with its last logits fetched. Array
-    bytes beyond these two are counted as keys and values."""
+    """Return the bytes of a stop and of a resume with their arrays; others count as keys and values."""
     session = engine.session("wire", fresh=True)
     session.breakpoint(f"resid_post.{layer}", when="step == 0")
     begun = engine.wire_bytes

@@ -168,9 +168,7 @@ class Learned(Djinn):
 
 
 class LeastWaste(Djinn):
-    """The rule of InferCept (Abhyankar et al. 2024, arXiv:2402.01869), by bytes times seconds that serve no agent:
-    those of keeping a session for its rest (as long again as it has lasted, where nothing is known), of moving
-    it out and back, or of computing it anew. The session whose keeping wastes most beyond that leaves first."""
+    """InferCept's rule (arXiv:2402.01869): bytes times seconds wasted by keeping, moving or computing anew."""
 
     def discards(self, stage: Stage, actor: Actor) -> bool:
         return self._anew(stage, actor) < self._moved(stage, actor)
@@ -205,8 +203,7 @@ class NeverSwap(LeastRecentlyUsed):
 
 
 class Belady(Djinn):
-    """Evicts first the session that is needed last (Belady 1966, "A study of replacement algorithms for a
-    virtual-storage computer"). Optimal where all sessions have one size and one cost of return, else near it."""
+    """Evicts first the session needed last (Belady 1966); optimal where all have one size and cost of return."""
 
     def __init__(self, trace: Trace) -> None:
         self._runs: defaultdict[str, list[float]] = defaultdict(list)

@@ -184,8 +184,7 @@ def people(name: str, habits: Habits, *, persons: int, notebooks: int, hours: fl
 
 
 def rounds(name: str, *, sessions: int, hours: float, seed: int) -> Trace:
-    """Return a trace that uses the sessions one after the other, over and over, as a user who goes through all
-    notebooks each morning: the worst case for LRU."""
+    """Return a trace that uses the sessions one after the other, over and over: the worst case for LRU."""
     rand = random.Random(f"{name} {seed}")
     events, now, size = [], 0.0, 2048 * BYTES_PER_TOKEN
     while now < hours * HOUR:

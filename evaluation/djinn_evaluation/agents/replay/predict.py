@@ -73,9 +73,7 @@ LEAST_SESSIONS: Final = 2  # of which one runs: a card for fewer keeps no agent 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCosts:
-    """Of an agent alone: seconds of its first and of a later turn, and to the first token of a later one; bytes of a
-    token's keys and values; seconds of a move besides its bytes; bytes of keys and values that a pass computes in a
-    second."""
+    """Seconds and bytes of an agent alone; `recompute`: bytes of keys and values that a pass computes in a second."""
 
     first_turn: float
     turn: float
@@ -103,8 +101,7 @@ def crowd_file(kind: PauseKind, *, shared: bool, count: int) -> AgentsFile:
 
 
 def turns_of(crowd: Sequence[AgentScript], file: AgentsFile, costs: TurnCosts, known: Known) -> list[dict[str, Any]]:
-    """Return the agents' turns as `predict.trace_of` reads them, were none in another's way. The bytes are an agent's
-    own: those of a shared prompt stay."""
+    """Return the agents' turns for `trace_of`, were none in another's way; bytes without a shared prompt's."""
     found = []
     for script in crowd:
         at, tokens = 0.0, 0

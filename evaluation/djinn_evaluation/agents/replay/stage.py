@@ -137,8 +137,7 @@ class Costs:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Actor:
-    """A session on the stage. `ready`: the time at which its bytes are there. `moves` counts its runs and stops.
-    `late`: the seconds that its runs have waited so far."""
+    """A session on the stage. `ready`: when its bytes are there; `moves`: runs and stops; `late`: seconds waited."""
 
     name: str
     place: Literal["nowhere", "device", "host", "disk", "discarded"] = "nowhere"
@@ -161,8 +160,7 @@ class Actor:
 
 @dataclass(slots=True, kw_only=True)
 class Score:
-    """The cost of playing a trace. `stalls`: seconds waited by each run that waited at all; `returns`: by each run of a
-    session that was there before, 0 where it did not wait."""
+    """The cost of a trace. `stalls`: seconds of runs that waited; `returns`: of each run of a session there before."""
 
     runs: int = 0
     refused: int = 0
@@ -176,8 +174,7 @@ class Score:
 
 
 class Policy(Protocol):
-    """`order` sorts the sessions that may be evicted in the order of eviction; one that `discards` computes a session's
-    rows anew in place of copying them."""
+    """`order` sorts sessions in the order of eviction; what it `discards` is computed anew and not copied."""
 
     swaps: bool
     at_once: bool
@@ -285,8 +282,7 @@ class Stage:
         self._at(actor.until, lambda then: self._stop(actor, wanting.stop, then))
 
     def _no_room(self, wanting: Wanting, now: float) -> None:
-        """Queue the run, to be tried again at the next stop, or when a session that is being loaded has arrived and may
-        be evicted; refuse it without a session to wait for."""
+        """Queue the run for the next stop or arrival; refuse it where there is none to wait for."""
         others = [a for a in self.actors.values() if a is not wanting.actor and a.place == "device"]
         coming = [a.ready for a in others if a.state != "running" and a.ready > now]
         if self.policy.swaps and (coming or any(a.state == "running" and not a.waits for a in others)):

@@ -1,5 +1,4 @@
-"""A run of steps, each turn in its own process, and the report of a card: each bar met, missed (by how much), or not
-measured (why). A step that needs several turns gets the next one after the other steps' turns, also in a later run."""
+"""A run of steps, each turn in its own process, and the report of a card: each bar met, missed, or not measured."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ LEAST_SHARE: Final = 0.8  # of a turn, in which a step that has several comes fu
 
 
 class Reason(Exception):
-    """The reason why a step has no complete result. `again`: another turn may continue it; `ran`: it had a turn with
-    all its expected seconds."""
+    """Why a step has no complete result. `again`: another turn may continue it; `ran`: it had all its seconds."""
 
     def __init__(self, why: str, *, again: bool = False, ran: bool = True) -> None:
         super().__init__(why)
@@ -102,8 +100,7 @@ def missing(folder: Path, turns: Mapping[str, int], steps: Iterable[Step] = STEP
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """Runs steps until the time `until` (monotonic). `reasons` say why steps have no whole result, `turns` count
-    the turns that these had; both are kept beside the results."""
+    """Runs steps until `until` (monotonic); `reasons` and `turns` of incomplete steps are kept beside the results."""
 
     folder: Path
     size: float
@@ -117,8 +114,7 @@ class Course:
             self.reasons, self.turns = kept["reasons"], kept["turns"]
 
     def run(self, steps: Iterable[Step]) -> None:
-        """Run the steps, and again those that need another turn and came further in their last. A step that has a whole
-        result finds all of it anew."""
+        """Run the steps, again those that came further in their last turn; whole results are found anew."""
         waiting = deque(steps)
         for step in waiting:
             if harness.whole(path := self.folder / f"{step.name}.json"):
@@ -199,8 +195,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the environment of a turn, with a temporary folder by which its processes are known. Those that a turn left
-    when it or its run was killed are ended before and after: an engine would keep the GPU's memory."""
+    """Yield a turn's environment, whose temporary folder marks its processes: left ones are ended before and after."""
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
     scratch = Path(tempfile.gettempdir()) / f"djinn-gpu-{name}"
     _clear(scratch)
@@ -222,8 +217,7 @@ def _clear(scratch: Path) -> None:
 
 
 def _end(turn: subprocess.Popen[str]) -> None:
-    """Terminate a turn, which then stops its engines, so that they do not keep the GPU's memory. Kill it if it does not
-    end in time."""
+    """Terminate a turn, so that it stops its engines; kill it if it does not end in time."""
     turn.terminate()
     try:
         turn.wait(GRACE_SECONDS)

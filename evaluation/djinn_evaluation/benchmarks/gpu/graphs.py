@@ -89,9 +89,7 @@ def run_graphs(setting: Setting) -> Result:
 
 @dataclass(slots=True)
 class _Sides:
-    """The findings of a shape's sides so far: readings by positions and side, and the tokens and the last logits'
-    bits that all sides but vLLM must have. `done` names the sides that have ended, `absent` is the reason why vLLM
-    has none."""
+    """A shape's findings so far: readings, tokens and bits by positions; sides that are `done`; why vLLM has none."""
 
     done: list[str] = field(default_factory=list)
     rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -153,8 +151,7 @@ def _vllm(found: _Sides, folder: Path, prompts: list[Prompted], setting: Setting
 
 
 def _of_vllm(folder: Path, prompts: list[Prompted], setting: Setting) -> list[list[float]]:
-    """Return vLLM's tokens a second after each prompt, from runs of one and of NEW tokens: it has the card to itself.
-    Raises NotRun where it does not run here."""
+    """Return vLLM's tokens a second after each prompt, with the card to itself. NotRun where it does not run here."""
     try:
         with baseline("vllm") as vllm:
             longest = max(prompt.positions for prompt in prompts)

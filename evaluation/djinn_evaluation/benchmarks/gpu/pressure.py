@@ -139,7 +139,7 @@ def measured(name: str, experiment: str, setting: Setting) -> Result:
 
 
 def _tiny(config: dict[str, Any]) -> list[str]:
-    """Return the keys for a shape of few layers: shorter sessions, two thirds of which fit on a smaller device."""
+    """Return keys for a shape of few layers: shorter sessions, two thirds of which fit on the device."""
     layers = config["num_hidden_layers"]
     pages = TINY_SESSIONS * TINY_LENGTH * per_position(config)
     return [

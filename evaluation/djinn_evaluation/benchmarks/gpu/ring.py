@@ -1,5 +1,4 @@
-"""The steps of the link and of the ring: 13B-shaped weights in 12 GiB, 70B-shaped ones in 48 GiB. Copies, windows of
-the link, accelerate with the same budget."""
+"""The steps of the link and of the ring: 13B-shaped weights in 12 GiB, 70B-shaped ones in 48 GiB, and accelerate."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The large models of the steps and their engines: a shipped architecture, made smaller by the size factor, saved with
-random weights once for all steps."""
+"""The steps' large models and their engines: a shipped architecture, scaled, with random weights, saved once."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def per_position(config: dict[str, Any]) -> int:
 
 
 def saved(config: dict[str, Any]) -> Path:
-    """Return the folder of a model of this configuration: of an earlier step, or new, and then the only one there is.
-    Raises NotRun where the disk has no room."""
+    """Return the folder of this model, an earlier step's or new and then the only one. NotRun: the disk is full."""
     place = FOLDER / f"{config['hidden_size']}x{config['num_hidden_layers']}"
     if (place / INDEX).exists() and json.loads((place / "config.json").read_text()) == config:
         return place

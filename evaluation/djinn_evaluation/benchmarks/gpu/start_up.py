@@ -1,5 +1,4 @@
-"""The steps of the start, from the load of a saved 13B-shaped model to the first token, and of the moves of a session
-on it."""
+"""The steps of the start of a saved 13B-shaped model, to the first token, and of a session's moves on it."""
 
 from __future__ import annotations
 

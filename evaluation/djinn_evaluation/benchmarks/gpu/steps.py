@@ -129,8 +129,7 @@ GRACE_SECONDS: Final = 30  # at the end of a run, for a turn whose time is over 
 
 
 def planned() -> tuple[list[list[Step]], list[Step]]:
-    """Return the steps of each run of the quarter, as the expected seconds have it, and those left for another run: a
-    step that does not fit into the rest of a run is postponed, and a shorter later one runs."""
+    """Return each run's steps of the quarter by expected seconds, and those left; shorter later ones fill a run."""
     runs, left = [], list(QUARTER)
     for _ in range(QUARTER_RUNS):
         room, chosen = 60 * QUARTER_MINUTES - GRACE_SECONDS, list[Step]()

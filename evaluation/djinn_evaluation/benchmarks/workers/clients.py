@@ -21,8 +21,7 @@ from djinn_jupyter.wire import requests as ask
 
 class Echo:
     def bind(self, endpoint: str, replied: int | None = None) -> dict[str, Any]:
-        """Answer at this endpoint from now on, on a thread that polls as an engine's service does: by the message
-        itself, or by as many bytes as are to be `replied`."""
+        """Answer here from now on, on a polling thread: by the message itself, or by `replied` bytes."""
         router = zmq.Context.instance().socket(zmq.ROUTER)
         router.bind(endpoint)
         threading.Thread(target=self._answer, args=(router, replied), daemon=True).start()

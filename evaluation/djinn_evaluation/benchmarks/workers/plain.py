@@ -134,8 +134,7 @@ class Plain:
 
     @torch.inference_mode()
     def remember(self, tokens: list[int]) -> dict[str, Any]:
-        """Keep the hidden state at every boundary of a pass over `tokens`, and the cache after it less its last token;
-        return the digest of the logits of the last position."""
+        """Keep hidden states and the cache of a pass over `tokens`; return the last logits' digest."""
         self._tokens_1T = self._row(tokens)
         self._filled = DynamicCache(config=self.model.config)
         self.model(self._tokens_1T[:, :-1], past_key_values=self._filled, use_cache=True, logits_to_keep=1)
@@ -159,8 +158,7 @@ class Plain:
 
     @torch.inference_mode()
     def from_layer(self, layer: int) -> dict[str, Any]:
-        """Run layers `layer`.. and the head over the saved hidden state of the whole prompt, into an empty cache: the
-        ideal that a resume cannot beat."""
+        """Run layers `layer`.. and the head over the saved state: a resume cannot beat it."""
         begun = perf_counter()
         logits = self._rest(self._hidden[layer], layer, DynamicCache(config=self.model.config))
         token = int(logits[0, -1].argmax())
@@ -205,8 +203,7 @@ class Plain:
         return {"seconds": self._since(begun)}
 
     def copy(self, nbytes: int, slot: int) -> dict[str, Any]:
-        """Copy `nbytes` from the host, `slot` at a time into two slots of the device in turn: streaming them cannot be
-        faster."""
+        """Copy `nbytes` from the host, `slot` at a time, into two slots: streaming cannot be faster."""
         if self._copying is None or self._copied != nbytes:
             device, self._copied = self.model.device, nbytes
             pieces = torch.ones(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda").split(slot)
@@ -216,8 +213,7 @@ class Plain:
 
     @torch.inference_mode()
     def generate_and_copy(self, tokens: list[int], new: int, nbytes: int, slot: int) -> dict[str, Any]:
-        """Run a pass of copying beside each pass of `generate`, neither waiting for a layer of the other: the speed
-        that two cores on one memory bus attain. `decoding` as of `generate`."""
+        """Run a pass of copying beside each pass of `generate`, neither waiting for the other."""
         self.copy(nbytes, slot)
         assert self._copying is not None
         return decoded(self.model, tokens, new, self.model.device, Beside(self._copying, new))
@@ -279,8 +275,7 @@ class Plain:
         return {"seconds": self._since(begun)}
 
     def attribute(self, clean: list[int], corrupted: list[int], token: int) -> dict[str, Any]:
-        """Return (clean - corrupted) residual x gradient of a logit after each layer, at each position: two forwards
-        and a backward."""
+        """Return (clean - corrupted) residual x gradient of a logit, by layer and position."""
         self.prepare_patching(clean, corrupted)
         kept: list[Tensor] = []
 
@@ -320,8 +315,7 @@ class Batched:
 
     @torch.inference_mode()
     def collect(self, prompts: list[list[int]], layer: int, path: str) -> dict[str, Any]:
-        """Write the residual after `layer` at each prompt's last position; the CPU seconds of this process, on a GPU
-        those of the wall clock."""
+        """Write the residual after `layer` at each prompt's last position; return CPU or GPU seconds."""
         clock = perf_counter if self.model.device.type == "cuda" else process_time
         begun = clock()
         rows_PD = torch.empty(len(prompts), self.model.config.n_embd)
@@ -394,8 +388,7 @@ class Features(Plain):
 
     @torch.inference_mode()
     def row(self, calls: int, features: int) -> dict[str, Any]:
-        """Compute one feature of one position, `calls` times: each of so many in turn, so that a row is no nearer to
-        the processor than those of as many breakpoints are."""
+        """Compute one feature of one position, `calls` times, each of so many in turn."""
         x_1D = torch.ones(1, self.model.config.n_embd)
         begun = perf_counter()
         for call in range(calls):
@@ -437,8 +430,7 @@ class Link:
         self._streams: list[Any] = []
 
     def prepare(self, nbytes: int, threads: int, folder: str | None = None) -> dict[str, Any]:
-        """Make buffers that have been touched: on the device, and pinned and not on the host, for each direction; and a
-        file of that size in `folder`, where there is one."""
+        """Make touched buffers, pinned and not, for each direction; and a file where `folder` is given."""
         torch.set_num_threads(threads)
         self._device = device_for(None)
         pins = self._device.type == "cuda"

@@ -1,5 +1,4 @@
-"""nnsight over the same saved model, and over an engine too: a trace for each patch, with or without its lower layers,
-values and edits, and reads and changes at every layer. In its own environment, which sees Djinn's."""
+"""nnsight over the same saved model, and over an engine too, in its own environment, which sees Djinn's."""
 
 from __future__ import annotations
 

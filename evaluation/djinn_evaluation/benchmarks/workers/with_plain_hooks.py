@@ -1,5 +1,4 @@
-"""Values and edited logits of one line, the work of the benchmark `agreement`: by plain PyTorch, forward hooks on the
-modules of a Llama."""
+"""Values and edited logits of one line by forward hooks on a Llama, the work of the benchmark `agreement`."""
 
 from __future__ import annotations
 

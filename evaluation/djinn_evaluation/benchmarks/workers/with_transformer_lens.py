@@ -1,5 +1,4 @@
-"""TransformerLens over its bridge to the same saved model, and its own analysis over an engine too: patching by its own
-function, values and edits, attribution. In its own environment, which sees Djinn's."""
+"""TransformerLens over the saved model, and over an engine too, in its own environment, which sees Djinn's."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ class Lens(AgreeingSide):
     def patch(
         self, site: str, token: int, every: int, clean: list[list[int]], corrupted: list[list[int]]
     ) -> dict[str, Any]:
-        """Patch every position, or every head, of each layer whose number `every` divides, of all pairs as one batch;
-        return each pair's logits of the token, a cell after the other."""
+        """Patch each position or head of every `every`-th layer, all pairs as one batch; return logits."""
         found: list[Tensor] = []
 
         def keep(logits: Tensor) -> Tensor:
@@ -135,8 +133,7 @@ class Analysis:
 
     @torch.inference_mode()
     def cached_bytes(self, line: list[int]) -> dict[str, Any]:
-        """Return how many bytes the values of a cache of every hook point have that an engine serves: each place of a
-        pass once, however many hook points are there."""
+        """Return the bytes of a cache of every hook point that an engine serves, each place once."""
         own, sites = self.bridges["own"], self.bridges["djinn"]._driver.sites
         cache = own.run_with_cache(torch.tensor([line]), return_cache_object=False)[1]
         of_place: dict[str, int] = {}
