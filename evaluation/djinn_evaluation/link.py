@@ -195,7 +195,12 @@ def absence(engine: RemoteEngine, session: RemoteSession) -> Absence:
     """Swap the session to the host and back. DjinnError where nothing moves."""
     bystander = engine.session("bystander")
     _, still_ms = timed(bystander.describe)
-    out, out_ms, dispatch_ms = _leave(engine, session, bystander)
+    begun = time.perf_counter()
+    leaving = engine.channel.ask(SwapOut(session=session.name, tier="host"))
+    bystander.describe()  # asked right after, so that it waits for what blocks the engine
+    dispatch_ms = 1000 * (time.perf_counter() - begun)
+    out = expect(leaving.result(), Swapped).transfer
+    out_ms = 1000 * (time.perf_counter() - begun)
     left = session.describe().device_bytes
     back, back_ms = timed(session.swap_in)
     if out is None or back is None:
@@ -216,18 +221,6 @@ def absence(engine: RemoteEngine, session: RemoteSession) -> Absence:
 def copy_milliseconds(moved: Transfer) -> float | None:
     """Return the milliseconds of the mover's copies alone; None where nothing was copied."""
     return None if moved.copy_seconds is None else 1000 * moved.copy_seconds
-
-
-def _leave(
-    engine: RemoteEngine, session: RemoteSession, bystander: RemoteSession
-) -> tuple[Transfer | None, float, float]:
-    """Return the transfer, its milliseconds, and those until the bystander's request right after was answered."""
-    begun = time.perf_counter()
-    leaving = engine.channel.ask(SwapOut(session=session.name, tier="host"))
-    bystander.describe()
-    dispatch_ms = 1000 * (time.perf_counter() - begun)
-    moved = expect(leaving.result(), Swapped).transfer
-    return moved, 1000 * (time.perf_counter() - begun), dispatch_ms
 
 
 # --- swaps -----------------------------------------------------------------------------------------------------------

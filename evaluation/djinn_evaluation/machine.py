@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +19,7 @@ from typing import Any, Final
 import psutil
 
 from djinn_evaluation import CHECKOUT
+from djinn_evaluation.course import now
 from djinn_jupyter._version import __version__
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.machine import device_of_environment, main_memory, processor, why_no_gpu
@@ -274,7 +274,7 @@ def describe(*, threads: int, device: str) -> Machine:
             **{name: one for name, one in present_code().items() if name != "versions"},
         },
         threads=threads,
-        begun=_now(),
+        begun=now(),
         ended=None,
         load_before=_load(),
         load_after=None,
@@ -283,11 +283,7 @@ def describe(*, threads: int, device: str) -> Machine:
 
 def ended(machine: Machine) -> Machine:
     """Return the same machine with the load after the benchmark."""
-    return replace(machine, ended=_now(), load_after=_load())
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return replace(machine, ended=now(), load_after=_load())
 
 
 def _load() -> tuple[float, float, float]:

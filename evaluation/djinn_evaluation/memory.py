@@ -6,7 +6,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -27,12 +27,7 @@ class Counter:
     """`measured_by` names it for the result files."""
 
     measured_by: str
-    _card: Card | None
-    _process: psutil.Process
-
-    def read(self) -> int:
-        """Return the bytes at this moment."""
-        return int(self._process.memory_info().rss) if self._card is None else self._card.bytes_in_use()
+    read: Callable[[], int]  # the bytes at this moment
 
 
 @contextmanager
@@ -40,11 +35,11 @@ def counter_of(device: str, pid: int) -> Iterator[Counter]:
     """Yield the counter of a device and process. DjinnError for a GPU that its driver does not show."""
     process = psutil.Process(pid)
     if not device.startswith("cuda"):
-        yield Counter(measured_by=PROCESS, _card=None, _process=process)
+        yield Counter(measured_by=PROCESS, read=lambda: int(process.memory_info().rss))
         return
     try:
         with card(device) as seen:
-            yield Counter(measured_by="NVML", _card=seen, _process=process)
+            yield Counter(measured_by="NVML", read=seen.bytes_in_use)
     except Unseen as why:
         raise DjinnError(f"The memory of {device} cannot be read: {why}") from None
 
@@ -151,6 +146,11 @@ def in_use(reading: EngineStatistics) -> int:
     return on_device(reading) - sum(slab.pages_free * slab.page_bytes for slab in reading.slabs)
 
 
+def bytes_of_pages(engine: RemoteEngine, positions: int) -> int:
+    """Return the bytes of keys and values of so many positions, in whole pages."""
+    return sum(-(-positions // g.page_positions) * g.page_bytes for g in engine.description.cache_groups)
+
+
 def pages_in_use(reading: EngineStatistics) -> int:
     """Return the bytes of keys and values on the device: those of all pages that a session has."""
     return sum((slab.pages - slab.pages_free) * slab.page_bytes for slab in reading.slabs)
@@ -159,29 +159,18 @@ def pages_in_use(reading: EngineStatistics) -> int:
 @contextmanager
 def sampled(engine: RemoteEngine, begun: float | None = None) -> Iterator[Curve]:
     """Yield a curve sampled at 20 Hz in the block and at `take`, its seconds from `begun` (monotonic) or now."""
-    begun = time.monotonic() if begun is None else begun
-    with ExitStack() as stack:
-        try:
-            seen = stack.enter_context(_card_of(engine))
-        except Unseen as why:
-            seen = None
-            on_gpu = engine.statistics().device_bytes_in_use is not None
-            measured_by = f"the driver, asked by the engine ({why})" if on_gpu else f"the engine's accounting ({why})"
-        else:
-            measured_by = "NVML"
-        yield from _growing(engine, seen, measured_by, begun)
-
-
-def _card_of(engine: RemoteEngine) -> AbstractContextManager[Card]:
-    """Return the card that the engine computes on. Raises Unseen, also for one of another machine."""
-    if is_afar(engine):
-        raise Unseen("it is reached over a line")
-    return card(engine.description.device)
-
-
-def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: float) -> Iterator[Curve]:
     assert engine.entry is not None
+    begun = time.monotonic() if begun is None else begun
+    seen: Card | None = None
     process = None if is_afar(engine) else psutil.Process(engine.entry.pid)
+    stack = ExitStack()
+    try:
+        if process is None:
+            raise Unseen("it is reached over a line")
+        seen, measured_by = stack.enter_context(card(engine.description.device)), "NVML"
+    except Unseen as why:
+        on_gpu = engine.statistics().device_bytes_in_use is not None
+        measured_by = f"the driver, asked by the engine ({why})" if on_gpu else f"the engine's accounting ({why})"
 
     def look() -> MemorySample:
         reading = engine.statistics()
@@ -195,5 +184,5 @@ def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: f
         )
 
     curve = Curve(measured_by=measured_by, look=look)
-    with repeated(curve.take, "djinn-experiment-memory", PERIOD_SECONDS, engine.channel):
+    with stack, repeated(curve.take, "djinn-experiment-memory", PERIOD_SECONDS, engine.channel):
         yield curve

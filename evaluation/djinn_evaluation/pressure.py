@@ -11,7 +11,16 @@ from typing import Any
 from djinn_evaluation.configuration.sections import MemoryPressure, Whitebox
 from djinn_evaluation.course import NOT_YET, Course, Unmeasured, now
 from djinn_evaluation.link import Swaps, heard, measured_link
-from djinn_evaluation.memory import Curve, bytes_of, in_use, limits_card, options_for_limit, sampled, weights_on_device
+from djinn_evaluation.memory import (
+    Curve,
+    bytes_of,
+    bytes_of_pages,
+    in_use,
+    limits_card,
+    options_for_limit,
+    sampled,
+    weights_on_device,
+)
 from djinn_evaluation.serving import (
     Outcome,
     engine_for,
@@ -68,11 +77,10 @@ def arithmetic(
 ) -> Arithmetic:
     """Compute the demand of sessions of so many `positions`, in whole pages."""
     reading = engine.statistics()
-    per_session = sum(-(-positions // g.page_positions) * g.page_bytes for g in engine.description.cache_groups)
     limit = max((slab.bytes_limit for slab in reading.slabs), default=0) + reading.weight_bytes
     return Arithmetic(
         weights=reading.weight_bytes,
-        per_session=per_session,
+        per_session=bytes_of_pages(engine, positions),
         sessions=sessions,
         capacity=imposed if imposed is not None else limit,
         capacity_imposed=imposed is not None,

@@ -58,32 +58,38 @@ def is_afar(engine: RemoteEngine) -> bool:
     return engine.entry is not None and engine.entry.is_afar
 
 
-def join(thread: threading.Thread, channel: Channel) -> None:
-    """Wait for the end of a thread that asks the engine, but not of one that waits for a line, for minutes perhaps."""
-    thread.join(None if channel.down_since is None else 0)
+@contextmanager
+def beside(work: Callable[[threading.Event], None], name: str, channel: Channel) -> Iterator[None]:
+    """Do the work in a thread until the end of the block, which sets its event and raises what it raised."""
+    ended, failed = threading.Event(), list[Exception]()
+
+    def guarded() -> None:
+        try:
+            work(ended)
+        except Exception as error:  # noqa: BLE001  raised where the thread is joined
+            failed.append(error)
+
+    thread = threading.Thread(target=guarded, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()  # and wait for its end, but not for a line that is down, for minutes perhaps
+        thread.join(None if channel.down_since is None else 0)
+    if failed:
+        raise failed[0]
 
 
 @contextmanager
 def repeated(do: Callable[[], object], name: str, period: float, channel: Channel) -> Iterator[None]:
     """Call `do` every so many seconds in a thread until the end of the block, which raises what it raised."""
-    ended, failed = threading.Event(), list[Exception]()
 
-    def work() -> None:
-        try:
-            while not ended.wait(period):
-                do()
-        except Exception as error:  # noqa: BLE001  raised where the thread is joined
-            failed.append(error)
+    def work(ended: threading.Event) -> None:
+        while not ended.wait(period):
+            do()
 
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    thread.start()
-    try:
+    with beside(work, name, channel):
         yield
-    finally:
-        ended.set()
-        join(thread, channel)
-    if failed:
-        raise failed[0]
 
 
 def sentence(unmeasured: Unmeasured) -> str:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from djinn_evaluation.agents.living import SHARED, AgentRecord, AgentScript, Stage, Way, live, read_shared
@@ -22,44 +22,23 @@ from djinn_jupyter.units import GIB
 from djinn_jupyter.wire.nouns import EngineStatistics, PrefetchStatistics, SessionDescription
 
 PERIOD_SECONDS = 0.05
+COUNTED = "samples alive_max on_device_max off_device_max running_max pages_in_use_max device_gb_max".split()
 
 
-@dataclass(slots=True)
 class CrowdCounts:
-    """The most of each over all samples. `on_device`: sessions with pages, all of them on the device; `running`: with a
-    run under way."""
+    """The most of each over all samples: sessions with pages, those of them that are all on the device, and runs."""
 
-    samples: int = 0
-    alive: int = 0
-    on_device: int = 0
-    off_device: int = 0
-    running: int = 0
-    pages_in_use: int = 0
-    gigabytes: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self) -> None:
+        self.fields: dict[str, float] = dict.fromkeys(COUNTED, 0)
 
-    def add(self, sessions: tuple[SessionDescription, ...], reading: EngineStatistics) -> None:
+    def add(self, sessions: Sequence[SessionDescription], reading: EngineStatistics) -> None:
         with_pages = [one for one in sessions if one.pages]
         here = sum(one.residency == "resident" for one in with_pages)
-        with self._lock:
-            self.samples += 1
-            self.alive = max(self.alive, len(with_pages))
-            self.on_device = max(self.on_device, here)
-            self.off_device = max(self.off_device, len(with_pages) - here)
-            self.running = max(self.running, sum(one.state == "running" for one in sessions))
-            self.pages_in_use = max(self.pages_in_use, sum(slab.pages - slab.pages_free for slab in reading.slabs))
-            self.gigabytes = max(self.gigabytes, on_device(reading) / GIB)
-
-    def fields(self) -> dict[str, Any]:
-        return {
-            "samples": self.samples,
-            "alive_max": self.alive,
-            "on_device_max": self.on_device,
-            "off_device_max": self.off_device,
-            "running_max": self.running,
-            "pages_in_use_max": self.pages_in_use,
-            "device_gb_max": self.gigabytes,
-        }
+        running = sum(one.state == "running" for one in sessions)
+        pages = sum(slab.pages - slab.pages_free for slab in reading.slabs)
+        memory = on_device(reading) / GIB
+        found = (self.fields["samples"] + 1, len(with_pages), here, len(with_pages) - here, running, pages, memory)
+        self.fields = {name: max(self.fields[name], value) for name, value in zip(COUNTED, found, strict=True)}
 
 
 @contextmanager
@@ -68,7 +47,7 @@ def counted(engine: RemoteEngine) -> Iterator[CrowdCounts]:
     found = CrowdCounts()
 
     def look() -> None:
-        found.add(tuple(engine.sessions()), engine.statistics())
+        found.add(engine.sessions(), engine.statistics())
 
     with repeated(look, "djinn-experiment-concurrency", PERIOD_SECONDS, engine.channel):
         yield found
@@ -199,7 +178,7 @@ def row_of(
         "bits_equal_alone": sum(agent.same_as(one) for agent, one in pairs),
         "first_token_ms": of_agents(firsts, resamples) if firsts else NO_TURN,
         "token_ms": of_agents(tokens, resamples) if tokens else NO_TURN,
-        "concurrency": {key: max(crowd.counts.fields()[key] for _, crowd in crowds) for key in _keys(crowds)},
+        "concurrency": {key: max(crowd.counts.fields[key] for _, crowd in crowds) for key in COUNTED},
         "moves": moves(swaps),
         "prefetches": {key: sum(crowd.prefetches[key] for _, crowd in crowds) for key in crowds[0][1].prefetches},
         "seconds": sum(crowd.seconds for _, crowd in crowds),
@@ -276,7 +255,3 @@ def agents_of(way: str, count: int, crowds: Crowds, alone: Mapping[int, Sequence
         for repetition, crowd in crowds
         for agent, one in zip(crowd.agents, alone[repetition], strict=False)
     ]
-
-
-def _keys(crowds: Crowds) -> list[str]:
-    return list(crowds[0][1].counts.fields())

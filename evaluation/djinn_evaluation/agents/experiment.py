@@ -26,6 +26,7 @@ from djinn_evaluation.agents.living import (
     AgentScript,
     ReplyRecord,
     Way,
+    as_events,
     by_engine,
     recorded_pauses,
     scripts,
@@ -202,23 +203,11 @@ def events(alone: Sequence[AgentRecord], per_session: int) -> list[dict[str, Any
     way; its seconds as run alone; its session's bytes after it, in proportion to its tokens; the rest it announces."""
     found = []
     for record in alone:
-        script, at = record.script, 0.0
-        whole = max(len(script.tokens_before(len(script.turns) - 1, [r.tokens for r in record.replies])), 1)
-        for number, (turn, reply) in enumerate(zip(script.turns, record.replies, strict=True)):
-            at += turn.pause_seconds
-            tokens = len(script.tokens_before(number, [r.tokens for r in record.replies]))
-            following = script.turns[number + 1] if number + 1 < len(script.turns) else None
-            found.append(
-                {
-                    "session": script.name,
-                    "time": at,
-                    "seconds": reply.ended - reply.asked,
-                    "bytes": round(per_session * tokens / whole),
-                    "rest": following.pause_seconds if following is not None and following.known else None,
-                    "last": following is None,
-                }
-            )
-            at += reply.ended - reply.asked
+        script, replies = record.script, [reply.tokens for reply in record.replies]
+        tokens = [len(script.tokens_before(number, replies)) for number in range(len(script.turns))]
+        sizes = [round(per_session * count / max(tokens[-1], 1)) for count in tokens]
+        seconds = [reply.ended - reply.asked for reply in record.replies]
+        found += as_events(script, seconds, sizes, lambda turn: turn.known)
     return found
 
 

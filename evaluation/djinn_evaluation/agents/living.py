@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -50,6 +50,22 @@ class AgentScript:
         for number, scripted in enumerate(self.turns[: turn + 1]):
             found += [*scripted.tokens, *(replies[number] if number < turn else ())]
         return found
+
+
+def as_events(
+    script: AgentScript, taken: Iterable[float], sizes: Iterable[int], tells: Callable[[ScriptedTurn], bool]
+) -> list[dict[str, Any]]:
+    """Return an agent's turns for the replay, by their seconds and bytes; `rest` is a pause of which it tells."""
+    found, at = [], 0.0
+    for turn, following, seconds, nbytes in zip(script.turns, (*script.turns[1:], None), taken, sizes, strict=True):
+        at += turn.pause_seconds
+        rest = following.pause_seconds if following is not None and tells(following) else None
+        last = following is None
+        found.append(
+            {"session": script.name, "time": at, "seconds": seconds, "bytes": nbytes, "rest": rest, "last": last}
+        )
+        at += seconds
+    return found
 
 
 def scripts(file: AgentsFile, count: int, vocabulary: int, repetition: int = 0) -> list[AgentScript]:

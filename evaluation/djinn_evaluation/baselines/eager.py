@@ -48,19 +48,15 @@ class Eager:
     @torch.inference_mode()
     def logits(self, tokens: list[int], new: int) -> dict[str, Any]:
         """Return the tokens of a greedy `generate`, and its last fp32 logits [V] as base64 of their bytes."""
+        generated, logits = self._generate(tokens, new)
+        last = logits[-1][0].to(torch.float32).cpu().numpy()
+        return generated | {"logits": base64.b64encode(last.tobytes()).decode()}
+
+    def _generate(self, tokens: list[int], new: int) -> tuple[dict[str, Any], Any]:
+        """Return new tokens and milliseconds of a greedy `generate`, and its logits."""
         prompt = torch.tensor([tokens], device=self.device)
         begun = time.perf_counter()
-        made = self._generate(prompt, new)
-        self._synchronise()
-        last = made.logits[-1][0].to(torch.float32).cpu().numpy()
-        return {
-            "tokens": made.sequences[0, len(tokens) :].tolist(),
-            "logits": base64.b64encode(last.tobytes()).decode(),
-            "milliseconds": 1000 * (time.perf_counter() - begun),
-        }
-
-    def _generate(self, prompt: Tensor, new: int) -> Any:
-        return self.model.generate(
+        made = self.model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=new,
@@ -69,22 +65,16 @@ class Eager:
             return_dict_in_generate=True,
             output_logits=True,
         )
+        self._synchronise()
+        milliseconds = 1000 * (time.perf_counter() - begun)
+        return {"tokens": made.sequences[0, len(tokens) :].tolist(), "milliseconds": milliseconds}, made.logits
 
     @torch.inference_mode()
     def reference(self, tokens: list[int], new: int) -> dict[str, Any]:
         """Return the likeliest tokens by one `forward`, and tokens, digests and milliseconds of `generate`."""
-        prompt, predicted = torch.tensor([tokens], device=self.device), self.predicted(tokens)
-        begun = time.perf_counter()
-        made = self._generate(prompt, new)
-        self._synchronise()
-        milliseconds = 1000 * (time.perf_counter() - begun)
-        return {
-            **predicted,
-            "tokens": made.sequences[0, len(tokens) :].tolist(),
-            "first": weights.digest(made.logits[0][0]),
-            "digest": weights.digest(made.logits[-1][0]),
-            "milliseconds": milliseconds,
-        }
+        predicted, (generated, logits) = self.predicted(tokens), self._generate(tokens, new)
+        digests = {"first": weights.digest(logits[0][0]), "digest": weights.digest(logits[-1][0])}
+        return {**predicted, **generated, **digests}
 
     @torch.inference_mode()
     def stand(self, prompts: list[list[int]], layer: int) -> dict[str, Any]:
@@ -185,19 +175,12 @@ class Eager:
         return {"predicted": self.model(prompt, use_cache=False).logits[0].argmax(-1).tolist()}
 
     @torch.inference_mode()
-    def resumed(self, tokens: list[int], layer: int) -> dict[str, Any]:
-        """Stop after a layer, and go on from its kept output; return the same of that pass."""
+    def resumed(self, tokens: list[int], layer: int, factor: float | None = None) -> dict[str, Any]:
+        """Stop after a layer, and go on from its kept output, or from that scaled; return the same of that pass."""
         prompt = torch.tensor([tokens], device=self.device)
         (kept,) = self._stopped_after(layer, prompt, DynamicCache(config=self.model.config))
-        found: dict[str, Any] = self._from_layer(layer, kept, lambda: self.predicted(tokens))
-        return found
-
-    @torch.inference_mode()
-    def steered(self, tokens: list[int], layer: int, factor: float) -> dict[str, Any]:
-        """Scale a layer's output by a hook; return the same of that pass."""
-        prompt = torch.tensor([tokens], device=self.device)
-        (kept,) = self._stopped_after(layer, prompt, DynamicCache(config=self.model.config))
-        found: dict[str, Any] = self._from_layer(layer, kept * factor, lambda: self.predicted(tokens))
+        hidden = kept if factor is None else kept * factor
+        found: dict[str, Any] = self._from_layer(layer, hidden, lambda: self.predicted(tokens))
         return found
 
     @torch.inference_mode()

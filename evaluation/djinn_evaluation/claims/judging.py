@@ -300,7 +300,7 @@ class StatedClaim:
         try:
             fault = results.fault(self.reads.values(), refused=self.refused)
             if fault is not None:
-                return Judgement(verdict="undecided", value=None, repetitions=0, reason=fault)
+                return replace(UNREAD, reason=fault)
             values = {name: results.read(spelled) for name, spelled in self.reads.items()}
         except NotMeasured as missing:
             return self._undecided(None, str(missing))
@@ -323,16 +323,8 @@ class StatedClaim:
         return found
 
     def _undecided(self, found: Judgement | None, reason: str) -> Judgement:
-        if found is None:
-            needed = "" if self.needs is None else f"; it needs {self.needs}"
-            return Judgement(verdict="undecided", value=None, repetitions=0, reason=f"{reason}{needed}")
-        return Judgement(
-            verdict="undecided",
-            value=found.value,
-            interval=found.interval,
-            repetitions=found.repetitions,
-            reason=reason,
-        )
+        needed = f"; it needs {self.needs}" if found is None and self.needs is not None else ""
+        return replace(found or UNREAD, verdict="undecided", reason=f"{reason}{needed}")
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

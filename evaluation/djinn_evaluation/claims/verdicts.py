@@ -9,6 +9,7 @@ from typing import Any, Final
 from djinn_evaluation.claims.judging import (
     FEW,
     INSIDE,
+    UNREAD,
     WAITED,
     Judgement,
     arithmetic,
@@ -224,7 +225,7 @@ def flatline(v: V) -> Judgement:
     rate, least, seconds = FLATLINE
     runs = list(run_by_run(v))
     if not all(run["rates"] for run in runs):
-        return Judgement(verdict="undecided", value=None, repetitions=0, reason="there is no window")
+        return replace(UNREAD, reason="there is no window")
     shares = [sum(one >= rate for one in run["rates"]) / len(run["rates"]) for run in runs]
     found = together(
         every([share > least for share in shares], f"{100 * min(shares):.0f} % of the samples were above"),

@@ -20,28 +20,7 @@ from djinn_jupyter.units import GIB, parse_bytes
 
 TWO_MODELS = "Give --model or --random-weights, not both."
 Run = Callable[[argparse.Namespace, Any], list[str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyFlag:
-    """A flag that sets one key of the file. `nargs` is argparse's; `spell` returns the value in the file's form."""
-
-    flag: str
-    key: str
-    explanation: str
-    spell: Callable[[str], str] = str
-    nargs: str | None = None
-
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            self.flag,
-            metavar="VALUE",
-            dest="keys",
-            action="append",
-            nargs=self.nargs,
-            type=lambda value: (self.key, value, self.spell),
-            help=self.explanation,
-        )
+AddFlag = Callable[[argparse.ArgumentParser], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +34,9 @@ class Offer:
     summary: str
     file: str
     run: Run
-    keys: tuple[KeyFlag, ...] = ()
+    keys: tuple[AddFlag, ...] = ()
     switches: tuple[str, ...] = ()
-    more: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    more: AddFlag = lambda parser: None
     model_key: str | None = None
     without_file: str | None = None
 
@@ -68,8 +47,8 @@ class Offer:
 
     def flags(self, parser: argparse.ArgumentParser) -> None:
         """Add the experiment's own flags."""
-        for flag in self.keys:
-            flag.add_to(parser)
+        for add in self.keys:
+            add(parser)
         for name in self.switches:
             key = name.replace("-", "_")
             parser.add_argument(
@@ -119,8 +98,19 @@ def _listed(value: str) -> str:
     return value if value.startswith("[") else f"[{value}]"
 
 
-def _key(flag: str, key: str, explanation: str | None = None, **others: Any) -> KeyFlag:
-    return KeyFlag(flag=flag, key=key, explanation=explanation or f"the key {key}", **others)
+def _key(
+    flag: str, key: str, explanation: str | None = None, spell: Callable[[str], str] = str, nargs: str | None = None
+) -> AddFlag:
+    """Return what adds a flag that sets one key of the file; `spell` returns the value in the file's form."""
+    return lambda parser: parser.add_argument(
+        flag,
+        metavar="VALUE",
+        dest="keys",
+        action="append",
+        nargs=nargs,
+        type=lambda value: (key, value, spell),
+        help=explanation or f"the key {key}",
+    )
 
 
 def _whitebox_flags(parser: argparse.ArgumentParser) -> None:
@@ -130,9 +120,9 @@ def _whitebox_flags(parser: argparse.ArgumentParser) -> None:
 
 def _whitebox(options: argparse.Namespace, file: Any) -> list[str]:
     from djinn_evaluation import pressure
-    from djinn_evaluation.whitebox.experiment import FILES, LOG, Skipped, run
+    from djinn_evaluation.whitebox.experiment import FILES, LOG, SIDES, run
 
-    skipped = Skipped(pytorch=options.skip_pytorch, vllm=options.skip_vllm, djinn=options.skip_djinn)
+    skipped = [side for side in SIDES if getattr(options, f"skip_{side}")]
 
     def work(course: Any) -> list[str]:
         failures = run(course, file, skipped)
@@ -283,6 +273,10 @@ class PlannedRun:
     refused: bool = False
 
 
+def _set(*settings: str) -> tuple[str, ...]:
+    return tuple(word for setting in settings for word in ("--set", setting))
+
+
 PAUSE_ALONE: Final = (
     "experiment.breakpoints.enabled=false",
     "validation.require_output_equivalence=false",
@@ -293,11 +287,13 @@ PAUSE_ALONE: Final = (
 STOPS_ALONE: Final = (
     "--skip-pytorch",
     "--skip-vllm",
-    *("--set", "experiment.overhead_pairs=1"),
-    *("--set", "experiment.activation_steering.enabled=false"),
-    *("--set", "validation.require_steering_effect=false"),
-    *("--set", "experiment.concurrent_demo.enabled=false"),
-    *("--set", "validation.require_concurrent_success=false"),
+    *_set(
+        "experiment.overhead_pairs=1",
+        "experiment.activation_steering.enabled=false",
+        "validation.require_steering_effect=false",
+        "experiment.concurrent_demo.enabled=false",
+        "validation.require_concurrent_success=false",
+    ),
 )
 LESS_OF_GPT2: Final = (  # what its state of [1, 512, 768] can be had without, in seconds on two cores
     "architecture.n_layer=10",
@@ -306,14 +302,14 @@ LESS_OF_GPT2: Final = (  # what its state of [1, 512, 768] can be had without, i
     "experiment.num_trials=1",
 )
 AGAIN: Final = (  # what a claim needs besides: a second time, a run that has to be refused, another model
-    PlannedRun(name="whitebox_again", offer="whitebox", more=tuple(w for s in PAUSE_ALONE for w in ("--set", s))),
+    PlannedRun(name="whitebox_again", offer="whitebox", more=_set(*PAUSE_ALONE)),
     PlannedRun(name="whitebox_mistral", offer="whitebox", config="whitebox_mistral.yaml", profiles=("gpu",)),
     PlannedRun(
         name="whitebox_gpt2",
         offer="whitebox",
         config="whitebox_gpt2.yaml",
         more=(*STOPS_ALONE, "--random-weights", "gpt2"),
-        small=tuple(w for s in LESS_OF_GPT2 for w in ("--set", s)),
+        small=_set(*LESS_OF_GPT2),
     ),
     PlannedRun(name="pressure_again", offer="pressure"),
     PlannedRun(name="pressure_few", offer="pressure", more=("--num-sessions", "6"), refused=True),
@@ -413,15 +409,11 @@ def _ended_earlier(folder: Path, asked: dict[str, Any], *, also_complete: bool) 
         return {}
     if (
         (found["complete"] and not also_complete)
-        or _asked_of(found) != asked
+        or {key: value for key, value in found.items() if key in ASKED} != asked
         or not same_code(found.get("code"), present_code())
     ):
         return {}
     return {name: run for name, run in found["runs"].items() if not run["verdict"].startswith(("ERROR", NOT_RUN))}
-
-
-def _asked_of(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key in ASKED}
 
 
 def _one_of_all(
@@ -430,10 +422,7 @@ def _one_of_all(
     """Run one step; return its seconds and its verdict, or the sentence with which it was refused or broke off."""
     print(f"== {step.name}", flush=True)
     chosen = ["--config", step.config] if step.config is not None else ["--profile", options.profile]
-    besides = [
-        *(step.small if options.profile == "small" else ()),
-        *(w for s in options.settings for w in ("--set", s)),
-    ]
+    besides = (*(step.small if options.profile == "small" else ()), *_set(*options.settings))
     arguments = [*chosen, "--output-dir", str(folder), *step.more, *besides]
     if options.model is not None and step.config is None:
         key = offer.model_key
@@ -555,7 +544,7 @@ def _command(options: argparse.Namespace, offer: Offer) -> int:
     from djinn_evaluation.machine import device_of
 
     name = _chosen(options, offer)
-    settings, sizes = split([*options.settings, *_flagged(options)])
+    settings, sizes = split([*options.settings, *(f"{key}={value}" for key, value in _flags_given(options))])
     options.server = server_of(options)
     options.setup = Setup(device=device_of(options.gpu_index), random=options.random_weights, server=options.server)
     with architecture(options.random_weights, sizes) as folder:
@@ -584,11 +573,6 @@ def _chosen(options: argparse.Namespace, offer: Offer) -> str:
     if options.config is None:
         print(f"No configuration is named: {offer.without_file} is read.", file=sys.stderr)
     return str(options.config or offer.without_file)
-
-
-def _flagged(options: argparse.Namespace) -> list[str]:
-    """Return the old flags that are keys of the file, as settings."""
-    return [f"{key}={value}" for key, value in _flags_given(options)]
 
 
 def _flags_given(options: argparse.Namespace) -> list[tuple[str, str]]:

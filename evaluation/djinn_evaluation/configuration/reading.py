@@ -118,7 +118,7 @@ _MISSING = re.compile(r"missing required field `(?P<key>[^`]*)`")
 
 def shipped_files() -> tuple[str, ...]:
     """Return the names of the configuration files in the package."""
-    return tuple(sorted(file.name for file in _files().iterdir() if file.name.endswith(".yaml")))
+    return tuple(sorted(file.name for file in _shipped("files").iterdir() if file.name.endswith(".yaml")))
 
 
 def read(path: str, kind: type[AnySection], settings: Iterable[str] = ()) -> AnySection:
@@ -154,8 +154,8 @@ def explain(kind: type[Section]) -> str:
     return "\n".join(lines)
 
 
-def _files() -> Any:
-    return resources.files("djinn_evaluation.configuration") / "files"
+def _shipped(folder: str) -> Any:
+    return resources.files("djinn_evaluation.configuration") / folder
 
 
 def _text_of(path: str) -> str:
@@ -166,7 +166,7 @@ def _text_of(path: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} cannot be read as text: {error}.") from None
     if path in shipped_files():
-        text: str = (_files() / path).read_text()
+        text: str = (_shipped("files") / path).read_text()
         return text
     raise UsageError(
         f"There is no configuration file {in_quotes(path)}; give a path, or one of {', '.join(shipped_files())}."
@@ -285,7 +285,7 @@ def architecture(config: str | None, sizes: Mapping[str, Any]) -> Iterator[str |
 
 def shipped_architectures() -> tuple[str, ...]:
     """Return the names of the architectures in the package."""
-    return tuple(sorted(file.name.removesuffix(".json") for file in _architectures().iterdir()))
+    return tuple(sorted(file.name.removesuffix(".json") for file in _shipped("architectures").iterdir()))
 
 
 def _known(config: str) -> dict[str, Any] | None:
@@ -294,7 +294,7 @@ def _known(config: str) -> dict[str, Any] | None:
     name = config.rpartition("/")[2]
     if not path.is_file():
         if name in shipped_architectures():
-            return _read(config, (_architectures() / f"{name}.json").read_text())
+            return _read(config, (_shipped("architectures") / f"{name}.json").read_text())
         if path.suffix == ".json" or config.startswith((".", "/", "~")):
             raise UsageError(f"There is no architecture {config}; give a folder, a config.json or a hub name.")
         return None
@@ -309,7 +309,3 @@ def _read(config: str, text: str) -> dict[str, Any]:
     if not isinstance(found, dict) or "model_type" not in found:
         raise UsageError(f"{config} is no configuration of a model: it has no model_type.")
     return found
-
-
-def _architectures() -> Any:
-    return resources.files("djinn_evaluation.configuration") / "architectures"

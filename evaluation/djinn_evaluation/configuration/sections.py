@@ -140,9 +140,9 @@ class Whitebox(Section, frozen=True, kw_only=True):
         if steering is not None and steering.enabled and steering.modification_factor == 1:
             raise UsageError("experiment.activation_steering.modification_factor of 1 changes nothing; name another.")
         needed = {
-            "require_steering_effect": steering is not None and steering.enabled,
-            "require_concurrent_success": _enabled(self.experiment.concurrent_demo),
-            "require_memory_pressure_success": _enabled(self.experiment.memory_pressure_test),
+            "require_steering_effect": runs(steering),
+            "require_concurrent_success": runs(self.experiment.concurrent_demo),
+            "require_memory_pressure_success": runs(self.experiment.memory_pressure_test),
             "require_output_equivalence": self.experiment.breakpoints.enabled,
         }
         for key, enabled in needed.items():
@@ -166,10 +166,6 @@ class Whitebox(Section, frozen=True, kw_only=True):
         for key, layer in self.layers_named().items():
             if layers is not None and layer >= layers:
                 raise UsageError(f"{key} is {layer}; the model has the layers 0 to {layers - 1}.")
-
-
-def _enabled(section: Concurrent | MemoryPressure | None) -> bool:
-    return section is not None and section.enabled
 
 
 # --- timing ----------------------------------------------------------------------------------------------------------
@@ -319,9 +315,9 @@ class ValidationFile(Section, frozen=True, kw_only=True):
 
     def check(self) -> None:
         ring = self.ring_buffer
-        if _runs(self.logit_equivalence) and ring is None:
+        if runs(self.logit_equivalence) and ring is None:
             raise UsageError("logit_equivalence streams weights and needs ring_buffer.capacity_gb.")
-        if _runs(self.pcie_flatline) and self.ring_gb is None:
+        if runs(self.pcie_flatline) and self.ring_gb is None:
             raise UsageError("pcie_flatline needs ring_buffer_gb or ring_buffer.capacity_gb.")
         sleeper = self.agent_sleep_resume
         if sleeper is not None and sleeper.enabled and sleeper.sleep_duration_seconds <= sleeper.idle_threshold_seconds:
@@ -362,7 +358,7 @@ def chosen_tests(file: ValidationFile, only: str | None, model: str | None) -> V
     }
     asked: ValidationFile = msgspec.structs.replace(file, **changes)
     asked.check()
-    if not any(_runs(getattr(asked, name)) for name in TESTS):
+    if not any(runs(getattr(asked, name)) for name in TESTS):
         raise UsageError("No test is enabled in this file; enable at least one, or name it with --only.")
     return asked
 
@@ -375,7 +371,7 @@ def _with_model(section: Single, model: str | None) -> Single:
     return msgspec.structs.replace(section, model_id=model, **drawn)
 
 
-def _runs(section: Single | None) -> bool:
+def runs(section: Single | Steering | Concurrent | MemoryPressure | None) -> bool:
     return section is not None and section.enabled
 
 

@@ -15,7 +15,7 @@ from djinn_evaluation import timing
 from djinn_evaluation.configuration.sections import CheckpointCost
 from djinn_evaluation.course import NOT_YET, Course, Unmeasured, timed
 from djinn_evaluation.link import Absence, TimedCopy, absence, measured_link
-from djinn_evaluation.serving import Shape, engine_for, foretold, join, paused, prompt_of, shape_of
+from djinn_evaluation.serving import Shape, beside, engine_for, foretold, paused, prompt_of, shape_of
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.units import GIB
@@ -93,15 +93,15 @@ def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: 
         if part == "with_write_through":
             costs.add(absence(engine, a))
 
-    beside = {
+    stopping = {
         part: partial(_stopping, a, prompt, file.stop_interval_seconds, partial(stopped, part)) for part in STOPPING
     }
     for _ in range(file.repeat):  # in turns, so that a slower minute of the machine affects all parts
         for name in PARTS:
             course.check_time()
-            if name in beside:
+            if name in stopping:
                 costs.stops[name].append(0)
-            with beside.get(name, nullcontext)():
+            with stopping.get(name, nullcontext)():
                 rates[name].append(_rate(engine, b, file))
             course.tell(f"{name}: {rates[name][-1]:.1f} tokens/s")
             course.write_partial(FILE, FIELDS, _figures(course, file, rates, costs))
@@ -151,28 +151,17 @@ def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float
 @contextmanager
 def _stopping(a: RemoteSession, prompt: list[int], interval: float, stopped: Callable[[], None]) -> Iterator[None]:
     """Run A up to its stop once an interval, in a thread, until the block ends; call `stopped` each time."""
-    ended, failed = threading.Event(), []
 
-    def stop_again_and_again() -> None:
-        try:
-            while not ended.is_set():
-                begun = time.monotonic()
-                paused(a.run(prompt, max_new_tokens=1, ignore_eos=True))
-                if not ended.is_set():
-                    stopped()
-                ended.wait(max(0.0, interval - (time.monotonic() - begun)))
-        except Exception as error:  # noqa: BLE001  raised again where the thread is joined
-            failed.append(error)
+    def stop_again_and_again(ended: threading.Event) -> None:
+        while not ended.is_set():
+            begun = time.monotonic()
+            paused(a.run(prompt, max_new_tokens=1, ignore_eos=True))
+            if not ended.is_set():
+                stopped()
+            ended.wait(max(0.0, interval - (time.monotonic() - begun)))
 
-    thread = threading.Thread(target=stop_again_and_again, name="djinn-experiment-stops", daemon=True)
-    thread.start()
-    try:
+    with beside(stop_again_and_again, "djinn-experiment-stops", a.channel):
         yield
-    finally:
-        ended.set()
-        join(thread, a.channel)
-    if failed:
-        raise failed[0]
 
 
 def _median(values: list[float]) -> float | Unmeasured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,8 +192,8 @@ def _plain(
     results, fields = [], {}
     for layer in file.layers:
         course.check_time()
-        ask = _asking(eager, name, prompt, layer)
-        replies = [ask() for _ in range(file.warmup + file.repeat)][file.warmup :]
+        verb, more = ("recompute", {}) if name == "recompute" else ("offload", {"layer": layer})
+        replies = [eager.ask(verb, tokens=prompt, **more) for _ in range(file.warmup + file.repeat)][file.warmup :]
         tops[layer] |= {reply["top"] for reply in replies}
         side = Side(milliseconds=tuple(r["milliseconds"] for r in replies), moved=replies[0].get("bytes", 0))
         results.append(side.fields(layer))
@@ -201,12 +201,6 @@ def _plain(
         course.write_partial(f"{name}_latency.json", (), fields)
         course.tell(f"layer {layer}, {name}: {results[-1]['resume_latency_median_ms']:.2f} ms")
     course.write(f"{name}_latency.json", {"status": "success", **fields})
-
-
-def _asking(eager: Baseline, name: str, prompt: list[int], layer: int) -> Callable[[], dict[str, Any]]:
-    if name == "recompute":
-        return lambda: eager.ask("recompute", tokens=prompt)
-    return lambda: eager.ask("offload", tokens=prompt, layer=layer)
 
 
 def _fields(

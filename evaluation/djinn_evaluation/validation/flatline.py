@@ -257,19 +257,19 @@ class Bar:
     measured_here: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Flow:
     """The samples."""
 
-    copies: tuple[LayerCopy, ...]
-    spans: tuple[TimeSpan, ...]  # of the runs
-    passes: int
-    elapsed: float  # seconds, with the time between runs
-    computing: float  # seconds of passes in which no copy was waited for
     streamed: int  # bytes that each pass has to move
     curve: Curve  # of the memory
-    runs: tuple[tuple[int, ...], ...]  # the new tokens of each run of the one prompt
-    rates: tuple[float, ...]  # tokens a second of each run
+    copies: list[LayerCopy] = field(default_factory=list)
+    spans: list[TimeSpan] = field(default_factory=list)  # of the runs
+    passes: int = 0
+    elapsed: float = 0.0  # seconds, with the time between runs
+    computing: float = 0.0  # seconds of passes in which no copy was waited for
+    runs: list[tuple[int, ...]] = field(default_factory=list)  # the new tokens of each run of the one prompt
+    rates: list[float] = field(default_factory=list)  # tokens a second of each run
     without_core: float | None = 0.0  # seconds for which the engine's threads had no core
     cores_first: bool = False  # both sides had the cores before other programs
 
@@ -435,22 +435,6 @@ ROUNDS = 15  # at least, of each side in turns: the interval of so many leaves o
 ROUNDS_ALONE = 3  # at least, of manual offload where it sets no bar
 
 
-@dataclass(slots=True)
-class StreamedRuns:
-    """Runs of one prompt: copies of layers, and of each run its span, new tokens, and tokens a second."""
-
-    copies: list[LayerCopy] = field(default_factory=list)
-    spans: list[TimeSpan] = field(default_factory=list)
-    tokens: list[tuple[int, ...]] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-    passes: int = 0
-    without_core: float | None = 0.0  # seconds, of the engine's threads
-
-    @property
-    def seconds(self) -> float:
-        return sum(span.seconds for span in self.spans)
-
-
 def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str, Any]:
     """Run the test; return the result's fields: over a line none, for windows are of one clock and one machine."""
     if reaches_over_a_line(course):
@@ -545,48 +529,38 @@ def _flow(
     if hand is not None:
         hand.stream(sorted({copy.layer for copy in there}))
     least = 1 if hand is None else ROUNDS
-    runs, begun, before = StreamedRuns(), time.monotonic(), engine.wake().weights
+    begun, before = time.monotonic(), engine.wake().weights
     sides = [*pids_of(engine), *([] if hand is None else [hand.pid])]
     with cores_first(sides, asked=wanted.cores_first) as first, sampled(engine) as curve:
-        while runs.seconds < wanted.sample_duration_seconds or len(runs.spans) < least:
+        flow = Flow(streamed=weights.bytes_streamed_per_pass, curve=curve, cores_first=first)
+        while flow.seconds < wanted.sample_duration_seconds or len(flow.spans) < least:
             course.check_time()
-            last = _run(engine, session, runs, last, timeout)
+            last = _run(engine, session, flow, last, timeout)
             if hand is not None:
                 hand.round()
             named = {"test": "pcie_flatline", "model": name}
-            course.write_partial(FILE, FIELDS, {**named, "samples_mbps": rates_of(runs.copies, runs.spans)})
-            course.tell_more(f"pass {runs.passes}: {len(runs.copies)} copies")
-        runs.copies += arrived(engine, last, timeout)
+            course.write_partial(FILE, FIELDS, {**named, "samples_mbps": rates_of(flow.copies, flow.spans)})
+            course.tell_more(f"pass {flow.passes}: {len(flow.copies)} copies")
+        flow.copies += arrived(engine, last, timeout)
     after = engine.wake().weights
-    waited = after.waited_seconds - before.waited_seconds
-    return Flow(
-        copies=tuple(runs.copies),
-        spans=tuple(runs.spans),
-        passes=runs.passes,
-        elapsed=time.monotonic() - begun,
-        computing=after.pass_seconds - before.pass_seconds - waited,
-        streamed=weights.bytes_streamed_per_pass,
-        curve=curve,
-        runs=tuple(runs.tokens),
-        rates=tuple(runs.rates),
-        without_core=runs.without_core,
-        cores_first=first,
-    )
+    flow.elapsed = time.monotonic() - begun
+    flow.computing = after.pass_seconds - before.pass_seconds - (after.waited_seconds - before.waited_seconds)
+    return flow
 
 
-def _run(engine: RemoteEngine, session: RemoteSession, runs: StreamedRuns, last: int, timeout: float) -> int:
+def _run(engine: RemoteEngine, session: RemoteSession, flow: Flow, last: int, timeout: float) -> int:
     """Run the prompt once; return the number of its last copy."""
     waited, prompt, begun = _without_core(engine), list(range(1, PROMPT + 1)), time.time()
     done, milliseconds = timed(
         lambda: within(timeout, lambda: session.run(prompt, max_new_tokens=NEW, ignore_eos=True))
     )
-    runs.spans.append(TimeSpan(begun=begun, ended=begun + milliseconds / 1000))
-    runs.without_core = added(runs.without_core, waited, _without_core(engine))
-    runs.passes += done.passes
-    runs.tokens.append(tuple(done.tokens))
-    runs.rates.append(1000 * NEW / milliseconds)
+    flow.spans.append(TimeSpan(begun=begun, ended=begun + milliseconds / 1000))
+    flow.without_core = added(flow.without_core, waited, _without_core(engine))
+    flow.passes += done.passes
+    flow.runs.append(tuple(done.tokens))
+    flow.rates.append(1000 * NEW / milliseconds)
     copies: Sequence[LayerCopy] = engine.copies(last)
-    runs.copies += copies
+    flow.copies += copies
     return copies[-1].number if copies else last
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -96,23 +97,20 @@ def with_link(fields: dict[str, Any], link: Link, copies: Iterable[TimedCopy]) -
 
 def within(seconds: float, work: Callable[[], Made]) -> Made:
     """Return the result of `work`, or raise AnswerLate after `seconds`; its thread then ends with the engine."""
-    made: list[Made] = []
-    failed: list[BaseException] = []
+    made: Future[Made] = Future()
 
     def do() -> None:
         try:
-            made.append(work())
+            made.set_result(work())
         except BaseException as error:  # noqa: BLE001  raised again in the thread that waits
-            failed.append(error)
+            made.set_exception(error)
 
     thread = threading.Thread(target=do, name="djinn-experiment-asking", daemon=True)
     thread.start()
     thread.join(seconds)
-    if thread.is_alive():
+    if not made.done():
         raise AnswerLate(f"The engine did not answer within {seconds:g} s (server.timeout_seconds).")
-    if failed:
-        raise failed[0]
-    return made[0]
+    return made.result()
 
 
 # --- ring ------------------------------------------------------------------------------------------------------------

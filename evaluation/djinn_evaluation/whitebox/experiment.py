@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ from djinn_evaluation.whitebox.trials import (
     Reference,
     measure_overhead,
     measure_wire,
+    ran_its_layers,
     run_meanwhile,
     run_prompt,
     run_steering,
@@ -143,7 +144,7 @@ def eager_stops(eager: Baseline, file: Whitebox) -> dict[str, Any]:
     if steering is None or not steering.enabled:
         return found
     asked = {"tokens": tokens, "layer": steering.steering_layer, "factor": steering.modification_factor}
-    first, second = (eager.ask("steered", **asked)["predicted"] for _ in range(2))
+    first, second = (eager.ask("resumed", **asked)["predicted"] for _ in range(2))
     return {
         **found,
         "steering_token_diff_percent": 100 - _agreeing(plain, [first]),
@@ -162,21 +163,10 @@ LOG = "exp3_osdi.log"
 TABLE, EAGER, VLLM = "comparative_results.json", "pytorch_eager_results.json", "vllm_results.json"
 FILES = (TABLE, RESULTS, EAGER, VLLM)
 THREADS = 1  # of each side
+SIDES = ("pytorch", "vllm", "djinn")
+NO_STOPS = Unmeasured(reason="experiment.breakpoints.enabled is false")
+OF_STOPS = ("token_accuracy", "os_overhead", "slow_line")
 COMPARED = ("token_accuracy", "activation_steering", "concurrent_demo")  # with plain Hugging Face, bit for bit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """Sides that are left out."""
-
-    pytorch: bool = False
-    vllm: bool = False
-    djinn: bool = False
-
-    def check(self) -> None:
-        """Raise UsageError where no side is left."""
-        if self.pytorch and self.vllm and self.djinn:
-            raise UsageError("All three sides are skipped; leave at least one in.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,15 +187,16 @@ class Bench:
             self.failures.append(sentence)
 
 
-def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
-    """Write the result files; return the reasons why the run fails, none when it passes."""
-    skipped.check()
-    failures = _unjudged(file) if skipped.djinn else []
+def run(course: Course, file: Whitebox, skipped: Collection[str] = ()) -> list[str]:
+    """Write the result files, of the sides not `skipped`; return the reasons why the run fails, none when it passes."""
+    if len(skipped) == len(SIDES):
+        raise UsageError("All three sides are skipped; leave at least one in.")
+    failures = _unjudged(file) if "djinn" in skipped else []
     require_whitebox(foretold(file.model.name), file)
     course.write_partial(TABLE, ("timestamp", "baselines", "summary_table"), {})
-    djinn = None if skipped.djinn else _djinn(course, file, failures)
-    eager = None if skipped.pytorch else _eager(course, file, _stood(djinn))
-    vllm = None if skipped.vllm else _vllm(course, file)
+    djinn = None if "djinn" in skipped else _djinn(course, file, failures)
+    eager = None if "pytorch" in skipped else _eager(course, file, _stood(djinn))
+    vllm = None if "vllm" in skipped else _vllm(course, file)
     course.write(TABLE, compare(eager, vllm, djinn))
     course.concluded(failures)
     return failures
@@ -232,11 +223,12 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
         bench = Bench(course=course, engine=engine, file=file, prompt=prompt, reference=reference, failures=failures)
         told = {"model": course.setup.named(file.model.name), "device": engine.description.device}
         fields: dict[str, Any] = {**told, "baseline_prompt": prompt}
-        parts = {"token_accuracy": _accuracy, "os_overhead": _overhead, "activation_steering": _steering}
-        parts |= {"concurrent_demo": _meanwhile, "slow_line": _thin_client}
-        compared = _comparable(bench)
-        for name, part in parts.items():
-            fields[name] = part(bench) if compared or name not in COMPARED else OTHER_BITS
+        stops, compared = file.experiment.breakpoints.enabled, _comparable(bench)
+        for name, part in PARTS.items():
+            if name in COMPARED and not compared:
+                fields[name] = OTHER_BITS
+            else:
+                fields[name] = part(bench) if stops or name not in OF_STOPS else NO_STOPS
             course.write_partial(RESULTS, FIELDS, fields)
         layer = file.experiment.breakpoints.layers[0]
         fields["memory_breakdown"] = read_breakdown(engine, layer, prompt, preallocated)
@@ -284,16 +276,14 @@ def _comparable(bench: Bench) -> bool:
     return True
 
 
-def _accuracy(bench: Bench) -> dict[str, Any] | Unmeasured:
+def _accuracy(bench: Bench) -> dict[str, Any]:
     wanted, file = bench.file.experiment, bench.file
-    if not wanted.breakpoints.enabled:
-        return Unmeasured(reason="experiment.breakpoints.enabled is false")
     entries, copies = run_trials(bench.course, bench.engine, file, bench.prompt, bench.reference)
     bench.copies.extend(copies)
     found, threshold = summary(entries), wanted.inference.token_accuracy_threshold
-    mean, equal = found["token_accuracy_mean"], all(e.bitwise_equal for e in entries)
-    hooked = all(e.captured_bitwise_equal for e in entries)
-    layers = all(e.layers_as_they_should(bench.engine.description.layers) for e in entries)
+    mean, equal = found["token_accuracy_mean"], all(e["bitwise_equal"] for e in entries)
+    hooked = all(e["captured_bitwise_equal"] for e in entries)
+    layers = all(ran_its_layers(e, bench.engine.description.layers) for e in entries)
     bench.require(f"Token accuracy {mean:.2f} % is below {threshold} %.", mean >= threshold)
     bench.require(
         "A resumed run is not bitwise equal to one that never stopped.",
@@ -301,21 +291,12 @@ def _accuracy(bench: Bench) -> dict[str, Any] | Unmeasured:
     )
     bench.require("A hidden state at a stop is not the one that a plain hook sees.", hooked)
     bench.require("A stop ran other layers than those before it, or a resume other than those after it.", layers)
-    bench.require(
-        "A breakpoint at the first new token did not stop its pass.", all(e.stopped_in_decode for e in entries)
-    )
+    in_decode = all(e["stopped_in_decode"] for e in entries)
+    bench.require("A breakpoint at the first new token did not stop its pass.", in_decode)
     return found
 
 
-def _overhead(bench: Bench) -> dict[str, Any] | Unmeasured:
-    if not bench.file.experiment.breakpoints.enabled:
-        return Unmeasured(reason="experiment.breakpoints.enabled is false")
-    return measure_overhead(bench.course, bench.engine, bench.file, bench.prompt)
-
-
 def _thin_client(bench: Bench) -> Any:
-    if not bench.file.experiment.breakpoints.enabled:
-        return Unmeasured(reason="experiment.breakpoints.enabled is false")
     layer = bench.file.experiment.breakpoints.layers[0]
     return measure_thin_client(bench.course, bench.engine, layer, bench.prompt)
 
@@ -343,6 +324,15 @@ def _meanwhile(bench: Bench) -> dict[str, Any] | Unmeasured:
     bench.require("Request B is not what it would have been without A.", not ended or found["request_b_bitwise_equal"])
     bench.require("Request B did not end within A's pause.", ended or not needed)
     return found
+
+
+PARTS: Final[Mapping[str, Callable[[Bench], Any]]] = {
+    "token_accuracy": _accuracy,
+    "os_overhead": lambda bench: measure_overhead(bench.course, bench.engine, bench.file, bench.prompt),
+    "activation_steering": _steering,
+    "concurrent_demo": _meanwhile,
+    "slow_line": _thin_client,
+}
 
 
 def _link(bench: Bench) -> dict[str, Any]:

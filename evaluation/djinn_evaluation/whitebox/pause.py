@@ -11,13 +11,21 @@ from typing import Any
 
 from djinn_evaluation.baselines.asking import LEAST_VOCABULARY, Baseline
 from djinn_evaluation.course import Course, Unmeasured, timed
-from djinn_evaluation.memory import PROCESS, Counter, counter_of, in_use, options_for_limit, pages_in_use
-from djinn_evaluation.serving import Outcome, engine_for, outcome_of, paused, run_alone, stopped_at
+from djinn_evaluation.memory import (
+    PROCESS,
+    Counter,
+    bytes_of_pages,
+    counter_of,
+    in_use,
+    options_for_limit,
+    pages_in_use,
+)
+from djinn_evaluation.serving import Outcome, engine_for, outcome_of, run_alone, stopped_at
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import MemoryShortage
 from djinn_jupyter.units import GIB, MIB, spell_bytes
-from djinn_jupyter.wire.nouns import EngineStatistics
+from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 
 STOPS = "stops and states"  # the budget's name of this kind of holder
 EXPLANATION = (
@@ -27,30 +35,22 @@ EXPLANATION = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppedBytes:
-    """Bytes that one stopped session holds on the device, by the engine's accounting."""
-
-    pages: int
-    stop: int
-
-
 def slab_bytes(engine: RemoteEngine) -> int:
     return sum(slab.bytes_allocated for slab in engine.statistics().slabs)
 
 
 def read_breakdown(engine: RemoteEngine, layer: int, prompt: list[int], preallocated: int) -> dict[str, Any]:
     """Return the fields of `memory_breakdown`. `preallocated` bytes of the slab were allocated before anything ran."""
-    held, reading = _held_at_a_stop(engine, layer, prompt), engine.statistics()
+    (pages, stop), reading = _held_at_a_stop(engine, layer, prompt), engine.statistics()
     total = reading.device_bytes_total
     return {
         "vmu_slab_preallocated_gb": preallocated / GIB,
         "slab_allocated_gb": sum(slab.bytes_allocated for slab in reading.slabs) / GIB,
         "slab_limit_gb": max((slab.bytes_limit for slab in reading.slabs), default=0) / GIB,
         "model_weights_gb": reading.weight_bytes / GIB,
-        "kv_cache_per_session_gb": held.pages / GIB,
-        "kv_cache_per_session_gb_computed": _pages(engine, len(prompt)) / GIB,
-        "activation_stack_gb": held.stop / GIB,
+        "kv_cache_per_session_gb": pages / GIB,
+        "kv_cache_per_session_gb_computed": bytes_of_pages(engine, len(prompt)) / GIB,
+        "activation_stack_gb": stop / GIB,
         "activation_stack_gb_computed": _hidden(engine, len(prompt)) / GIB,
         "gpu_total_gb": Unmeasured(reason="no GPU") if total is None else total / GIB,
         "explanation": EXPLANATION,
@@ -67,24 +67,18 @@ def sentences(breakdown: dict[str, Any], positions: int) -> list[str]:
     ]
 
 
-def _held_at_a_stop(engine: RemoteEngine, layer: int, prompt: list[int]) -> StoppedBytes:
-    """Stop a session of its own; return the difference that it makes to the engine's accounting."""
+def _held_at_a_stop(engine: RemoteEngine, layer: int, prompt: list[int]) -> tuple[int, int]:
+    """Stop a session of its own; return the bytes of its pages and of its stop, by the engine's accounting."""
     before = engine.statistics()
-    session = engine.session("breakdown", fresh=True)
-    session.breakpoint(f"resid_post.{layer}", when="step == 0")
-    paused(session.run(prompt, max_new_tokens=1, ignore_eos=True))
+    session = stopped_at(engine, "breakdown", layer, prompt, 1)
     after = engine.statistics()
     session.close()
-    return StoppedBytes(pages=pages_in_use(after) - pages_in_use(before), stop=_kept(after) - _kept(before))
+    return pages_in_use(after) - pages_in_use(before), _kept(after) - _kept(before)
 
 
 def _kept(reading: EngineStatistics) -> int:
     holdings = () if reading.budget is None else reading.budget.holdings
     return sum(holding.bytes_held for holding in holdings if holding.kind == STOPS)
-
-
-def _pages(engine: RemoteEngine, positions: int) -> int:
-    return sum(-(-positions // g.page_positions) * g.page_bytes for g in engine.description.cache_groups)
 
 
 def _hidden(engine: RemoteEngine, positions: int) -> int:
@@ -248,14 +242,17 @@ def _alone(engine: RemoteEngine, wanted: PausePlan) -> Outcome:
 
 def _gone(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> int:
     """Return the number of sessions that have left the device, or are about to."""
-    names = {session.name for session in sessions}
-    return sum(found.residency != "resident" for found in engine.sessions() if found.name in names)
+    return sum(found.residency != "resident" for found in _described(engine, sessions))
 
 
 def _resident(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> int:
     """Return the bytes of the sessions on the device; asking does not touch them."""
+    return sum(found.device_bytes for found in _described(engine, sessions))
+
+
+def _described(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> list[SessionDescription]:
     names = {session.name for session in sessions}
-    return sum(found.device_bytes for found in engine.sessions() if found.name in names)
+    return [found for found in engine.sessions() if found.name in names]
 
 
 def _gone_on(sessions: Sequence[RemoteSession], wanted: PausePlan, expected: Outcome) -> tuple[list[float], bool]:
@@ -359,8 +356,7 @@ def _stopped_until_full(
 
 def _standing(engine: RemoteEngine, sessions: Sequence[RemoteSession]) -> tuple[int, int]:
     """Return the number of stopped sessions, and of those on the device."""
-    names = {session.name for session in sessions}
-    there = [found for found in engine.sessions() if found.name in names and found.state == "paused"]
+    there = [found for found in _described(engine, sessions) if found.state == "paused"]
     return len(there), sum(found.residency == "resident" for found in there)
 
 

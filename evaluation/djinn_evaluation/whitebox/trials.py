@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -51,45 +51,22 @@ class Reference:
         return (done.tokens, digest_of(done)) == (self.tokens, self.digest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialEntry:
-    """One trial at one layer. `stopped_in_decode`: its first new token's pass stopped, and was swapped again."""
+Entry = dict[str, Any]  # of one trial at one layer, as the result file has it
 
-    trial: int
-    layer: int
-    token_accuracy: float
-    latency_ms: float  # of the whole run with its stop and resume
-    uninterrupted_ms: float
-    checkpoint_time_ms: float  # until the bytes of the stopped session are on the host
-    checkpoint_dispatch_ms: float  # the wait of another session's request meanwhile
-    still_dispatch_ms: float  # the wait of the same request right before, while nothing leaves
-    checkpoint_copy_ms: float | None  # the mover's own; None where all bytes had a copy
-    restore_time_ms: float  # until they are back and the stopped pass can go on
-    restore_copy_ms: float | None  # the mover's own
-    checkpoint_size_mb: float
-    restore_size_mb: float
-    os_overhead_percent: float
-    layers_run_before_stop: int
-    layers_run_after_resume: int
-    bitwise_equal: bool
-    captured_shape: list[int]
-    captured_bitwise_equal: bool  # the hidden state at the stop, and what a plain hook sees there
-    stopped_in_decode: bool
-    kv_bytes_resident_during_pause: int  # while it is stopped and nothing has been requested
-    kv_bytes_resident_after_swap_out: int
 
-    def layers_as_they_should(self, layers: int) -> bool:
-        """True where the layers up to the stop ran before it, and only the others after it."""
-        return (self.layers_run_before_stop, self.layers_run_after_resume) == (self.layer + 1, layers - self.layer - 1)
+def ran_its_layers(entry: Entry, layers: int) -> bool:
+    """True where the layers up to the stop ran before it, and only the others after it."""
+    stopped = entry["layer"] + 1
+    return (entry["layers_run_before_stop"], entry["layers_run_after_resume"]) == (stopped, layers - stopped)
 
 
 def run_trials(
     course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], reference: Reference
-) -> tuple[list[TrialEntry], list[TimedCopy]]:
+) -> tuple[list[Entry], list[TimedCopy]]:
     """Return the trials, and the copies of their swaps."""
     session = engine.session("whitebox", fresh=True)
     run_prompt(session, prompt, file.experiment.inference.continuation_tokens)  # the first run is slow and not counted
-    entries: list[TrialEntry] = []
+    entries: list[Entry] = []
     copies: list[TimedCopy] = []
     for trial in range(1, file.experiment.num_trials + 1):
         for layer in file.experiment.breakpoints.layers:
@@ -99,20 +76,20 @@ def run_trials(
             copies += away.copies()
             course.write_partial(RESULTS, FIELDS, {"baseline_prompt": prompt, "token_accuracy": summary(entries)})
             course.tell(
-                f"trial {trial}, layer {layer}: Token Accuracy: {entry.token_accuracy:.2f}%, "
-                f"Checkpoint: {entry.checkpoint_time_ms:.2f} ms, Overhead: {entry.os_overhead_percent:.2f}%, "
-                f"bitwise equal: {entry.bitwise_equal}"
+                f"trial {trial}, layer {layer}: Token Accuracy: {entry['token_accuracy']:.2f}%, "
+                f"Checkpoint: {entry['checkpoint_time_ms']:.2f} ms, Overhead: {entry['os_overhead_percent']:.2f}%, "
+                f"bitwise equal: {entry['bitwise_equal']}"
             )
     session.close()
     return entries, copies
 
 
-def summary(entries: Sequence[TrialEntry]) -> dict[str, Any]:
+def summary(entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the fields of `token_accuracy` in the result file."""
-    accuracy, latency = [e.token_accuracy for e in entries], [e.latency_ms for e in entries]
-    overhead = [e.os_overhead_percent for e in entries]
+    names = ("token_accuracy", "latency_ms", "os_overhead_percent")
+    accuracy, latency, overhead = ([entry[name] for entry in entries] for name in names)
     return {
-        "entries": [_told(entry) for entry in entries],
+        "entries": list(entries),
         "token_accuracy_mean": statistics.fmean(accuracy),
         "token_accuracy_std": statistics.pstdev(accuracy),
         "latency_mean_ms": statistics.fmean(latency),
@@ -122,8 +99,8 @@ def summary(entries: Sequence[TrialEntry]) -> dict[str, Any]:
     }
 
 
-def _told(entry: TrialEntry) -> dict[str, Any]:
-    return {name: NOT_COPIED if value is None else value for name, value in asdict(entry).items()}
+def _copied(milliseconds: float | None) -> float | Unmeasured:
+    return NOT_COPIED if milliseconds is None else milliseconds
 
 
 def captured(hidden: Any) -> tuple[list[int], str]:
@@ -144,7 +121,7 @@ def _trial(
     reference: Reference,
     trial: int,
     layer: int,
-) -> tuple[TrialEntry, Absence]:
+) -> tuple[Entry, Absence]:
     new, layers = wanted.continuation_tokens, engine.description.layers
     session.clear()
     _, uninterrupted_ms = timed(
@@ -156,30 +133,31 @@ def _trial(
     compared = wanted.compared
     right = _agreeing(predicted[-compared:], reference.predicted[-compared:])
     right += _agreeing(again.tokens, reference.tokens)
-    entry = TrialEntry(
-        trial=trial,
-        layer=layer,
-        token_accuracy=100 * right / (compared + new),
-        latency_ms=whole_ms,
-        uninterrupted_ms=uninterrupted_ms,
-        checkpoint_time_ms=away.out_ms,
-        checkpoint_dispatch_ms=away.dispatch_ms,
-        still_dispatch_ms=away.still_ms,
-        checkpoint_copy_ms=away.copy_ms,
-        restore_time_ms=away.back_ms,
-        restore_copy_ms=away.back_copy_ms,
-        checkpoint_size_mb=away.bytes_moved / MIB,
-        restore_size_mb=away.bytes_back / MIB,
-        os_overhead_percent=100 * (whole_ms - uninterrupted_ms) / uninterrupted_ms,
-        layers_run_before_stop=stop.reply.layers_run,
-        layers_run_after_resume=done.layers_run - stop.reply.layers_run - (done.passes - 1) * layers,
-        captured_shape=captured(hidden)[0],
-        captured_bitwise_equal=captured(hidden) == reference.captured.get(layer),
-        bitwise_equal=reference.equals(done) and reference.equals(again) and prefilled == reference.first,
-        stopped_in_decode=in_decode,
-        kv_bytes_resident_during_pause=resident,
-        kv_bytes_resident_after_swap_out=away.bytes_left,
-    )
+    entry = {
+        "trial": trial,
+        "layer": layer,
+        "token_accuracy": 100 * right / (compared + new),
+        "latency_ms": whole_ms,  # of the whole run with its stop and resume
+        "uninterrupted_ms": uninterrupted_ms,
+        "checkpoint_time_ms": away.out_ms,  # until the bytes of the stopped session are on the host
+        "checkpoint_dispatch_ms": away.dispatch_ms,  # the wait of another session's request meanwhile
+        "still_dispatch_ms": away.still_ms,  # the wait of the same request right before, while nothing leaves
+        "checkpoint_copy_ms": _copied(away.copy_ms),  # the mover's own
+        "restore_time_ms": away.back_ms,  # until they are back and the stopped pass can go on
+        "restore_copy_ms": _copied(away.back_copy_ms),  # the mover's own
+        "checkpoint_size_mb": away.bytes_moved / MIB,
+        "restore_size_mb": away.bytes_back / MIB,
+        "os_overhead_percent": 100 * (whole_ms - uninterrupted_ms) / uninterrupted_ms,
+        "layers_run_before_stop": stop.reply.layers_run,
+        "layers_run_after_resume": done.layers_run - stop.reply.layers_run - (done.passes - 1) * layers,
+        "bitwise_equal": reference.equals(done) and reference.equals(again) and prefilled == reference.first,
+        "captured_shape": captured(hidden)[0],
+        # the hidden state at the stop, and what a plain hook sees there
+        "captured_bitwise_equal": captured(hidden) == reference.captured.get(layer),
+        "stopped_in_decode": in_decode,  # the first new token's pass, where the session was swapped again
+        "kv_bytes_resident_during_pause": resident,  # while it is stopped and nothing has been requested
+        "kv_bytes_resident_after_swap_out": away.bytes_left,
+    }
     return entry, away
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -21,7 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy
 
-from djinn_evaluation.agents.living import AgentScript
+from djinn_evaluation.agents.living import AgentScript, as_events
 from djinn_evaluation.agents.replay import LATENCY
 from djinn_evaluation.agents.replay.choosing import Djinn, LeastRecentlyUsed, NeverSwap
 from djinn_evaluation.agents.replay.stage import Costs, Event, Policy, Stage, Trace
@@ -102,26 +103,12 @@ def crowd_file(kind: PauseKind, *, shared: bool, count: int) -> AgentsFile:
 
 def turns_of(crowd: Sequence[AgentScript], file: AgentsFile, costs: TurnCosts, known: Known) -> list[dict[str, Any]]:
     """Return the agents' turns for `trace_of`, were none in another's way; bytes without a shared prompt's."""
+    tells = {"nothing": lambda turn: False, "tools": lambda turn: turn.known, "all": lambda turn: True}[known]
     found = []
     for script in crowd:
-        at, tokens = 0.0, 0
-        for number, turn in enumerate(script.turns):
-            at += turn.pause_seconds
-            tokens += len(turn.tokens) + file.agents.reply_tokens
-            following = script.turns[number + 1] if number + 1 < len(script.turns) else None
-            told = following is not None and (known == "all" or (known == "tools" and following.known))
-            seconds = costs.turn if number else costs.first_turn
-            found.append(
-                {
-                    "session": script.name,
-                    "time": at,
-                    "seconds": seconds,
-                    "bytes": round(costs.token_bytes * tokens),
-                    "rest": following.pause_seconds if told and following is not None else None,
-                    "last": following is None,
-                }
-            )
-            at += seconds
+        tokens = accumulate(len(turn.tokens) + file.agents.reply_tokens for turn in script.turns)
+        seconds = [costs.first_turn, *[costs.turn] * (len(script.turns) - 1)]
+        found += as_events(script, seconds, (round(costs.token_bytes * count) for count in tokens), tells)
     return found
 
 
