@@ -60,7 +60,6 @@ def close_log(log: logging.Logger) -> None:
         target.close()
 
 
-# --- ending ----------------------------------------------------------------------------------------------------------
 GOES_ON = "It is being ended, and its engine with it; another interrupt leaves the engine behind."
 
 
@@ -112,7 +111,6 @@ def ended_from_outside(
             signal.signal(number, did)
 
 
-# --- course ----------------------------------------------------------------------------------------------------------
 class TimeIsUp(DjinnError):
     """The run has reached the time limit of its configuration."""
 

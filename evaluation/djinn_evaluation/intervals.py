@@ -79,7 +79,6 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(over, under, strict=True)]
 
 
-# --- quantiles -------------------------------------------------------------------------------------------------------
 PERCENTS = (50, 90, 99)
 LEAST_REPETITIONS = 6  # for a verdict: of fewer, the machine's other work may be all of a difference
 Crowd = Sequence[Sequence[float]]  # the readings of each agent of a repetition

@@ -163,7 +163,6 @@ def _spelled(rate: float | None) -> float | Unmeasured:
     return rate / GIB if rate != float("inf") else Unmeasured(reason="a transfer took no time at all")
 
 
-# --- absence ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
     """Milliseconds and bytes of a session's way to the host and back; a copy of None: all bytes had one already."""
@@ -223,7 +222,6 @@ def copy_milliseconds(moved: Transfer) -> float | None:
     return None if moved.copy_seconds is None else 1000 * moved.copy_seconds
 
 
-# --- swaps -----------------------------------------------------------------------------------------------------------
 NOT_COPIED = Unmeasured(reason="nothing had to be copied")
 
 

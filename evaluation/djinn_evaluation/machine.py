@@ -99,7 +99,6 @@ def _trees(commit: str) -> str | None:
     return git("rev-parse", *(f"{commit}:{folder}" for folder in FOLDERS))
 
 
-# --- devices ---------------------------------------------------------------------------------------------------------
 # The GPUs of this machine, and the device that a run computes on. torch runs in a separate process, because it takes
 # memory on each GPU.
 _ASK = """
@@ -141,7 +140,6 @@ def gpus() -> list[str]:
     return found
 
 
-# --- cores -----------------------------------------------------------------------------------------------------------
 PROCESSES: Final = Path("/proc")
 
 
@@ -219,7 +217,6 @@ def _schedule(pids: Sequence[int], *, first: bool) -> bool:
     return True
 
 
-# --- machine ---------------------------------------------------------------------------------------------------------
 OF_BENCHMARKS: Final = ("djinn-jupyter", "torch", "transformers", "pyzmq", "msgspec", "ipykernel", "ipython")
 
 

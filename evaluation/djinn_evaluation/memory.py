@@ -44,7 +44,6 @@ def counter_of(device: str, pid: int) -> Iterator[Counter]:
         raise DjinnError(f"The memory of {device} cannot be read: {why}") from None
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
 PERIOD_SECONDS = 0.05
 LEAST_CARD = 1 << 30  # bytes; CUDA's context and the kernels it loads fill a card of less by themselves
 

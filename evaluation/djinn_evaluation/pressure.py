@@ -94,7 +94,6 @@ def _bytes(count: int) -> str:
     return spell_bytes(count, 4)
 
 
-# --- held ------------------------------------------------------------------------------------------------------------
 # The memory that sessions hold on the device, summed over them, beside what the engine's accounting counts for all: a
 # kind of holder that it forgot would be in the sum alone.
 SECONDS, PERIOD_SECONDS = 30.0, 0.02  # for moves under way to end
@@ -136,7 +135,6 @@ def _accounts(reading: EngineStatistics) -> tuple[object, ...]:
     return reading.budget, reading.slabs, reading.tiers
 
 
-# --- experiment ------------------------------------------------------------------------------------------------------
 LOG = "exp3_memory_pressure_final.log"
 FILE = "memory_pressure_results.json"
 FILES = (FILE,)

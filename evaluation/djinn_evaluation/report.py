@@ -13,7 +13,6 @@ from typing import Any
 from djinn_evaluation.course import REPORTS, Course, now
 from djinn_evaluation.machine import machine
 
-# --- plots -----------------------------------------------------------------------------------------------------------
 WIDTH, HEIGHT = 680, 220
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 14, 34
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito: for colour-blind eyes too
@@ -129,7 +128,6 @@ def _text(x: float, y: float, text: object, anchor: str) -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(str(text))}</text>'
 
 
-# --- figures ---------------------------------------------------------------------------------------------------------
 Fields = Mapping[str, Any]
 MOST_POINTS = 1000
 
@@ -251,7 +249,6 @@ def _streamed(models: Any) -> str:
     return bars(groups, x="model", y="ms a token", limits=("max(compute, bytes / bandwidth)", limits))
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
 LONGEST_LIST = 12
 MOST_ROWS = 60
 NAMING = ("", "claim", "trial", "layer", "kv")  # columns that tell one row from another; they come first
@@ -373,7 +370,6 @@ def _list(values: Sequence[Any]) -> str:
     return ", ".join(spelled(value) for value in values) or "none"
 
 
-# --- text ------------------------------------------------------------------------------------------------------------
 COLUMNS = 80
 TableRows = Sequence[Sequence[str]]
 
@@ -427,7 +423,6 @@ def _broken(line: str, further: str = "") -> str:
     return textwrap.fill(line, COLUMNS, subsequent_indent=further, break_long_words=False, break_on_hyphens=False)
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
 STYLE = """
 body{font:14px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222;background:#fff}
 table{border-collapse:collapse;margin:.5em 0}td,th{padding:2px 12px 2px 0;text-align:left;vertical-align:top}

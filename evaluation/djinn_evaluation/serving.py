@@ -117,7 +117,6 @@ def noted(course: Course, engine: RemoteEngine) -> Iterator[None]:
         forget()
 
 
-# --- attached --------------------------------------------------------------------------------------------------------
 OWN: Final = ("threads", "listen", "dtype", "device", "random_weights")
 """Options that are the engine's where a run asks none."""
 
@@ -250,7 +249,6 @@ def _is_of_this_machine(address: str) -> bool:
 def _not_said(line: str) -> None: ...
 
 
-# --- serving ---------------------------------------------------------------------------------------------------------
 PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
 
 
@@ -315,7 +313,6 @@ def random_tokens(length: int, vocabulary: int, seed: int = 1) -> list[int]:
     return random.Random(seed).choices(range(vocabulary), k=length)
 
 
-# --- shape -----------------------------------------------------------------------------------------------------------
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 POSITIONS = ("max_position_embeddings", "n_positions")
 
@@ -372,7 +369,6 @@ def _first(found: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
     return next((found[key] for key in keys if isinstance(found.get(key), int)), None)
 
 
-# --- outcomes --------------------------------------------------------------------------------------------------------
 def paused(stop: Any) -> Paused:
     """Return the stop; DjinnError where the run did not stop."""
     if not isinstance(stop, Paused):

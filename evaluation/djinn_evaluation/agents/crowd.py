@@ -53,7 +53,6 @@ def counted(engine: RemoteEngine) -> Iterator[CrowdCounts]:
         yield found
 
 
-# --- crowd -----------------------------------------------------------------------------------------------------------
 LOOK_SECONDS = 0.1
 COUNTS = ("begun", "hits", "late", "wasted")
 
@@ -149,7 +148,6 @@ def _since(before: PrefetchStatistics | None, now: PrefetchStatistics | None) ->
     return {name: getattr(now, name, 0) - getattr(before, name, 0) for name in COUNTS}
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
 AGAINST = "lru"
 Crowds = Sequence[tuple[int, CrowdRecord]]
 NO_TURN = Unmeasured(reason="no agent went on after a pause")

@@ -143,7 +143,6 @@ def _reply(told: Asked) -> ReplyRecord:
     )
 
 
-# --- prediction ------------------------------------------------------------------------------------------------------
 MODULE = "djinn_evaluation.agents.replay.predict"
 SECONDS = 120
 
@@ -225,7 +224,6 @@ def beside(way: str, count: int, simulated: Mapping[str, float], crowds: Sequenc
     return {"way": way, "agents": count, "simulated": dict(simulated), "measured": measured, "error": error}
 
 
-# --- experiment ------------------------------------------------------------------------------------------------------
 LOG, FILE = "agents.log", "agents_results.json"
 FILES = (FILE,)
 FIELDS = "timestamp demand_gb capacity_gb ways agents comparisons link vllm prediction".split()

@@ -133,7 +133,6 @@ def _read(path: Path) -> str:
         raise UsageError(f"pauses.recorded: {path} cannot be read: {error}.") from None
 
 
-# --- ways ------------------------------------------------------------------------------------------------------------
 NEVER_IDLE = 7 * 86400.0  # seconds
 THREADS = 1
 
@@ -195,7 +194,6 @@ def by_engine(file: AgentsFile) -> list[tuple[dict[str, Any], list[Way]]]:
     return found
 
 
-# --- living ----------------------------------------------------------------------------------------------------------
 AGAIN_SECONDS: Final = 0.05
 
 

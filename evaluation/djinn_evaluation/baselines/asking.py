@@ -23,7 +23,6 @@ def source_of(model: str) -> str:
     return str(MODEL_PATH) if model == "demo" else model
 
 
-# --- digest ----------------------------------------------------------------------------------------------------------
 class NumpyArray(Protocol):
     """An array of numpy."""
 
@@ -35,7 +34,6 @@ def digest(logits: NumpyArray) -> str:
     return hashlib.sha256(logits.tobytes()).hexdigest()
 
 
-# --- answering -------------------------------------------------------------------------------------------------------
 def serve(*sides: type) -> None:
     """Answer by the methods of the side that the command names, or the first; a verb that raises answers its error."""
     side = next(side for side in sides if side.__name__ == (sys.argv[1:] or [sides[0].__name__])[0])()
@@ -52,7 +50,6 @@ def serve(*sides: type) -> None:
         replies.flush()
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
 LEAST_VOCABULARY = 32
 
 

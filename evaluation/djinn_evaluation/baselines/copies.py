@@ -219,7 +219,6 @@ def seconds_of(source: Tensor, target: Tensor, way: Way = by_torch) -> float:
     return milliseconds / 1e3
 
 
-# --- link ------------------------------------------------------------------------------------------------------------
 # Without a GPU both are main memory. There small copies stay in the processor's caches, as those of a small model do,
 # and some threads copy together; the fastest is what no honest copy exceeds.
 SIZES = (1 << 18, 1 << 20, 1 << 23, 1 << 26)  # bytes

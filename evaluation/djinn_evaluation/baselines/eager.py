@@ -216,12 +216,8 @@ class Eager:
     def _counted(self, work: Callable[[], list[Tensor]]) -> tuple[list[Tensor], int]:
         """Call `work`; return its result and the number of layers that ran."""
         run: list[Any] = []
-        hooks = [layer.register_forward_pre_hook(lambda module, inputs: run.append(module)) for layer in self._layers()]
-        try:
+        with weights.hooked(self._layers(), lambda module, inputs: run.append(module), before=True):
             return work(), len(run)
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _from_layer(self, layer: int, hidden_1TD: Tensor, run: Callable[[], Any]) -> Any:
         """Call `run` with layers below `layer` passing their input on, and `layer` returning `hidden_1TD`."""
@@ -258,7 +254,6 @@ def _passing(forward: Any, instead: Tensor | None) -> Any:
     return pass_on
 
 
-# --- by hand ---------------------------------------------------------------------------------------------------------
 HOST_SHARE: Final = 9 / 10  # of the host's free memory, the most that is pinned
 Mode = Literal["resident", "by_layer", "ahead", "computing"]
 """The layers' weights while a pass runs: all on the device; each copied when its turn comes, and waited for; each

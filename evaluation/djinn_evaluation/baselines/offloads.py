@@ -38,7 +38,6 @@ class Accelerated(Decoding):
         return dispatch_model(model, device_map=places, offload_dir=self._files.name)
 
 
-# --- with deepspeed --------------------------------------------------------------------------------------------------
 class ZeroInference(Decoding):
     """`status` of a load is not_run where DeepSpeed is missing, with the reason."""
 

@@ -86,7 +86,6 @@ def fields_of(owner: Any) -> list[str]:
     return [name for name in inspect.signature(owner).parameters if name != "self"]
 
 
-# --- vllm ------------------------------------------------------------------------------------------------------------
 SLEEP_LEVEL: Final = 1  # weights to host memory, keys and values discarded; level 2 would lose the weights too
 SEED: Final = 0
 IN_PROCESS: Final = "VLLM_ENABLE_V1_MULTIPROCESSING"  # 0: the model is in this process, where a hook can be watched
@@ -193,8 +192,6 @@ class Vllm:
             raise Lacking(f"this vLLM has no option {lacking[0]}")
         asked = engine_options(length, enable_prefix_caching=True, **options)
         self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**asked))
-
-    # ------------------------------------------------------------------------------------------------- agents
 
     def start(self, length: int, cache_bytes: int, offload_gb: float, **loading: Any) -> dict[str, Any]:
         """Start an engine with `cache_bytes` on the device and `offload_gb` on the host, or tell why not."""
@@ -325,7 +322,6 @@ async def _pause_whole(engine: Any, tokens: list[int], new: int, seconds: float)
     }
 
 
-# --- a stop inside a pass -------------------------------------------------------------------------------------------
 def stop_at_layer(llm: Any, tokens: list[int], sampling: Any) -> dict[str, Any]:
     """Run a request; when its first pass has come to the middle layer, abort it by the engine's own interface. Return
     the layers that ran in that pass before and after, the shape that the hook read there, and True where the pass
@@ -372,7 +368,6 @@ def layers_of(model: Any) -> Any:
     return max((one for one in model.modules() if isinstance(one, torch.nn.ModuleList)), key=len)
 
 
-# --- options, the card and reasons -----------------------------------------------------------------------------------
 def engine_options(
     length: int, model: str, dtype: str | None, random_weights: bool = False, **more: Any
 ) -> dict[str, Any]:

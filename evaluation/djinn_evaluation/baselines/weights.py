@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -101,13 +101,20 @@ def leaving_after(layer: Any) -> Iterator[list[Tensor]]:
         kept.append(output[0] if isinstance(output, tuple) else output)
         raise Left
 
-    hook = layer.register_forward_hook(leave)
-    try:
+    with suppress(Left), hooked([layer], leave):
         yield kept
-    except Left:
-        pass
+
+
+@contextmanager
+def hooked(modules: Iterable[Any], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
+    """Call the hook after, or `before`, the forward of each of these modules within the block."""
+    verb = "register_forward_pre_hook" if before else "register_forward_hook"
+    held = [getattr(module, verb)(hook) for module in modules]
+    try:
+        yield
     finally:
-        hook.remove()
+        for one in held:
+            one.remove()
 
 
 @torch.inference_mode()
@@ -147,7 +154,6 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-# --- decoding --------------------------------------------------------------------------------------------------------
 class Timestamps(BaseStreamer):  # type: ignore[misc,unused-ignore]
     """The times at which `generate` had each token; the first is the prompt's."""
 
@@ -180,7 +186,6 @@ class Decoding:
         return decoded(self.model, tokens, new, self.device, Timestamps())
 
 
-# --- drawing ---------------------------------------------------------------------------------------------------------
 # Drawing 13 billion numbers takes a processor minutes, reading 26 GB seconds. So the weights are cut from one block of
 # random numbers that no matrix's row fits into evenly: no two rows are the same.
 BLOCK: Final = (1 << 27) + 29  # numbers; odd, so that no row's length divides it

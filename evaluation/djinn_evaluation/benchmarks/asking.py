@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -42,7 +41,6 @@ from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.link.channel import expect
 from djinn_jupyter.wire import protocol
-from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Tokenize
 
 Ask = Callable[[], object]
@@ -94,8 +92,7 @@ def run_round_trip(setting: Setting) -> Result:
     while a text of 4 MB is tokenized. Beside the idle ones stands an echo: bare sockets of the same kind, with as
     many bytes."""
     shape, checks = setting.shape(), Checks()
-    folder = setting.model(shape)
-    with engine_of(folder, setting) as engine:
+    with engine_of(setting.model(shape), setting) as engine:
         kinds = _kinds_of_round_trip(engine, engine.session("asking", fresh=True))
         busy = engine.session("busy", fresh=True)
         long, short = random_tokens(PREFILLED, shape.vocabulary), random_tokens(8, shape.vocabulary)
@@ -226,17 +223,13 @@ def _while_tokenizing(engine: RemoteEngine, texts: int, checks: Checks) -> list[
     refused = []
     for _ in range(texts):
         text = engine.channel.ask(Tokenize(text="a" * TEXT_CHARACTERS))
-        sample(kinds, times, partial(_pending, text), LONGEST_PAUSE)
+        sample(kinds, times, lambda reply=text: not reply.done(), LONGEST_PAUSE)  # type: ignore[misc]
         refused.append(type(text.exception()).__name__)
     checks.same("texts that were read and counted", refused, ["PromptTooLong"] * texts)
     return [
         _figure_of_round_trip(f"{name}, during a text of 4 MB", times[name], at_most(TEXT_MILLISECONDS))
         for name in kinds
     ]
-
-
-def _pending(reply: Future[Reply]) -> bool:
-    return not reply.done()
 
 
 @contextmanager
@@ -264,8 +257,7 @@ def run_beside(setting: Setting) -> Result:
     another client asks for as much as a request may name: of these the slowest hundredth is held to the bar. Wall
     clock."""
     shape, checks, figures = setting.shape(), Checks(), list[Figure]()
-    folder = setting.model(shape)
-    with engine_of(folder, setting) as engine, tempfile.TemporaryDirectory(dir=setting.home) as place:
+    with engine_of(setting.model(shape), setting) as engine, tempfile.TemporaryDirectory(dir=setting.home) as place:
         kinds = _kinds_of_beside(engine, shape.vocabulary)
         idle: dict[str, list[float]] = {name: [] for name in kinds}
         for _ in range(setting.rounds(IDLE)):

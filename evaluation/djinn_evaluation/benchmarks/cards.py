@@ -213,9 +213,7 @@ def _opened(home: Path, sources: list[str]) -> Iterator[LabPage]:
     """Yield a notebook of these cells in a JupyterLab of its own; the engine that it starts is stopped with it."""
     folder = home / "notebooks"
     folder.mkdir()
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells = [new_code_cell(source) for source in sources]
-    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), folder / "paint.ipynb")
+    _write(folder / "paint.ipynb", sources)
     with lab_server(folder, log=home / "lab.log") as server, chromium() as browser:
         page: Page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.set_default_timeout(120_000)

@@ -18,7 +18,6 @@ import msgspec
 import djinn_jupyter as dj
 from djinn_evaluation.agents.crowd import CrowdRecord, after_pauses, moves, per_token, together
 from djinn_evaluation.agents.living import WAYS, live, scripts
-from djinn_evaluation.agents.living import WAYS as ENGINE_WAYS
 from djinn_evaluation.agents.living import Stage as LivingStage
 from djinn_evaluation.agents.replay import LATENCY, RECORDED, predict
 from djinn_evaluation.agents.replay.choosing import (
@@ -278,9 +277,12 @@ def run_crowds(setting: Setting) -> Result:
 
     Simulated: the rules are the engine's own code and those it is compared with; the costs of turns and moves are
     measured on an engine in the same run."""
-    costs, link = measured(), predict.memory()
+    with engine_with("lru", None) as engine:
+        costs, link = measured_on(engine), predict.memory()
     checks, played = Checks(), dict[Cell, PlayedByRule]()
-    cells = [Cell(agents=a, pauses=b, prompts=c, memory=d) for a, b, c, d in _grid(setting)]
+    agents = [*REPETITIONS_OF_CROWDS][:1] if setting.quick else REPETITIONS_OF_CROWDS
+    grid = product(agents, PAUSES, ("shared", "own"), MEMORY)
+    cells = [Cell(agents=a, pauses=b, prompts=c, memory=d) for a, b, c, d in grid]
     for number, cell in enumerate(cells):
         played[cell] = {name: _plays(cell, rule, costs, link, setting, checks) for name, rule in RULES.items()}
         if number % 9 == 8:
@@ -295,12 +297,6 @@ def run_crowds(setting: Setting) -> Result:
     }
     return Result(
         benchmark="crowds", settings=settings, figures=tuple(_figures_of_crowds(played)), checks=checks.counts
-    )
-
-
-def _grid(setting: Setting) -> Iterator[tuple[int, str, str, str]]:
-    return product(
-        [*REPETITIONS_OF_CROWDS][:1] if setting.quick else REPETITIONS_OF_CROWDS, PAUSES, ("shared", "own"), MEMORY
     )
 
 
@@ -325,17 +321,11 @@ def played(cell: Cell, rule: Rule, costs: TurnCosts, link: float, repetition: in
     return score
 
 
-def measured() -> TurnCosts:
-    """Measure the costs on an engine that has room, with agents one after the other."""
-    with engine_with("lru", None) as engine:
-        return measured_on(engine)
-
-
 @contextmanager
 def engine_with(way: str, limit: int | None, copy: int = 1) -> Iterator[RemoteEngine]:
     """Start an engine that keeps its sessions so, in `limit` bytes for weights and pages; end it with the block.
     Each of several at once has a number of its own, `copy`."""
-    options = ENGINE_WAYS[way].options(crowd_file("tool", shared=False, count=ALONE))
+    options = WAYS[way].options(crowd_file("tool", shared=False, count=ALONE))
     engine = dj.load("demo", **{**options, "device_memory": limit, "copy": copy})
     try:
         yield engine
@@ -344,7 +334,8 @@ def engine_with(way: str, limit: int | None, copy: int = 1) -> Iterator[RemoteEn
 
 
 def measured_on(engine: RemoteEngine) -> TurnCosts:
-    file, way = crowd_file("tool", shared=False, count=ALONE), ENGINE_WAYS["lru"]
+    """Measure the costs on an engine that has room, with agents one after the other."""
+    file, way = crowd_file("tool", shared=False, count=ALONE), WAYS["lru"]
     stage = LivingStage(
         engine=engine, way=way, reply_tokens=file.agents.reply_tokens, patience_seconds=1.0, prefix_reply=(), begun=0.0
     )
@@ -366,11 +357,8 @@ def measured_on(engine: RemoteEngine) -> TurnCosts:
     )
 
 
-# ----------------------------------------------------------------------------------------------------- figures
-
-
 def _row(scores: list[Score]) -> str:
-    waits = [wait for score in scores for wait in score.returns]
+    waits = _pooled(scores)
     if not waits:
         return f"no turn; {sum(score.refused for score in scores)} refused"
     each = [1000 * percentile(waits, percent) for percent in PERCENTS]
@@ -379,16 +367,14 @@ def _row(scores: list[Score]) -> str:
     return f"{numbers}; {late} of {len(waits)}; {sum(score.refused for score in scores)}"
 
 
-def p99(score: Score) -> float:
-    return percentile(score.returns, 99)
-
-
-def mean(score: Score) -> float:
-    return fmean(score.returns)
+MEASURES: Final[Mapping[str, Callable[[Score], float]]] = {
+    "p99": lambda score: percentile(score.returns, 99),
+    "mean": lambda score: fmean(score.returns),
+}
 
 
 def _figures_of_crowds(played: Mapping[Cell, PlayedByRule]) -> Iterator[Figure]:
-    for name, of in (("p99", p99), ("mean", mean)):
+    for name, of in MEASURES.items():
         for rule in [rule for rule in RULES if rule not in ("never swap", LRU)]:
             yield Figure(
                 name=f"cells in which {rule} waits longer than {LRU} by the interval of the median, {name}",
@@ -567,9 +553,6 @@ def _readings(crowd: CrowdRecord) -> dict[str, Any]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------- figures
-
-
 def _of(cell: Cell, side: str, group: Group, parts: Parts) -> list[dict[str, Any]]:
     return [parts[str(cell), side, number] for number in range(_repetitions(side, group))]
 
@@ -590,7 +573,7 @@ def _rows(
         }
         if side != ROOMY:
             scores = [played(cell, RULES[rule], costs, link, number, checks) for number in range(len(crowds))]
-            waits = [wait for score in scores for wait in score.returns]
+            waits = _pooled(scores)
             found[side] |= {
                 "predicted_first_token_ms": _percentiles([1000 * (wait + costs.first_token) for wait in waits]),
                 "predicted_back_when_needed": sum(wait > 0 for wait in waits),

@@ -37,6 +37,7 @@ from djinn_evaluation.benchmarks.harness import (
     Worker,
     at_least,
     at_most,
+    both_sides,
     clock_of,
     compared,
     engine_of,
@@ -67,21 +68,19 @@ def run_generation(setting: Setting) -> Result:
     """Generation through client, socket and engine against plain `generate`, greedy, at 64 and at 1,024 positions."""
     shape, checks = setting.shape(), Checks()
     figures: list[Figure] = []
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
-        with engine_of(folder, setting) as engine:
-            session = engine.session("generation", fresh=True)
-            for positions, bar in PLACES.items():
-                sides = {
-                    "plain": GenerationSide(Computing(plain.pid)),
-                    "djinn": GenerationSide(Computing(pid_of(engine))),
-                }
-                prompt = random_tokens(positions - NEW_OF_GENERATION, shape.vocabulary)
-                whole = measure(prompt, session, plain, sides, setting.rounds(ROUNDS_OF_GENERATION))
-                for tokens, other in zip(sides["djinn"].tokens, sides["plain"].tokens, strict=True):
-                    checks.same(f"new tokens at {positions} positions", tokens, other)
-                figures += _figures_of_generation(positions, bar, whole, sides)
-                setting.so_far(figures, f"up to {positions} positions")
+    with both_sides(shape, setting) as (plain, engine):
+        session = engine.session("generation", fresh=True)
+        for positions, bar in PLACES.items():
+            sides = {
+                "plain": GenerationSide(Computing(plain.pid)),
+                "djinn": GenerationSide(Computing(pid_of(engine))),
+            }
+            prompt = random_tokens(positions - NEW_OF_GENERATION, shape.vocabulary)
+            whole = measure(prompt, session, plain, sides, setting.rounds(ROUNDS_OF_GENERATION))
+            for tokens, other in zip(sides["djinn"].tokens, sides["plain"].tokens, strict=True):
+                checks.same(f"new tokens at {positions} positions", tokens, other)
+            figures += _figures_of_generation(positions, bar, whole, sides)
+            setting.so_far(figures, f"up to {positions} positions")
     settings = {"shape": shape, "new_tokens": NEW_OF_GENERATION, "rounds": setting.rounds(ROUNDS_OF_GENERATION)}
     return Result(benchmark="generation", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -160,30 +159,28 @@ def run_batches(setting: Setting) -> Result:
     ragged = [random_tokens(SHORTEST + i, shape.vocabulary, i) for i in range(rows)]
     figures: list[Figure] = []
     passes: Passes = Counter()
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
-        with engine_of(folder, setting) as engine:
-            session = engine.session("batches", fresh=True)
-            clocks = {"plain": clock_of(plain.pid), "djinn": clock_of(pid_of(engine))}
-            cases: dict[str, tuple[BatchesSide, BatchesSide]] = {
-                f"{rows} samples of one prompt": (
-                    lambda: plain.ask("sample_batched", tokens=same[0], new=NEW_OF_BATCHES, rows=rows)["tokens"],
-                    lambda: _rows(session, checks, passes, same[0], samples=rows, temperature=1.0),
-                ),
-                f"{rows} prompts of one length": (
-                    lambda: plain.ask("generate_batched", prompts=same, new=NEW_OF_BATCHES)["tokens"],
-                    lambda: _rows(session, checks, passes, same),
-                ),
-                f"{rows} prompts of {rows} lengths": (
-                    lambda: plain.ask("generate_batched", prompts=ragged, new=NEW_OF_BATCHES)["tokens"],
-                    lambda: _rows(session, checks, passes, ragged),
-                ),
-            }
-            for name, (theirs, ours) in cases.items():
-                figures.append(
-                    _measured_of_batches(name, {"plain": theirs, "djinn": ours}, clocks, setting, figures, checks)
-                )
-                setting.so_far(figures, f"up to {name}")
+    with both_sides(shape, setting) as (plain, engine):
+        session = engine.session("batches", fresh=True)
+        clocks = {"plain": clock_of(plain.pid), "djinn": clock_of(pid_of(engine))}
+        cases: dict[str, tuple[BatchesSide, BatchesSide]] = {
+            f"{rows} samples of one prompt": (
+                lambda: plain.ask("sample_batched", tokens=same[0], new=NEW_OF_BATCHES, rows=rows)["tokens"],
+                lambda: _rows(session, checks, passes, same[0], samples=rows, temperature=1.0),
+            ),
+            f"{rows} prompts of one length": (
+                lambda: plain.ask("generate_batched", prompts=same, new=NEW_OF_BATCHES)["tokens"],
+                lambda: _rows(session, checks, passes, same),
+            ),
+            f"{rows} prompts of {rows} lengths": (
+                lambda: plain.ask("generate_batched", prompts=ragged, new=NEW_OF_BATCHES)["tokens"],
+                lambda: _rows(session, checks, passes, ragged),
+            ),
+        }
+        for name, (theirs, ours) in cases.items():
+            figures.append(
+                _measured_of_batches(name, {"plain": theirs, "djinn": ours}, clocks, setting, figures, checks)
+            )
+            setting.so_far(figures, f"up to {name}")
     # a row whose client had no turn comes late; where most passes were computed alone, nothing was measured
     checks.same("most passes were shared", 2 * passes["shared"] >= passes["all"], True)
     settings = {"shape": shape, "rows": rows, "new_tokens": NEW_OF_BATCHES, "rounds": setting.rounds(ROUNDS_OF_BATCHES)}
@@ -230,10 +227,8 @@ def _figure(name: str, readings: Readings, unit: str) -> Figure:
 
 
 PROMPTS, PROMPTS_IF_QUICK = 128, 32
-LENGTH_OF_COLLECTION, LENGTHS_OF_COLLECTION = (
-    32,
-    range(17, 49),
-)  # all of one length; of 32 lengths, half a token longer in the mean
+LENGTH_OF_COLLECTION = 32  # of all prompts; else 32 lengths, half a token longer in the mean
+LENGTHS_OF_COLLECTION = range(17, 49)
 ROUNDS_OF_COLLECTION = 5
 BAR_OF_COLLECTION = 0.95
 TOLERANCE = 1e-3  # of a row's norm: batches of another size sum in another order
@@ -245,16 +240,14 @@ def run_collection(setting: Setting) -> Result:
     CPU seconds, since both sides share the machine's cores: of the engine and this client, and of the plain
     process. On a GPU seconds of the wall clock, in which this client waits for it."""
     shape, checks = setting.shape(), Checks()
-    with worker("plain.Batched") as plain:
-        folder = setting.saved(plain, shape)
-        with engine_of(folder, setting) as engine:
-            number = PROMPTS_IF_QUICK if setting.quick else PROMPTS
-            even = _measured_of_collection(
-                "prompts of one length", [LENGTH_OF_COLLECTION] * number, engine, plain, setting, checks
-            )
-            lengths = [LENGTHS_OF_COLLECTION[i % len(LENGTHS_OF_COLLECTION)] for i in range(number)]
-            setting.so_far([even], "prompts of one length")
-            uneven = _measured_of_collection("prompts of 32 lengths", lengths, engine, plain, setting, checks)
+    with both_sides(shape, setting, "plain.Batched") as (plain, engine):
+        number = PROMPTS_IF_QUICK if setting.quick else PROMPTS
+        even = _measured_of_collection(
+            "prompts of one length", [LENGTH_OF_COLLECTION] * number, engine, plain, setting, checks
+        )
+        lengths = [LENGTHS_OF_COLLECTION[i % len(LENGTHS_OF_COLLECTION)] for i in range(number)]
+        setting.so_far([even], "prompts of one length")
+        uneven = _measured_of_collection("prompts of 32 lengths", lengths, engine, plain, setting, checks)
     settings = {
         "shape": shape,
         "prompts": number,
@@ -385,8 +378,7 @@ def _name(length: int) -> str:
 def _compare_bits(theirs: Worker, folder: str, adapter: str, dtype: str, setting: Setting, checks: Checks) -> None:
     """Compare the logits behind prompts bit for bit, with the adapter and, in another session, without."""
     theirs.ask("adapt", folder=folder, adapter=adapter, dtype=dtype)
-    engine = dj.load(folder, threads=setting.threads, dtype=dtype)
-    try:
+    with engine_of(folder, setting, dtype=dtype) as engine:
         engine.add_adapter("drawn", adapter)
         for length in LENGTHS_OF_ADAPTERS:
             prompt = random_tokens(length, setting.shape().vocabulary)
@@ -394,8 +386,6 @@ def _compare_bits(theirs: Worker, folder: str, adapter: str, dtype: str, setting
                 stop = engine.session(f"{kind} {length}", adapter=name).run(prompt, max_new_tokens=1, ignore_eos=True)
                 plain = theirs.ask("logits", tokens=prompt, adapted=name is not None)["digest"]
                 checks.same(f"bits of logits of the {kind} session in {dtype}", digest(stop.logits), plain)
-    finally:
-        engine.stop(force=True)
 
 
 PER_WIDTH = 8  # features for each number of the residual

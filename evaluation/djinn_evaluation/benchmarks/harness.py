@@ -116,7 +116,6 @@ def differences(more: Sequence[float], less: Sequence[float], scale: float = 1.0
     return [(a - b) * scale for a, b in zip(more, less, strict=True)]
 
 
-# --- results ---------------------------------------------------------------------------------------------------------
 HERE = EVALUATION / "results" / "benchmarks"
 
 
@@ -282,11 +281,6 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def missed(figures: Iterable[Figure]) -> list[Figure]:
-    return [figure for figure in figures if figure.met is False]
-
-
-# --- worker ----------------------------------------------------------------------------------------------------------
 class Worker(Baseline):
     """A module of `djinn_evaluation.benchmarks.workers`, perhaps in another tool's environment."""
 
@@ -310,7 +304,6 @@ def worker(module: str, python: Path | str = sys.executable) -> Iterator[Worker]
         made.close()
 
 
-# --- setting ---------------------------------------------------------------------------------------------------------
 TURN_SECONDS = 480.0
 OWN_FOLDERS = (*PLACES, "JUPYTER_CONFIG_DIR", "IPYTHONDIR", "HF_HOME")
 
@@ -397,7 +390,6 @@ def setting(*, quick: bool, threads: int, device: str, **others: Any) -> Iterato
         yield Setting(quick=quick, threads=threads, home=home, **others)
 
 
-# --- processes -------------------------------------------------------------------------------------------------------
 # A GPU's work is in none of them: there the wall clock is read.
 UNSAID = "this system does not say how long a process has computed"
 
@@ -442,14 +434,20 @@ class Computing:
             self.readings.append(now - self._before)
 
 
-# --- serving engine --------------------------------------------------------------------------------------------------
 @contextmanager
-def engine_of(folder: str, setting: Setting) -> Iterator[RemoteEngine]:
-    engine = dj.load(folder, threads=setting.threads)
+def engine_of(folder: str, setting: Setting, **options: Any) -> Iterator[RemoteEngine]:
+    engine = dj.load(folder, threads=setting.threads, **options)
     try:
         yield engine
     finally:
         engine.stop(force=True)
+
+
+@contextmanager
+def both_sides(shape: Shape, setting: Setting, module: str = "plain") -> Iterator[tuple[Worker, RemoteEngine]]:
+    """Yield a worker and an engine, both with the model of this shape."""
+    with worker(module) as plain, engine_of(setting.saved(plain, shape), setting) as engine:
+        yield plain, engine
 
 
 def pid_of(engine: RemoteEngine) -> int:
@@ -477,7 +475,6 @@ class Stopwatch:
         return statistics.median(after - before for before, after in pairwise(self.times))
 
 
-# --- age -------------------------------------------------------------------------------------------------------------
 RESULTS: Final = EVALUATION / "results"
 PRODUCT: Final = FOLDERS[0]
 

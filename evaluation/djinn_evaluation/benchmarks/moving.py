@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-import djinn_jupyter as dj
 from djinn_evaluation.baselines.asking import Baseline, BaselineFailed, baseline, digest
 from djinn_evaluation.benchmarks.harness import (
     Bar,
@@ -43,10 +42,7 @@ from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Activity, Tier
 
-LENGTHS = {
-    "short": 1000,
-    "long": 4000,
-}  # the fixed cost of a move, some milliseconds, weighs on the short
+LENGTHS = {"short": 1000, "long": 4000}  # the fixed cost of a move, some milliseconds, weighs on the short
 TIERS_OF_SWAP: dict[str, tuple[Tier, ...]] = {"short": ("host", "disk"), "long": ("host",)}
 WINDOW = Shape(positions=4096)
 ROUNDS_OF_SWAP = 7
@@ -194,8 +190,7 @@ def run_prefetch(setting: Setting) -> Result:
     """The wait for a swapped-out session when it is used again: without a signal, with one from the cell that is about
     to use it, and with one from the notebook's focus some time before."""
     shape, checks, rounds = setting.shape(), Checks(), setting.rounds(ROUNDS_OF_PREFETCH)
-    folder = setting.model(shape)
-    with engine_of(folder, setting) as engine:
+    with engine_of(setting.model(shape), setting) as engine:
         session = engine.session("wanted", fresh=True)
         figures = waits(
             engine, session, random_tokens(POSITIONS, shape.vocabulary), TIERS_OF_PREFETCH, setting, rounds, checks
@@ -306,8 +301,7 @@ def run_streaming(setting: Setting) -> Result:
         folder = setting.saved(plain, shape)
         plain.ask("generate", tokens=prompt, new=2)
         expected = plain.ask("generate", tokens=prompt, new=NEW)["tokens"]
-        engine = dj.load(folder, threads=setting.threads, device_memory=budget, page_positions=16)
-        stack.callback(engine.stop, force=True)
+        engine = stack.enter_context(engine_of(folder, setting, device_memory=budget, page_positions=16))
         placed = weights_of(engine)
         others, absent = _offloaded(stack, folder, setting, placed.bytes_on_device)
         moved: list[float] = []
@@ -453,9 +447,6 @@ def _figures_of_streaming(readings: dict[str, list[float]], moved: list[float], 
             )
         )
     return figures
-
-
-# -------------------------------------------------------------------------------------------------------- lockstep
 
 
 def _lockstep(

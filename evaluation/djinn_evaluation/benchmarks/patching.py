@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -28,6 +28,7 @@ from djinn_evaluation.benchmarks.harness import (
     Worker,
     at_least,
     at_most,
+    both_sides,
     clock_of,
     compared,
     engine_of,
@@ -98,16 +99,8 @@ def run_sweep(setting: Setting) -> Result:
         sides = Sides()
         sides.add(plain, prompts, patch_layer="plain", patch_layer_batched="plain, all positions as one batch")
         _add_tool(sides, "transformer_lens", stack, folder, setting, prompts, patch_layer="transformer_lens")
-        _add_tool(
-            sides,
-            "nnsight",
-            stack,
-            folder,
-            setting,
-            prompts,
-            patch_layer="nnsight",
-            patch_layer_skipping="nnsight, skipping layers",
-        )
+        verbs = {"patch_layer": "nnsight", "patch_layer_skipping": "nnsight, skipping layers"}
+        _add_tool(sides, "nnsight", stack, folder, setting, prompts, **verbs)
         engine = stack.enter_context(engine_of(folder, setting))
         for prepare in sides.prepares:
             prepare()
@@ -142,14 +135,21 @@ def _add_tool(
     prompts: Mapping[str, list[int]],
     **verbs: str,
 ) -> None:
-    """Start a tool's worker; a tool that cannot be installed or started is noted in `absent` with the reason."""
+    asked = _started(tool, stack, folder, setting)
+    if isinstance(asked, str):
+        sides.absent.update(dict.fromkeys(verbs.values(), asked))
+    else:
+        sides.add(asked, prompts, **verbs)
+
+
+def _started(tool: str, stack: ExitStack, folder: str, setting: Setting) -> Worker | str:
+    """Start a tool's worker; the reason stands in its place where it cannot be installed or started."""
     try:
         asked = stack.enter_context(worker(f"with_{tool}", python_of(tool)))
         asked.ask("load", folder=folder, shape={}, threads=setting.threads)
-    except (NotRun, BaselineFailed) as error:
-        sides.absent.update(dict.fromkeys(verbs.values(), str(error)))
-    else:
-        sides.add(asked, prompts, **verbs)
+    except (NotRun, BaselineFailed) as why:
+        return str(why)
+    return asked
 
 
 def _sweep(
@@ -261,12 +261,10 @@ def _figures(seconds: Mapping[str, list[float]], absent: Mapping[str, str]) -> I
         )
 
 
-POSITIONS, LATE = 16, 10
+LATE = 10
 PAIRS, PAIRS_IF_QUICK = 20, 2
-ROUNDS, ROUNDS_OF_PAIRS = 3, 1  # twenty pairs take TransformerLens minutes,
+ROUNDS_OF_PAIRS = 1  # twenty pairs take TransformerLens minutes,
 PART = 4  # so its loop over them, whose cells all cost the same, is timed at every fourth layer
-METRIC, MEASURED = "logit(3)", 3
-TOLERANCE = 1e-2  # between logits of tools that do not promise the same bits
 SENDER_SECONDS = 2.0
 THEIRS = "transformer_lens"
 
@@ -314,7 +312,8 @@ def run_patching(setting: Setting) -> Result:
     shape, checks = setting.shape(), Checks()
     figures: list[Figure] = []
     folder = setting.model(shape)
-    with _transformer_lens(folder, setting) as theirs, engine_of(folder, setting) as engine:
+    with ExitStack() as stack, engine_of(folder, setting) as engine:
+        theirs = _started(THEIRS, stack, folder, setting)
         clock = clock_of(pid_of(engine), os.getpid())
         for receivers in ("logits", f"q.{shape.layers - 1}[0], k.{shape.layers - 1}[0]"):
             figures.append(_senders(engine, receivers, shape, clock, setting, checks))
@@ -332,20 +331,6 @@ def run_patching(setting: Setting) -> Result:
         "versions": {THEIRS: TOOLS[THEIRS]},
     }
     return Result(benchmark="patching", settings=settings, figures=tuple(figures), checks=checks.counts)
-
-
-@contextmanager
-def _transformer_lens(folder: str, setting: Setting) -> Iterator[Worker | str]:
-    """Start TransformerLens; a reason stands in its place where it cannot be installed or started."""
-    with ExitStack() as stack:
-        started: Worker | str
-        try:
-            asked = stack.enter_context(worker(f"with_{THEIRS}", python_of(THEIRS)))
-            asked.ask("load", folder=folder, shape={}, threads=setting.threads)
-            started = asked
-        except (NotRun, BaselineFailed) as why:
-            started = str(why)
-        yield started
 
 
 def _measured_of_patching(
@@ -467,14 +452,12 @@ def run_attribution(setting: Setting) -> Result:
     by layer and position. CPU seconds of engine and client (on a GPU, seconds of the wall clock), in turns."""
     shape, checks = setting.shape(), Checks()
     figures: list[Figure] = []
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
-        with engine_of(folder, setting) as engine:
-            clocks = {"plain": clock_of(plain.pid), "djinn": clock_of(os.getpid(), pid_of(engine))}
-            for length in LENGTHS:
-                clean, corrupted = (random_tokens(length, shape.vocabulary, seed) for seed in (1, 2))
-                figures.append(_measured_of_attribution(clean, corrupted, plain, engine, clocks, setting, checks))
-                setting.so_far(figures, f"up to {length} positions")
+    with both_sides(shape, setting) as (plain, engine):
+        clocks = {"plain": clock_of(plain.pid), "djinn": clock_of(os.getpid(), pid_of(engine))}
+        for length in LENGTHS:
+            clean, corrupted = (random_tokens(length, shape.vocabulary, seed) for seed in (1, 2))
+            figures.append(_measured_of_attribution(clean, corrupted, plain, engine, clocks, setting, checks))
+            setting.so_far(figures, f"up to {length} positions")
     settings = {"shape": shape, "lengths": LENGTHS, "rounds": setting.rounds(ROUNDS_OF_ATTRIBUTION)}
     return Result(benchmark="attribution", settings=settings, figures=tuple(figures), checks=checks.counts)
 

@@ -8,15 +8,15 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
+from typing import Any
 
 import psutil
 
-import djinn_jupyter as dj
 from djinn_evaluation.benchmarks.environments import NotRun
 from djinn_evaluation.benchmarks.harness import (
     UNSAID,
@@ -29,13 +29,13 @@ from djinn_evaluation.benchmarks.harness import (
     Spread,
     Stopwatch,
     Worker,
+    both_sides,
     compared,
     engine_of,
     in_milliseconds,
     milliseconds,
     pid_of,
     take_turns,
-    worker,
 )
 from djinn_evaluation.machine import seconds_computed
 from djinn_evaluation.serving import random_tokens
@@ -146,19 +146,14 @@ def run_people(setting: Setting) -> Result:
     return Result(benchmark="people", settings=settings, figures=tuple(figures), checks=checks.counts)
 
 
-@contextmanager
-def _engine(folder: str, number: int, setting: Setting) -> Iterator[RemoteEngine]:
+def _engine(folder: str, number: int, setting: Setting) -> AbstractContextManager[RemoteEngine]:
     """Start an engine of its own of this model: of a folder of its own, with the same files."""
     place = setting.home / f"engine-{number}"
     place.mkdir(exist_ok=True)
     for file in Path(folder).iterdir():
         if not (place / file.name).exists():
             os.link(file, place / file.name)
-    engine = dj.load(str(place), threads=setting.threads)
-    try:
-        yield engine
-    finally:
-        engine.stop(force=True)
+    return engine_of(str(place), setting)
 
 
 @contextmanager
@@ -321,7 +316,7 @@ def _room(engine: RemoteEngine, prompts: Sequence[list[int]], costs: Costs) -> I
         each = {name: (now - before[name]) / count for name, now in _taken(engine, process).items()}
     rooms = {
         **{resource: (THINKING + sum(costs.values())) / seconds for resource, seconds in costs.items()},
-        "memory for sessions on the device": _limit(engine) / each["device bytes"],
+        "memory for sessions on the device": _budget(engine).bytes_limit / each["device bytes"],
         "descriptors of the process": process.rlimit(psutil.RLIMIT_NOFILE)[0] / each["descriptors"],
     }
     ordered = sorted(rooms.items(), key=lambda item: item[1])
@@ -331,15 +326,13 @@ def _room(engine: RemoteEngine, prompts: Sequence[list[int]], costs: Costs) -> I
 
 
 def _taken(engine: RemoteEngine, process: psutil.Process) -> dict[str, float]:
-    budget = engine.statistics().budget
-    assert budget is not None
-    return {"device bytes": float(budget.bytes_taken), "descriptors": float(process.num_fds())}
+    return {"device bytes": float(_budget(engine).bytes_taken), "descriptors": float(process.num_fds())}
 
 
-def _limit(engine: RemoteEngine) -> float:
+def _budget(engine: RemoteEngine) -> Any:
     budget = engine.statistics().budget
     assert budget is not None
-    return float(budget.bytes_limit)
+    return budget
 
 
 def _foretold(notebooks: int, costs: Costs) -> Iterator[Figure]:
@@ -384,13 +377,11 @@ def run_shared_passes(setting: Setting) -> Result:
     and with runs that do not: the seconds of the engine's thread for a turn, and the turns a second."""
     shape, checks, figures = setting.shape(SHAPE), Checks(), list[Figure]()
     prompts = [random_tokens(POSITIONS_OF_PEOPLE, shape.vocabulary, seed) for seed in range(PROMPTS)]
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
-        with engine_of(folder, setting) as engine:
-            figures.append(_models_part(plain, engine, prompts, setting))
-            _, alone = alone_at_work(engine, prompts)
-            setting.so_far(figures, "a turn alone")
-            figures += _relief(engine, prompts, alone, setting, checks)
+    with both_sides(shape, setting) as (plain, engine):
+        figures.append(_models_part(plain, engine, prompts, setting))
+        _, alone = alone_at_work(engine, prompts)
+        setting.so_far(figures, "a turn alone")
+        figures += _relief(engine, prompts, alone, setting, checks)
     settings = {"shape": shape, "positions": POSITIONS_OF_PEOPLE, "new_tokens": NEW, "thinking_seconds": THINKING}
     return Result(benchmark="shared_passes", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -449,12 +440,9 @@ def run_logs(setting: Setting) -> Result:
     with ExitStack() as stack:
         sessions, clocks = {}, {}
         for number, level in enumerate(LEVELS, 1):
-            engine = dj.load(folder, threads=setting.threads, copy=number, log_level=level)
-            stack.callback(engine.stop, force=True)
-            sessions[level], clocks[level] = (
-                engine.session("logs", fresh=True),
-                partial(_computed_of_logs, pid_of(engine)),
-            )
+            engine = stack.enter_context(engine_of(folder, setting, copy=number, log_level=level))
+            sessions[level] = engine.session("logs", fresh=True)
+            clocks[level] = partial(_computed_of_logs, pid_of(engine))
         sides = [(level, sessions[level], clocks[level]) for level in LEVELS]
         steps = take_turns({level: partial(_step, *side, prompt) for level, *side in sides}, rounds=rounds)
         tokens = take_turns({level: partial(_token, *side, prompt, checks) for level, *side in sides}, rounds=rounds)

@@ -25,6 +25,7 @@ from djinn_evaluation.benchmarks.harness import (
     Stopwatch,
     Worker,
     at_most,
+    both_sides,
     clock_of,
     compared,
     differences,
@@ -33,7 +34,6 @@ from djinn_evaluation.benchmarks.harness import (
     milliseconds,
     pid_of,
     take_turns,
-    worker,
 )
 from djinn_evaluation.intervals import ratios
 from djinn_evaluation.serving import random_tokens
@@ -78,8 +78,7 @@ def run_breakpoints(setting: Setting) -> Result:
 
 def _cheap(setting: Setting, rounds: int, checks: Checks) -> list[Figure]:
     shape = setting.shape(SMALL)
-    folder = setting.model(shape)
-    with engine_of(folder, setting) as engine:
+    with engine_of(setting.model(shape), setting) as engine:
         computed = {name: Computing(pid_of(engine)) for name in ("none", *CHEAP)}
         sides = _sides(engine.session("breakpoints", fresh=True), shape, CHEAP, NEW_OF_BREAKPOINTS, checks, computed)
         readings = take_turns(sides, rounds=rounds)
@@ -102,13 +101,11 @@ def _cheap(setting: Setting, rounds: int, checks: Checks) -> list[Figure]:
 
 def _lens(setting: Setting, rounds: int, checks: Checks) -> list[Figure]:
     shape = setting.shape()
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
+    with both_sides(shape, setting) as (plain, engine):
         plain.ask("remember", tokens=random_tokens(PROMPT, shape.vocabulary))
-        with engine_of(folder, setting) as engine:
-            computed = {name: Computing(pid_of(engine)) for name in ("none", *LENS)}
-            sides = _sides(engine.session("breakpoints", fresh=True), shape, LENS, NEW_OF_LENS, checks, computed)
-            readings = take_turns({**sides, "head": lambda: plain.seconds("head")}, rounds=rounds)
+        computed = {name: Computing(pid_of(engine)) for name in ("none", *LENS)}
+        sides = _sides(engine.session("breakpoints", fresh=True), shape, LENS, NEW_OF_LENS, checks, computed)
+        readings = take_turns({**sides, "head": lambda: plain.seconds("head")}, rounds=rounds)
     extra = differences(readings["lens"], readings["none"])
     return [
         Figure(
@@ -162,18 +159,16 @@ def run_resume(setting: Setting) -> Result:
     shape, checks = setting.shape(), Checks()
     prompt = random_tokens(POSITIONS, shape.vocabulary)
     figures: list[Figure] = []
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
+    with both_sides(shape, setting) as (plain, engine):
         plain.ask("remember", tokens=prompt)
-        with engine_of(folder, setting) as engine:
-            session = engine.session("resume", fresh=True)
-            for layer in layers_of(shape):
-                figures.append(_in_prefill(layer, prompt, session, plain, setting.rounds(ROUNDS_OF_RESUME), checks))
-                setting.so_far(figures, f"up to layer {layer} of the prompt")
-            plain.ask("remember", tokens=[*prompt, _first_token(session, prompt)])
-            for layer in layers_of(shape):
-                figures += _in_decode(layer, prompt, session, plain, setting.rounds(ROUNDS_IN_DECODE), checks)
-                setting.so_far(figures, f"up to layer {layer} of a decode step")
+        session = engine.session("resume", fresh=True)
+        for layer in layers_of(shape):
+            figures.append(_in_prefill(layer, prompt, session, plain, setting.rounds(ROUNDS_OF_RESUME), checks))
+            setting.so_far(figures, f"up to layer {layer} of the prompt")
+        plain.ask("remember", tokens=[*prompt, _first_token(session, prompt)])
+        for layer in layers_of(shape):
+            figures += _in_decode(layer, prompt, session, plain, setting.rounds(ROUNDS_IN_DECODE), checks)
+            setting.so_far(figures, f"up to layer {layer} of a decode step")
     settings = {"shape": shape, "positions": POSITIONS, "rounds": setting.rounds(ROUNDS_OF_RESUME)}
     return Result(benchmark="resume", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -209,16 +204,14 @@ def _in_decode(
 ) -> list[Figure]:
     stop_at(session, layer, prompt, step=1)
     readings = _against(session, plain, "from_layer_in_decode", layer, rounds, checks)
-    beyond = [
-        1000 * (ours - BAR_OF_RESUME * ideal) for ours, ideal in zip(readings["djinn"], readings["ideal"], strict=True)
-    ]
+    beyond = differences(readings["djinn"], [BAR_OF_RESUME * ideal for ideal in readings["ideal"]], 1000)
     return [
         Figure(
             name=f"resume at layer {layer} of a decode step, beyond {BAR_OF_RESUME} x the ideal",
             unit="ms",
             value=Spread.of(beyond),
             bar=at_most(DECODE_MILLISECONDS),
-            sides=_milliseconds(readings),
+            sides={name: in_milliseconds(values) for name, values in readings.items()},
             sides_unit="ms",
         )
     ]
@@ -247,10 +240,6 @@ def _against(
     return take_turns({"djinn": ours, "ideal": theirs}, rounds=rounds)
 
 
-def _milliseconds(readings: dict[str, list[float]]) -> dict[str, Spread | None]:
-    return {name: in_milliseconds(values) for name, values in readings.items()}
-
-
 ROUNDS_OF_STOP = 9
 
 
@@ -259,14 +248,12 @@ def run_stop(setting: Setting) -> Result:
     shape, checks = setting.shape(), Checks()
     prompt = random_tokens(POSITIONS, shape.vocabulary)
     figures: list[Figure] = []
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
+    with both_sides(shape, setting) as (plain, engine):
         plain.ask("remember", tokens=prompt)
-        with engine_of(folder, setting) as engine:
-            session = engine.session("stop", fresh=True)
-            for layers in layers_of(shape):
-                figures.append(_at(layers, prompt, session, plain, setting.rounds(ROUNDS_OF_STOP), checks))
-                setting.so_far(figures, f"up to layer {layers}")
+        session = engine.session("stop", fresh=True)
+        for layers in layers_of(shape):
+            figures.append(_at(layers, prompt, session, plain, setting.rounds(ROUNDS_OF_STOP), checks))
+            setting.so_far(figures, f"up to layer {layers}")
     settings = {"shape": shape, "positions": POSITIONS, "rounds": setting.rounds(ROUNDS_OF_STOP)}
     return Result(benchmark="stop", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -294,8 +281,7 @@ ROUNDS_OF_FORK = 25
 def run_fork(setting: Setting) -> Result:
     """A fork at 1,000 committed positions: its time, and the pages copied by it and by the first token after it."""
     shape, checks, rounds = setting.shape(), Checks(), setting.rounds(ROUNDS_OF_FORK)
-    folder = setting.model(shape)
-    with engine_of(folder, setting) as engine:
+    with engine_of(setting.model(shape), setting) as engine:
         parent = engine.session("parent", fresh=True)
         parent.run(random_tokens(COMMITTED, shape.vocabulary), max_new_tokens=1, ignore_eos=True)
         checks.same("committed positions", parent.describe().committed, COMMITTED)
@@ -306,9 +292,9 @@ def run_fork(setting: Setting) -> Result:
         Figure(
             name="fork, asked and answered",
             unit="ms",
-            value=Spread.of(1000 * s for s in times["fork"]),
+            value=in_milliseconds(times["fork"]),
             bar=at_most(1.0),
-            sides={"round trip": Spread.of(1000 * s for s in times["round trip"])},
+            sides={"round trip": in_milliseconds(times["round trip"])},
             sides_unit="ms",
         ),
         Figure(name="pages copied by the fork", unit="pages", value=Spread.of([at_fork]), bar=at_most(1)),
@@ -345,14 +331,8 @@ def _in_use(engine: RemoteEngine, asked: RemoteSession) -> int:
     return sum(slab.pages - slab.pages_free for slab in engine.statistics().slabs)
 
 
-RULES, NEW_OF_RULES, LENGTH = (
-    8,
-    4,
-    16,
-)  # so many rules that their cost stands out from the layers' own, and turns so short
-ROUNDS_OF_RULES = (
-    61  # that both sides of a round meet the machine in one state: a turn varies by as much as its rules take
-)
+RULES, NEW_OF_RULES, LENGTH = 8, 4, 16  # many rules, whose cost stands out from the layers' own, and short turns
+ROUNDS_OF_RULES = 61  # each side of a round meets the machine in one state: a turn varies by what its rules take
 BAR_OF_RULES = 0.1
 
 
@@ -376,23 +356,21 @@ def run_rules(setting: Setting) -> Result:
     the interval of its median, which decides the bar or leaves it open."""
     shape, checks = setting.shape(), Checks()
     prompt, figures = random_tokens(LENGTH, shape.vocabulary, 1), list[Figure]()
-    with worker("plain") as plain:
-        folder = setting.saved(plain, shape)
-        with engine_of(folder, setting) as engine:
-            clock = clock_of(pid_of(engine))
-            none = engine.session("none", fresh=True)
-            for name, edit in kinds(shape.width).items():
-                ruled = engine.session(name, fresh=True)
-                for number in range(RULES):
-                    ruled.steer("resid_post.*", edit(1e-3 * (1 + number)))
-                sides = {
-                    side: partial(clock.of, partial(_generated, session, prompt, rules, checks))
-                    for side, session, rules in (("with", ruled, RULES), ("without", none, 0))
-                }
-                readings = take_turns(sides, rounds=setting.rounds(ROUNDS_OF_RULES))
-                figures.append(_figure(name, readings, RULES * NEW_OF_RULES * shape.layers, clock.unit))
-                setting.so_far(figures, f"up to {name}")
-                ruled.close()
+    with engine_of(setting.model(shape), setting) as engine:
+        clock = clock_of(pid_of(engine))
+        none = engine.session("none", fresh=True)
+        for name, edit in kinds(shape.width).items():
+            ruled = engine.session(name, fresh=True)
+            for number in range(RULES):
+                ruled.steer("resid_post.*", edit(1e-3 * (1 + number)))
+            sides = {
+                side: partial(clock.of, partial(_generated, session, prompt, rules, checks))
+                for side, session, rules in (("with", ruled, RULES), ("without", none, 0))
+            }
+            readings = take_turns(sides, rounds=setting.rounds(ROUNDS_OF_RULES))
+            figures.append(_figure(name, readings, RULES * NEW_OF_RULES * shape.layers, clock.unit))
+            setting.so_far(figures, f"up to {name}")
+            ruled.close()
     settings = {
         "shape": shape,
         "rules": RULES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import zmq
@@ -94,8 +94,7 @@ def one_after_another(measured: Sequence[Figure], name: str) -> Figure:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BytesAcross:
+class BytesAcross(NamedTuple):
     """The bytes that have to cross between a notebook and an engine, `there` and `back`, so many `times`."""
 
     times: int

@@ -101,7 +101,6 @@ def _judged(found: MedianInterval, verdict: Verdict, named: str, wanted: str) ->
     )
 
 
-# --- results ---------------------------------------------------------------------------------------------------------
 ARCHITECTURES = Path(__file__).parents[1] / "configuration" / "architectures"
 ENDED = ("success", "passed", "undecided")  # the status of a file whose run came to its end and has no failure
 REFUSED = (*ENDED, "error")
@@ -243,7 +242,6 @@ def _ended(fields: dict[str, Any]) -> str:
     return str(fields.get("error") or f"its status is {fields.get('status', 'not told')}")
 
 
-# --- claim -----------------------------------------------------------------------------------------------------------
 GPU: Final = "a GPU"
 Values = Mapping[str, Any]
 
@@ -327,7 +325,6 @@ class StatedClaim:
         return replace(found or UNREAD, verdict="undecided", reason=f"{reason}{needed}")
 
 
-# --- answers ---------------------------------------------------------------------------------------------------------
 def answers(results: Results, claims: Iterable[StatedClaim]) -> dict[str, Any]:
     """Return the claims with their verdicts, and how many have each."""
     rows = [_row(claim, claim.judged(results), results) for claim in claims]

@@ -38,7 +38,6 @@ def of(place: str, **fields: str) -> dict[str, str]:
     return {word: place + field for word, field in fields.items()}
 
 
-# --- sizes -----------------------------------------------------------------------------------------------------------
 LAYERS: Final = W + "token_accuracy.entries[].layer"
 COPIED: Final = P + "swap_events[].bytes"
 SHAPES: Final = GPT2 + "token_accuracy.entries[].captured_shape"
@@ -121,7 +120,6 @@ SIZES: Final[Mapping[int, tuple[StatedSize, ...]]] = {
 }
 
 
-# --- table -----------------------------------------------------------------------------------------------------------
 TOKENS: Final = "token_accuracy.entries[]."
 ON_A_GPU: Final[dict[str, Any]] = {"needs": GPU, "met": verdicts.on_a_gpu}
 TIMED: Final[dict[str, Any]] = {"timed_here": True, "told_by": GPU}

@@ -250,7 +250,6 @@ OFFERS = (
 )
 
 
-# --- every -----------------------------------------------------------------------------------------------------------
 ALL_LOG: Final = "all.log"
 CLAIMS_LOG: Final = "claims.log"
 CLAIMS: Final = "claims.json"
@@ -467,7 +466,6 @@ def _conclude(course: Any, told: dict[str, Any]) -> int:
     return 1 if failures else UNDECIDED if others else 0
 
 
-# --- experiment ------------------------------------------------------------------------------------------------------
 PROFILES = ("small", "gpu")
 
 

@@ -108,7 +108,6 @@ def _spelled(hint: Any) -> str:
     return _WORDS.get(name, name)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
 AnySection = TypeVar("AnySection", bound=Section)
 DEEPEST: Final = 64
 _UNKNOWN = re.compile(r"unknown field `(?P<key>[^`]*)`")
@@ -241,7 +240,6 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else repr(value)
 
 
-# --- architecture ----------------------------------------------------------------------------------------------------
 # The engine or baseline that loads it draws the weights; this module handles only its config.json.
 PREFIX = "architecture."
 

@@ -168,7 +168,6 @@ class Whitebox(Section, frozen=True, kw_only=True):
                 raise UsageError(f"{key} is {layer}; the model has the layers 0 to {layers - 1}.")
 
 
-# --- timing ----------------------------------------------------------------------------------------------------------
 class ResumeLatency(Section, frozen=True, kw_only=True):
     """One file of `djinn experiment resume-latency`."""
 
@@ -204,7 +203,6 @@ class CheckpointCost(Section, frozen=True, kw_only=True):
     output_dir: Annotated[Name, about("The folder of the results.")]
 
 
-# --- validation ------------------------------------------------------------------------------------------------------
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 Bound = Annotated[float, Meta(gt=0)]
 TESTS = ("logit_equivalence", "pcie_flatline", "agent_sleep_resume")
@@ -375,7 +373,6 @@ def runs(section: Single | Steering | Concurrent | MemoryPressure | None) -> boo
     return section is not None and section.enabled
 
 
-# --- streaming -------------------------------------------------------------------------------------------------------
 DeviceShare = Annotated[float, Meta(gt=0, lt=1)]
 
 
@@ -415,7 +412,6 @@ class Streaming(Section, frozen=True, kw_only=True):
             raise UsageError("There is nothing to stream; name a model, or at least one of shapes.")
 
 
-# --- agents ----------------------------------------------------------------------------------------------------------
 PauseKind: TypeAlias = Literal["tool", "heavy_tailed", "burst", "recorded"]
 WayName: TypeAlias = Literal["never", "recompute", "lru", "time_out", "learned", "hinted_no_prefetch", "hinted"]
 WAY_NAMES: tuple[WayName, ...] = get_args(WayName)

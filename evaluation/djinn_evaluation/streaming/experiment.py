@@ -179,7 +179,6 @@ def _is_plain(seen: Evidence) -> Any:
     return all(equal(one, other) for one, other in zip(seen.reference, seen.plain, strict=True))
 
 
-# --- experiment ------------------------------------------------------------------------------------------------------
 LOG: Final = "streaming.log"
 FILE: Final = "streaming_results.json"
 FILES: Final = (FILE,)

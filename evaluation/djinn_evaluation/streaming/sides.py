@@ -83,7 +83,6 @@ def fit_together(weights: int, copies: int, host_free: int) -> bool:
     return copies * weights < host_free // 2
 
 
-# --- logits ----------------------------------------------------------------------------------------------------------
 TOP: Final = 5
 Row = np.ndarray[Any, Any]
 
@@ -135,7 +134,6 @@ def finite(value: Any) -> float:
     return float(value) if np.isfinite(value) else float(np.finfo(np.float64).max)
 
 
-# --- subjects --------------------------------------------------------------------------------------------------------
 WIDTHS: Final = ("hidden_size", "intermediate_size", "vocab_size")
 HEADS: Final = ("num_attention_heads", "num_key_value_heads", "hidden_size", "intermediate_size", "vocab_size")
 EVEN: Final = 8  # a head's width is a multiple of this
@@ -246,7 +244,6 @@ def that_fits(shape: str, config: dict[str, Any], room: int, weight_bytes: Weigh
     return config | {"num_hidden_layers": layers - over}
 
 
-# --- ring ------------------------------------------------------------------------------------------------------------
 NAME: Final = "djinn"
 SMALL_PAGE: Final = 16
 TIMEOUT: Final = 600.0  # seconds within which copies under way arrive
@@ -351,7 +348,6 @@ class RingSide:
         }
 
 
-# --- others ----------------------------------------------------------------------------------------------------------
 RESIDENT, BY_LAYER, COMPUTING = "resident", "synchronous_offload", "computing_alone"
 COPYING, BOTH = "copying_alone", "both_at_once"
 OFFLOADS: Final = {

@@ -99,7 +99,6 @@ def _whole(copies: Iterable[MovedBytes]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(times), np.array(totals)
 
 
-# --- beside ----------------------------------------------------------------------------------------------------------
 PROMPT, NEW = 8, 16
 ROUNDS_OF_OTHERS = 3
 
@@ -236,7 +235,6 @@ def _fields(rates: Sequence[float], tokens: Sequence[int], ours: Sequence[int]) 
     }
 
 
-# --- flatline verdict ------------------------------------------------------------------------------------------------
 OF_BOTH = 0.9  # of what plain PyTorch attains with both at once, as in `streaming`: least_of_both
 HALF = 0.5  # between turns, in which nothing overlaps, and manual offload, which overlaps as the machine lets it
 CARRIED = (0.5, 1.5)  # of the counted bytes, by the driver's counter, which samples; a copy made twice is 2
@@ -428,7 +426,6 @@ def _open(found: MedianInterval, waited: Mapping[str, float | None]) -> str:
     return f"Windows of wall time cannot be judged here: {spelled}{loaded}."
 
 
-# --- flatline --------------------------------------------------------------------------------------------------------
 FILE = "pcie_flatline_results.json"
 FIELDS = """passed bandwidth_mbps required_mbps metrics gpu_info samples_mbps samples_above_ratio timestamp""".split()
 ROUNDS = 15  # at least, of each side in turns: the interval of so many leaves out the three slowest and fastest

@@ -113,7 +113,6 @@ def within(seconds: float, work: Callable[[], Made]) -> Made:
     return made.result()
 
 
-# --- ring ------------------------------------------------------------------------------------------------------------
 def weights_of(engine: RemoteEngine) -> WeightsStatistics:
     """Return where the weights are, brought back first where that is this process's to do."""
     if not is_afar(engine):

@@ -57,13 +57,12 @@ def run(course: Course, file: ValidationFile, wanted: AgentSleepResume) -> dict[
         night = _night(course, engine, wanted, file.server.timeout_seconds)
         link = measured_link(course, engine.description.device)
     fields = judge(wanted, night, limit_gb=file.hardware.vram_limit_gb, impossible=link.failures(night.copies))
-    return {
-        "test": "agent_sleep_resume",
-        "model": course.setup.named(wanted.model_id),
-        "sleep_duration_seconds": wanted.sleep_duration_seconds,
-        **with_link(fields, link, night.copies),
-        "timestamp": now(),
-    }
+    return {**_named(course, wanted), **with_link(fields, link, night.copies), "timestamp": now()}
+
+
+def _named(course: Course, wanted: AgentSleepResume) -> dict[str, Any]:
+    named = {"test": "agent_sleep_resume", "model": course.setup.named(wanted.model_id)}
+    return {**named, "sleep_duration_seconds": wanted.sleep_duration_seconds}
 
 
 def judge(
@@ -153,9 +152,7 @@ def _so_far(course: Course, wanted: AgentSleepResume, first: Finished, night: Ni
     later = """resumed_tokens resumed_time_ms sleep_duration_ms gpu_mem_after_sleep_gb gpu_mem_after_resume_gb
         swaps_detected restores_detected coherence_score"""
     return {
-        "test": "agent_sleep_resume",
-        "model": course.setup.named(wanted.model_id),
-        "sleep_duration_seconds": wanted.sleep_duration_seconds,
+        **_named(course, wanted),
         "metrics": {
             **dict.fromkeys(later.split(), NOT_YET),
             "initial_tokens": len(first.tokens),

@@ -131,7 +131,6 @@ def _djinn_stops(accuracy: Fields | None) -> bool:
     return bool(entries) and all(entry["layers_run_before_stop"] == entry["layer"] + 1 for entry in entries)
 
 
-# --- eager stops -----------------------------------------------------------------------------------------------------
 # It has them as any program has that writes its hooks before the pass; ours are beside it.
 def eager_stops(eager: Baseline, file: Whitebox) -> dict[str, Any]:
     """Return the metrics of stops and steering, on the most likely token after each position of a prompt."""
@@ -158,7 +157,6 @@ def _agreeing(plain: list[int], runs: list[list[int]]) -> float:
     return 100 * right / (len(runs) * len(plain))
 
 
-# --- experiment ------------------------------------------------------------------------------------------------------
 LOG = "exp3_osdi.log"
 TABLE, EAGER, VLLM = "comparative_results.json", "pytorch_eager_results.json", "vllm_results.json"
 FILES = (TABLE, RESULTS, EAGER, VLLM)

@@ -85,7 +85,6 @@ def _hidden(engine: RemoteEngine, positions: int) -> int:
     return positions * engine.description.hidden_size * (4 if engine.description.dtype == "float32" else 2)
 
 
-# --- pause -----------------------------------------------------------------------------------------------------------
 PAUSE_FIELDS = """paused_sessions vram_before_pause_gb vram_at_stop_gb vram_during_pause_gb vram_under_nap_gb
     vram_released requires_full_gpu_for_pause kv_bytes_resident_during_pause session_bytes_on_device
     resume_restore_time_ms""".split()
@@ -173,7 +172,6 @@ def prompts_of(length: int, count: int) -> tuple[list[int], ...]:
     return tuple([1 + (at * (1 + number // ids) + number) % ids for at in range(length)] for number in range(count))
 
 
-# --- Djinn -----------------------------------------------------------------------------------------------------------
 def pause_of_djinn(course: Course, model: str, device: str, wanted: PausePlan, **options: Any) -> dict[str, Any]:
     """Return Djinn's fields, on an engine of its own; on the CPU sessions leave for the disk."""
     course.check_time()
@@ -273,7 +271,6 @@ def _stand(counter: Counter, going_on: Callable[[float], bool]) -> tuple[tuple[f
     return (*found, (stood, counter.read()))
 
 
-# --- eager -----------------------------------------------------------------------------------------------------------
 def pause_of_eager(eager: Baseline, device: str, wanted: PausePlan) -> dict[str, Any]:
     """Return eager's fields: stops by a hook that raises; request B is gone before they are read."""
     with counter_of(device, eager.process.pid) as counter:
@@ -297,7 +294,6 @@ def pause_of_eager(eager: Baseline, device: str, wanted: PausePlan) -> dict[str,
     return {**found.fields(len(wanted.prompts)), **stood, **other, **free}
 
 
-# --- until full ------------------------------------------------------------------------------------------------------
 FULL_FIELDS = """sessions_until_full sessions_until_full_limit_gb sessions_until_full_reached
     sessions_until_full_refusal""".split()
 NO_LIMIT = Unmeasured(reason="concurrent_demo.until_full_gb is not set")

@@ -118,7 +118,6 @@ def _deliver(
             target.sendall(piece)
 
 
-# --- thin client -----------------------------------------------------------------------------------------------------
 LINE: Final = Line(bits_per_second=50e6, delay_seconds=0.02)
 REPETITIONS: Final = 6
 

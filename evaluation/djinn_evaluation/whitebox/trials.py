@@ -221,7 +221,6 @@ def _agreeing(ours: Sequence[int], theirs: Sequence[int]) -> int:
     return sum(a == b for a, b in zip(ours, theirs, strict=True))
 
 
-# --- overhead --------------------------------------------------------------------------------------------------------
 def measure_overhead(course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int]) -> dict[str, Any]:
     """Return the fields of `os_overhead`: milliseconds of each pair, of the overheads in percent the median with its
     interval, and the share of the pairs' time for which the engine's threads had no core (None where the kernel does
@@ -254,7 +253,6 @@ def _pair(session: RemoteSession, prompt: list[int], new: int, layer: int, *, fi
     return taken["plain"], taken["stopped"]
 
 
-# --- steering --------------------------------------------------------------------------------------------------------
 PAIRS = 8  # of restores without the edit and with it, in turns
 
 
@@ -317,7 +315,6 @@ def _stop_at(session: RemoteSession, layer: int, prompt: list[int], new: int, *m
     session.run(prompt, max_new_tokens=new, ignore_eos=True)
 
 
-# --- meanwhile -------------------------------------------------------------------------------------------------------
 def run_meanwhile(
     course: Course, engine: RemoteEngine, wanted: Concurrent, layer: int, prompt: list[int], new: int, ref: Reference
 ) -> dict[str, Any]:
@@ -345,7 +342,6 @@ def run_meanwhile(
     }
 
 
-# --- wire ------------------------------------------------------------------------------------------------------------
 def measure_wire(engine: RemoteEngine, layer: int, prompt: list[int], new: int) -> dict[str, int]:
     """Return the bytes of a stop and of a resume with their arrays; others count as keys and values."""
     session = engine.session("wire", fresh=True)

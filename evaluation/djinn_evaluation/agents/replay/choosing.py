@@ -115,7 +115,6 @@ def _middle(n: int) -> float:
     return math.sqrt(max(EDGES[n], SHORTEST / 4) * EDGES[n + 1])
 
 
-# --- choosing --------------------------------------------------------------------------------------------------------
 def candidate(stage: Stage, actor: Actor, now: float, remaining: float) -> Candidate:
     return Candidate(
         session=actor.name,

@@ -65,7 +65,6 @@ def _median(work: Callable[[], None]) -> float:
     return statistics.median(times[1:])
 
 
-# --- crowds ----------------------------------------------------------------------------------------------------------
 Known = Literal["nothing", "tools", "all"]
 PAUSES: Final[Mapping[str, PauseKind]] = {"tool calls": "tool", "heavy tails": "heavy_tailed", "bursts": "burst"}
 MEMORY: Final[Mapping[str, float]] = {"a tenth": 0.1, "a third": 1 / 3, "two thirds": 2 / 3}
@@ -118,7 +117,6 @@ def room(file: AgentsFile, count: int, share: float, costs: TurnCosts) -> int:
     return round(max(share * count, LEAST_SESSIONS) * own * costs.token_bytes)
 
 
-# --- predict ---------------------------------------------------------------------------------------------------------
 NO_LIMIT = 1 << 50  # bytes
 
 

@@ -16,7 +16,8 @@ from typing import Final
 
 import djinn_jupyter as dj
 from djinn_evaluation.agents.replay.stage import Event, EventKind, Trace
-from djinn_evaluation.benchmarks.harness import setting
+from djinn_evaluation.benchmarks.harness import engine_of, setting
+from djinn_evaluation.machine import computed_on
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.wire import replies
@@ -97,14 +98,11 @@ def _cell(session: RemoteSession, recorder: Recorder, rand: random.Random) -> No
 
 
 def main() -> None:
-    with setting(quick=False, threads=1):
-        engine = dj.load("demo", threads=1, page_positions=16)
-        try:
-            recorder = Recorder(engine)
-            drive(engine, recorder, seconds=SECONDS)
-            trace = recorder.trace("recorded", f"a demo engine driven for {SECONDS:.0f} s by six threads")
-        finally:
-            engine.stop(force=True)
+    options = {"quick": False, "threads": 1, "device": computed_on()}
+    with setting(**options) as place, engine_of("demo", place, page_positions=16) as engine:
+        recorder = Recorder(engine)
+        drive(engine, recorder, seconds=SECONDS)
+        trace = recorder.trace("recorded", f"a demo engine driven for {SECONDS:.0f} s by six threads")
     trace.save(Path(sys.argv[1]))
     print(f"{len(trace.events)} events of {len(trace.sessions)} sessions")
 

@@ -110,7 +110,6 @@ class Trace:
         return cls.of(found["name"], events, found["origin"])
 
 
-# --- stage -----------------------------------------------------------------------------------------------------------
 # A device on which a trace is played in simulated time: sessions on it, bytes over the link, waiting times of runs.
 #
 # Whole sessions are swapped out and in, as in the engine; one link, first come first served; dirty bytes are copied
@@ -236,8 +235,6 @@ class Stage:
         self.prefetching.expire(end + 2 * activity.PATIENCE)
         self.score.prefetches = self.prefetching.counts
         return self.score
-
-    # ------------------------------------------------------------------------------------------------- events
 
     def _at(self, when: float, step: Step) -> None:
         heapq.heappush(self._agenda, (when, next(self._numbers), step))
@@ -378,8 +375,6 @@ class Stage:
         actor.place, actor.size, actor.dirty = "nowhere", 0, 0
         self.idle_times.forget(actor.name)
 
-    # -------------------------------------------------------------------------------------------- moving
-
     def _bring(self, actor: Actor, size: int, now: float) -> float | None:
         """Bring the session to the device with `size` bytes; return the time when it is there, None without room."""
         here = actor.place == "device"
@@ -455,8 +450,6 @@ class Stage:
         """Return the seconds to bring the session back from its tier, or from the tier it would be evicted to."""
         far = actor.place == "disk" or (actor.place == "device" and self._on_host + actor.size > self.costs.host)
         return self.costs.latency + actor.size / (self.costs.disk_in if far else self.costs.host_in)
-
-    # ----------------------------------------------------------------------------------------- prefetching
 
     def _maybe_prefetch(self, actor: Actor, signal: activity.Signal, now: float) -> None:
         if actor.state == "running":

@@ -79,7 +79,6 @@ def _machine(folder: Path) -> str:
     return f"{found['machine']['device']}, {found['machine']['cpu']}; {versions}. Card: {card}.\n\n{small}"
 
 
-# --- course ----------------------------------------------------------------------------------------------------------
 KEPT: Final = "not_measured.json"
 LEAST_SHARE: Final = 0.8  # of a turn, in which a step that has several comes further
 

@@ -157,7 +157,6 @@ def _attending(attention: str) -> AbstractContextManager[Any]:
     return sdpa_kernel(getattr(SDPBackend, backend.upper())) if backend else nullcontext()
 
 
-# --- actions between the first token and the last, which must not change the bits of the last ------------------
 def _run(desk: Desk) -> Any:
     desk.open()
     return desk.outcome(desk.run(PROMPT, NEW))
@@ -236,7 +235,6 @@ DEEDS: Final[dict[str, Callable[[Desk], Any]]] = {
 }
 
 
-# --- what came of it -------------------------------------------------------------------------------------------------
 def result_of(verdicts: list[Verdict]) -> Result:
     counted = Counter(verdict.outcome for verdict in verdicts)
     ways = dict.fromkeys((verdict.case.dtype, verdict.case.attention) for verdict in verdicts)

@@ -26,17 +26,8 @@ LIST: Final = Path(__file__).with_name("mended.txt")
 OF_A_QUICK_RUN: Final = 2  # entries of the list
 RESERVE: Final = 20  # seconds, to start and to end a turn
 START: Final = 20  # seconds, in which a process has not decided a test
-OPTIONS: Final = (
-    "-v",
-    "-x",
-    "--no-header",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    undecided.__name__,
-    "-m",
-    "not slow and not alone",
-)
+PLUGINS: Final = ("-p", "no:cacheprovider", "-p", undecided.__name__)
+OPTIONS: Final = ("-v", "-x", "--no-header", *PLUGINS, "-m", "not slow and not alone")
 OUTCOME: Final = re.compile(r"(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*\[ *\d+%\]\s*")
 NOTHING_LEFT: Final = 5  # pytest's status where it ran no test
 

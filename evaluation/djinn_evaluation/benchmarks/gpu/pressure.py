@@ -154,7 +154,6 @@ def _tiny(config: dict[str, Any]) -> list[str]:
     ]
 
 
-# --- what came of it -------------------------------------------------------------------------------------------------
 def figures_of(file: Path) -> tuple[Figure, ...]:
     """Return the figures in the experiment's file so far."""
     fields = json.loads(file.read_text())

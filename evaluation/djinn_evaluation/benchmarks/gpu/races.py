@@ -211,10 +211,6 @@ class Unseen(Exception):
 
 
 def run_races(setting: Setting) -> Result:
-    """The step of races: random interleavings on the device itself, and the same under CUDA's compute-sanitizer.
-
-    racecheck sees only shared memory within a kernel; that copies and kernels of several streams are in order is
-    what the interleavings show. Their logic, without a GPU's streams, runs on the CPU with the engine's threads."""
     torch.set_num_threads(setting.threads)
     begun, count = monotonic(), COUNT_IF_QUICK if setting.quick else COUNT
     kept, parts = Kept.of("races", setting), _parts(count)

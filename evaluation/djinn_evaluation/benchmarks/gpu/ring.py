@@ -100,15 +100,6 @@ PROMPT, NEW = 4, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """A shape, and the bytes that its weights and pages may take on the device."""
-
-    name: str
-    architecture: str
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     """The passes through the ring as seen so far. `received` is NVML's mean in bytes a second, or why there is none."""
 
@@ -123,19 +114,18 @@ def run_ring(setting: Setting) -> Result:
     budget.
 
     `large_ring` is the same for 70B-shaped weights in 48 GiB."""
-    return measured(Budget(name="ring", architecture=THIRTEEN, nbytes=12 << 30), setting)
+    return measured("ring", THIRTEEN, 12 << 30, setting)
 
 
-def measured(budget: Budget, setting: Setting) -> Result:
-    """Measure as many of the shape's layers as this machine has room for, in their share of the budget."""
-    config = _that_fits(budget, setting)
-    whole = weight_bytes(shape(budget.architecture, scale_of(setting)))
-    full = weight_bytes(shape(budget.architecture, scale_of(Setting(quick=False, threads=1, home=Path()))))
-    share = budget.nbytes / full
-    allowed = int(share * weight_bytes(config))
+def measured(name: str, architecture: str, budget: int, setting: Setting) -> Result:
+    """Measure as many of the shape's layers as this machine has room for, in their share of the budget, in bytes."""
+    config = _that_fits(architecture, setting)
+    whole = weight_bytes(shape(architecture, scale_of(setting)))
+    full = weight_bytes(shape(architecture, scale_of(Setting(quick=False, threads=1, home=Path()))))
+    allowed = int(budget / full * weight_bytes(config))
     prompt = random_tokens(PROMPT, config["vocab_size"])
     folder = saved(config)
-    what = f"{config['num_hidden_layers']} layers of {budget.architecture} in {allowed / GIB:.4g} GiB"
+    what = f"{config['num_hidden_layers']} layers of {architecture} in {allowed / GIB:.4g} GiB"
     with serving(folder, setting, device_memory=allowed) as engine:
         weights = engine.wake().weights
         flow = _flow(engine, prompt, SECONDS_IF_QUICK if setting.quick else SECONDS)
@@ -151,21 +141,21 @@ def measured(budget: Budget, setting: Setting) -> Result:
         "link_gigabytes_per_second": link / 1e9,
     }
     return Result(
-        benchmark=budget.name,
+        benchmark=name,
         settings=settings,
         figures=(*_copies(what, flow, link), *_against(what, flow, theirs)),
         checks={"layer copies": len(flow.copies)},
     )
 
 
-def _that_fits(budget: Budget, setting: Setting) -> dict[str, Any]:
+def _that_fits(architecture: str, setting: Setting) -> dict[str, Any]:
     """Return the shape, with as many layers as disk and main memory hold. Raises NotRun where those need no ring."""
-    config = shape(budget.architecture, scale_of(setting))
+    config = shape(architecture, scale_of(setting))
     room = SPARE * min(disk(), main_memory().available)
     while weight_bytes(config) > room:
         config["num_hidden_layers"] -= 1
         if config["num_hidden_layers"] < 8:
-            raise NotRun(f"eight layers of {budget.architecture} do not fit into {room / GIB:.0f} GiB")
+            raise NotRun(f"eight layers of {architecture} do not fit into {room / GIB:.0f} GiB")
     return config
 
 
@@ -210,7 +200,6 @@ def _accelerated(folder: Path, dtype: str, prompt: list[int], budget: int, setti
         return {"reason": str(error)}
 
 
-# --- what came of it -------------------------------------------------------------------------------------------------
 def windows(copies: Sequence[LayerCopy], seconds: float = WINDOW_SECONDS) -> list[float]:
     """Return the bytes a second that the copies moved in each whole window from the first copy to the last."""
     if not copies:
@@ -263,4 +252,4 @@ def _against(what: str, flow: Flow, theirs: dict[str, Any]) -> list[Figure]:
 
 def run_large_ring(setting: Setting) -> Result:
     """70B-shaped weights in 48 GiB, or as many layers as there is room for in their share."""
-    return measured(Budget(name="large_ring", architecture=SEVENTY, nbytes=48 << 30), setting)
+    return measured("large_ring", SEVENTY, 48 << 30, setting)

@@ -84,7 +84,6 @@ def delete() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
 
 
-# --- serving ---------------------------------------------------------------------------------------------------------
 TINY_PAGE = 16  # positions; a small session would not fill a page of the usual size
 
 

@@ -142,7 +142,6 @@ def planned() -> tuple[list[list[Step]], list[Step]]:
     return runs, left
 
 
-# --- kept ------------------------------------------------------------------------------------------------------------
 ENGINE: Final = ("djinn_jupyter/engine",)
 EXPERIMENTS: Final = ("djinn_jupyter", "evaluation/djinn_evaluation")
 TESTS: Final = ("djinn_jupyter", "tests")

@@ -37,7 +37,6 @@ class Echo:
             router.send_multipart([asker, *(message if reply is None else [reply])], zmq.NOBLOCK, copy=reply is None)
 
 
-# --- heavy -----------------------------------------------------------------------------------------------------------
 PAIRS: Final = tuple((number % 300, number % 300) for number in range(2**18))
 LINES: Final[dict[str, Any]] = {"corrupted": (1, 2), "clean": (1, 3), "metric": "logit(1)"}
 ASKED: Final[dict[str, Callable[[], ask.Request]]] = {

@@ -30,6 +30,7 @@ from djinn_evaluation.baselines.weights import (
     decoded,
     device_for,
     digest,
+    hooked,
     leaving_after,
     settle,
 )
@@ -71,7 +72,6 @@ def _draw(shape: dict[str, int]) -> GPT2LMHeadModel:
     return drawn
 
 
-# --- plain -----------------------------------------------------------------------------------------------------------
 SHOWN = 8  # logits of a row in a reply, to be compared with those of tools that compute other bits
 
 
@@ -89,7 +89,7 @@ class Plain:
 
     def load(self, folder: str, shape: dict[str, int], threads: int) -> dict[str, Any]:
         self.model = load(folder, shape, threads)
-        return {"threads": torch.get_num_threads()}
+        return {}
 
     def _row(self, tokens: list[int]) -> Tensor:
         return torch.tensor([tokens], device=self.model.device)
@@ -130,8 +130,6 @@ class Plain:
         )
         return {"tokens": made[:, longest:].tolist(), "seconds": self._since(begun)}
 
-    # ------------------------------------------------------------------------------------------- parts of a pass
-
     @torch.inference_mode()
     def remember(self, tokens: list[int]) -> dict[str, Any]:
         """Keep hidden states and the cache of a pass over `tokens`; return the last logits' digest."""
@@ -139,12 +137,8 @@ class Plain:
         self._filled = DynamicCache(config=self.model.config)
         self.model(self._tokens_1T[:, :-1], past_key_values=self._filled, use_cache=True, logits_to_keep=1)
         hidden: list[Tensor] = []
-        keep = [
-            block.register_forward_pre_hook(lambda _, args: hidden.append(args[0].clone())) for block in self._blocks
-        ]
-        logits = self._forward(self._tokens_1T)
-        for hook in keep:
-            hook.remove()
+        with hooked(self._blocks, lambda _, args: hidden.append(args[0].clone()), before=True):
+            logits = self._forward(self._tokens_1T)
         self._hidden = hidden
         return {"digest": digest(logits[0, -1])}
 
@@ -181,9 +175,8 @@ class Plain:
     def _step_hidden(self, layer: int) -> Tensor:
         """Return the hidden state of the last token as it enters a layer of its own decode step."""
         found: list[Tensor] = []
-        hook = self._blocks[layer].register_forward_pre_hook(lambda _, args: found.append(args[0].clone()))
-        self.model(self._tokens_1T[:, -1:], past_key_values=self._filled, use_cache=True, logits_to_keep=1)
-        hook.remove()
+        with hooked([self._blocks[layer]], lambda _, args: found.append(args[0].clone()), before=True):
+            self.model(self._tokens_1T[:, -1:], past_key_values=self._filled, use_cache=True, logits_to_keep=1)
         self._filled.crop(-1)
         return found[0]
 
@@ -218,29 +211,15 @@ class Plain:
         assert self._copying is not None
         return decoded(self.model, tokens, new, self.model.device, Beside(self._copying, new))
 
-    @torch.inference_mode()
-    def forward(self) -> dict[str, Any]:
-        """Run a whole pass over the remembered tokens."""
-        begun = perf_counter()
-        self._forward(self._tokens_1T)
-        return {"seconds": self._since(begun)}
-
     def _forward(self, tokens_1T: Tensor, use_cache: bool = True) -> Tensor:
         logits: Tensor = self.model(tokens_1T, use_cache=use_cache, logits_to_keep=1).logits
         return logits
 
-    # -------------------------------------------------------------------------------------------------- patching
-
     @torch.inference_mode()
     def prepare_patching(self, clean: list[int], corrupted: list[int]) -> dict[str, Any]:
         self._clean: list[Tensor] = []
-        keep = [
-            b.register_forward_hook(lambda _, args, out: self._clean.append(_hidden_of(out).clone()))
-            for b in self._blocks
-        ]
-        self._forward(self._row(clean))
-        for hook in keep:
-            hook.remove()
+        with hooked(self._blocks, lambda _, args, out: self._clean.append(_hidden_of(out).clone())):
+            self._forward(self._row(clean))
         self._corrupted_1T = self._row(corrupted)
         return {}
 
@@ -250,9 +229,8 @@ class Plain:
         found: list[Tensor] = []
         begun = perf_counter()
         for position in range(self._corrupted_1T.shape[1]):
-            hook = self._blocks[layer].register_forward_hook(self._patch(layer, position))
-            found.append(self._forward(self._corrupted_1T, use_cache=False)[0, -1])
-            hook.remove()
+            with hooked([self._blocks[layer]], self._patch(layer, position)):
+                found.append(self._forward(self._corrupted_1T, use_cache=False)[0, -1])
         seconds = self._since(begun)
         digests = [digest(row) for row in found]
         return {"seconds": seconds, "rows": [row[:SHOWN].tolist() for row in found], "digests": digests}
@@ -269,9 +247,8 @@ class Plain:
             return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
 
         begun = perf_counter()
-        hook = self._blocks[layer].register_forward_hook(patch)
-        self._forward(self._corrupted_1T.expand(length, -1), use_cache=False)
-        hook.remove()
+        with hooked([self._blocks[layer]], patch):
+            self._forward(self._corrupted_1T.expand(length, -1), use_cache=False)
         return {"seconds": self._since(begun)}
 
     def attribute(self, clean: list[int], corrupted: list[int], token: int) -> dict[str, Any]:
@@ -283,11 +260,9 @@ class Plain:
             kept.append(_hidden_of(output))
             kept[-1].retain_grad()
 
-        hooks = [self.model.get_input_embeddings().register_forward_hook(lambda _, args, out: out.requires_grad_())]
-        hooks += [block.register_forward_hook(keep) for block in self._blocks]
-        self._forward(self._corrupted_1T.clone(), use_cache=False)[0, -1, token].backward()
-        for hook in hooks:
-            hook.remove()
+        entry = self.model.get_input_embeddings()
+        with hooked([entry], lambda _, args, out: out.requires_grad_()), hooked(self._blocks, keep):
+            self._forward(self._corrupted_1T.clone(), use_cache=False)[0, -1, token].backward()
         scores = [((a - b.detach()) * b.grad)[0].sum(-1) for a, b in zip(self._clean, kept, strict=True)]
         return {"scores": torch.stack(scores).tolist()}
 
@@ -304,14 +279,13 @@ def _hidden_of(output: Any) -> Tensor:
     return hidden
 
 
-# --- batched ---------------------------------------------------------------------------------------------------------
 BATCH = 32
 
 
 class Batched:
     def load(self, folder: str, shape: dict[str, int], threads: int) -> dict[str, Any]:
         self.model = load(folder, shape, threads)
-        return {"threads": torch.get_num_threads()}
+        return {}
 
     @torch.inference_mode()
     def collect(self, prompts: list[list[int]], layer: int, path: str) -> dict[str, Any]:
@@ -347,7 +321,6 @@ def _save(values: dict[str, Tensor], path: Path) -> None:
         os.fdatasync(file.fileno())
 
 
-# --- features --------------------------------------------------------------------------------------------------------
 SEED = 3
 
 
@@ -380,11 +353,8 @@ class Features(Plain):
             made = self._active(hidden, slice(None)) @ self._decoder_FD + self._decoder_bias_D
             return (made, *output[1:]) if isinstance(output, tuple) else made
 
-        hook = self._blocks[layer].register_forward_hook(splice)
-        try:
+        with hooked([self._blocks[layer]], splice):
             return decoded(self.model, tokens, new, self.model.device, Timestamps())
-        finally:
-            hook.remove()
 
     @torch.inference_mode()
     def row(self, calls: int, features: int) -> dict[str, Any]:
@@ -399,7 +369,6 @@ class Features(Plain):
         return linear(x - self._decoder_bias_D, self._encoder_FD[chosen], self._bias_F[chosen]).relu()
 
 
-# --- whole -----------------------------------------------------------------------------------------------------------
 TIMES = 5
 
 
@@ -419,7 +388,6 @@ class Whole(Decoding):
         return {"rate": 2 * nbytes / min(seconds_of(source, target) for _ in range(TIMES))}
 
 
-# --- link ------------------------------------------------------------------------------------------------------------
 # Every copy begins on an idle device and is over when the device has done it.
 Pair = tuple[Tensor, Tensor]
 CHUNK = 4 << 20  # bytes of a read or a write

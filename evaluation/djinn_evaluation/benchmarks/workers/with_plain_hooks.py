@@ -33,7 +33,6 @@ class AgreeingSide:
         return {"logits": self._add(tokens, layer, vector).float().tolist()}
 
 
-# --- with plain hooks ------------------------------------------------------------------------------------------------
 class PlainHooks(AgreeingSide):
     def load(self, folder: str) -> None:
         torch.set_num_threads(1)
