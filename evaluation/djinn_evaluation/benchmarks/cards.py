@@ -20,10 +20,10 @@ from djinn_evaluation.benchmarks.harness import (
     Setting,
     Spread,
     at_most,
+    compared,
     differences,
     take_turns,
 )
-from djinn_evaluation.intervals import ratios
 from djinn_jupyter.api.loading import attach, engines
 from tests.browser import painting
 from tests.browser.chromium import chromium
@@ -80,7 +80,6 @@ def run_first_card(setting: Setting) -> Result:
 
 
 def _figures(readings: dict[str, list[float]], first_words: list[float]) -> tuple[Figure, ...]:
-    sides = {name: Spread.of(values) for name, values in readings.items()}
     return (
         Figure(
             name="from starting JupyterLab to the first stop card of the quickstart, by Run All",
@@ -88,12 +87,10 @@ def _figures(readings: dict[str, list[float]], first_words: list[float]) -> tupl
             value=Spread.of(readings["quickstart"]),
             bar=at_most(CARD_SECONDS),
         ),
-        Figure(
-            name="the same, of the time to a hidden state in a notebook of plain transformers",
-            unit="x",
-            value=Spread.of(ratios(readings["quickstart"], readings["plain notebook"])),
-            sides=sides,
-            sides_unit="s",
+        compared(
+            "the same, of the time to a hidden state in a notebook of plain transformers",
+            *("quickstart", "plain notebook", readings),
+            unit="s",
         ),
         Figure(
             name="from Run All to the first words about the start of the engine",

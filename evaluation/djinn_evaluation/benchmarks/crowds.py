@@ -19,29 +19,8 @@ import djinn_jupyter as dj
 from djinn_evaluation.agents.crowd import CrowdRecord, after_pauses, moves, per_token, together
 from djinn_evaluation.agents.living import WAYS, live, scripts
 from djinn_evaluation.agents.living import Stage as LivingStage
-from djinn_evaluation.agents.replay import LATENCY, RECORDED, predict
-from djinn_evaluation.agents.replay.choosing import (
-    Belady,
-    ByClass,
-    Djinn,
-    Learned,
-    LeastRecentlyUsed,
-    LeastWaste,
-    NeverSwap,
-    SwapAtPause,
-)
+from djinn_evaluation.agents.replay import LATENCY, RECORDED, choosing, predict
 from djinn_evaluation.agents.replay.people import GENERATED, generated
-from djinn_evaluation.agents.replay.predict import (
-    MEMORY,
-    NO_LIMIT,
-    PAUSES,
-    Known,
-    TurnCosts,
-    crowd_file,
-    room,
-    trace_of,
-    turns_of,
-)
 from djinn_evaluation.agents.replay.stage import Costs, Policy, Score, Stage, Trace
 from djinn_evaluation.benchmarks import harness
 from djinn_evaluation.benchmarks.harness import Checks, Figure, Result, Setting, Spread, at_least, at_most
@@ -55,12 +34,12 @@ IDLE_SECONDS: Final = 60.0
 LRU_OF_REPLAY, DJINN, BELADY = "least recently used", "djinn", "Belady, who knows the future"
 
 POLICIES: Final[Mapping[str, Callable[[Trace], Policy]]] = {
-    DJINN: lambda trace: Djinn(),
-    LRU_OF_REPLAY: lambda trace: LeastRecentlyUsed(),
-    "by class first": lambda trace: ByClass(),
-    "swap at pause": lambda trace: SwapAtPause(),
-    "never swap": lambda trace: NeverSwap(),
-    BELADY: Belady,
+    DJINN: lambda trace: choosing.Djinn(),
+    LRU_OF_REPLAY: lambda trace: choosing.LeastRecentlyUsed(),
+    "by class first": lambda trace: choosing.ByClass(),
+    "swap at pause": lambda trace: choosing.SwapAtPause(),
+    "never swap": lambda trace: choosing.NeverSwap(),
+    BELADY: choosing.Belady,
 }
 
 
@@ -235,25 +214,25 @@ class Rule:
     """`known`: the pauses whose length the rule knows; `idle`: the rest after which sessions leave in any case."""
 
     policy: Callable[[Trace], Policy]
-    known: Known = "nothing"
+    known: predict.Known = "nothing"
     ahead: bool = False
     idle: float | None = None
 
 
 RULES: Final[Mapping[str, Rule]] = {
-    "never swap": Rule(policy=lambda trace: NeverSwap()),
-    LRU: Rule(policy=lambda trace: LeastRecentlyUsed()),
-    f"{LRU}, ahead": Rule(policy=lambda trace: LeastRecentlyUsed(), known="tools", ahead=True),
-    "time-out": Rule(policy=lambda trace: LeastRecentlyUsed(), idle=LEAVES_AFTER),
-    "learned": Rule(policy=lambda trace: Learned()),
-    "learned, hinted": Rule(policy=lambda trace: Learned(), known="tools"),
-    "learned, hinted, ahead": Rule(policy=lambda trace: Learned(), known="tools", ahead=True),
-    "least waste": Rule(policy=lambda trace: LeastWaste(), known="tools"),
-    "least waste, ahead": Rule(policy=lambda trace: LeastWaste(), known="tools", ahead=True),
-    "default": Rule(policy=lambda trace: Djinn(), known="tools"),
-    DEFAULT: Rule(policy=lambda trace: Djinn(), known="tools", ahead=True),
-    "oracle": Rule(policy=Belady, known="all"),
-    ORACLE: Rule(policy=Belady, known="all", ahead=True),
+    "never swap": Rule(policy=lambda trace: choosing.NeverSwap()),
+    LRU: Rule(policy=lambda trace: choosing.LeastRecentlyUsed()),
+    f"{LRU}, ahead": Rule(policy=lambda trace: choosing.LeastRecentlyUsed(), known="tools", ahead=True),
+    "time-out": Rule(policy=lambda trace: choosing.LeastRecentlyUsed(), idle=LEAVES_AFTER),
+    "learned": Rule(policy=lambda trace: choosing.Learned()),
+    "learned, hinted": Rule(policy=lambda trace: choosing.Learned(), known="tools"),
+    "learned, hinted, ahead": Rule(policy=lambda trace: choosing.Learned(), known="tools", ahead=True),
+    "least waste": Rule(policy=lambda trace: choosing.LeastWaste(), known="tools"),
+    "least waste, ahead": Rule(policy=lambda trace: choosing.LeastWaste(), known="tools", ahead=True),
+    "default": Rule(policy=lambda trace: choosing.Djinn(), known="tools"),
+    DEFAULT: Rule(policy=lambda trace: choosing.Djinn(), known="tools", ahead=True),
+    "oracle": Rule(policy=choosing.Belady, known="all"),
+    ORACLE: Rule(policy=choosing.Belady, known="all", ahead=True),
 }
 
 
@@ -281,7 +260,7 @@ def run_crowds(setting: Setting) -> Result:
         costs, link = measured_on(engine), predict.memory()
     checks, played = Checks(), dict[Cell, PlayedByRule]()
     agents = [*REPETITIONS_OF_CROWDS][:1] if setting.quick else REPETITIONS_OF_CROWDS
-    grid = product(agents, PAUSES, ("shared", "own"), MEMORY)
+    grid = product(agents, predict.PAUSES, ("shared", "own"), predict.MEMORY)
     cells = [Cell(agents=a, pauses=b, prompts=c, memory=d) for a, b, c, d in grid]
     for number, cell in enumerate(cells):
         played[cell] = {name: _plays(cell, rule, costs, link, setting, checks) for name, rule in RULES.items()}
@@ -300,20 +279,22 @@ def run_crowds(setting: Setting) -> Result:
     )
 
 
-def _plays(cell: Cell, rule: Rule, costs: TurnCosts, link: float, setting: Setting, checks: Checks) -> list[Score]:
+def _plays(
+    cell: Cell, rule: Rule, costs: predict.TurnCosts, link: float, setting: Setting, checks: Checks
+) -> list[Score]:
     return [
         played(cell, rule, costs, link, number, checks)
         for number in range(setting.rounds(REPETITIONS_OF_CROWDS[cell.agents]))
     ]
 
 
-def played(cell: Cell, rule: Rule, costs: TurnCosts, link: float, repetition: int, checks: Checks) -> Score:
-    file = crowd_file(PAUSES[cell.pauses], shared=cell.prompts == "shared", count=cell.agents)
+def played(cell: Cell, rule: Rule, costs: predict.TurnCosts, link: float, repetition: int, checks: Checks) -> Score:
+    file = predict.crowd_file(predict.PAUSES[cell.pauses], shared=cell.prompts == "shared", count=cell.agents)
     crowd = scripts(file, cell.agents, VOCABULARY, repetition)
-    trace = trace_of(str(cell), turns_of(crowd, file, costs, rule.known), hints=True)
-    slab = room(file, cell.agents, MEMORY[cell.memory], costs)
+    trace = predict.trace_of(str(cell), predict.turns_of(crowd, file, costs, rule.known), hints=True)
+    slab = predict.room(file, cell.agents, predict.MEMORY[cell.memory], costs)
     rates = dict.fromkeys(("host_in", "host_out", "disk_in", "disk_out"), link)
-    device = Costs(slab=slab, host=NO_LIMIT, latency=costs.latency, recompute=costs.recompute, **rates)
+    device = Costs(slab=slab, host=predict.NO_LIMIT, latency=costs.latency, recompute=costs.recompute, **rates)
     stage = Stage(trace, device, rule.policy(trace), prefetch=rule.ahead, idle_seconds=rule.idle, in_turn=True)
     score = stage.play()
     checks.same("never more on the device than it has", score.most <= slab, True)
@@ -325,7 +306,7 @@ def played(cell: Cell, rule: Rule, costs: TurnCosts, link: float, repetition: in
 def engine_with(way: str, limit: int | None, copy: int = 1) -> Iterator[RemoteEngine]:
     """Start an engine that keeps its sessions so, in `limit` bytes for weights and pages; end it with the block.
     Each of several at once has a number of its own, `copy`."""
-    options = WAYS[way].options(crowd_file("tool", shared=False, count=ALONE))
+    options = WAYS[way].options(predict.crowd_file("tool", shared=False, count=ALONE))
     engine = dj.load("demo", **{**options, "device_memory": limit, "copy": copy})
     try:
         yield engine
@@ -333,9 +314,9 @@ def engine_with(way: str, limit: int | None, copy: int = 1) -> Iterator[RemoteEn
         engine.stop(force=True)
 
 
-def measured_on(engine: RemoteEngine) -> TurnCosts:
+def measured_on(engine: RemoteEngine) -> predict.TurnCosts:
     """Measure the costs on an engine that has room, with agents one after the other."""
-    file, way = crowd_file("tool", shared=False, count=ALONE), WAYS["lru"]
+    file, way = predict.crowd_file("tool", shared=False, count=ALONE), WAYS["lru"]
     stage = LivingStage(
         engine=engine, way=way, reply_tokens=file.agents.reply_tokens, patience_seconds=1.0, prefix_reply=(), begun=0.0
     )
@@ -347,7 +328,7 @@ def measured_on(engine: RemoteEngine) -> TurnCosts:
     moves = [moved for _ in range(ALONE) if session.swap_out() and (moved := session.swap_in())]
     size = median(moved.bytes_moved for moved in moves)
     prefill = median(replies[0].first_ms for replies in found) / 1000
-    return TurnCosts(
+    return predict.TurnCosts(
         first_turn=median(replies[0].ended - replies[0].asked for replies in found),
         turn=median(reply.ended - reply.asked for reply in later),
         first_token=median(reply.first_ms for reply in later) / 1000,
@@ -382,7 +363,7 @@ def _figures_of_crowds(played: Mapping[Cell, PlayedByRule]) -> Iterator[Figure]:
                 value=Spread.of([sum(_worse(rules[rule], rules[LRU], of) for rules in played.values())]),
                 bar=at_most(0) if rule == DEFAULT else None,
             )
-    for pauses in PAUSES:
+    for pauses in predict.PAUSES:
         some = [rules for cell, rules in played.items() if cell.pauses == pauses]
         for rule in ("learned", "learned, hinted, ahead", "least waste, ahead", "default", DEFAULT, ORACLE):
             yield Figure(
@@ -496,7 +477,7 @@ def _repetitions(side: str, group: Group) -> int:
     return min(group.repetitions, ROOMY_REPETITIONS) if side == ROOMY else group.repetitions
 
 
-def _begun(kept: Path) -> tuple[Parts, TurnCosts]:
+def _begun(kept: Path) -> tuple[Parts, predict.TurnCosts]:
     """Return the crowds of a run that was cut, and its costs; or measure these."""
     lines = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     if not lines:
@@ -505,7 +486,7 @@ def _begun(kept: Path) -> tuple[Parts, TurnCosts]:
         _keep(kept, lines[0])
     parts: Parts = {(line["cell"], line["side"], line["repetition"]): line for line in lines[1:]}
     parts["", "", 0] = lines[0]
-    return parts, msgspec.convert(lines[0]["costs"], TurnCosts)
+    return parts, msgspec.convert(lines[0]["costs"], predict.TurnCosts)
 
 
 def _weights(parts: Parts) -> int:
@@ -517,9 +498,9 @@ def _keep(kept: Path, line: Mapping[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def _measure(group: Group, costs: TurnCosts, parts: Parts, kept: Path) -> None:
-    file = crowd_file("tool", shared=False, count=group.agents)
-    limit = _weights(parts) + room(file, group.agents, MEMORY[group.memory], costs)
+def _measure(group: Group, costs: predict.TurnCosts, parts: Parts, kept: Path) -> None:
+    file = predict.crowd_file("tool", shared=False, count=group.agents)
+    limit = _weights(parts) + predict.room(file, group.agents, predict.MEMORY[group.memory], costs)
     cells = {str(cell): cell for cell in group.cells()}
     with ExitStack() as stack:
         engines = {
@@ -536,7 +517,7 @@ def _measure(group: Group, costs: TurnCosts, parts: Parts, kept: Path) -> None:
 
 
 def _crowd(cell: Cell, side: str, repetition: int, engine: RemoteEngine) -> CrowdRecord:
-    file = crowd_file(PAUSES[cell.pauses], shared=False, count=cell.agents)
+    file = predict.crowd_file(predict.PAUSES[cell.pauses], shared=False, count=cell.agents)
     course = Course(folder=Path(), log=logging.getLogger(__name__), saves=False)
     agents = scripts(file, cell.agents, engine.description.vocab_size, repetition)
     return together(course, engine, WAYS[SIDES[side][0]], agents, file)
@@ -558,7 +539,7 @@ def _of(cell: Cell, side: str, group: Group, parts: Parts) -> list[dict[str, Any
 
 
 def _rows(
-    cell: Cell, group: Group, parts: Parts, costs: TurnCosts, link: float, checks: Checks
+    cell: Cell, group: Group, parts: Parts, costs: predict.TurnCosts, link: float, checks: Checks
 ) -> dict[str, dict[str, Any]]:
     """Return the measured and the predicted values by side."""
     found = {}

@@ -22,21 +22,7 @@ from djinn_evaluation.serving import (
     sentence,
     shape_of,
 )
-from djinn_evaluation.whitebox.pause import (
-    FULL_FIELDS,
-    NO_LIMIT,
-    PAUSE_FIELDS,
-    Filling,
-    PausePlan,
-    filled_by_djinn,
-    filled_by_eager,
-    pause_of_djinn,
-    pause_of_eager,
-    prompts_of,
-    read_breakdown,
-    sentences,
-    slab_bytes,
-)
+from djinn_evaluation.whitebox import pause
 from djinn_evaluation.whitebox.slow_line import measure_thin_client
 from djinn_evaluation.whitebox.trials import (
     FIELDS,
@@ -215,7 +201,7 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
     }
     with engine_for(course, file.model.name, threads=THREADS, **options, **limits) as engine:
         require_whitebox(shape_of(engine), file)
-        preallocated = slab_bytes(engine)
+        preallocated = pause.slab_bytes(engine)
         prompt = prompt_of(engine, file.experiment.inference.input_length, seed=1)
         reference = _reference(course, engine, file, prompt)
         bench = Bench(course=course, engine=engine, file=file, prompt=prompt, reference=reference, failures=failures)
@@ -229,8 +215,8 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
                 fields[name] = part(bench) if stops or name not in OF_STOPS else NO_STOPS
             course.write_partial(RESULTS, FIELDS, fields)
         layer = file.experiment.breakpoints.layers[0]
-        fields["memory_breakdown"] = read_breakdown(engine, layer, prompt, preallocated)
-        fields["arithmetic"] = sentences(fields["memory_breakdown"], len(prompt))
+        fields["memory_breakdown"] = pause.read_breakdown(engine, layer, prompt, preallocated)
+        fields["arithmetic"] = pause.sentences(fields["memory_breakdown"], len(prompt))
         fields |= _wire(bench) | _link(bench)
         device = engine.description.device
     if not isinstance(fields["concurrent_demo"], Unmeasured):
@@ -348,12 +334,12 @@ def _wire(bench: Bench) -> dict[str, Any]:
     return {**max(found, key=lambda one: one["kv_bytes_on_wire"]), "wire_repetitions": found}
 
 
-def _asked(file: Whitebox, seconds: float | None = None) -> PausePlan:
+def _asked(file: Whitebox, seconds: float | None = None) -> pause.PausePlan:
     """Return the request to both sides to stop, with its time; the configured time for None."""
     demo = Concurrent() if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo
-    return PausePlan(
+    return pause.PausePlan(
         layer=file.experiment.breakpoints.layers[0],
-        prompts=prompts_of(file.experiment.inference.input_length, demo.paused_sessions),
+        prompts=pause.prompts_of(file.experiment.inference.input_length, demo.paused_sessions),
         seconds=demo.pause_duration_seconds if seconds is None else seconds,
         idle_seconds=demo.idle_seconds,
         new=file.experiment.inference.continuation_tokens,
@@ -363,28 +349,28 @@ def _asked(file: Whitebox, seconds: float | None = None) -> PausePlan:
 def _pause(course: Course, file: Whitebox, device: str, failures: list[str], **options: Any) -> dict[str, Any]:
     if course.setup.server is not None:
         its_own = Unmeasured(reason="that engine has an idle threshold and a limit of its own")
-        return dict.fromkeys((*PAUSE_FIELDS, *FULL_FIELDS), its_own)
-    found = pause_of_djinn(course, file.model.name, device, _asked(file), threads=THREADS, **options)
+        return dict.fromkeys((*pause.PAUSE_FIELDS, *pause.FULL_FIELDS), its_own)
+    found = pause.pause_of_djinn(course, file.model.name, device, _asked(file), threads=THREADS, **options)
     if not found["paused_sessions_bitwise_equal"]:
         failures.append("A session that stood paused is not what it would have been without the pause.")
     filling = _filling(file)
     if filling is None:
-        return found | dict.fromkeys(FULL_FIELDS, NO_LIMIT)
-    full = filled_by_djinn(course, file.model.name, device, filling, threads=THREADS, **options)
+        return found | dict.fromkeys(pause.FULL_FIELDS, pause.NO_LIMIT)
+    full = pause.filled_by_djinn(course, file.model.name, device, filling, threads=THREADS, **options)
     if full["sessions_until_full_bitwise_equal"] is False:
         failures.append("A session that stood in full memory is not what it would have been alone.")
     return found | full
 
 
-def _filling(file: Whitebox) -> Filling | None:
+def _filling(file: Whitebox) -> pause.Filling | None:
     """Return what both sides fill; None without a limit."""
     demo = Concurrent() if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo
     limit = bytes_of(demo.until_full_gb)
     if limit is None:
         return None
     inference, layer = file.experiment.inference, file.experiment.breakpoints.layers[0]
-    prompts = prompts_of(inference.input_length, demo.until_full_sessions)
-    return Filling(limit=limit, layer=layer, prompts=prompts, new=inference.continuation_tokens)
+    prompts = pause.prompts_of(inference.input_length, demo.until_full_sessions)
+    return pause.Filling(limit=limit, layer=layer, prompts=prompts, new=inference.continuation_tokens)
 
 
 def _stood(djinn: Mapping[str, Any] | None) -> float | None:
@@ -400,9 +386,10 @@ def _eager(course: Course, file: Whitebox, seconds: float | None) -> dict[str, A
     with baseline("eager") as eager:
         loading = {"model": file.model.name, "dtype": file.model.dtype, "threads": THREADS, **course.setup.words()}
         loaded = eager.ask("load", **loading)
-        metrics = {**pause_of_eager(eager, loaded["device"], wanted), **eager_stops(eager, file)}
+        metrics = {**pause.pause_of_eager(eager, loaded["device"], wanted), **eager_stops(eager, file)}
         filling = _filling(file)
-        metrics |= dict.fromkeys(FULL_FIELDS, NO_LIMIT) if filling is None else filled_by_eager(eager, filling)
+        unlimited = dict.fromkeys(pause.FULL_FIELDS, pause.NO_LIMIT)
+        metrics |= unlimited if filling is None else pause.filled_by_eager(eager, filling)
     absent = {"gpu_free_during_pause_gb": "no GPU", "request_b_latency_ms": "no room for request B beside the pause"}
     metrics |= {name: Unmeasured(reason=why) for name, why in absent.items() if metrics[name] is None}
     others = metrics["request_b_tokens"] == wanted.new
@@ -428,7 +415,7 @@ def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
     named = {"baseline": "vllm", "model": course.setup.named(file.model.name)}
     course.check_time()
     course.write_partial(VLLM, ("vllm_installed", "vllm_initialized", "api_tests", "conclusion"), named)
-    inference, pause = file.experiment.inference, file.experiment.concurrent_demo
+    inference, demo = file.experiment.inference, file.experiment.concurrent_demo
     asked = {
         "model": file.model.name,
         "dtype": file.model.dtype,
@@ -440,7 +427,7 @@ def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
     course.tell(f"vLLM: {found['status']} {found.get('reasons', {}).get('api_tests', '')}".rstrip())
     if found["status"] == "success":
         course.write_partial(VLLM, ("pause",), {**named, **found})
-        seconds = 1.0 if pause is None else pause.pause_duration_seconds
+        seconds = 1.0 if demo is None else demo.pause_duration_seconds
         found["pause"] = _of_vllm("pause", {**asked, "seconds": seconds}, _not_paused)
     return course.write(VLLM, {**named, **found})
 

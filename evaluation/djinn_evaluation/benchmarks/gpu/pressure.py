@@ -13,15 +13,7 @@ from time import monotonic
 from typing import Any, Final
 
 from djinn_evaluation import CHECKOUT
-from djinn_evaluation.benchmarks.gpu.shapes import (
-    THIRTEEN,
-    TINY_PAGE,
-    per_position,
-    saved,
-    scale_of,
-    shape,
-    weight_bytes,
-)
+from djinn_evaluation.benchmarks.gpu import shapes
 from djinn_evaluation.benchmarks.gpu.steps import EXPERIMENTS, Kept, Unfinished
 from djinn_evaluation.benchmarks.harness import Bar, Figure, Result, Setting, Spread, at_least, at_most
 from djinn_evaluation.commands.experiment import OFFERS, steps_of
@@ -61,9 +53,9 @@ def results_of(
     runs = [one.name for one in steps_of(OFFERS) if profile in one.profiles and (only is None or one.name in only)]
     arguments = ["--profile", profile]
     if profile == "gpu":
-        config = shape(THIRTEEN, scale_of(setting))
+        config = shapes.shape(shapes.THIRTEEN, shapes.scale_of(setting))
         keys = tiny(config) if tiny is not None and setting.quick else ()
-        arguments += ["--model", str(saved(config)), *(word for key in keys for word in ("--set", key))]
+        arguments += ["--model", str(shapes.saved(config)), *(word for key in keys for word in ("--set", key))]
 
     def how_far() -> str:
         return f"{len(kept.found)} of {len(runs)} experiments"
@@ -114,7 +106,7 @@ def _figure_of_evaluation(name: str, told: str) -> Figure:
 
 FOLDER: Final = "pressure"  # of both runs: the claims read them together
 JUDGED: Final = ("PASS", "FAIL", "UNDECIDED")
-TINY_SESSIONS, TINY_LENGTH = 50, 24 * TINY_PAGE
+TINY_SESSIONS, TINY_LENGTH = 50, 24 * shapes.TINY_PAGE
 
 
 def run_pressure(setting: Setting) -> Result:
@@ -141,16 +133,16 @@ def measured(name: str, experiment: str, setting: Setting) -> Result:
 def _tiny(config: dict[str, Any]) -> list[str]:
     """Return keys for a shape of few layers: shorter sessions, two thirds of which fit on the device."""
     layers = config["num_hidden_layers"]
-    pages = TINY_SESSIONS * TINY_LENGTH * per_position(config)
+    pages = TINY_SESSIONS * TINY_LENGTH * shapes.per_position(config)
     return [
         f"model.num_layers={layers}",
-        f"model.page_positions={TINY_PAGE}",
+        f"model.page_positions={shapes.TINY_PAGE}",
         f"experiment.breakpoints.layers=[{layers // 2}]",
         f"experiment.inference.input_length={TINY_LENGTH}",
         f"experiment.inference.context_tokens={TINY_LENGTH}",
         f"experiment.activation_steering.steering_layer={layers // 2}",
         f"experiment.memory_pressure_test.session_pause_layer={layers // 2}",
-        f"hardware.vram_limit_gb={(weight_bytes(config) + 2 * pages // 3) / GIB}",
+        f"hardware.vram_limit_gb={(shapes.weight_bytes(config) + 2 * pages // 3) / GIB}",
     ]
 
 
