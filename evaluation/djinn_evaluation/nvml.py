@@ -34,8 +34,7 @@ class Card:
         return int(self._memory().total)
 
     def _memory(self) -> Any:
-        """Return the figures of NVML's second version: the first counts as used what the driver reserves for itself,
-        some 0.5 GiB that CUDA counts neither as free nor as total. Drivers before 510 have the first alone."""
+        """Return NVML's second version: the first counts the driver's own 0.5 GiB as used; old drivers have only it."""
         try:
             return pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
         except pynvml.NVMLError:

@@ -26,8 +26,7 @@ def lines(
     level: tuple[str, float] | None = None,
     marks: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
-    """Draw curves of (x, y); `level` draws a dashed line, such as a capacity, `marks` ticks on the x axis, such as
-    swaps, a row for each name. All are in the legend."""
+    """Draw curves of (x, y), a dashed `level` such as a capacity, and rows of `marks` on the x axis, with a legend."""
     points = [point for curve in curves.values() for point in curve]
     if not points:
         return ""
@@ -50,8 +49,7 @@ def lines(
 def bars(
     groups: Mapping[str, Mapping[str, float]], *, x: str, y: str, limits: tuple[str, Mapping[str, float]] | None = None
 ) -> str:
-    """Draw one group of bars for each key of `groups`, one bar for each series in it; `limits` draws a dashed line
-    across the groups that it has a value for."""
+    """Draw a group of bars for each key of `groups`; `limits` draws a dashed line across those it has a value for."""
     series = list(dict.fromkeys(name for group in groups.values() for name in group))
     top = max((value for group in groups.values() for value in group.values()), default=0.0)
     if not series or top <= 0:

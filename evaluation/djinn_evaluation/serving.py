@@ -143,7 +143,7 @@ def attached(server: ServerAddress, model: str, **options: Any) -> Iterator[Remo
         engine = _required_afar(server, model, options)
     else:
         _require_model(entry, server, model, options.get("dtype"))
-        engine = dj.load(entry.identity.model, progress=_not_said, **_asked(entry, options))
+        engine = dj.load(entry.identity.model, progress=lambda line: None, **_asked(entry, options))
     if found := [session.name for session in engine.sessions()]:
         raise UsageError(
             f"The engine on {server} has sessions ({', '.join(told_apart(found).values())}): close them first "
@@ -244,9 +244,6 @@ def _resolved(place: str) -> tuple[set[str], int]:
 def _is_of_this_machine(address: str) -> bool:
     own = {one.address for interface in psutil.net_if_addrs().values() for one in interface}
     return address in own or ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def _not_said(line: str) -> None: ...
 
 
 PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")

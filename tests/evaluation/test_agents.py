@@ -220,7 +220,7 @@ def test_the_intervals_of_a_way_are_drawn_when_it_was_measured(monkeypatch: pyte
 
     monkeypatch.setattr(experiment, "engine_for", lambda *asked, **options: nullcontext(engine))
     link = Link(copies={"in": [(1, 1.0)], "out": [(1, 1.0)]})
-    for name in ("foretold", "shape_of", "_require", "vllm_beside", "_prediction"):
+    for name in ("foretold", "shape_of", "_require", "vllm_beside", "predicted"):
         monkeypatch.setattr(experiment, name, lambda *given: None)
     monkeypatch.setattr(experiment, "measured_link", lambda *given: link)
     monkeypatch.setattr(experiment, "_arithmetic", lambda *given: sums)

@@ -198,8 +198,7 @@ def _as_asked(name: str, file: AgentsFile) -> dict[str, Any]:
 
 
 def events(alone: Sequence[AgentRecord], per_session: int) -> list[dict[str, Any]]:
-    """Return each agent's turns: the time of each request as the script has it, were the agents not in each other's
-    way; its seconds as run alone; its session's bytes after it, in proportion to its tokens; the rest it announces."""
+    """Return each agent's turns as if alone: times, seconds, bytes in proportion to tokens, and announced rests."""
     found = []
     for record in alone:
         script, replies = record.script, [reply.tokens for reply in record.replies]
@@ -277,10 +276,12 @@ def run(course: Course, file: AgentsFile) -> list[str]:
     assert found.sums is not None
     link = measured_link(course, found.device)
     failures = judge(file, found) + link.failures(found.copies)
+    counts = file.agents.counts
+    crowds = {way: {count: [crowd for _, crowd in found.of(way, count)] for count in counts} for way in found.crowds}
     beside = {
         "link": link.fields(found.copies),
         "vllm": vllm_beside(course, file, found.sums, found.alone),
-        "prediction": _prediction(course, file, found, link),
+        "prediction": predicted(course, file, found.sums, link, found.alone[0], crowds),
     }
     fields = {**_fields(course, file, found), **beside}
     course.write(FILE, {"status": course.concluded(failures), **fields, "failures": failures})
@@ -359,13 +360,6 @@ def _fields(course: Course, file: AgentsFile, found: CrowdsMeasured) -> dict[str
         ],
         "comparisons": found.compared,
     }
-
-
-def _prediction(course: Course, file: AgentsFile, found: CrowdsMeasured, link: Link) -> dict[str, Any]:
-    assert found.sums is not None
-    counts = file.agents.counts
-    crowds = {way: {count: [crowd for _, crowd in found.of(way, count)] for count in counts} for way in found.crowds}
-    return predicted(course, file, found.sums, link, found.alone[0], crowds)
 
 
 def judge(file: AgentsFile, found: CrowdsMeasured) -> list[str]:

@@ -213,8 +213,7 @@ class ReplyRecord:
 
 @dataclass(slots=True, kw_only=True)
 class AgentRecord:
-    """The turns that an agent completed; `asked_again`: how often the engine had no room for a turn or the rest of it;
-    `refused` is its sentence where that did not change in time."""
+    """The turns that an agent completed; `asked_again` for want of room; `refused` where that did not change."""
 
     script: AgentScript
     replies: list[ReplyRecord] = field(default_factory=list)

@@ -65,7 +65,7 @@ class Eager:
             return_dict_in_generate=True,
             output_logits=True,
         )
-        self._synchronise()
+        weights.settle(self.device)
         milliseconds = 1000 * (time.perf_counter() - begun)
         return {"tokens": made.sequences[0, len(tokens) :].tolist(), "milliseconds": milliseconds}, made.logits
 
@@ -83,7 +83,7 @@ class Eager:
         layers_run = []
         for tokens in prompts:
             layers_run.append(self._stand_one(tokens, layer))
-        self._synchronise()
+        weights.settle(self.device)
         return {
             "layers_run_before_stop": max(layers_run),
             "tensor_bytes_held": self.held(),
@@ -187,10 +187,10 @@ class Eager:
     def recompute(self, tokens: list[int]) -> dict[str, Any]:
         """Run the whole prompt again, to the logits of the next token."""
         prompt = torch.tensor([tokens], device=self.device)
-        self._synchronise()
+        weights.settle(self.device)
         begun = time.perf_counter()
         logits = self._next(prompt)
-        self._synchronise()
+        weights.settle(self.device)
         return {"milliseconds": 1000 * (time.perf_counter() - begun), "top": int(logits.argmax())}
 
     @torch.inference_mode()
@@ -200,29 +200,29 @@ class Eager:
         kept = self._stopped_after(layer, prompt, DynamicCache(config=self.model.config))
         away = torch.empty_like(kept[0], device="cpu", pin_memory=self.device.type == "cuda")
         away.copy_(kept.pop())
-        self._synchronise()
+        weights.settle(self.device)
         begun = time.perf_counter()
         logits = self._from_layer(layer, away.to(self.device, copy=True), lambda: self._next(prompt))
-        self._synchronise()
+        weights.settle(self.device)
         milliseconds = 1000 * (time.perf_counter() - begun)
         return {"milliseconds": milliseconds, "bytes": away.nbytes, "top": int(logits.argmax())}
 
     def _stopped_after(self, layer: int, prompt: Tensor, cache: Any) -> list[Tensor]:
         """Leave the pass after a layer by a hook that raises; return that layer's output as a list of one."""
-        with weights.leaving_after(self._layers()[layer]) as kept:
+        with weights.leaving_after(weights.layers_of(self.model)[layer]) as kept:
             self.model(prompt, past_key_values=cache, use_cache=True)
         return kept
 
     def _counted(self, work: Callable[[], list[Tensor]]) -> tuple[list[Tensor], int]:
         """Call `work`; return its result and the number of layers that ran."""
         run: list[Any] = []
-        with weights.hooked(self._layers(), lambda module, inputs: run.append(module), before=True):
+        with weights.hooked(weights.layers_of(self.model), lambda module, inputs: run.append(module), before=True):
             return work(), len(run)
 
     def _from_layer(self, layer: int, hidden_1TD: Tensor, run: Callable[[], Any]) -> Any:
         """Call `run` with layers below `layer` passing their input on, and `layer` returning `hidden_1TD`."""
         passed: list[Any] = []
-        for number, module in enumerate(self._layers()[: layer + 1]):
+        for number, module in enumerate(weights.layers_of(self.model)[: layer + 1]):
             passed.append((module, module.forward))
             module.forward = _passing(module.forward, hidden_1TD if number == layer else None)
         try:
@@ -237,12 +237,6 @@ class Eager:
         cache = DynamicCache(config=self.model.config)
         logits: Tensor = self.model(prompt, use_cache=True, past_key_values=cache, **kept).logits[:, -1]
         return logits
-
-    def _layers(self) -> Any:
-        return weights.layers_of(self.model)
-
-    def _synchronise(self) -> None:
-        weights.settle(self.device)
 
 
 def _passing(forward: Any, instead: Tensor | None) -> Any:

@@ -154,39 +154,37 @@ def _while_decoding(
     kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], passes: int, layers: int, checks: Checks
 ) -> list[Figure]:
     """Return round trips in a decode; the engine's thread's as a ratio of one layer's time alone."""
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    of_layer: list[float] = []
-    for _ in range(passes):
-        layer = timed(lambda: busy.run(prompt, max_new_tokens=DECODED, ignore_eos=True)) / DECODED / layers
-        met: dict[str, list[float]] = {name: [] for name in kinds}
-        with _running(busy, prompt, DECODED, checks) as still:
-            sample(kinds, met, still, LONGEST_PAUSE)
-        for name, values in met.items():
-            times[name] += values
-        of_layer += [seconds / layer for seconds in met["session verb"]]
+    times, of_layer = _while_running(kinds, busy, prompt, DECODED, passes, layers, checks)
     plain = [
         _figure_of_round_trip(f"{name}, during a decode", times[name], at_most(bar))
         for name, bar in DECODE_MILLISECONDS.items()
     ]
-    return [*plain, _of_layer("session verb, during a decode", of_layer, times["session verb"])]
+    return [*plain, _of_layer("session verb, during a decode", of_layer["session verb"], times["session verb"])]
 
 
 def _while_prefilling(
     kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], passes: int, layers: int, checks: Checks
 ) -> list[Figure]:
     """Return round trips as a ratio of one layer's time: the same prefill's time alone, by the number of layers."""
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    of_layer: dict[str, list[float]] = {name: [] for name in kinds}
+    times, of_layer = _while_running(kinds, busy, prompt, 0, passes, layers, checks)
+    during = f"during a prefill of {PREFILLED} positions"
+    return [_of_layer(f"{name}, {during}", of_layer[name], times[name]) for name in kinds]
+
+
+def _while_running(
+    kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], new: int, passes: int, layers: int, checks: Checks
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return the seconds of requests during runs, and their ratios to one layer's time in the same run alone."""
+    times, of_layer = ({name: list[float]() for name in kinds} for _ in range(2))
     for _ in range(passes):
-        layer = timed(lambda: busy.run(prompt, max_new_tokens=0)) / layers
+        layer = timed(lambda: busy.run(prompt, max_new_tokens=new, ignore_eos=True)) / max(new, 1) / layers
         met: dict[str, list[float]] = {name: [] for name in kinds}
-        with _running(busy, prompt, 0, checks) as still:
-            sample(kinds, met, still, layer)
+        with _running(busy, prompt, new, checks) as still:
+            sample(kinds, met, still, LONGEST_PAUSE if new else layer)
         for name, values in met.items():
             times[name] += values
             of_layer[name] += ratios(values, [layer] * len(values))
-    during = f"during a prefill of {PREFILLED} positions"
-    return [_of_layer(f"{name}, {during}", of_layer[name], times[name]) for name in kinds]
+    return times, of_layer
 
 
 def _of_layer(name: str, ratios_: list[float], times: list[float]) -> Figure:

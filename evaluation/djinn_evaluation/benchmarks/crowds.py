@@ -304,8 +304,7 @@ def played(cell: Cell, rule: Rule, costs: predict.TurnCosts, link: float, repeti
 
 @contextmanager
 def engine_with(way: str, limit: int | None, copy: int = 1) -> Iterator[RemoteEngine]:
-    """Start an engine that keeps its sessions so, in `limit` bytes for weights and pages; end it with the block.
-    Each of several at once has a number of its own, `copy`."""
+    """Start an engine that keeps its sessions so, in `limit` bytes; `copy` numbers several at once."""
     options = WAYS[way].options(predict.crowd_file("tool", shared=False, count=ALONE))
     engine = dj.load("demo", **{**options, "device_memory": limit, "copy": copy})
     try:

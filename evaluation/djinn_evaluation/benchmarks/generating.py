@@ -209,15 +209,12 @@ def _measured_of_batches(
     def timed(side: str) -> float:
         return clocks[side].of(lambda: made.__setitem__(side, sides[side]()))
 
-    def figures(readings: Readings) -> list[Figure]:
-        return [_figure(name, readings, clocks["djinn"].unit)]
-
-    rounds = setting.rounds(ROUNDS_OF_BATCHES)
-    after = setting.after_rounds(figures, rounds, before)
+    rounds, unit = setting.rounds(ROUNDS_OF_BATCHES), clocks["djinn"].unit
+    after = setting.after_rounds(lambda readings: [_figure(name, readings, unit)], rounds, before)
     readings = take_turns({side: partial(timed, side) for side in sides}, rounds=rounds, after=after)
     if "samples" not in name:  # generators of their own draw other samples
         checks.same(f"new tokens of {name}", made["djinn"], made["plain"])
-    return _figure(name, readings, clocks["djinn"].unit)
+    return _figure(name, readings, unit)
 
 
 def _figure(name: str, readings: Readings, unit: str) -> Figure:

@@ -74,9 +74,8 @@ class Spread:
 
 
 def benchmark(name: str) -> Callable[[Setting], Result]:
-    found: Callable[[Setting], Result] = getattr(
-        import_module(f"djinn_evaluation.benchmarks.{MODULE_OF[name]}"), f"run_{name}"
-    )
+    module = import_module(f"djinn_evaluation.benchmarks.{MODULE_OF[name]}")
+    found: Callable[[Setting], Result] = getattr(module, f"run_{name}")
     return found
 
 
@@ -327,10 +326,6 @@ SoFar = Callable[[Iterable[Figure], str], None]
 """Keeps the figures found so far, with words on how far the benchmark is: what a run that is cut leaves."""
 
 
-def _kept_nowhere(figures: Iterable[Figure], how_far: str) -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """`quick` runs everything on a tiny model in few rounds: to see that a benchmark works, never for a figure. A
@@ -345,7 +340,7 @@ class Setting:
     factor: float = 1.0
     seconds: float = TURN_SECONDS
     at: str | None = None
-    so_far: SoFar = _kept_nowhere
+    so_far: SoFar = lambda figures, how_far: None
 
     def shape(self, usual: Shape = GPT2) -> Shape:
         return TINY if self.quick else usual

@@ -253,8 +253,7 @@ def least(found: Any) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedSize:
-    """A number in a sentence, of `what`, and the field of the run that has to reach it, read by `of`; where there is no
-    field, the value of the verdict has to. `near` is the share that may be missing."""
+    """A number in a sentence and the run's field (else its value) that has to reach it, but for the share `near`."""
 
     number: float
     what: str

@@ -68,10 +68,9 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
     if not (file.skip_recompute and file.skip_offload):
         with baseline("eager") as eager:
             eager.ask("load", model=file.model, dtype=dtype, threads=THREADS, **course.setup.words())
-            if not file.skip_recompute:
-                _plain(course, file, eager, "recompute", prompt, tops, count)
-            if not file.skip_offload:
-                _plain(course, file, eager, "manual_offload", prompt, tops, count)
+            for name, skip in (("recompute", file.skip_recompute), ("manual_offload", file.skip_offload)):
+                if not skip:
+                    _plain(course, file, eager, name, prompt, tops, count)
     failures += _disagreements(course, tops, ours_agree=ours_agree)
     status = course.concluded(failures)
     for name, fields in [*course.written.items()] if status != "success" else []:
@@ -126,8 +125,7 @@ def _djinn(
 
 
 def _too_slow(course: Course, layer: int, place: str, side: Side, link: Link) -> list[str]:
-    """Return a failure where the resumes took longer than the passes beside them, or from another place than two of
-    them and a plain copy of the bytes. The disk has no bar of its own in the run: slower than that is left open."""
+    """Return a failure where resumes took longer than their bar; slower from the disk is left open."""
     resident = place == "resident"
     base = "the whole pass" if resident else "two whole passes and a plain copy together"
     what = f"a resume at layer {layer} (KV {place}) takes longer than {base}"

@@ -342,7 +342,8 @@ def judge(
     over = None if carried is None or not flow.moved else carried / flow.moved
     together = flow.together(waits=bar.measured_here)
     made = at_most_by_hand(mean, bar.fastest, without_core=bar.without_core)
-    windows_of = _beside_plain(wanted, bar, flow) if bar.measured_here else _by_share(wanted, above)
+    by_share = "holds" if above >= wanted.sustained_ratio else "refuted"  # of all windows, against a configured bar
+    windows_of = _beside_plain(wanted, bar, flow) if bar.measured_here else {"verdict": by_share}
     failures = {
         "No layer was copied: nothing streams.": bool(flow.copies),
         TOO_FEW: windows_of["verdict"] != "refuted",
@@ -390,11 +391,6 @@ def judge(
             [c.layer, c.bytes_moved, c.seconds, c.begun, c.stalled_seconds, c.overlapped_seconds] for c in flow.copies
         ],
     }
-
-
-def _by_share(wanted: PcieFlatline, above: float) -> dict[str, Any]:
-    """Return the verdict on a configured bar: the share of all windows decides."""
-    return {"verdict": "holds" if above >= wanted.sustained_ratio else "refuted"}
 
 
 def _beside_plain(wanted: PcieFlatline, bar: Bar, flow: Flow) -> dict[str, Any]:
@@ -480,7 +476,8 @@ def _measured(course: Course, file: ValidationFile, wanted: PcieFlatline, name: 
     carried = None if counter.mean is None else counter.mean * flow.elapsed
     fields = judge(wanted, bar, flow, limit_gb=file.limit_gb, carried=carried)
     course.tell(_sentence(fields, bar))
-    course.tell(_verdict(fields["windows"]))
+    windows = fields["windows"]
+    course.tell(f"flatline: windows {windows['verdict']}. {windows.get('reason', '')}".rstrip())
     return {
         **fields,
         "capacity_gb": card.allowed / GIB,
@@ -498,10 +495,6 @@ def _sentence(fields: dict[str, Any], bar: Bar) -> str:
         f"flatline: {reached}/s, required {spell_bytes(bar.required * MIB)}/s, "
         f"{100 * fields['samples_above_ratio']:.1f} % of {len(fields['samples_mbps'])} windows above"
     )
-
-
-def _verdict(found: Mapping[str, Any]) -> str:
-    return f"flatline: windows {found['verdict']}. {found.get('reason', '')}".rstrip()
 
 
 def _stream_by_hand(course: Course, hand: HandStreamed, seconds: float) -> None:

@@ -336,7 +336,7 @@ def _wire(bench: Bench) -> dict[str, Any]:
 
 def _asked(file: Whitebox, seconds: float | None = None) -> pause.PausePlan:
     """Return the request to both sides to stop, with its time; the configured time for None."""
-    demo = Concurrent() if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo
+    demo = file.experiment.concurrent_demo or Concurrent()
     return pause.PausePlan(
         layer=file.experiment.breakpoints.layers[0],
         prompts=pause.prompts_of(file.experiment.inference.input_length, demo.paused_sessions),
@@ -364,7 +364,7 @@ def _pause(course: Course, file: Whitebox, device: str, failures: list[str], **o
 
 def _filling(file: Whitebox) -> pause.Filling | None:
     """Return what both sides fill; None without a limit."""
-    demo = Concurrent() if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo
+    demo = file.experiment.concurrent_demo or Concurrent()
     limit = bytes_of(demo.until_full_gb)
     if limit is None:
         return None
@@ -428,7 +428,9 @@ def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
     if found["status"] == "success":
         course.write_partial(VLLM, ("pause",), {**named, **found})
         seconds = 1.0 if demo is None else demo.pause_duration_seconds
-        found["pause"] = _of_vllm("pause", {**asked, "seconds": seconds}, _not_paused)
+        found["pause"] = _of_vllm(
+            "pause", {**asked, "seconds": seconds}, lambda why: {"status": "not_run", "reason": why}
+        )
     return course.write(VLLM, {**named, **found})
 
 
@@ -439,7 +441,3 @@ def _of_vllm(verb: str, asked: dict[str, Any], ended: Callable[[str], dict[str, 
             return vllm.ask(verb, **asked)
     except BaselineFailed as error:
         return ended(str(error))
-
-
-def _not_paused(reason: str) -> dict[str, Any]:
-    return {"status": "not_run", "reason": reason}

@@ -37,8 +37,7 @@ NOT_COPIED = Unmeasured(reason="all bytes had a copy already, so that the mover 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Plain Hugging Face's results on the prompt: the most likely token after each position, the new tokens, and the
-    digests of the logits that the first and the last of them were chosen from."""
+    """Plain Hugging Face's likeliest tokens and new ones, and the digests of the first and last logits."""
 
     predicted: tuple[int, ...]
     tokens: tuple[int, ...]

@@ -117,8 +117,7 @@ def run_pressure(setting: Setting) -> Result:
 
 
 def measured(name: str, experiment: str, setting: Setting) -> Result:
-    """Run one of the two; return the result of that name. Raises Unfinished, keeping the figures so far, where it is
-    cut."""
+    """Run one of the two; return its result. Raises Unfinished, keeping the figures so far, where it is cut."""
     begun, file = time.time(), (setting.results or setting.home) / FOLDER / experiment / FILE
     try:
         found = results_of(name, setting, (experiment,), into=FOLDER, likely=0, tiny=_tiny)
