@@ -56,15 +56,7 @@ class Eager:
         """Return new tokens and milliseconds of a greedy `generate`, and its logits."""
         prompt = torch.tensor([tokens], device=self.device)
         begun = time.perf_counter()
-        made = self.model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=new,
-            min_new_tokens=new,
-            do_sample=False,
-            return_dict_in_generate=True,
-            output_logits=True,
-        )
+        made = weights.generated(self.model, prompt, new, return_dict_in_generate=True, output_logits=True)
         weights.settle(self.device)
         milliseconds = 1000 * (time.perf_counter() - begun)
         return {"tokens": made.sequences[0, len(tokens) :].tolist(), "milliseconds": milliseconds}, made.logits

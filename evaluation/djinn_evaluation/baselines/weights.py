@@ -130,17 +130,15 @@ def greedy(
     kept = {} if cache is None else {"past_key_values": cache}
     prompt = torch.tensor([tokens], device=device)
     begun = time.perf_counter()
-    made = model.generate(
-        prompt,
-        attention_mask=torch.ones_like(prompt),
-        max_new_tokens=new,
-        min_new_tokens=new,
-        do_sample=False,
-        streamer=streamer,
-        **kept,
-    )
+    made = generated(model, prompt, new, streamer=streamer, **kept)
     found = made[0, len(tokens) :].tolist()
     return found, time.perf_counter() - begun
+
+
+def generated(model: Any, prompt: Tensor, new: int, **others: Any) -> Any:
+    """Return what the model's own `generate` gives, greedy, of exactly `new` tokens."""
+    lengths = {"max_new_tokens": new, "min_new_tokens": new}
+    return model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, **lengths, **others)
 
 
 def digest(logits: Tensor) -> str:
