@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import DjinnError
@@ -23,14 +23,8 @@ def source_of(model: str) -> str:
     return str(MODEL_PATH) if model == "demo" else model
 
 
-class NumpyArray(Protocol):
-    """An array of numpy."""
-
-    def tobytes(self) -> bytes: ...
-
-
-def digest(logits: NumpyArray) -> str:
-    """Return the digest of the bits of fp32 logits; `baselines.weights.digest` makes the same of a tensor."""
+def digest(logits: Any) -> str:
+    """Return the digest of the bits of an array of fp32 logits; `baselines.weights.digest` makes that of a tensor."""
     return hashlib.sha256(logits.tobytes()).hexdigest()
 
 
