@@ -136,8 +136,7 @@ def instead(made: Any) -> Iterator[Any]:
 def generated(monkeypatch: pytest.MonkeyPatch, tokens: list[int]) -> Result:
     """The generation benchmark over a session that makes tokens 1 and 2, and a worker that makes `tokens`."""
     engine = SimpleNamespace(session=lambda name, fresh: Session(), entry=SimpleNamespace(pid=0))
-    monkeypatch.setattr(generating, "worker", lambda module: instead(Answering(tokens=tokens)))
-    monkeypatch.setattr(generating, "engine_of", lambda folder, setting: instead(engine))
+    monkeypatch.setattr(generating, "both_sides", lambda *given: instead((Answering(tokens=tokens), engine)))
     return generating.run_generation(Setting(quick=True, threads=1, home=Path("none")))
 
 
