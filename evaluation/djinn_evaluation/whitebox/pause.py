@@ -20,7 +20,7 @@ from djinn_evaluation.memory import (
     options_for_limit,
     pages_in_use,
 )
-from djinn_evaluation.serving import Outcome, engine_for, outcome_of, run_alone, stopped_at
+from djinn_evaluation.serving import Outcome, engine_for, outcome_of, paused, run_alone, stopped_at
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import MemoryShortage
@@ -70,7 +70,9 @@ def sentences(breakdown: dict[str, Any], positions: int) -> list[str]:
 def _held_at_a_stop(engine: RemoteEngine, layer: int, prompt: list[int]) -> tuple[int, int]:
     """Stop a session of its own; return the bytes of its pages and of its stop, by the engine's accounting."""
     before = engine.statistics()
-    session = stopped_at(engine, "breakdown", layer, prompt, 1)
+    session = engine.session("breakdown", fresh=True)
+    session.breakpoint(f"resid_post.{layer}", when="step == 0")
+    paused(session.run(prompt, max_new_tokens=1, ignore_eos=True))
     after = engine.statistics()
     session.close()
     return pages_in_use(after) - pages_in_use(before), _kept(after) - _kept(before)
