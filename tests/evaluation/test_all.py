@@ -78,11 +78,6 @@ def test_a_verdict_left_open_is_neither_a_pass_nor_a_failure(
     assert everything(tmp_path / "all") == 1, "others fail"
 
 
-def test_one_of_all(ran: Ran, tmp_path: Path) -> None:
-    assert everything(tmp_path, "--only", "whitebox") == 0
-    assert len(ran) == 1
-
-
 def test_a_key_that_is_set_is_one_of_every_run_and_of_its_results(ran: Ran, tmp_path: Path) -> None:
     """Runs with other keys are no part of those that were broken off."""
     key = "experiment.num_trials=7"
@@ -150,12 +145,6 @@ def test_the_flatline_runs_twice_where_a_claim_can_be_decided_by_it(
     assert all(file.agent_sleep_resume.enabled for file in ran)
 
 
-def test_a_run_that_is_named_runs_again(ran: Ran, tmp_path: Path) -> None:
-    for _ in range(2):
-        everything(tmp_path, "--only", "whitebox")
-    assert len(ran) == 2
-
-
 def test_a_run_that_is_named_stands_beside_those_that_had_ended(ran: Ran, tmp_path: Path) -> None:
     """Their verdicts count, and the whole is complete as before: the next one begins anew."""
     everything(tmp_path)
@@ -169,7 +158,7 @@ def test_a_run_that_is_named_stands_beside_those_that_had_ended(ran: Ran, tmp_pa
 
 
 def test_another_profile_or_model_begins_anew(ran: Ran, tmp_path: Path) -> None:
-    everything(tmp_path, "--only", "whitebox")
-    ran.clear()
-    everything(tmp_path, "--only", "whitebox", "--model", "/a/b")
-    assert len(ran) == 1
+    """A run that is named runs again."""
+    for count, model in ((1, ()), (2, ()), (3, ("--model", "/a/b"))):
+        assert everything(tmp_path, "--only", "whitebox", *model) == 0
+        assert len(ran) == count

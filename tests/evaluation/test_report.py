@@ -59,27 +59,26 @@ def test_sides_of_a_streamed_model_are_drawn_beside_their_limit() -> None:
     assert "max(compute, bytes / bandwidth)" in plot
 
 
-def test_a_verdict_left_open_is_reported_and_raised(course: Course) -> None:
+@pytest.mark.parametrize("failures", [[], ["It is wrong."]])
+def test_a_failure_counts_before_a_verdict_left_open(course: Course, failures: list[str]) -> None:
+    """Without a failure it is reported and raised."""
+
     def work(course: Course) -> list[str]:
-        course.write("found.json", {"status": "undecided"})
+        course.write("found.json", {"status": "failed" if failures else "undecided"})
         course.undecided.append("The windows cannot be judged here.")
-        return []
+        return failures
 
-    with pytest.raises(Undecided, match="cannot be judged"):
-        conducted(course, work, lambda course, failures: report.write(course, "validation", failures))
-    page = (course.folder / "report.md").read_text()
-    assert page.startswith("# validation: UNDECIDED\n\nThe windows cannot be judged here.")
+    def run() -> list[str]:
+        return conducted(course, work, lambda course, failures: report.write(course, "validation", failures))
 
-
-def test_a_failure_counts_before_a_verdict_left_open(course: Course) -> None:
-    def work(course: Course) -> list[str]:
-        course.write("found.json", {"status": "failed"})
-        course.undecided.append("The windows cannot be judged here.")
-        return ["It is wrong."]
-
-    found = conducted(course, work, lambda course, failures: report.write(course, "validation", failures))
-    assert found == ["It is wrong."]
-    assert (course.folder / "report.md").read_text().startswith("# validation: FAIL\n\nIt is wrong.")
+    if failures:
+        assert run() == failures
+        begins = "# validation: FAIL\n\nIt is wrong."
+    else:
+        with pytest.raises(Undecided, match="cannot be judged"):
+            run()
+        begins = "# validation: UNDECIDED\n\nThe windows cannot be judged here."
+    assert (course.folder / "report.md").read_text().startswith(begins)
 
 
 def broken_off_by(course: Course, error: BaseException) -> dict[str, Any]:
@@ -99,24 +98,19 @@ def broken_off_by(course: Course, error: BaseException) -> dict[str, Any]:
     return found
 
 
-def test_a_run_that_is_broken_off_leaves_its_files_marked(course: Course) -> None:
+def test_a_run_that_is_broken_off_leaves_its_files_marked(course: Course, tmp_path: Path) -> None:
+    """One that ends by an error names it; the time limit is one that is hard."""
     found = broken_off_by(course, KeyboardInterrupt())
     assert (found["status"], found["interrupted"]) == ("partial", True)
     assert "Broken off" in (course.folder / "run.log").read_text()
     assert "# whitebox: BROKEN OFF" in (course.folder / "report.md").read_text()
-
-
-def test_a_run_that_ends_by_an_error_names_it(course: Course) -> None:
+    course.limit_seconds = 0.0
+    with pytest.raises(TimeIsUp, match="duration"):
+        course.check_time()
+    course = begin(tmp_path / "wrong", "run.log", terminal=False)
     found = broken_off_by(course, DjinnError("It did not work."))
     assert (found["status"], found["error"]) == ("error", "It did not work.")
     assert "It did not work." in (course.folder / "report.html").read_text()
-
-
-def test_the_time_limit_is_hard(course: Course) -> None:
-    course.limit_seconds = 0.0
-    with pytest.raises(TimeIsUp, match="duration") as caught:
-        course.check_time()
-    assert isinstance(caught.value, DjinnError)
 
 
 def test_what_is_calculated_comes_first_and_sides_stand_side_by_side(course: Course) -> None:

@@ -76,12 +76,12 @@ def test_each_tolerance_counts_where_tolerances_decide() -> None:
     assert not judged(*wide, "logit_equivalence.tolerance_max_diff=0.01", ring=far, same_device=False)["passed"]
 
 
-@pytest.mark.parametrize("same_device", [True, False])
-def test_logits_that_are_no_numbers_fail_and_can_be_written(same_device: bool) -> None:
+def test_logits_that_are_no_numbers_fail_and_can_be_written() -> None:
     """Of weights that had not arrived. JSON has no NaN, so that the run ended without a file."""
-    found = judged(ring=row((0, float("nan"))), same_device=same_device)
-    assert not found["passed"]
-    json.dumps(found, allow_nan=False)
+    for same_device in (True, False):
+        found = judged(ring=row((0, float("nan"))), same_device=same_device)
+        assert not found["passed"]
+        json.dumps(found, allow_nan=False)
 
 
 def test_a_unit_in_the_last_place_on_another_device_is_decided_by_the_five_most_likely() -> None:
@@ -105,20 +105,16 @@ def test_predictions_count_where_they_are_asked_for() -> None:
     assert not judged(tokens=(2,))["preds_match"]
 
 
-@pytest.mark.parametrize(
-    ("moved", "streamed"),
-    [
-        ((0,) * 6, 100),
-        ((100, 0, 0, 0, 0, 0), 100),
-        ((99, 101, 100, 100, 100, 100), 100),
-        ((101,) * 6, 100),
-        ((0,) * 6, 0),
-    ],
-    ids=["nothing", "the first pass alone", "one layer late", "too much", "nothing streams"],
-)
-def test_every_pass_moves_exactly_what_streams(moved: tuple[int, ...], streamed: int) -> None:
+def test_every_pass_moves_exactly_what_streams() -> None:
     assert judged()["passed"]
-    assert not judged(moved=moved, streamed=streamed)["passed"]
+    for moved, streamed, what in (
+        ((0,) * 6, 100, "nothing"),
+        ((100, 0, 0, 0, 0, 0), 100, "the first pass alone"),
+        ((99, 101, 100, 100, 100, 100), 100, "one layer late"),
+        ((101,) * 6, 100, "too much"),
+        ((0,) * 6, 0, "nothing streams"),
+    ):
+        assert not judged(moved=moved, streamed=streamed)["passed"], what
 
 
 # ---------------------------------------------------------------------------------------------------------- sleep
@@ -149,26 +145,17 @@ def slept(**changes: Any) -> dict[str, Any]:
     return sleep.judge(wanted, night_of(**changes), limit_gb=None)
 
 
+NO_SLEEP = ({"idle": 0.9}, {"sleep_ms": 29_999.0}, {"residency": "resident"}, {"equal": False}, {"cause": "asked"})
+
+
 def test_a_sleep_that_was_one() -> None:
+    """And some that were none."""
     found = slept()
     assert found["passed"]
     assert (found["metrics"]["swaps_detected"], found["metrics"]["restores_detected"]) == (1, 1)
     assert isinstance(found["metrics"]["coherence_score"], Unmeasured)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"idle": 0.9},
-        {"sleep_ms": 29_999.0},
-        {"residency": "resident"},
-        {"equal": False},
-        {"cause": "pressure"},
-        {"cause": "asked"},
-    ],
-)
-def test_a_sleep_that_was_none(changes: dict[str, Any]) -> None:
-    assert not slept(**changes)["passed"]
+    for changes in (*NO_SLEEP, {"cause": "pressure"}):
+        assert not slept(**changes)["passed"], changes
 
 
 @pytest.mark.parametrize(("seconds", "passed"), [(1.0, True), (0.0, False)])

@@ -361,10 +361,10 @@ def test_a_text_that_others_change_is_seen(tmp_path: Path, monkeypatch: Patch, f
 
 
 def test_an_older_one_has_the_rows_that_it_can(tmp_path: Path, monkeypatch: Patch, file: AgentsFile) -> None:
-    plant(
-        tmp_path, monkeypatch, **{"kv_offloading_size: float": "other: float", "args.kv_offloading_size": "args.other"}
-    )
+    older = {"kv_offloading_size: float": "other: float", "args.kv_offloading_size": "args.other"}
+    plant(tmp_path, monkeypatch, **older, **{"def get_metrics_snapshot": "def another_name"})
     rows = beside(tmp_path, file)["ways"]
+    assert all(isinstance(row["preemptions"], Unmeasured) for row in rows[:2]), "it does not count them"
     assert [row["status"] for row in rows] == ["success", "success", "not_run"]
     assert rows[-1]["reason"] == "this vLLM has no option kv_offloading_size"
 
@@ -385,8 +385,3 @@ def test_where_it_cannot_run_it_says_why(
 ) -> None:
     plant(tmp_path, monkeypatch, **change)
     assert beside(tmp_path, file) == {"status": "not_run", "reason": reason}
-
-
-def test_preemptions_that_it_does_not_count_have_a_reason(tmp_path: Path, monkeypatch: Patch, file: AgentsFile) -> None:
-    plant(tmp_path, monkeypatch, **{"def get_metrics_snapshot": "def another_name"})
-    assert all(isinstance(row["preemptions"], Unmeasured) for row in beside(tmp_path, file)["ways"])

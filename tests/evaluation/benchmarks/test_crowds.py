@@ -129,24 +129,15 @@ def test_what_fits_never_waits_and_moves_nothing_but_the_copies() -> None:
 
 
 def test_who_comes_back_waits_for_the_bytes_over_the_link() -> None:
+    """By each rule; and who is dirty is copied before its place is free."""
     score = replayed(turns(*"abcda"), LeastRecentlyUsed())
     assert score.stalls == [pytest.approx(1.0)]  # 100 bytes at 100 a second; the others are clean by then
     assert (score.bytes_in, score.bytes_out) == (100, 400)
-
-
-def test_who_is_dirty_is_copied_before_its_place_is_free() -> None:
-    score = replayed(turns(*"abcd", apart=1.5), LeastRecentlyUsed(), costs=COSTS)
-    assert score.stalls == []  # a has been written through
-    hurried = replayed(turns(*"ab", apart=1.5, size=200), LeastRecentlyUsed(), costs=COSTS)
+    assert replayed(turns(*"abcd", apart=1.5), LeastRecentlyUsed()).stalls == []  # a has been written through
+    hurried = replayed(turns(*"ab", apart=1.5, size=200), LeastRecentlyUsed())
     assert hurried.stalls == [pytest.approx(200 / 50)]  # a stopped half a second ago
-
-
-def test_never_swap_refuses_what_does_not_fit() -> None:
-    score = replayed(turns(*"abcdde"), NeverSwap())
-    assert (score.refused, score.stalls, score.bytes_in) == (3, [], 0)
-
-
-def test_swap_at_pause_waits_at_every_return() -> None:
+    refusing = replayed(turns(*"abcdde"), NeverSwap())
+    assert (refusing.refused, refusing.stalls, refusing.bytes_in) == (3, [], 0)
     assert len(replayed(turns(*"ababab"), SwapAtPause()).stalls) == 4
 
 

@@ -39,6 +39,7 @@ from djinn_evaluation.benchmarks.gpu.steps import (
 from djinn_evaluation.benchmarks.harness import Figure, Result, Setting
 from djinn_evaluation.commands.experiment import steps_of
 from djinn_evaluation.nvml import Card
+from tests.evaluation.benchmarks.test_benchmarks import near_worker
 from tests.waiting import until
 
 ONE = (("llama",), ("bfloat16",), ("eager",))
@@ -92,11 +93,13 @@ def test_a_step_keeps_what_it_has_so_far(small: Setting, monkeypatch: pytest.Mon
 
 def test_the_link_step_copies_each_way_and_compares(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring, "findings", lambda: [])
+    monkeypatch.setattr(ring, "worker", near_worker)
     found = ring.run_link(small)
     assert [figure.name for figure in found.figures] == [f"copies {way}" for way in ring.WAYS]
     assert all(figure.value is not None and figure.value.low > 0 for figure in found.figures)
 
 
+COMES_NO_FURTHER = "a turn came no further: 3 of 5 parts"
 A_STEP = Step(name="link", learns="", module="", minutes=1)
 
 
@@ -112,20 +115,22 @@ def ends(
     return made.reasons
 
 
-def test_a_step_that_fails_is_told_with_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reasons = ends("raise SystemExit('no such card')", tmp_path, monkeypatch)
-    assert reasons == {"link": "no such card"}
-    assert "| link | all of it | not measured: no such card |" in report(tmp_path, reasons)
-
-
-def test_a_step_goes_on_until_it_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = f"from pathlib import Path; p = Path({str(tmp_path / 'turn')!r}); n = p.exists(); p.touch()"
-    assert ends(f"{turns}; raise SystemExit(0 if n else 3)", tmp_path, monkeypatch) == {}
-
-
-def test_a_step_that_comes_no_further_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reasons = ends("import sys; print('3 of 5 parts', file=sys.stderr); sys.exit(3)", tmp_path, monkeypatch)
-    assert reasons == {"link": "a turn came no further: 3 of 5 parts"}
+@pytest.mark.parametrize(
+    ("program", "reasons"),
+    [
+        ("raise SystemExit('no such card')", {"link": "no such card"}),
+        ("import sys; print('3 of 5 parts', file=sys.stderr); sys.exit(3)", {"link": COMES_NO_FURTHER}),
+        ("from pathlib import Path; p = Path({!r}); n = p.exists(); p.touch(); raise SystemExit(0 if n else 3)", {}),
+    ],
+    ids=["it fails", "it comes no further", "it has two turns"],
+)
+def test_a_step_goes_on_until_it_is_finished(
+    program: str, reasons: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that fails is told with its last line, and one that comes no further is ended."""
+    assert ends(program.format(str(tmp_path / "turn")), tmp_path, monkeypatch) == reasons
+    for reason in reasons.values():
+        assert f"| link | all of it | not measured: {reason} |" in report(tmp_path, reasons)
 
 
 TURN = """import json, sys; from pathlib import Path
@@ -228,12 +233,6 @@ def test_a_step_with_a_whole_result_finds_all_of_it_anew(tmp_path: Path, monkeyp
     assert not findings.exists()
 
 
-def test_findings_at_another_size_are_no_findings(small: Setting) -> None:
-    kept.Kept.of("graphs", small).add("7B", 1.0)
-    assert kept.Kept.of("graphs", small).found == {"7B": 1.0}
-    assert kept.Kept.of("graphs", replace(small, factor=0.5)).found == {}
-
-
 @pytest.mark.parametrize(
     ("step", "source"),
     [
@@ -267,6 +266,7 @@ def test_what_other_code_decided_is_decided_again(
 
 
 def test_a_finding_that_a_kill_tore_is_found_again_and_the_others_stay(small: Setting) -> None:
+    """Findings at another size are none."""
     before = kept.Kept.of("graphs", small)
     before.add("7B", 1.0)
     before.add("13B", 2.0)
@@ -276,6 +276,7 @@ def test_a_finding_that_a_kill_tore_is_found_again_and_the_others_stay(small: Se
     assert torn.found == {"7B": 1.0}
     torn.add("13B", 3.0)
     assert kept.Kept.of("graphs", small).found == {"7B": 1.0, "13B": 3.0}
+    assert kept.Kept.of("graphs", replace(small, factor=0.5)).found == {}
 
 
 def test_cases_after_one_that_ended_cudas_context_are_for_another_process(
@@ -360,18 +361,15 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest
         pass
 
 
-def test_a_step_that_is_not_there_is_refused_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(["exactnes"])
-    assert "there is no step exactnes; --list says which there are" in capsys.readouterr().err
-
-
 def test_the_list_says_how_long_each_step_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert len(said) == len(STEPS) + 1
     assert all(" min" in line for line in said)
     assert all(step.turn is not None or 60 * step.minutes < SECONDS for step in STEPS)
+    with pytest.raises(SystemExit):
+        command.main(["exactnes"])
+    assert "there is no step exactnes; --list says which there are" in capsys.readouterr().err
 
 
 def test_a_fact_that_nvml_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
