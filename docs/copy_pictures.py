@@ -30,7 +30,7 @@ SOURCES = {
     "features.png": ("features.png", "test_edges.py"),
 }
 # The frames of the moving picture, each with the time that it is shown.
-MOVING, FRAMES_BY = "break-edit-resume.webp", "test_moving_picture.py"
+MOVING, FRAMES_BY = "break-edit-resume.webp", "test_lab.py"
 MILLISECONDS = {
     "frame-0.png": 1500,
     "frame-1.png": 1500,

@@ -1,4 +1,5 @@
-"""The bench itself: a notebook without Djinn runs, is seen, is saved, and is read again where there is no kernel."""
+"""The bench itself: a notebook without Djinn runs, is seen, is saved, and is read again where there is no kernel. And
+the first picture of Djinn: break, look, edit, resume and go back, cell by cell."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def notebook(lab: LabServer, request: pytest.FixtureRequest) -> str:
     return write(lab, f"{request.node.name}.ipynb", DRAW, *["print(6 * 7)"] * 30, NAME)
 
 
-def test_a_notebook_runs_to_its_end(lab: LabServer, notebook: str, page: Page, artifacts: Path) -> None:
+def test_a_notebook_runs_to_its_end(
+    lab: LabServer, kernelless_lab: LabServer, notebook: str, page: Page, artifacts: Path
+) -> None:
+    """It is saved, and read again without a kernel; an error in a cell of another is seen."""
     opened = LabPage.open(page, lab.address(notebook))
     opened.run_all()
     opened.show_everything()
@@ -41,23 +45,40 @@ def test_a_notebook_runs_to_its_end(lab: LabServer, notebook: str, page: Page, a
         assert all(
             picture.stat().st_size for picture in opened.screenshots(artifacts / f"trivial-{theme.split()[1]}.png")
         )
-
-
-def test_an_error_in_a_cell_is_seen(lab: LabServer, page: Page) -> None:
-    opened = LabPage.open(page, lab.address(write(lab, "broken.ipynb", "1 / 0")))
-    opened.run_all()
-    assert opened.errors() == ["ZeroDivisionError: division by zero"]
-
-
-def test_a_saved_notebook_is_read_without_a_kernel(
-    lab: LabServer, kernelless_lab: LabServer, notebook: str, page: Page, artifacts: Path
-) -> None:
-    opened = LabPage.open(page, lab.address(notebook))
-    opened.run_all()
     opened.save()
     reader = LabPage.open(page, kernelless_lab.address(notebook))
     reader.without_kernel()
     reader.show_everything()
     assert kernelless_lab.running_kernels() == "[]"
     expect(reader.drawn("b.drawn")).to_be_visible()
-    reader.screenshots(artifacts / "trivial-reopened.png")
+    opened = LabPage.open(page, lab.address(write(lab, "broken.ipynb", "1 / 0")))
+    opened.run_all()
+    assert opened.errors() == ["ZeroDivisionError: division by zero"]
+
+
+# The frames of the README's moving picture.
+CELLS = {
+    "%load_ext djinn_jupyter\n%djinn_load demo": "loaded",
+    "%djinn_break 4": "resid_post.4",
+    "%djinn_run The capital of France is": "Paused at",
+    "%djinn_edit scale 0 --positions -1 --effect": "top token changed from",
+    "%djinn_resume --free": "Finished",
+    "%djinn_back": "Paused at",
+}
+SIZE = (880, 620)
+_TO_THE_CELL = "cell => cell.scrollIntoView({block: 'end'})"
+
+
+def test_a_pass_is_stopped_edited_and_resumed_cell_by_cell(lab: LabServer, page: Page, artifacts: Path) -> None:
+    page.set_viewport_size({"width": SIZE[0], "height": SIZE[1]})
+    opened = LabPage.open(page, lab.address(write(lab, "moving.ipynb", *CELLS)))
+    opened.command("application:toggle-left-area")
+    opened.wait_for_kernel()
+    for number, (source, words) in enumerate(CELLS.items()):
+        opened.run_cell(source)
+        cell = opened.drawn(".jp-CodeCell").nth(number)
+        expect(cell.locator(".jp-OutputArea")).to_contain_text(words)
+        opened.wait_for_kernel()
+        cell.evaluate(_TO_THE_CELL)
+        page.screenshot(path=artifacts / f"frame-{number}.png")
+    assert opened.errors() == []

@@ -1,8 +1,10 @@
-"""Stop cards in a column as narrow as that of a notebook beside another: nothing is scrolled out of sight."""
+"""Stop cards in a column as narrow as that of a notebook beside another: nothing is scrolled out of sight.
+Nor does anything stick out of the table of a graph's edges in a sidebar of 250 pixels."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -11,6 +13,7 @@ from playwright.sync_api import Page
 
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.nouns import Progress
+from tests.browser.lab_page import HEIGHT, WIDTH
 from tests.widgets import cards, samples
 from tests.widgets.pooled import pooled
 
@@ -49,21 +52,26 @@ def in_column(page: Page, width: int, html: str) -> None:
     page.set_content(f'<div style="width:{width}px">{html}</div>')
 
 
-@pytest.mark.parametrize("width", [250, 390, 510, 690, 750, 850])
-def test_three_long_guesses_of_long_tokens_are_in_sight_with_their_probabilities(page: Page, width: int) -> None:
+def test_three_long_guesses_of_long_tokens_are_in_sight_with_their_probabilities(page: Page) -> None:
     guesses = [[replace(top, text=text) for top, text in zip(row.top, LONG, strict=True)] for row in ROWS]
     rows = [replace(row, top=tuple(top)) for row, top in zip(ROWS, guesses, strict=True)]
     texts = ("The", *(" interpretability",) * 4)
     card = views.stop_view(replace(samples.paused(), texts=texts), pooled=DRAWN, lens=rows)
-    in_column(page, width, card.html)
-    assert page.evaluate(SCROLLED) == 0
-    assert width == 250 or page.evaluate(SEEN)  # where one guess of each row is left
-    assert page.evaluate(APART)
+    for width in (250, 390, 510, 690, 750, 850):
+        in_column(page, width, card.html)
+        assert page.evaluate(SCROLLED) == 0, width
+        assert width == 250 or page.evaluate(SEEN), width  # where one guess of each row is left
+        assert page.evaluate(APART), width
 
 
 @pytest.mark.parametrize("width", [250, 390, 510, 690])
-@pytest.mark.parametrize("name", CHARTS)
-def test_all_of_a_chart_is_in_sight_with_letters_apart_that_can_be_read(page: Page, name: str, width: int) -> None:
+def test_all_of_a_chart_is_in_sight_with_letters_apart_that_can_be_read(page: Page, width: int) -> None:
+    for name in CHARTS:
+        _is_in_sight(page, name, width)
+
+
+def _is_in_sight(page: Page, name: str, width: int) -> None:
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     in_column(page, width, ALL[name].html)
     assert page.evaluate("() => document.querySelector('.dj-scroll:has(img)').scrollWidth") <= width
     source, wide = page.locator("img[src^='data:image/svg']").evaluate("node => [node.src, node.clientWidth]")
@@ -71,22 +79,14 @@ def test_all_of_a_chart_is_in_sight_with_letters_apart_that_can_be_read(page: Pa
     page.set_viewport_size({"width": wide, "height": 900})  # that of the picture is the size at which it is drawn
     page.set_content(f'<body style="margin:0">{drawing}</body>')
     boxes = page.evaluate(LETTERS)
-    assert boxes
-    assert min(size for *_, size in boxes) >= (8 if width >= 390 else 5 if name == "tree" else 7)
-    assert all(left >= 0 and right <= wide and top >= 0 for left, right, top, *_ in boxes)
+    assert boxes, name
+    assert min(size for *_, size in boxes) >= (8 if width >= 390 else 5 if name == "tree" else 7), name
+    assert all(left >= 0 and right <= wide and top >= 0 for left, right, top, *_ in boxes), name
     for one, other in itertools.combinations(boxes, 2):
         assert one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2], (one, other)
 
 
-def test_the_sessions_with_their_holders_are_in_sight_beside_another_notebook(page: Page) -> None:
-    away = samples.session("work/quickstart.ipynb", state="idle", stopped_at=None, holder=None)
-    here = samples.session("two.ipynb", state="paused", stopped_at="resid_post.2", step=0, host_bytes=141 * 2**10)
-    in_column(page, 510, views.sessions_view([away, here], present="two.ipynb", mine={"two.ipynb"}).html)
-    assert page.evaluate(SCROLLED) == 0
-
-
-@pytest.mark.parametrize("width", [510, 690, 900])  # the middle one: between both sidebars, on a screen of 1360 pixels
-def test_holders_are_in_sight_beside_work_under_way_and_long_names(page: Page, width: int) -> None:
+def test_holders_are_in_sight_beside_work_under_way_and_long_names(page: Page) -> None:
     path = "work/07_indirect_object_identification.ipynb"
     held = {"holder": "kernel-2", "notebook": path}
     far = samples.session(
@@ -96,24 +96,53 @@ def test_holders_are_in_sight_beside_work_under_way_and_long_names(page: Page, w
     sweeping = samples.session(
         "sweep 1", progress=Progress(doing="sweeping", done=1040, total=19_200, counted="cells"), **held
     )
-    in_column(page, width, views.sessions_view([far, sweeping], present=None, mine={"two.ipynb"}).html)
-    assert page.evaluate(SCROLLED) == 0
+    away = samples.session("work/quickstart.ipynb", state="idle", stopped_at=None, holder=None)
+    for width in (510, 690, 900):  # the middle one: between both sidebars, on a screen of 1360 pixels
+        in_column(page, width, views.sessions_view([far, sweeping, away], present=None, mine={"two.ipynb"}).html)
+        assert page.evaluate(SCROLLED) == 0, width
 
 
-@pytest.mark.parametrize("width", [510, 690, 800])
-def test_where_the_rows_of_a_batch_ended_is_in_sight(page: Page, width: int) -> None:
+def test_where_the_rows_of_a_batch_ended_is_in_sight(page: Page) -> None:
     words = "The Colosseum stands in the middle of Rome, the capital of Italy"
     paused = samples.paused(site="attn_scores.10[11]", step=12, prompt_text=words, new_text=words * 2)
-    in_column(page, width, views.rows_view("work/07_indirect_object_identification.ipynb", [paused, None]).html)
-    assert page.evaluate(SCROLLED) == 0
+    for width in (510, 690, 800):
+        in_column(page, width, views.rows_view("work/07_indirect_object_identification.ipynb", [paused, None]).html)
+        assert page.evaluate(SCROLLED) == 0, width
 
 
-@pytest.mark.parametrize("width", [390, 510, 900])
-def test_the_guesses_and_the_picture_of_a_stop_are_in_sight(page: Page, width: int) -> None:
-    stop = samples.paused()
-    lens = samples.lens_rows(tuple(range(5)), count=3)
-    card = views.stop_view(stop, pooled=DRAWN, lens=lens)
-    page.set_content(f'<div style="width:{width}px">{card.html}</div>')
-    assert page.locator(".dj-guess").count() == 15
-    assert page.evaluate(SCROLLED) == 0
-    assert page.evaluate(SEEN)
+def test_the_guesses_and_the_picture_of_a_stop_are_in_sight(page: Page) -> None:
+    card = views.stop_view(samples.paused(), pooled=DRAWN, lens=ROWS)
+    for width in (390, 510, 900):
+        in_column(page, width, card.html)
+        assert page.locator(".dj-guess").count() == 15
+        assert page.evaluate(SCROLLED) == 0, width
+        assert page.evaluate(SEEN), width
+
+
+STYLE = Path(__file__).parents[2] / "labextension" / "style"
+SHEETS = [STYLE / name for name in ("panels.css", "graph.css")]
+EDGES = ("", "resid_pre_of_attention.11[3]", "mlp_out_post.11[1204]", "-0.0000123", "-0.0000124")
+SAID = "Read from logit('Paris')-logit('Rome')+0.5*(logit('Berlin')-logit('Madrid'))."
+OUT = """() => {
+    const edge = document.querySelector('.djinn-Sidebar').getBoundingClientRect().right;
+    const boxes = [...document.querySelectorAll('td, th, p')];
+    const ends = box => { const range = document.createRange(); range.selectNodeContents(box);
+        return Math.max(range.getBoundingClientRect().right, box.getBoundingClientRect().right); };
+    return boxes.filter(box => ends(box) > edge).map(box => box.textContent);
+}"""
+
+
+def test_nothing_of_the_table_sticks_out_of_a_sidebar(page: Page) -> None:
+    heads = "".join(f"<th>{name}</th>" for name in ("", "writer", "reader", "score", "exact"))
+    cells = "".join(
+        f'<td class="{"djinn-mono" if n in (1, 2) else "djinn-Graph-score"}">{text}</td>'
+        for n, text in enumerate(EDGES)
+    )
+    table = f'<table class="djinn-Graph-table"><tr>{heads}</tr><tr>{cells}</tr></table>'
+    picture = '<div class="djinn-Graph-picture"><svg width="600" height="40"></svg></div>'
+    graph = f'<div class="djinn-Graph"><div class="djinn-Graph-both">{picture}{table}</div>'
+    said = f'<p class="djinn-Graph-said">{SAID}</p></div>'
+    style = f"<style>{''.join(sheet.read_text() for sheet in SHEETS)}</style>"
+    for width in (250, 400):
+        page.set_content(f'{style}<div class="djinn-Sidebar" style="width:{width}px">{graph}{said}</div>')
+        assert page.evaluate(OUT) == [], width

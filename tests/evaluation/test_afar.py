@@ -18,9 +18,11 @@ from djinn_evaluation.commands.experiment import UNDECIDED
 from djinn_evaluation.serving import OTHER_BITS, PROCESS_UNSEEN, SIDES_APART
 from djinn_evaluation.timing import checkpoint_cost
 from djinn_evaluation.whitebox.trials import Reference
+from djinn_jupyter.link import starting
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.wire.keys import KeyFolder
 from tests.engines import end_all
+from tests.process.nursery import spawn
 
 pytestmark = pytest.mark.processes
 COST = ("repeat=1", "neighbour_tokens=24", "stop_interval_seconds=0.05")
@@ -45,6 +47,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     """The machine with the engine; the tests are on the laptop of ada, whom it admits."""
     home = tmp_path_factory.mktemp("m")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starting, "_spawn", spawn)
         laptop = be_on(home / "laptop", patch)
         own.draw_own("ada")
         there = be_on(home / "box", patch)

@@ -47,18 +47,17 @@ def test_a_card_is_named_as_the_environment_lets_cuda_count(index: int, visible:
     assert nvml_name(index, {"CUDA_VISIBLE_DEVICES": visible}) == name
 
 
-def test_without_a_gpu_the_reason_is_told() -> None:
+def test_without_a_gpu_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library too."""
+
+    def absent() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
     with pytest.raises(Unseen, match="no GPU"), card("cpu"):
         pass
     with counted("cpu") as counter:
         pass
     assert (counter.mean, counter.reason) == (None, "no GPU")
-
-
-def test_without_the_library_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
     monkeypatch.setattr(pynvml, "nvmlInit", absent)
     with pytest.raises(Unseen, match="NVML does not answer: NVML Shared Library Not Found"), card("cuda:0"):
         pass
@@ -184,6 +183,8 @@ def test_a_limit_that_no_card_is_so_small_for_bounds_weights_and_pages(monkeypat
     assert (config.card_memory, config.device_memory) == (None, int(0.181 * GIB))
     config = engine_config(parser().parse_args(arguments_of(monkeypatch, tmp_path, "--capacity", "80GiB")))
     assert (config.card_memory, config.device_memory) == (80 * GIB, None)
+    arguments = arguments_of(monkeypatch, tmp_path, "--set", "hardware.vram_limit_gb=null")
+    assert engine_config(parser().parse_args(arguments)).card_memory is None, "no capacity imposes nothing"
 
 
 @pytest.mark.usefixtures("a_gpu")
@@ -205,9 +206,15 @@ def test_nothing_is_asked_of_a_gpu_that_is_not_ours(monkeypatch: Patch) -> None:
         assert asked == ([] if first is None else [first, "memory", "fraction"])
 
 
-def test_no_capacity_imposes_nothing(monkeypatch: Patch, tmp_path: Path) -> None:
-    arguments = arguments_of(monkeypatch, tmp_path, "--set", "hardware.vram_limit_gb=null")
-    assert engine_config(parser().parse_args(arguments)).card_memory is None
+@pytest.mark.usefixtures("a_gpu")
+def test_what_is_free_is_free_on_the_imposed_card() -> None:
+    """A larger card than the one there is cannot be imposed."""
+    where = torch.device("cuda")
+    assert free_on(where, None) == CARD - TAKEN
+    assert free_on(where, 80 * GIB) == 77 * GIB
+    assert free_on(where, GIB) == 0
+    with pytest.raises(UsageError, match=r"A card of 141 GiB cannot be imposed: the one there is has 140 GiB"):
+        fraction_of(141 * GIB, total=CARD, taken=0)
 
 
 @given(st.integers(1, CARD), st.integers(0, CARD - 1))
@@ -219,19 +226,6 @@ def test_what_others_take_and_what_is_left_make_the_imposed_card(card: int, take
         assert fraction_of(card, total=CARD, taken=taken) * CARD + taken == pytest.approx(card)
 
 
-def test_a_larger_card_cannot_be_imposed() -> None:
-    with pytest.raises(UsageError, match=r"A card of 141 GiB cannot be imposed: the one there is has 140 GiB"):
-        fraction_of(141 * GIB, total=CARD, taken=0)
-
-
-@pytest.mark.usefixtures("a_gpu")
-def test_what_is_free_is_free_on_the_imposed_card() -> None:
-    where = torch.device("cuda")
-    assert free_on(where, None) == CARD - TAKEN
-    assert free_on(where, 80 * GIB) == 77 * GIB
-    assert free_on(where, GIB) == 0
-
-
 def test_on_the_cpu_the_books_hold_to_it(tmp_path: Path) -> None:
     with one_thread():
         engine = desk_from(save(tmp_path / "llama"), device="cpu", card_memory=1 << 20).engine
@@ -239,19 +233,16 @@ def test_on_the_cpu_the_books_hold_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "sentence"),
+    ("name", "flag", "there", "sentence"),
     [
-        ([], "There is no GPU 7: torch finds none here; without an index the CPU computes."),
-        (["H200", "A100"], "There is no GPU 7: there are 0 (H200), 1 (A100)."),
+        ("whitebox", "--gpu-index=7", [], "torch finds none here; without an index the CPU computes."),
+        ("pressure", "--gpu-index=7", ["H200", "A100"], "there are 0 (H200), 1 (A100)."),
+        ("validation", "--set=hardware.gpu_device=7", ["H200", "A100"], "there are 0 (H200), 1 (A100)."),
     ],
 )
-@pytest.mark.parametrize(
-    "asked",
-    [("whitebox", "--gpu-index=7"), ("pressure", "--gpu-index=7"), ("validation", "--set=hardware.gpu_device=7")],
-    ids=lambda asked: asked[0],
-)
 def test_a_gpu_that_is_not_there_is_refused_before_anything_is_started(
-    asked: tuple[str, str],
+    name: str,
+    flag: str,
     there: list[str],
     sentence: str,
     tmp_path: Path,
@@ -259,9 +250,8 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_started(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: there)
-    name, flag = asked
     assert cli.main(["experiment", name, "--profile", "small", "--output-dir", str(tmp_path / "out"), flag]) == 1
-    assert capsys.readouterr().err == f"djinn: {sentence}\n"
+    assert capsys.readouterr().err == f"djinn: There is no GPU 7: {sentence}\n"
     assert not (tmp_path / "out").exists()
 
 
@@ -297,11 +287,8 @@ def test_a_file_names_the_link_and_the_fastest_transfer() -> None:
     fields = LINK.fields([copy("in", GIB, 1.0), copy("in", GIB, 4.0)])
     assert fields["in"] == {"link_gb_per_s": 2.0, "transfers": 2, "fastest_transfer_gb_per_s": 1.0}
     assert fields["out"]["transfers"] == 0
-
-
-def test_a_move_is_held_against_the_link_by_its_copies_alone() -> None:
     (found,) = of_transfer("It", QUEUED)
-    assert (found.way, found.rate) == ("out", GIB / 2)
+    assert (found.way, found.rate) == ("out", GIB / 2), "a move is held against it by its copies alone"
 
 
 def test_plain_copies_really_copy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,11 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.api import loading
+from djinn_jupyter.link import starting
 from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.wire.registry import Entry
 from tests.engines import end_all
+from tests.process.nursery import spawn
 from tests.server.jupyter import Jupyter, Window, jupyter_server
 
 pytestmark = pytest.mark.alone
@@ -28,6 +30,7 @@ SITE = Path(__file__).parents[1] / "process" / "fake_site"
 @pytest.fixture
 async def jupyter(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Jupyter]:
     """A server, and engine processes that serve the fake; any engine left at the end is ended."""
+    monkeypatch.setattr(starting, "_spawn", spawn)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SITE), str(Path(__file__).parents[2])]))
     async with jupyter_server(root) as server:
         yield server
