@@ -41,21 +41,26 @@ def alike(row: object, alone: object) -> bool:
     return same and np.array_equal(row.logits, alone.logits)
 
 
-def test_sample_i_is_what_seed_plus_i_alone_samples(engine: RemoteEngine) -> None:
-    rows = engine.session("a").run(PROMPT, samples=4, seed=5, **DRAWN)
+def close(row: object, alone: object) -> bool:
+    """True where both drew the same tokens from logits that differ by rounding at most."""
+    assert isinstance(row, Finished)
+    assert isinstance(alone, Finished)
+    return row.tokens == alone.tokens and np.allclose(row.logits, alone.logits, rtol=0, atol=1e-5)
+
+
+LIKE: dict[str, Callable[[object, object], bool]] = {"exact": alike, "fast": close}
+
+
+def test_sample_i_is_what_seed_plus_i_alone_samples(engine: RemoteEngine, desk: Desk) -> None:
+    session, before = engine.session("a"), desk.engine.counters.passes
+    rows = session.run(PROMPT, samples=4, seed=5, **DRAWN)
+    assert desk.engine.counters.passes - before == 1 + 4 * (DRAWN["max_new_tokens"] - 1)  # their prompt once
     assert [row.session.name for row in rows] == ["a/0", "a/1", "a/2", "a/3"]
     for number, row in enumerate(rows):
         alone = engine.session("alone").run(PROMPT, seed=5 + number, **DRAWN)
         assert alike(row, alone)
         assert (row.passes, row.layers_run) == (alone.passes, alone.layers_run)
     assert len({row.tokens for row in rows}) > 1
-
-
-def test_samples_run_their_prompt_once(engine: RemoteEngine, desk: Desk) -> None:
-    session = engine.session("a")
-    before = desk.engine.counters.passes
-    session.run(PROMPT, samples=4, **DRAWN)
-    assert desk.engine.counters.passes - before == 1 + 4 * (DRAWN["max_new_tokens"] - 1)
 
 
 def test_prompts_of_all_lengths_are_run_each_as_alone(engine: RemoteEngine) -> None:
@@ -73,20 +78,21 @@ def test_texts_are_prompts_and_samples_of_each_follow_one_another(engine: Remote
     assert alike(rows[3], engine.session("alone").run("w21", seed=6, **DRAWN))
 
 
-def test_a_stop_in_one_row_halts_no_other_and_it_goes_on_as_alone(engine: RemoteEngine) -> None:
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_stop_in_one_row_halts_no_other_and_it_goes_on_as_alone(engine: RemoteEngine, mode: Any) -> None:
     free = engine.session("a").run(PROMPT, samples=3, **DRAWN)
     last = free[1].tokens[2]
     others = [row for row in free if row.tokens[2] != last]
     session = engine.session("b")
     session.breakpoint("resid_post.1", when=f"step == 3 and token_id == {last}")
-    rows = session.run(PROMPT, samples=3, **DRAWN)
+    rows = session.run(PROMPT, samples=3, mode=mode, **DRAWN)
     assert isinstance(rows[1], Paused)
     assert (rows[1].site, rows[1].step) == ("resid_post.1", 3)
     assert others
-    assert [alike(row, was) for row, was in zip(rows, free, strict=True) if was in others] == [True] * len(others)
+    assert [LIKE[mode](row, was) for row, was in zip(rows, free, strict=True) if was in others] == [True] * len(others)
     kept = rows[1].session.fork("kept")
     kept.edit(dj.scale(0.0))
-    assert alike(rows[1].session.resume(), free[1])
+    assert LIKE[mode](rows[1].session.resume(), free[1])
 
 
 def test_a_stop_in_the_prompt_is_met_by_every_row(engine: RemoteEngine) -> None:
@@ -170,10 +176,13 @@ def logits_read(session: Any) -> list[str]:
 
 def test_a_row_of_another_kernel_is_not_replaced(desk: Desk) -> None:
     with reached(desk, "one", "two") as [one, two]:
+        session = one.session("a")
+        session.run([PROMPT] * 3, max_new_tokens=0)
+        session.sibling("a/0").close()
         two.session("a/0")
         with pytest.raises(SessionsWouldSuffer):
-            one.session("a").run(PROMPT, samples=2, **DRAWN)
-        assert {session.name for session in one.sessions()} == {"a", "a/0"}
+            session.run(PROMPT, samples=2, **DRAWN)
+        assert {session.name for session in one.sessions()} == {"a", "a/0", "a/1", "a/2"}, "none of ours has ended"
         with pytest.raises(
             SessionsWouldSuffer, match=r"to close it all the same, add --force \(in Python force=True\)"
         ):
@@ -182,17 +191,6 @@ def test_a_row_of_another_kernel_is_not_replaced(desk: Desk) -> None:
             one.session("a").run([PROMPT], max_new_tokens=0, force=True)[0],
             one.session("b").run(PROMPT, max_new_tokens=0),
         )
-
-
-def test_a_row_of_another_kernel_is_refused_before_any_of_ours_ends(desk: Desk) -> None:
-    with reached(desk, "one", "two") as [one, two]:
-        session = one.session("a")
-        session.run([PROMPT] * 3, max_new_tokens=0)
-        one.session("a/1").close()
-        two.session("a/1")
-        with pytest.raises(SessionsWouldSuffer):
-            session.run([PROMPT], max_new_tokens=0)
-        assert {session.name for session in one.sessions()} == {"a", "a/0", "a/1", "a/2"}
 
 
 def test_rows_of_notebooks_of_one_stem_have_names_of_their_own(desk: Desk) -> None:
@@ -212,25 +210,19 @@ def test_rows_of_notebooks_of_one_stem_have_names_of_their_own(desk: Desk) -> No
         assert rows[0].logits.shape
 
 
-def test_a_row_closed_in_mid_run_ends_alone(engine: RemoteEngine) -> None:
-    session = engine.session("a")
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_row_closed_in_mid_run_ends_alone(engine: RemoteEngine, mode: Any) -> None:
+    def close_one(token: Any) -> None:
+        if token.session in ("a/0", "a/2") and token.step == 2:
+            engine.reach(token.session).close(force=True)
 
-    def close(token: Any) -> None:
-        if token.session == "a/1" and token.step == 2:
-            engine.reach("a/1").close(force=True)
-
-    with pytest.raises(BatchEnded, match=r"1 of 3 rows failed, a/1 first: .*closed.*in `rows` of this error") as ended:
-        session.run(PROMPT, samples=3, on_token=close, **DRAWN)
+    said = r"2 of 4 rows failed, a/0 first: .*closed.*in `rows` of this error"
+    with pytest.raises(BatchEnded, match=said) as ended:
+        engine.session("a").run(PROMPT, samples=4, mode=mode, on_token=close_one, **DRAWN)
     rows = ended.value.rows
-    assert isinstance(rows[1], IllegalMove)
-    for number in (0, 2):
-        assert alike(rows[number], engine.session("alone").run(PROMPT, seed=number, **DRAWN))
-
-
-def test_a_prompt_that_cannot_run_leaves_the_others(engine: RemoteEngine) -> None:
-    with pytest.raises(BatchEnded, match=r"1 of 3 rows failed, a/1 first: .*vocabulary") as ended:
-        engine.session("a").run([PROMPT, [10**6], PROMPT[:2]], max_new_tokens=2)
-    assert [isinstance(row, Finished) for row in ended.value.rows] == [True, False, True]
+    assert isinstance(rows[0], IllegalMove)
+    for number in (1, 3):
+        assert LIKE[mode](rows[number], engine.session("alone").run(PROMPT, seed=number, **DRAWN))
 
 
 def test_what_no_row_can_do_is_the_error_itself(engine: RemoteEngine) -> None:
@@ -254,42 +246,33 @@ def test_what_no_row_can_do_is_the_error_itself(engine: RemoteEngine) -> None:
             session.resume(**given)
 
 
-@pytest.mark.parametrize("settings", [{"mode": "slow"}, {"max_new_tokens": -1}])
-def test_what_no_row_can_be_asked_leaves_the_rows_before(engine: RemoteEngine, settings: dict[str, Any]) -> None:
-    session = engine.session("a")
-    rows = session.run(PROMPT, samples=2, **DRAWN)
-    with pytest.raises(UsageError):
-        session.run(PROMPT, samples=3, **settings)
-    assert [row.session.logits().tolist() for row in rows] == [row.logits.tolist() for row in rows]
-    assert {one.name for one in engine.sessions()} == {"a", "a/0", "a/1"}
-
-
-def test_no_memory_for_a_row_keeps_the_others() -> None:
+def test_no_memory_for_a_row_keeps_the_others(engine: RemoteEngine) -> None:
+    with pytest.raises(BatchEnded, match=r"1 of 3 rows failed, a/1 first: .*vocabulary") as ended:
+        engine.session("a").run([PROMPT, [10**6], PROMPT[:2]], max_new_tokens=2)
+    assert [isinstance(row, Finished) for row in ended.value.rows] == [True, False, True]
     model = build("llama", layers=3)
     page = 3 * 2 * 2 * 16 * 8 * 4  # layers, key and value, heads, positions, features, bytes
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     with one_thread():
         desk = build_desk(model, tokenizer(), device_memory=weights + 16 * page, host_memory=0, disk_memory=0)
-        with reached(desk) as [engine]:
+        with reached(desk) as [small]:
             with pytest.raises(BatchEnded, match=r"1 of 3 rows failed, a/1 first: .*more device memory") as ended:
-                engine.session("a").run([PROMPT, [9] * 400, PROMPT], max_new_tokens=1, ignore_eos=True)
+                small.session("a").run([PROMPT, [9] * 400, PROMPT], max_new_tokens=1, ignore_eos=True)
             assert [type(row) for row in ended.value.rows] == [Finished, SlabFull, Finished]
 
 
-def test_an_interrupt_pauses_the_rows_that_run(engine: RemoteEngine) -> None:
-    session = engine.session("a")
-
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_an_interrupt_pauses_the_rows_that_run(engine: RemoteEngine, mode: Any) -> None:
     def interrupt(token: Any) -> None:
-        if token.step == 3:
+        if token.step == 3 and (mode == "exact" or token.session == "a/1"):
             raise KeyboardInterrupt
 
     with pytest.raises(BatchInterrupted, match="0 of 3 rows had finished") as broken:
-        session.run(PROMPT, samples=3, on_token=interrupt, **DRAWN)
+        engine.session("a").run(PROMPT, samples=3, mode=mode, on_token=interrupt, **DRAWN)
     rows = broken.value.rows
     assert all(isinstance(row, Paused) and row.reason == "interrupt" for row in rows)
-    ends = [row.session.resume() for row in rows]
-    for number, end in enumerate(ends):
-        assert alike(end, engine.session("alone").run(PROMPT, seed=number, **DRAWN))
+    for number, end in enumerate([row.session.resume() for row in rows]):
+        assert LIKE[mode](end, engine.session("alone").run(PROMPT, seed=number, **DRAWN))
 
 
 def test_rows_are_told_as_they_end_and_tokens_as_they_come(engine: RemoteEngine) -> None:
@@ -370,6 +353,9 @@ def test_the_response_is_the_metric_of_the_rows_that_finished(engine: RemoteEngi
     assert responses(stopped, [0.0], ["logit(7)"]) == {}
     with pytest.raises(UsageError, match="finished no pass yet"):
         stopped[0].session.metrics("logit(7)")
+    for texts, said in (((), "none was given"), ((3,), "3 is none"), (("rank(1)", None), "None")):
+        with pytest.raises(UsageError, match=f"^A metric is a text such as .*; {said}"):
+            session.metrics(*texts)
     with pytest.raises(InvalidCondition, match="metric"):
         session.metrics("logits(7)")
     with pytest.raises(InvalidCondition, match="name exactly one"):  # so that a batch asks before it runs
@@ -391,6 +377,8 @@ def test_the_response_is_the_metric_of_the_rows_that_finished(engine: RemoteEngi
         ([dj.scale(1.0)], {"coefs": [1e39]}, "finite in float32"),
         ([dj.scale(1.0)], {"coefs": []}, "A batch has 1 to 4096 rows, not 0"),
         ([dj.scale(1.0)], {"rule": 1}, "give these too"),
+        ([], {"samples": 3, "mode": "slow"}, "slow"),
+        ([], {"samples": 3, "max_new_tokens": -1}, "max_new_tokens"),
         ([dj.scale(1.0)], {"prompt": None, "coefs": [1.0], "extend": True}, "nothing to extend; run a prompt first"),
         ([dj.scale(1.0)], {"prompt": None, "coefs": [1.0]}, "The prompt has no tokens"),
     ],
@@ -405,14 +393,6 @@ def test_what_no_row_could_have_is_one_sentence_and_leaves_the_rows_before(
     with pytest.raises(UsageError, match=said):
         session.run(**{"prompt": PROMPT, "max_new_tokens": 0, **given})
     assert all(np.array_equal(row.session.logits(), row.logits) for row in before)
-
-
-@pytest.mark.parametrize(("texts", "said"), [((), "none was given"), ((3,), "3 is none"), (("rank(1)", None), "None")])
-def test_a_metric_is_a_text(engine: RemoteEngine, texts: tuple[Any, ...], said: str) -> None:
-    session = engine.session("a")
-    session.run(PROMPT, max_new_tokens=0)
-    with pytest.raises(UsageError, match=f"^A metric is a text such as .*; {said}"):
-        session.metrics(*texts)
 
 
 def test_rows_have_the_logits_of_all_positions_where_they_are_asked_for(engine: RemoteEngine) -> None:
@@ -430,13 +410,6 @@ def test_rows_have_the_logits_of_all_positions_where_they_are_asked_for(engine: 
 
 
 NEW = DRAWN["max_new_tokens"]
-
-
-def close(row: object, alone: object) -> bool:
-    """True where both drew the same tokens from logits that differ by rounding at most."""
-    assert isinstance(row, Finished)
-    assert isinstance(alone, Finished)
-    return row.tokens == alone.tokens and np.allclose(row.logits, alone.logits, rtol=0, atol=1e-5)
 
 
 def test_samples_share_all_their_passes_and_are_what_each_alone_samples(engine: RemoteEngine) -> None:
@@ -462,16 +435,6 @@ def test_the_rows_of_a_shared_pass_are_in_the_pages_and_all_is_given_back(engine
         assert close(row.session.run(**more), alone.run(**more))
 
 
-def test_a_row_that_stops_leaves_the_others_to_their_passes(engine: RemoteEngine) -> None:
-    free = engine.session("a").run(PROMPT, samples=3, **DRAWN)
-    session = engine.session("b")
-    session.breakpoint("resid_post.1", when=f"step == 3 and token_id == {free[1].tokens[2]}")
-    rows = session.run(PROMPT, samples=3, mode="fast", **DRAWN)
-    assert isinstance(rows[1], Paused)
-    assert (rows[1].site, rows[1].step) == ("resid_post.1", 3)
-    assert rows[1].session.resume().tokens == free[1].tokens
-
-
 def test_a_rule_in_one_row_is_applied_there_alone(engine: RemoteEngine, desk: Desk) -> None:
     rows = engine.session("a").run(PROMPT, samples=3, **{**DRAWN, "max_new_tokens": 1})
     rows[1].session.steer(1, dj.scale(0.2))
@@ -490,29 +453,6 @@ def test_a_rule_in_one_row_is_applied_there_alone(engine: RemoteEngine, desk: De
     assert by_name["a/1"].tokens == ruled.run(extend=True, max_new_tokens=NEW, ignore_eos=True).tokens
 
 
-def test_a_row_closed_in_mid_pass_ends_alone(engine: RemoteEngine) -> None:
-    def close_one(token: Any) -> None:
-        if token.session in ("a/0", "a/2") and token.step == 2:
-            engine.reach(token.session).close(force=True)
-
-    with pytest.raises(BatchEnded, match="2 of 4 rows failed, a/0 first") as ended:
-        engine.session("a").run(PROMPT, samples=4, mode="fast", on_token=close_one, **DRAWN)
-    for number in (1, 3):
-        assert close(ended.value.rows[number], engine.session("alone").run(PROMPT, seed=number, **DRAWN))
-
-
-def test_an_interrupt_pauses_all_rows_and_each_goes_on(engine: RemoteEngine) -> None:
-    def interrupt(token: Any) -> None:
-        if token.step == 3 and token.session == "a/1":
-            raise KeyboardInterrupt
-
-    with pytest.raises(BatchInterrupted) as broken:
-        engine.session("a").run(PROMPT, samples=3, mode="fast", on_token=interrupt, **DRAWN)
-    for number, row in enumerate(broken.value.rows):
-        assert isinstance(row, Paused)
-        assert close(row.session.resume(), engine.session("alone").run(PROMPT, seed=number, **DRAWN))
-
-
 def test_logits_are_those_of_their_own_run_or_are_refused(engine: RemoteEngine) -> None:
     first, second = [engine.session("again", fresh=True).run([5, 6 + i], max_new_tokens=1) for i in range(2)]
     assert isinstance(first, Finished)
@@ -520,9 +460,6 @@ def test_logits_are_those_of_their_own_run_or_are_refused(engine: RemoteEngine) 
     with pytest.raises(IllegalMove, match="'again' has moved on: the logits of this run were not fetched"):
         first.fetch_logits()
     assert int(second.logits.argmax()) == second.top[0].token
-
-
-def test_samples_of_an_earlier_batch_are_not_read_from_rows_of_another_handle(engine: RemoteEngine) -> None:
     earlier = engine.session("rows").run([5, 6], samples=2, temperature=1.0, max_new_tokens=1)
     engine.session("rows").run([5, 7], samples=2, temperature=1.0, max_new_tokens=1)
     with pytest.raises(IllegalMove, match="has moved on"):

@@ -35,33 +35,43 @@ ASKED = {"clean": CLEAN, "corrupted": CORRUPTED, "metric": METRIC}
 
 
 @pytest.fixture(scope="module")
+def model() -> Any:
+    """A model of fewer layers than that of the other modules: a loop of single passes takes seconds."""
+    return build("llama", layers=2).double()
+
+
+@pytest.fixture(scope="module")
 def found(wide: RemoteEngine) -> Edges:
     return dj.edges(wide, **ASKED)
 
 
-@pytest.mark.parametrize("count", [1, 5, 20, 60, 150])
+@pytest.fixture(scope="module")
+def exact(wide: RemoteEngine) -> Edges:
+    return dj.edges(wide, **ASKED, method="exact")
+
+
 def test_a_circuit_is_that_of_a_model_whose_readers_sum_their_writers(
-    wide: RemoteEngine, model: Any, found: Edges, count: int
+    wide: RemoteEngine, model: Any, found: Edges
 ) -> None:
-    circuit = dj.circuit(wide, found, count)
-    with torch.no_grad():
-        logits_V = plain_circuits.metric(model, CLEAN, CORRUPTED, set(circuit.edges))
-    assert circuit.values[0] == pytest.approx(float(logits_V[17] - logits_V[42]), abs=2e-7)  # read in float32
+    for count in (1, 20, 60):
+        circuit = dj.circuit(wide, found, count)
+        with torch.no_grad():
+            logits_V = plain_circuits.metric(model, CLEAN, CORRUPTED, set(circuit.edges))
+        assert circuit.values[0] == pytest.approx(float(logits_V[17] - logits_V[42]), abs=2e-7)  # read in float32
     assert wide.sessions() == ()
 
 
-def test_an_edge_is_a_circuit_of_all_others_the_other_way_round(wide: RemoteEngine, found: Edges) -> None:
+def test_an_edge_is_a_circuit_of_all_others_the_other_way_round(wide: RemoteEngine, found: Edges, exact: Edges) -> None:
     """Patching one edge into the corrupted line is a run of that line in which all other edges are its own."""
-    exact = dj.edges(wide, **ASKED, method="exact")
     turned = dj.edges(wide, clean=CORRUPTED, corrupted=CLEAN, metric=METRIC)
     edges = list(zip(*(found.columns()[name] for name in ("writer", "reader")), strict=True))
-    for edge in edges[:: len(edges) // 12]:
+    for edge in edges[:: len(edges) // 6]:
         circuit = dj.circuit(wide, turned, [one for one in edges if one != edge])
         change = exact.values[exact.writers.index(edge[0]), exact.readers.index(edge[1])]
         assert circuit.values[0] - exact.corrupted == pytest.approx(change, abs=1e-9)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox", "mixtral", "qwen3", "bloom"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "mixtral"])
 def test_all_edges_give_the_clean_line_and_none_the_corrupted_one_bit_for_bit(family: str) -> None:
     with reached(build_desk(build(family, layers=2))) as [engine]:
         found = dj.edges(engine, **ASKED)
@@ -71,8 +81,7 @@ def test_all_edges_give_the_clean_line_and_none_the_corrupted_one_bit_for_bit(fa
         assert (whole.faithfulness, none.faithfulness) == (1.0, 0.0)
 
 
-def test_the_largest_scores_are_patched_too(wide: RemoteEngine, found: Edges) -> None:
-    exact = dj.edges(wide, **ASKED, method="exact")
+def test_the_largest_scores_are_patched_too(wide: RemoteEngine, found: Edges, exact: Edges) -> None:
     both = dj.edges(wide, **ASKED, top=6)
     assert both.exact is not None
     there = ~np.isnan(both.exact)
@@ -89,7 +98,7 @@ def test_faithfulness_over_pairs_has_an_interval(wide: RemoteEngine) -> None:
     pairs = [(tokens(6, seed=n), (*tokens(6, seed=n)[:2], *tokens(6, seed=n + 50)[2:])) for n in range(5)]
     clean, corrupted = [list(one) for one, _ in pairs], [list(other) for _, other in pairs]
     scored = dj.edges(wide, clean=clean, corrupted=corrupted, metric=METRIC)
-    circuit = dj.circuit(wide, scored, 60, seed=3)
+    circuit = dj.circuit(wide, scored, 30, seed=3)
     each = [dj.circuit(wide, dj.edges(wide, clean=a, corrupted=b, metric=METRIC), circuit.edges) for a, b in
             zip(clean, corrupted, strict=True)]  # fmt: skip
     assert circuit.values.tolist() == [one.values[0] for one in each]
@@ -99,15 +108,15 @@ def test_faithfulness_over_pairs_has_an_interval(wide: RemoteEngine) -> None:
     assert circuit.interval is not None
     low, high = circuit.interval
     assert low <= circuit.faithfulness <= high
-    assert dj.circuit(wide, scored, 60, seed=3).interval == circuit.interval
-    assert len(circuit.columns()["writer"]) == 60
+    assert dj.circuit(wide, scored, 30, seed=3).interval == circuit.interval
+    assert len(circuit.columns()["writer"]) == 30
     assert f"faithfulness {circuit.faithfulness:.1%}" in repr(circuit)
-    four = dj.circuit(wide, dj.edges(wide, clean=clean[:4], corrupted=corrupted[:4], metric=METRIC), 60)
+    four = dj.circuit(wide, dj.edges(wide, clean=clean[:4], corrupted=corrupted[:4], metric=METRIC), 30)
     assert four.interval is None
     assert "4 pairs (no interval: it is drawn from 5 pairs or more)" in repr(four)
 
 
-def test_a_threshold_and_a_faithfulness_choose_the_first_edges(wide: RemoteEngine, found: Edges) -> None:
+def test_the_first_edges_are_chosen_and_their_curve_has_its_areas(wide: RemoteEngine, found: Edges) -> None:
     tenth = abs(found.top(10)[-1][2])
     assert len(dj.circuit(wide, found, threshold=tenth)) == 10
     positive = dj.circuit(wide, found, 10, absolute=False)
@@ -116,9 +125,6 @@ def test_a_threshold_and_a_faithfulness_choose_the_first_edges(wide: RemoteEngin
     fewest = dj.circuit(wide, found, faithfulness=0.9)
     assert fewest.faithfulness >= 0.9
     assert dj.circuit(wide, found, len(fewest) - 1).faithfulness < 0.9
-
-
-def test_the_areas_of_a_curve_are_those_of_its_trapezoids(wide: RemoteEngine, found: Edges) -> None:
     curve = dj.circuit_curve(wide, found, sizes=(0.0, 0.1, 0.5, 1.0))
     assert [len(one) for one in curve.circuits] == [0, round(0.1 * len(found)), round(0.5 * len(found)), len(found)]
     for at, one in enumerate(curve.circuits):
@@ -127,9 +133,6 @@ def test_the_areas_of_a_curve_are_those_of_its_trapezoids(wide: RemoteEngine, fo
     assert curve.cmd == pytest.approx(np.trapezoid(np.abs(1 - np.array(curve.faithfulness)), curve.sizes))
     assert curve.columns()["edges"] == [len(one) for one in curve.circuits]
     assert repr(curve).startswith(f"CPR {curve.cpr:.3f}, CMD {curve.cmd:.3f}")
-
-
-def test_auroc_counts_the_pairs_that_are_in_order(found: Edges) -> None:
     known = [(writer, reader) for writer, reader, _ in found.top(12)[::3]]
     numbers = list(found.numbers(known))
     inside = [abs(found.values[edge]) for edge in numbers]
@@ -150,12 +153,14 @@ def test_a_circuit_computes_attention_as_its_edges_did(wide: RemoteEngine) -> No
         assert reply.made.attention == "eager"
 
 
-def test_what_is_no_circuit_is_refused_in_one_sentence(wide: RemoteEngine, found: Edges) -> None:
+def test_what_is_no_circuit_or_cannot_be_scored_or_pruned_is_refused_in_one_sentence(
+    wide: RemoteEngine, found: Edges
+) -> None:
     for asked, said in (
         ({}, "Tell a circuit once"),
         ({"edges": 3, "threshold": 0.1}, "Tell a circuit once"),
         ({"edges": len(found) + 1}, "has from 0 to"),
-        ({"edges": [("mlp_out.2", "q.0[0]")]}, "no edge from mlp_out.2 to q.0"),
+        ({"edges": [("mlp_out.1", "q.0[0]")]}, "no edge from mlp_out.1 to q.0"),
         ({"edges": [("z.9[0]", "logits")]}, "no edge from z.9"),
         ({"faithfulness": float("nan")}, "are finite numbers, such as 0.8"),
         ({"threshold": float("nan")}, "are finite numbers, such as 0.8"),
@@ -174,6 +179,22 @@ def test_what_is_no_circuit_is_refused_in_one_sentence(wide: RemoteEngine, found
         dj.edges(wide, **ASKED, top=0)
     with pytest.raises(UsageError, match="Steps are of gradients"):
         dj.edges(wide, **ASKED, method="exact", steps=2)
+    for fields, said in (
+        ({"clean": CLEAN[:-1]}, "has 6 tokens and the corrupted one 7"),
+        ({"steps": 0}, "from 1 to 1,000 steps, not 0"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            dj.edges(wide, **{"clean": CLEAN, "corrupted": CORRUPTED, "metric": METRIC, **fields})
+    with pytest.raises(DjinnError, match="has no gradient"):
+        dj.edges(wide, clean=CLEAN, corrupted=CORRUPTED, metric="rank(17)")
+    for threshold in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(UsageError, match="larger than 0"):
+            dj.acdc(wide, found, threshold)
+    with pytest.raises(UsageError, match="has from 0 to"):
+        dj.acdc(wide, found, 0.1, first=len(found) + 1)
+    bare = Edges([msgspec.structs.replace(one, made=None) for one in found.replies])
+    with pytest.raises(UsageError, match="score them anew"):
+        dj.acdc(wide, bare, 0.1)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -192,13 +213,13 @@ def test_every_edge_is_that_of_a_model_whose_readers_read_copies(wide: RemoteEng
     assert wide.sessions() == ()
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "mixtral", "qwen3", "bloom"])
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "qwen3"])
 def test_edges_across_a_boundary_sum_to_the_score_of_the_residual_there(family: str) -> None:
     asked = {"clean": CLEAN, "corrupted": CORRUPTED, "metric": METRIC}
-    with reached(build_desk(build(family, layers=3))) as [engine]:
+    with reached(build_desk(build(family, layers=2))) as [engine]:
         found = dj.edges(engine, **asked)
         whole = dj.attribute(engine, site="resid_pre", over=("layer",), **asked).values
-    for layer in range(3):
+    for layer in range(2):
         before = [at for at, name in enumerate(found.writers) if name == "embed" or layer_of(name) < layer]
         behind = [at for at, name in enumerate(found.readers) if name == "logits" or layer_of(name) >= layer]
         across = found.values[np.ix_(before, behind)]
@@ -210,7 +231,7 @@ def layer_of(name: str) -> int:
     return int(name.split(".")[1].split("[")[0])
 
 
-def test_the_largest_are_named_first(wide: RemoteEngine) -> None:
+def test_the_largest_are_named_first_or_those_that_there_are(wide: RemoteEngine) -> None:
     found = dj.edges(wide, clean=CLEAN, corrupted=CORRUPTED, metric=METRIC)
     sizes = [abs(score) for _, _, score in found.top(10**6)]
     assert sizes == sorted(sizes, reverse=True)
@@ -218,9 +239,6 @@ def test_the_largest_are_named_first(wide: RemoteEngine) -> None:
     writer, reader, score = found.top(1)[0]
     assert found.values[found.writers.index(writer), found.readers.index(reader)] == score
     assert f"{writer} -> {reader}: {score:+.3f}" in repr(found)
-
-
-def test_of_edges_that_all_score_0_those_are_named_that_there_are(wide: RemoteEngine) -> None:
     found = dj.edges(wide, clean=CORRUPTED, corrupted=CORRUPTED, metric=METRIC)
     table = found.columns()
     assert set(table["score"]) == {0.0}
@@ -237,18 +255,7 @@ def test_a_family_whose_edges_are_not_told_apart_says_why(family: str, said: str
         assert engine.sessions() == ()
 
 
-def test_what_has_no_edges_is_refused_in_one_sentence(wide: RemoteEngine) -> None:
-    for fields, said in (
-        ({"clean": CLEAN[:-1]}, "has 6 tokens and the corrupted one 7"),
-        ({"steps": 0}, "from 1 to 1,000 steps, not 0"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            dj.edges(wide, **{"clean": CLEAN, "corrupted": CORRUPTED, "metric": METRIC, **fields})
-    with pytest.raises(DjinnError, match="has no gradient"):
-        dj.edges(wide, clean=CLEAN, corrupted=CORRUPTED, metric="rank(17)")
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_an_edge_patched_is_a_path_of_one_step(family: str) -> None:
     """A path freezes what lies between, so its sender's change reaches the receiver alone, as an edge does."""
     with reached(build_desk(build(family, layers=2).double())) as [engine]:
@@ -274,18 +281,13 @@ def scored(wide: RemoteEngine, request: pytest.FixtureRequest) -> Edges:
     return dj.edges(wide, **{"clean": CLEAN, "corrupted": CORRUPTED, "metric": METRIC, **asked[request.param]})
 
 
-def test_edges_come_back_and_are_scored_again_with_the_same_bits(
+def test_edges_and_their_circuit_come_back_and_are_computed_again_with_the_same_bits(
     wide: RemoteEngine, scored: Edges, tmp_path: Path
 ) -> None:
     again = tables.made_again(wide, scored, tmp_path).again
     for one, other in ((again.by_pair, scored.by_pair), (again.exact, scored.exact)):
         assert (one is None and other is None) or np.array_equal(one.view("int64"), other.view("int64"))
     assert (again.paired, again.method, again.tokens) == (scored.paired, scored.method, scored.tokens)
-
-
-def test_a_circuit_comes_back_and_is_run_again_with_the_same_bits(
-    wide: RemoteEngine, scored: Edges, tmp_path: Path
-) -> None:
     circuit = dj.circuit_curve(wide, scored, sizes=(0.1, 0.3)).circuits[1]
     again = tables.made_again(wide, circuit, tmp_path).again
     assert (again.edges, again.scores, again.interval) == (circuit.edges, circuit.scores, circuit.interval)
@@ -313,11 +315,10 @@ def by_single_passes(model: Any, found: Edges, threshold: float) -> tuple[set[tu
     return kept, margin
 
 
-@pytest.mark.parametrize("share", [0.002, 0.02, 0.1])
 def test_the_edges_left_are_those_of_a_loop_of_single_passes(
-    wide: RemoteEngine, model: Any, found: Edges, share: float
+    wide: RemoteEngine, model: Any, found: Edges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threshold = share * abs(found.clean - found.corrupted)
+    threshold = 0.02 * abs(found.clean - found.corrupted)
     expected, margin = by_single_passes(model, found, threshold)
     assert margin > 1e-6  # the engine reads the metric in float32
     circuit = dj.acdc(wide, found, threshold)
@@ -326,6 +327,9 @@ def test_the_edges_left_are_those_of_a_loop_of_single_passes(
     assert circuit.values[0] == dj.circuit(wide, found, circuit.edges).values[0]
     assert circuit.how == f"ACDC, threshold {threshold:g}"
     assert wide.sessions() == ()
+    monkeypatch.setattr(pruning, "FEW", 1)
+    monkeypatch.setattr(pruning, "AHEAD", 1)
+    assert dj.acdc(wide, found, threshold).edges == circuit.edges, "what is asked ahead changes nothing"
 
 
 def test_planted_circuits_are_what_is_left() -> None:
@@ -335,14 +339,6 @@ def test_planted_circuits_are_what_is_left() -> None:
             circuit = dj.acdc(engine, scored, 0.05 * (scored.clean - scored.corrupted))
             assert set(circuit.edges) == set(known)
             assert circuit.faithfulness == pytest.approx(1.0, abs=0.05)
-
-
-def test_what_is_asked_ahead_changes_nothing(wide: RemoteEngine, found: Edges, monkeypatch: pytest.MonkeyPatch) -> None:
-    threshold = 0.02 * abs(found.clean - found.corrupted)
-    together = dj.acdc(wide, found, threshold)
-    monkeypatch.setattr(pruning, "FEW", 1)
-    monkeypatch.setattr(pruning, "AHEAD", 1)
-    assert dj.acdc(wide, found, threshold).edges == together.edges
 
 
 def test_edges_that_lead_nowhere_take_no_pass(
@@ -374,8 +370,8 @@ def test_pairs_are_pruned_by_their_mean_metric(wide: RemoteEngine) -> None:
     clean, corrupted = [one for one, _ in pairs], [other for _, other in pairs]
     scored = dj.edges(wide, clean=clean, corrupted=corrupted, metric=ASKED["metric"])
     said: list[tuple[int, int, int]] = []
-    circuit = dj.acdc(wide, scored, 0.01, first=30, on_progress=lambda *so_far: said.append(so_far))
-    columns = {(writer, reader) for writer, reader, _ in scored.top(30)}
+    circuit = dj.acdc(wide, scored, 0.01, first=12, on_progress=lambda *so_far: said.append(so_far))
+    columns = {(writer, reader) for writer, reader, _ in scored.top(12)}
     assert set(circuit.edges) < columns
     assert circuit.interval is None
     present = dj.circuit(wide, scored, list(columns)).values.mean()
@@ -384,7 +380,7 @@ def test_pairs_are_pruned_by_their_mean_metric(wide: RemoteEngine) -> None:
         if abs(without - present) < 0.01:
             columns, present = columns - {edge}, without
     assert set(circuit.edges) == columns
-    assert said[0] == (0, 30, 30)
+    assert said[0] == (0, 12, 12)
     assert [done for done, _, _ in said] == sorted({done for done, _, _ in said})
 
 
@@ -403,17 +399,6 @@ def test_a_circuit_comes_back_with_how_it_was_found(wide: RemoteEngine, found: E
     assert kept.how == circuit.how == "ACDC, threshold 0.5, of the first 20"
     assert kept.metric == ASKED["metric"]
     assert dj.reproduce(wide, kept).same
-
-
-def test_what_cannot_be_pruned_is_refused_in_one_sentence(wide: RemoteEngine, found: Edges) -> None:
-    for threshold in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(UsageError, match="larger than 0"):
-            dj.acdc(wide, found, threshold)
-    with pytest.raises(UsageError, match="has from 0 to"):
-        dj.acdc(wide, found, 0.1, first=len(found) + 1)
-    bare = Edges([msgspec.structs.replace(one, made=None) for one in found.replies])
-    with pytest.raises(UsageError, match="score them anew"):
-        dj.acdc(wide, bare, 0.1)
 
 
 def test_an_interrupt_ends_it_and_leaves_no_session(wide: RemoteEngine, found: Edges) -> None:

@@ -57,6 +57,8 @@ def test_one_position_of_each_prompt_is_a_row(
     assert [tokens.tolist() for tokens in acts.tokens] == [list(prompt) for prompt in PROMPTS]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-00000.safetensors", "shard-00001.safetensors"]
     assert [one.name for one in engine.sessions()] == []
+    assert isinstance(values[1], np.memmap)
+    assert not values[1].flags.writeable
 
 
 def test_all_positions_have_a_row_for_each_token(
@@ -69,12 +71,6 @@ def test_all_positions_have_a_row_for_each_token(
     for number, layers in enumerate(plain):
         assert np.array_equal(values[number], layers[2].numpy())
     assert [part.shape[0] for part in values[:]] == [5, 2, 4]
-
-
-def test_values_are_mapped_and_not_read_until_they_are_asked_for(engine: RemoteEngine, tmp_path: Path) -> None:
-    values = engine.collect(PROMPTS, "resid_post.0", to=tmp_path, positions=-1)["resid_post.0"]
-    assert isinstance(values[1], np.memmap)
-    assert not values[1].flags.writeable
 
 
 def test_tensors_have_the_bits_in_every_dtype(
@@ -153,9 +149,13 @@ def test_what_cannot_be_collected_leaves_nothing_open(engine: RemoteEngine, tmp_
     assert engine.sessions() == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
+def test_a_file_that_has_no_prompts_is_one_sentence(tmp_path: Path) -> None:
+    mixed = ["a text", [1, 2], {"prompt": "b"}, {"text": "c", "label": 1}, {"tokens": [3]}]
+    (tmp_path / "p.json").write_text(json.dumps(mixed))
+    (tmp_path / "p.jsonl").write_text("\n".join(json.dumps(one) for one in mixed))
+    expected = ["a text", [1, 2], "b", "c", [3]]
+    assert list(given_prompts(tmp_path / "p.json")) == list(given_prompts(tmp_path / "p.jsonl")) == expected
+    for name, text, said in [
         ("p.txt", "\n \n", "has no prompts"),
         ("p.json", "", "has no prompts"),
         ("p.json", "{}", "is not a list of texts"),
@@ -163,22 +163,12 @@ def test_what_cannot_be_collected_leaves_nothing_open(engine: RemoteEngine, tmp_
         ("p.jsonl", '{"text": 3}\n', "line 1 of .* is neither a text"),
         ("p.jsonl", '"a"\n{', "line 2 of .* is no JSON"),
         ("p.txt", b"\xff\xfe", "is not text in UTF-8"),
-    ],
-)
-def test_a_file_that_has_no_prompts_is_one_sentence(tmp_path: Path, name: str, text: str | bytes, said: str) -> None:
-    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UsageError, match=said):
-        list(given_prompts(tmp_path / name))
-    with pytest.raises(UsageError, match="could not be read"):
-        list(given_prompts(tmp_path / "missing"))
-
-
-def test_a_json_file_has_texts_ids_or_objects(tmp_path: Path) -> None:
-    mixed = ["a text", [1, 2], {"prompt": "b"}, {"text": "c", "label": 1}, {"tokens": [3]}]
-    (tmp_path / "p.json").write_text(json.dumps(mixed))
-    (tmp_path / "p.jsonl").write_text("\n".join(json.dumps(one) for one in mixed))
-    expected = ["a text", [1, 2], "b", "c", [3]]
-    assert list(given_prompts(tmp_path / "p.json")) == list(given_prompts(tmp_path / "p.jsonl")) == expected
+    ]:
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(UsageError, match=said):
+            list(given_prompts(tmp_path / name))
+        with pytest.raises(UsageError, match="could not be read"):
+            list(given_prompts(tmp_path / "missing"))
 
 
 def test_losses_and_logits_of_all_positions(engine: RemoteEngine) -> None:

@@ -98,10 +98,6 @@ def shown(one: object) -> tuple[str, Any]:
     return repr(one), getattr(one, "_repr_mimebundle_", lambda: None)()
 
 
-def test_no_result_is_forgotten() -> None:
-    assert {*python_api.public_classes()} - HANDLES <= set(RESULTS)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, desk: Any) -> Iterator[dict[type, tuple[Any, tuple[str, Any]]]]:
     """One result of each class, pickled to another process and shown there."""
@@ -133,20 +129,18 @@ READ: Final[dict[str, Callable[[Any], object]]] = {
 }
 
 
-@pytest.mark.parametrize("read", READ.values(), ids=READ)
-@pytest.mark.parametrize("moved", [False, True])
-def test_what_needs_the_engine_is_refused_in_a_sentence(
-    engine: RemoteEngine, read: Callable[[Any], object], moved: bool
-) -> None:
-    one = stop(engine)
-    if moved:
-        one.session.step()
-    there = pickled(one)
-    again = pickled(there)
-    for each in (there, again):
-        assert repr(each.session) == repr(one.session)
-        with pytest.raises(IllegalMove, match=r"^This is a copy of a result, without its engine: load "):
-            read(each)
+def test_what_needs_the_engine_is_refused_in_a_sentence(engine: RemoteEngine) -> None:
+    for read in READ.values():
+        for moved in [False, True]:
+            one = stop(engine)
+            if moved:
+                one.session.step()
+            there = pickled(one)
+            again = pickled(there)
+            for each in (there, again):
+                assert repr(each.session) == repr(one.session)
+                with pytest.raises(IllegalMove, match=r"^This is a copy of a result, without its engine: load "):
+                    read(each)
 
 
 def test_a_copy_in_the_same_process_reads_on_and_is_moved_on_with_it(engine: RemoteEngine) -> None:
@@ -188,7 +182,7 @@ def test_a_trace_that_runs_is_copied_as_it_is(engine: RemoteEngine) -> None:
         assert trace.readings
 
 
-LONG: Final = [3 + number % 40 for number in range(60)]
+LONG: Final = [3 + number % 40 for number in range(40)]
 HOSTILE: Final = "</td><script>alert(1)</script>&"
 RAW: Final = re.compile(r"\b(?!Array)[A-Z]\w+\(\w+=")
 ABSTRACT: Final = {Displayed, Tabular, Generated, Result}
@@ -196,7 +190,7 @@ ABSTRACT: Final = {Displayed, Tabular, Generated, Result}
 
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the readings be of lines of sixty tokens."""
+    """Have the readings be of lines of forty tokens."""
     other = [*LONG[:-1], 7]
     monkeypatch.setattr(tables, "LINE", LONG)
     monkeypatch.setattr(tables, "OTHER", other)
@@ -227,6 +221,7 @@ def every(base: type) -> Iterator[type]:
 
 
 def test_no_displayed_result_is_forgotten() -> None:
+    assert {*python_api.public_classes()} - HANDLES <= set(RESULTS)
     ours = {kind for kind in every(Displayed) if kind.__module__.startswith("djinn_jupyter.")}
     kinds = {kind for kind in ours if not kind.__subclasses__() or kind is Listing} - ABSTRACT
     here = {*tables.TABLES, Paused, Finished, Reproduction, TrainedModule}
@@ -248,9 +243,6 @@ def test_many_sessions_stops_and_rules_are_told_in_short(engine: RemoteEngine) -
     told = repr(engine.sessions())
     assert "characters are left out" in told
     assert "mine " in told or "39 " in told
-
-
-def test_a_long_run_is_told_in_short_and_a_stop_with_many_edits(engine: RemoteEngine) -> None:
     session = engine.session("mine", fresh=True)
     long = replace(samples.finished(), text="word <b>" * 1000, prompt_text=HOSTILE * 100)
     assert "characters are left out" in require_short(Finished(session, long, 0))

@@ -20,7 +20,7 @@ from tests.client.fixtures import write as before
 FOLDER: Final = before.HERE / "79ba2cba"
 FILES: Final = {path.name: path for path in sorted(FOLDER.glob("*.djinn"))}
 OTHERS: Final[tuple[Any, ...]] = (None, [], {}, "x", -1, 0, 3, 2**62, 1e308, True, [[]], [-1], ["embed"])
-TRIES: Final = 250  # of each file, drawn by a seed; all of its fields are among them by their last names
+TRIES: Final = 60  # of each file, drawn by a seed; all of its fields are among them by their last names
 
 
 def places(told: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -66,9 +66,6 @@ def test_planted_features_are_recovered(graph: AttributionGraph) -> None:
         assert effect(graph, f"tc.{layer}[2] @{LAST}", METRIC) > 0
     between = effect(graph, f"tc.0[2] @{LAST}", f"tc.1[2] @{LAST}")
     assert abs(between) < 0.05 * read[1]
-
-
-def test_scores_are_of_a_model_that_is_replaced_but_for_little(graph: AttributionGraph) -> None:
     assert graph.difference < 1e-3
     assert graph.replacement > 0.9
     assert graph.completeness > 0.9
@@ -185,21 +182,16 @@ INDUCTION: Final = {
 
 
 @pytest.mark.parametrize("way", METHODS, ids=("eap", "eap-ig", "exact"))
-def test_two_relays_are_found_by_each_method(relayed: RemoteEngine, way: dict[str, Any]) -> None:
-    require_found(relayed, dj.edges(relayed, **RELAY, **way), RELAYED)
-
-
-@pytest.mark.parametrize("way", METHODS, ids=("eap", "eap-ig", "exact"))
-def test_an_induction_circuit_is_found_by_each_method(induced: RemoteEngine, way: dict[str, Any]) -> None:
-    require_found(induced, dj.edges(induced, **INDUCTION, **way), INDUCED)
-
-
-def require_found(engine: RemoteEngine, found: Edges, known: tuple[tuple[str, str], ...]) -> None:
-    """Assert that the known edges have the largest scores, and do the task by themselves."""
-    assert {(writer, reader) for writer, reader, _ in found.top(len(known))} == set(known)
-    assert dj.auroc(found, known) == 1.0
-    assert dj.circuit(engine, found, len(known)).faithfulness == pytest.approx(1.0, abs=0.05)
-    assert dj.circuit(engine, found, faithfulness=0.95).edges == list(dj.circuit(engine, found, len(known)).edges)
+def test_planted_circuits_are_found_by_each_method(
+    relayed: RemoteEngine, induced: RemoteEngine, way: dict[str, Any]
+) -> None:
+    """The known edges have the largest scores, and do the task by themselves."""
+    for engine, asked, known in ((relayed, RELAY, RELAYED), (induced, INDUCTION, INDUCED)):
+        found = dj.edges(engine, **asked, **way)
+        assert {(writer, reader) for writer, reader, _ in found.top(len(known))} == set(known)
+        assert dj.auroc(found, known) == 1.0
+        assert dj.circuit(engine, found, len(known)).faithfulness == pytest.approx(1.0, abs=0.05)
+        assert dj.circuit(engine, found, faithfulness=0.95).edges == list(dj.circuit(engine, found, len(known)).edges)
 
 
 def test_without_one_of_its_edges_a_relay_is_broken(relayed: RemoteEngine) -> None:

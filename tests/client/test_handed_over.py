@@ -68,7 +68,7 @@ def asked_of(engine: RemoteEngine) -> list[CollectFields[Any]]:
 
 @pytest.mark.parametrize(
     "asked",
-    [{}, {"positions": -1}, {"positions": [0, -1], "dtype": "bfloat16"}, {"mode": "exact", "shard_prompts": 2}],
+    [{}, {"positions": [0, -1], "dtype": "bfloat16"}, {"mode": "exact", "shard_prompts": 2}],
     ids=str,
 )
 def test_the_folder_has_the_bytes_that_the_engine_would_have_written(
@@ -82,15 +82,19 @@ def test_the_folder_has_the_bytes_that_the_engine_would_have_written(
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     assert isinstance(acts["z.0"][0], np.memmap)
     assert (acts.complete, done[-1], acts.recipe) == (True, 3, written.recipe)
+    assert dj.reproduce(afar, tmp_path / "afar").same
     assert afar.sessions() == ()
 
 
-def test_no_path_crosses_the_line(afar: RemoteEngine, tmp_path: Path) -> None:
+def test_no_path_crosses_the_line_and_the_files_are_their_users_alone(afar: RemoteEngine, tmp_path: Path) -> None:
     for _ in range(2):  # the second finds them
         collected(afar, tmp_path / "secret-folder")
     assert [one.folder for one in asked_of(afar)] == [None] * 6
     for request in afar.channel.requests:
         assert b"secret-folder" not in b"".join(bytes(frame) for frame in codec.encode(1, request))
+    acts = collected(afar, tmp_path / "acts")
+    assert acts.folder.stat().st_mode & 0o777 == 0o700
+    assert {shard.path.stat().st_mode & 0o777 for shard in acts.shards} == {0o600}
 
 
 @pytest.mark.parametrize("first", [collected, near], ids=["handed over", "written by the engine"])
@@ -183,7 +187,7 @@ def test_a_damaged_shard_is_refused_and_left_as_it_is(
 PARTS = st.lists(st.sampled_from(["..", "/", "\0", "~", "a", ".", "link"]), max_size=12).map("".join)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(max_size=40), PARTS))
 def test_a_path_of_any_form_is_this_sides_alone(afar: RemoteEngine, tmp_path: Path, name: str) -> None:
     """The engine is asked for the same whatever the folder is called; a name that is none is one sentence."""
@@ -283,21 +287,6 @@ def test_a_kernel_that_is_interrupted_or_killed_while_it_writes_leaves_whole_sha
     assert afar.sessions() == ()
 
 
-def test_the_folder_and_its_files_are_their_users_alone(afar: RemoteEngine, tmp_path: Path) -> None:
-    acts = collected(afar, tmp_path / "acts")
-    assert acts.folder.stat().st_mode & 0o777 == 0o700
-    assert {shard.path.stat().st_mode & 0o777 for shard in acts.shards} == {0o600}
-
-
-def test_it_is_collected_again_over_the_line(afar: RemoteEngine, tmp_path: Path) -> None:
-    acts = collected(afar, tmp_path / "acts")
-    before = contents(acts.folder)
-    found = dj.reproduce(afar, tmp_path / "acts")
-    assert found.same, found
-    assert contents(acts.folder) == before
-    assert {one.folder for one in asked_of(afar)} == {None}
-
-
 @pytest.fixture
 def engines() -> Iterator[list[RemoteEngine]]:
     with ExitStack() as stack:
@@ -328,13 +317,3 @@ def question(engine: RemoteEngine, folder: Path) -> Question:
     )
     first = shard_request(asked, "collection", (PROMPTS[0],), shard=0, first=0, last=False)
     return CollectionWork(asked, lambda done: None).question(engine.channel, first)
-
-
-def test_a_folder_in_which_nothing_can_be_written_is_told_before_anything_is_computed(
-    afar: RemoteEngine, desk: Desk, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("no folder")
-    before = desk.engine.runtime.counters.layers_run
-    with pytest.raises(StorageFailed, match="could not be written: Not a directory"):
-        collected(afar, tmp_path / "file" / "acts")
-    assert desk.engine.runtime.counters.layers_run == before

@@ -104,42 +104,40 @@ def test_an_option_is_known_by_its_former_name(former: str, now: str, monkeypatc
     assert value in (getattr(asked[0][0], now, None), getattr(asked[0][1], now, None))
 
 
-@pytest.mark.parametrize("typed", ["--att eager", "--att=eager", "--attn eager", "--attenti eager"])
-def test_so_is_an_abbreviation_of_both_names(typed: str) -> None:
-    line = ["demo", *typed.split()]
-    assert read(LoadingMagics.djinn_load.parser, " ".join(line)).attention == "eager"
-    assert cli_parser().parse_args(["start", *line]).attention == "eager"
-
-
-def test_an_abbreviation_of_two_options_is_of_neither(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_abbreviation_or_a_near_name_means_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed in ["--att eager", "--att=eager", "--attn eager", "--attenti eager"]:
+        line = ["demo", *typed.split()]
+        assert read(LoadingMagics.djinn_load.parser, " ".join(line)).attention == "eager"
+        assert cli_parser().parse_args(["start", *line]).attention == "eager"
     with pytest.raises(SystemExit):
         cli_parser().parse_args(["start", "demo", "--dev", "cpu"])
     assert "--dev could match --device, --devices, --device-memory" in capsys.readouterr().err
-
-
-def test_an_unknown_option_is_answered_with_the_one_that_was_meant() -> None:
     with pytest.raises(UsageError, match=r"^There is no option devise; did you mean device\?$"):
         loading.load("demo", devise="cpu")
+    for typed, said in [
+        ("--wehn", "; did you mean --when?"),
+        ("--k", "; did you mean -k?"),
+        ("--max-new-tokens", "; did you mean --max-tokens?"),
+        ("--off", ""),  # --coef shares as many letters with it, dashes included
+    ]:
+        known = ["--when", "-k", "--max-tokens", "--coef"]
+        assert spelling.closest_option(typed, known, {"max_new_tokens": "--max-tokens"}) == said
 
 
-def test_what_the_launcher_writes_the_engine_reads() -> None:
+def test_an_engine_started_by_hand_has_the_same_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag, said in [("--threads=0", "threads is at least 1"), ("--sleep-seconds=nan", "nan")]:
+        with pytest.raises(UsageError, match=said):
+            run(engine_parser().parse_args(["--model", "demo", flag]), LauncherPipe(None))
+    with pytest.raises(SystemExit):
+        engine_parser().parse_args(["--model", "demo", "--device-memory", "much"])
+    assert "--device-memory: 'much' is no amount of memory" in capsys.readouterr().err
+    check_least(GivenOptions, {"host_memory": 9000 << 40, "idle_swap_seconds": 0.0, "sleep_seconds": math.inf})
+    check_least(GivenOptions, {"host_memory": 0, "disk_memory": 0, "page_positions": 1, "threads": 1})
     identity = Identity(model="a b", dtype="float16", random_weights=True, random_seed=7)
     options = Options(device_memory=5, sleep_seconds=math.inf, no_journal=True, stops_kept=3)
     read = engine_config(engine_parser().parse_args(words_of(identity, options, ProcessOptions(listen="tcp://h:1"))))
     assert read.identity == identity
     assert part_of(Options, dataclasses.asdict(read)) == dataclasses.replace(options, idle_swap_seconds=60.0)
-
-
-@pytest.mark.parametrize(("flag", "said"), [("--threads=0", "threads is at least 1"), ("--sleep-seconds=nan", "nan")])
-def test_an_engine_started_by_hand_has_the_same_bounds(flag: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        run(engine_parser().parse_args(["--model", "demo", flag]), LauncherPipe(None))
-
-
-def test_an_engine_started_by_hand_with_no_amount_says_so_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        engine_parser().parse_args(["--model", "demo", "--device-memory", "much"])
-    assert "--device-memory: 'much' is no amount of memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("written", ["cuda", "cuda:0"])
@@ -165,9 +163,8 @@ def choose_device_of_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> to
     return choose_device(None)
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
+def test_amounts_of_memory() -> None:
+    for written, meant in [
         (None, None),
         (5, 5),
         ("20GiB", 20 * 2**30),
@@ -175,16 +172,11 @@ def choose_device_of_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> to
         ("512M", 2**29),
         ("4096", 4096),
         ("1t", 2**40),
-    ],
-)
-def test_amounts_of_memory(written: str | int | None, meant: int | None) -> None:
-    assert parse_bytes(written) == meant
-
-
-@pytest.mark.parametrize("written", ["", "GiB", "-1", "20 XB", "1e9", "9000000TiB", "9" * 400])
-def test_what_is_no_amount_is_refused(written: str) -> None:
-    with pytest.raises(UsageError):
-        parse_bytes(written)
+    ]:
+        assert parse_bytes(written) == meant
+    for written in ["", "GiB", "-1", "20 XB", "1e9", "9000000TiB", "9" * 400]:
+        with pytest.raises(UsageError):
+            parse_bytes(written)
 
 
 @pytest.mark.parametrize(
@@ -207,11 +199,6 @@ def test_an_option_that_no_engine_can_have_is_refused_before_one_is_looked_for(
     with pytest.raises(UsageError) as refused:
         loading.load("demo", **option)
     assert str(refused.value).startswith(said)
-
-
-def test_the_ends_of_what_an_engine_can_be_are_taken() -> None:
-    check_least(GivenOptions, {"host_memory": 9000 << 40, "idle_swap_seconds": 0.0, "sleep_seconds": math.inf})
-    check_least(GivenOptions, {"host_memory": 0, "disk_memory": 0, "page_positions": 1, "threads": 1})
 
 
 def test_a_terminal_shows_the_present_step_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +278,9 @@ def test_a_folder_called_demo_is_passed_over_with_a_word(
     assert told == [expected] * there
 
 
-def test_a_kernel_is_named_by_its_connection_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_is_a_kernel_or_a_process_and_a_session_has_its_notebooks_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class IPKernelApp:
         abs_connection_file = "/run/kernel-1234.json"
 
@@ -307,15 +296,9 @@ def test_a_kernel_is_named_by_its_connection_file(monkeypatch: pytest.MonkeyPatc
     module.IPKernelApp = IPKernelApp
     monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", module)
     assert holder_name() == "kernel-1234"
-
-
-def test_without_a_kernel_the_process_is_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ipykernel.kernelapp", raising=False)
     assert holder_name() == holder_name()
     assert holder_name().startswith("process-")
-
-
-def test_vs_codes_notebook_gives_the_name_where_jupyter_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__vsc_ipynb_file__", "/notebooks/look.ipynb", raising=False)
     assert default_session_name() == "/notebooks/look.ipynb"
@@ -453,20 +436,6 @@ def test_a_folder_that_is_no_model_is_refused_without_an_engine(
     assert str(refused.value).startswith(said.format(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("--wehn", "; did you mean --when?"),
-        ("--k", "; did you mean -k?"),
-        ("--max-new-tokens", "; did you mean --max-tokens?"),
-        ("--off", ""),  # --coef shares as many letters with it, dashes included
-    ],
-)
-def test_an_option_is_near_one_by_its_letters_or_by_its_name_in_python(typed: str, said: str) -> None:
-    known = ["--when", "-k", "--max-tokens", "--coef"]
-    assert spelling.closest_option(typed, known, {"max_new_tokens": "--max-tokens"}) == said
-
-
 def test_with_the_client_alone_the_kernel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spelling, "find_spec", lambda name: None if name in ("torch", "tokenizers") else object())
     monkeypatch.setattr(launcher, "running_engines", lambda: ())
@@ -546,17 +515,11 @@ def note(named: str, here: str, architecture: str) -> str | None:
     return note_on(Path("folder"), "model_name", named, (), served)
 
 
-@pytest.mark.parametrize(("named", "here", "architecture"), SAME)
-def test_the_same_model_is_no_note(named: str, here: str, architecture: str) -> None:
-    assert note(named, here, architecture) is None
-
-
-@pytest.mark.parametrize(("named", "here", "architecture"), PERHAPS)
-def test_a_name_that_may_be_of_the_same_model_is_told(named: str, here: str, architecture: str) -> None:
-    assert note(named, here, architecture) == f"its files say that it was trained on {named}"
-
-
-@pytest.mark.parametrize(("named", "here", "architecture"), ANOTHER)
-def test_another_model_is_refused(named: str, here: str, architecture: str) -> None:
-    with pytest.raises(UsageError, match=f"folder has model_name '{named}', and this engine serves {here} "):
-        note(named, here, architecture)
+def test_a_name_is_of_the_same_model_of_another_or_may_be() -> None:
+    for named, here, architecture in SAME:
+        assert note(named, here, architecture) is None
+    for named, here, architecture in PERHAPS:
+        assert note(named, here, architecture) == f"its files say that it was trained on {named}"
+    for named, here, architecture in ANOTHER:
+        with pytest.raises(UsageError, match=f"folder has model_name '{named}', and this engine serves {here} "):
+            note(named, here, architecture)

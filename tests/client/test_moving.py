@@ -22,9 +22,13 @@ from tests.families import build
 Pair = tuple[RemoteEngine, RemoteEngine]
 
 
+@pytest.fixture(scope="module")
+def other() -> Desk:
+    return build_desk(build("llama", layers=3), tokenizer())
+
+
 @pytest.fixture
-def pair(desk: Desk, tmp_path: Path) -> Iterator[Pair]:
-    other = build_desk(build("llama", layers=3), tokenizer())
+def pair(desk: Desk, other: Desk, tmp_path: Path) -> Iterator[Pair]:
     for one in (desk, other):
         moves_below(one, tmp_path)
     with reached(desk) as [here], reached(other) as [there]:

@@ -51,16 +51,13 @@ def test_it_is_kept_and_computed_again(engine: RemoteEngine, tmp_path: Path) -> 
     assert engine.sessions() == ()
 
 
-def test_its_files_are_not_taken_by_a_shorter_ending(
+def test_its_ending_may_be_a_word_and_is_not_taken_by_a_shorter_one(
     engine: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = seen(engine).save(tmp_path / "a.seen.djinn")
     monkeypatch.setattr(reproducing, "kinds", lambda: {".djinn": dj.HeadScores, ".seen.djinn": Seen})
     assert dj.reproduce(engine, file).same
-
-
-def test_its_ending_may_be_a_word(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """IndexError before."""
+    # IndexError before.
     monkeypatch.setattr(Seen, "ending", "seen")
     assert dj.reproduce(engine, seen(engine)).same
 

@@ -159,8 +159,8 @@ ELSEWHERE = {
     ("collect", "beside"): "tests/client/test_spreading.py: other engines",
     ("run", "ignore_eos"): "tests/engine/test_endings.py: the model here has no token that ends a text",
     ("run", "model_defaults"): "tests/engine/session/test_sampling.py: the model here has no settings",
-    ("run", "force"): "tests/client/test_moving.py: rows of another notebook",
-    ("resume", "force"): "tests/client/test_moving.py: rows of another notebook",
+    ("run", "force"): "tests/client/test_batches.py: rows of another notebook",
+    ("resume", "force"): "tests/client/test_batches.py: rows of another notebook",
     ("resume", "stop"): "tests/engine/session/test_seen_stop.py: a session that has moved on",
     ("fork", "stop"): "tests/engine/session/test_seen_stop.py: a session that has moved on",
     **{(verb, "beside"): "tests/client/test_spreading.py: other engines" for verb in ("sweep", "attribute", "path")},
@@ -184,8 +184,8 @@ TABLES: dict[str, tuple[Callable[..., Any], Given, dict[str, tuple[Any, Given]]]
     "acdc": (dj.acdc, {"found": EDGES, "threshold": 1.0, "first": 5}, OF_ACDC),
 }
 VERBS_ELSEWHERE = {
-    "session": "tests/client/test_moving.py, tests/client/test_adapting.py, tests/engine/session/test_attention.py",
-    "restore": "tests/client/test_moving.py",
+    "session": "tests/magics/test_switching.py, tests/client/test_adapting.py, tests/engine/session/test_attention.py",
+    "restore": "tests/magics/test_switching.py",
     "tokenize": "tests/engine/scheduling/test_tokenizing.py: the model here has no chat template",
     "copies": "tests/engine/memory/weights/test_ring.py: layers that stream",
     "memory_trace": "tests/magics/test_vram.py: times",
@@ -329,17 +329,20 @@ def state(one: Any) -> object:
 SAMPLING = [setting.name for setting in settings_of(GivenSampling)]
 
 
-@pytest.mark.parametrize("setting", SAMPLING)
-def test_sampling_is_refused_with_the_reason_where_a_run_goes_on(engine: RemoteEngine, setting: str) -> None:
+def test_sampling_is_refused_with_the_reason_where_a_run_goes_on(engine: RemoteEngine) -> None:
+    for setting in SAMPLING:
+        session = engine.session("a")
+        session.breakpoint(1)
+        session.run(LINE, max_new_tokens=4)
+        with pytest.raises(UsageError, match=f"{setting} is of the sampling: a run goes on as it began"):
+            session.fork("b", **{setting: 1})
+        reason = "a run that goes on draws as it began" if setting == "seed" else "is of the sampling: a run goes on"
+        with pytest.raises(UsageError, match=reason):
+            session.resume(**{setting: 1})
+        assert [one.name for one in engine.sessions()] == ["a"]
     session = engine.session("a")
-    session.breakpoint(1)
-    session.run(LINE, max_new_tokens=4)
-    with pytest.raises(UsageError, match=f"{setting} is of the sampling: a run goes on as it began"):
-        session.fork("b", **{setting: 1})
-    reason = "a run that goes on draws as it began" if setting == "seed" else "is of the sampling: a run goes on"
-    with pytest.raises(UsageError, match=reason):
-        session.resume(**{setting: 1})
-    assert [one.name for one in engine.sessions()] == ["a"]
+    greedy, _ = (session.run(LINE, max_new_tokens=2, temperature=t, top_k=3, seed=1) for t in (0.0, 1.0))
+    assert greedy.tokens == session.run(LINE, max_new_tokens=2, seed=4).tokens
 
 
 @pytest.mark.parametrize("given", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}, {"samples": 2}])
@@ -350,12 +353,6 @@ def test_what_chooses_a_draw_is_refused_where_nothing_is_drawn(engine: RemoteEng
             session.run(LINE, max_new_tokens=2, **given, **greedy)
     assert session.describe().tokens == 0
     session.run(LINE, max_new_tokens=2, **given, **drawn)
-
-
-def test_a_loop_over_temperatures_begins_at_0(engine: RemoteEngine) -> None:
-    session = engine.session("a")
-    greedy, _ = (session.run(LINE, max_new_tokens=2, temperature=t, top_k=3, seed=1) for t in (0.0, 1.0))
-    assert greedy.tokens == session.run(LINE, max_new_tokens=2, seed=4).tokens
 
 
 def test_what_belongs_to_something_that_is_not_given_is_refused(engine: RemoteEngine) -> None:

@@ -31,11 +31,6 @@ def stopped(session: RemoteSession) -> None:
     session.run(LINE, max_new_tokens=4)
 
 
-def decoding(session: RemoteSession) -> None:
-    session.breakpoint(1, when="step == 1")
-    session.run(LINE, max_new_tokens=4)
-
-
 def edited(session: RemoteSession) -> None:
     session.breakpoint(0)
     session.run(LINE, max_new_tokens=4)
@@ -68,17 +63,11 @@ def row(session: RemoteSession) -> RemoteSession:
     return session.sibling("a/0")
 
 
-def drawn(session: RemoteSession) -> None:
-    session.run(LINE, max_new_tokens=4, temperature=1.0, seed=2)
-
-
 # Each brings a session there, and returns the one that is asked where it is another.
 STATES: dict[str, Callable[[RemoteSession], RemoteSession | None]] = {
     "new": lambda session: None,
     "ended": ended,
-    "drawn": drawn,
     "stopped": stopped,
-    "decoding": decoding,
     "edited": edited,
     "ruled": ruled,
     "of a person": ruled,
@@ -150,7 +139,7 @@ ELSEWHERE = {
 VERBS_ELSEWHERE = {
     **dict.fromkeys(("run", "resume", "fork", "steer"), "tests/client/test_options_heard.py"),
     "move": "tests/client/test_moving.py: another engine",
-    "restore": "tests/client/test_moving.py: a session of another notebook",
+    "restore": "tests/magics/test_switching.py: a session of another notebook",
     "share": "tests/engine/requests/test_sharing.py: other persons",
     "sibling": "asks nothing of the engine",
 }

@@ -63,8 +63,7 @@ def test_answers_are_the_same_metrics_from_a_list_and_from_files(
     records = objects(answers=ANSWERS)
     (tmp_path / "a.json").write_text(json.dumps(records))
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
-    forms = (records, tmp_path / "a.json", tmp_path / "a.jsonl", objects(metric=OF_ANSWERS))
-    for pairs in forms:
+    for pairs in (records, tmp_path / "a.json", tmp_path / "a.jsonl", objects(metric=OF_ANSWERS)):
         assert np.array_equal(verb(engine, pairs=pairs).values, expected, equal_nan=True)
     assert np.array_equal(
         verb(engine, pairs=records, metric="logit(5)").values,
@@ -134,23 +133,15 @@ def test_what_belongs_to_no_pair_is_refused(engine: RemoteEngine, verb: Callable
         verb(engine, clean=CLEAN[0], corrupted=CORRUPTED[0], metric=dj.per_pair(METRICS))
 
 
-def test_a_list_of_metrics_is_an_axis_or_refused(engine: RemoteEngine) -> None:
+def test_what_is_no_answer_is_refused_by_its_place(engine: RemoteEngine) -> None:
+    for answers in [[1, 2, 3], [], True, {"right": 1}, [""], [[1]], 1.5, [True, 2]]:
+        with pytest.raises(UsageError, match=r"pair 1 has a metric .* or answers"):
+            sweep(engine, pairs=objects(answers=[1, answers, 2]))
+    with pytest.raises(UsageError, match="2 of 3 pairs have a metric or answers; give all of them, or none"):
+        sweep(engine, pairs=objects(answers=[1, None, 2]))
     assert sweep(engine, clean=CLEAN, corrupted=CORRUPTED, metric=METRICS).over[:2] == ("pair", "metric")
     with pytest.raises(UsageError, match=r"write metric=dj.per_pair\(\[\.\.\.\]\)"):
         dj.edges(engine, clean=CLEAN, corrupted=CORRUPTED, metric=METRICS)
-
-
-@pytest.mark.parametrize(
-    "answers", [[1, 2, 3], [], True, {"right": 1}, [""], [[1]], 1.5, [True, 2]], ids=lambda one: json.dumps(one)
-)
-def test_what_is_no_answer_is_refused_by_its_place(engine: RemoteEngine, answers: object) -> None:
-    with pytest.raises(UsageError, match=r"pair 1 has a metric .* or answers"):
-        sweep(engine, pairs=objects(answers=[1, answers, 2]))
-
-
-def test_answers_of_some_pairs_alone_are_refused(engine: RemoteEngine) -> None:
-    with pytest.raises(UsageError, match="2 of 3 pairs have a metric or answers; give all of them, or none"):
-        sweep(engine, pairs=objects(answers=[1, None, 2]))
 
 
 DARWIN = np.array([6.1, -8.4, 1.0, 2.0, 0.7, 2.9, 3.5, 5.1, 1.8, 3.6, 7.0, 3.0, 9.3, 7.5, -6.0])  # Fisher 1935, inches
@@ -166,24 +157,12 @@ def test_the_test_of_signs_is_that_of_fisher() -> None:
     assert found.standard_error == pytest.approx(4.7128 / np.sqrt(15), abs=1e-3)
     assert found.p == pytest.approx(0.0528, abs=0.008)  # of all 2^15 signs; here of 9,999 drawn ones
     assert 0 < found.low[0] < 1 < 4 < found.high[0] < 5
-
-
-def test_few_pairs_are_judged_by_all_their_signs() -> None:
     found = told(np.array([[1.0], [2.0], [3.0], [4.0]]))
     assert found.p == 2 / 16
     assert found.pairs == 4
-
-
-def test_each_pair_is_compared_with_its_own_corrupted_line() -> None:
-    corrupted = np.array([10.0, -10.0, 3.0])
-    found = told(corrupted[:, None, None] + np.array([0.0, 1.0])[None, None, :], corrupted)
-    assert found.change.tolist() == [[0.0, 1.0]]
-    assert found.standard_error.tolist() == [[0.0, 0.0]]
-    assert found.p.tolist() == [[1.0, 0.25]]
-    assert found.mean.tolist() == [[1.0, 2.0]]
-
-
-def test_the_seed_decides_the_draws() -> None:
+    found = told(np.random.default_rng(5).normal(size=(10, 400)))
+    assert np.mean(found.p < 0.05) == pytest.approx(0.05, abs=0.03)
+    assert np.mean((found.low < 0) & (found.high > 0)) == pytest.approx(0.9, abs=0.06)  # of ten pairs, a little short
     values = np.random.default_rng(3).normal(size=(20, 5))
     one, same, other = told(values, seed=1), told(values, seed=1), told(values, seed=2)
     assert np.array_equal(one.low, same.low)
@@ -191,29 +170,23 @@ def test_the_seed_decides_the_draws() -> None:
     assert not np.array_equal(one.low, other.low)
 
 
-def test_where_there_is_no_effect_p_is_even() -> None:
-    found = told(np.random.default_rng(5).normal(size=(10, 400)))
-    assert np.mean(found.p < 0.05) == pytest.approx(0.05, abs=0.03)
-    assert np.mean((found.low < 0) & (found.high > 0)) == pytest.approx(0.9, abs=0.06)  # of ten pairs, a little short
-
-
 def test_cells_that_a_pair_does_not_have_are_judged_by_the_others() -> None:
+    corrupted = np.array([10.0, -10.0, 3.0])
+    found = told(corrupted[:, None, None] + np.array([0.0, 1.0])[None, None, :], corrupted)
+    assert found.change.tolist() == [[0.0, 1.0]]
+    assert found.standard_error.tolist() == [[0.0, 0.0]]
+    assert found.p.tolist() == [[1.0, 0.25]]
+    assert found.mean.tolist() == [[1.0, 2.0]]
     values = np.array([[1.0, 1.0, 1.0], [2.0, 2.0, np.nan], [3.0, np.nan, np.nan]])
     found = told(values)
     assert found.pairs.tolist() == [3, 2, 1]
     assert found.change[:2].tolist() == [2.0, 1.5]
     assert np.isnan([found.change[2], found.p[2], found.low[2], found.standard_error[2]]).all()
-
-
-def test_fewer_than_five_pairs_have_no_interval() -> None:
     values = np.random.default_rng(1).normal(size=(5, 2))
     found = told(np.vstack([values, [1.0, np.nan]])[1:])
     assert found.pairs.tolist() == [5, 4]
     assert np.isnan(found.low).tolist() == np.isnan(found.high).tolist() == [False, True]
     assert not np.isnan([found.p, found.change, found.standard_error]).any()
-
-
-def test_one_pair_has_no_statistics() -> None:
     with pytest.raises(UsageError, match="two or more pairs"):
         told(np.ones((1, 3)))
     with pytest.raises(UsageError, match="a confidence between 0 and 1"):

@@ -134,15 +134,12 @@ def test_a_look_that_no_recipe_makes_again_says_why(engine: RemoteEngine, tmp_pa
         assert look.columns()
 
 
-def test_rules_in_force_at_the_stop_alone_are_said(engine: RemoteEngine) -> None:
+def test_rules_in_force_and_rows_shared_with_other_sessions_are_said(engine: RemoteEngine) -> None:
     session = engine.session("mine", fresh=True)
     at_step(session, 0)
     session.steer("mlp_out.2", dj.scale(0.5))
     with pytest.raises(UsageError, match="No recipe makes this Snapshot again: steering rules are in force"):
         _ = session.inspect("mlp_out.2", ahead=True).recipe
-
-
-def test_rows_shared_with_other_sessions_are_said(engine: RemoteEngine) -> None:
     engine.session("mine", fresh=True).run([LINE, LINE], max_new_tokens=4, mode="fast", ignore_eos=True)
     row = engine.session("mine/1")
     row.breakpoint("resid_post.1")
@@ -217,16 +214,13 @@ def test_what_a_watch_recorded_is_recorded_again(
     tables.made_again(engine, watched, tmp_path)
 
 
-def test_passes_beyond_the_byte_cap_are_no_part_of_it(engine: RemoteEngine) -> None:
+def test_a_recording_is_made_again_from_its_passes_and_what_differs_is_found_in_one(engine: RemoteEngine) -> None:
     session = engine.session("mine", fresh=True)
     session.watch(SITE, byte_cap=32 * 4 * 6)
     session.run(LINE, max_new_tokens=4, free=True)
     watched = session.watched(SITE)
     assert (len(watched), watched.passes_left_out) == (2, 2)
     assert dj.reproduce(engine, watched).same
-
-
-def test_a_watch_that_a_fork_began_midway_is_made_again_from_the_whole_line(engine: RemoteEngine) -> None:
     session = engine.session("mine", fresh=True)
     session.run(LINE, max_new_tokens=3, free=True)
     fork = session.fork("other")
@@ -235,9 +229,6 @@ def test_a_watch_that_a_fork_began_midway_is_made_again_from_the_whole_line(engi
     watched = fork.watched(SITE)
     assert watched.positions[0][0] > 0
     assert dj.reproduce(engine, watched).same
-
-
-def test_the_number_that_differs_is_found_in_its_pass(engine: RemoteEngine) -> None:
     session = engine.session("mine", fresh=True)
     session.watch(SITE)
     session.run(LINE, max_new_tokens=3, free=True)

@@ -28,18 +28,18 @@ from tests.families import build
 OTHER = (9, 8, 7, 41, 22)
 
 
-@pytest.mark.parametrize("mode", ["exact", "fast"])
 @pytest.mark.parametrize(
-    "asked",
+    ("mode", "asked"),
     [
-        {},
-        {"metric": [METRIC, "prob(17)"], "clean": [CLEAN, CLEAN], "corrupted": [CORRUPTED, OTHER]},
-        {"clean": None, "edit": dj.add(np.linspace(-1, 1, 32), coef=0.5), "coefs": [0, 1], "over": "layer,coef"},
-        {"edit": "resample", "seed": 5, "window": 2},
-        {"corrupted": None, "noise": dj.noise("0:2", scale=2.0), "samples": 2, "seed": 4},
-        {"site": "z", "over": ("layer", "head"), "in_pairs": True},
-        {"align": [(-2, -2), -1, "0"], "pairs": [(CLEAN, CORRUPTED), ((1, *CLEAN), (1, *OTHER))], "clean": None,
-         "corrupted": None},
+        ("fast", {}),
+        ("fast", {"metric": [METRIC, "prob(17)"], "clean": [CLEAN, CLEAN], "corrupted": [CORRUPTED, OTHER]}),
+        ("exact", {"clean": None, "edit": dj.add(np.linspace(-1, 1, 32), coef=0.5), "coefs": [0, 1],
+                   "over": "layer,coef"}),
+        ("fast", {"edit": "resample", "seed": 5, "window": 2}),
+        ("exact", {"corrupted": None, "noise": dj.noise("0:2", scale=2.0), "samples": 2, "seed": 4}),
+        ("fast", {"site": "z", "over": ("layer", "head"), "in_pairs": True}),
+        ("exact", {"align": [(-2, -2), -1, "0"], "pairs": [(CLEAN, CORRUPTED), ((1, *CLEAN), (1, *OTHER))],
+                   "clean": None, "corrupted": None}),
     ],
 )  # fmt: skip
 def test_a_file_of_any_sweep_is_computed_again_with_the_same_bits(
@@ -113,19 +113,7 @@ def test_a_model_without_the_site_is_named(engine: RemoteEngine, site: str, over
         dj.reproduce(other, grid)
 
 
-def test_another_number_of_threads_is_named(engine: RemoteEngine) -> None:
-    grid = swept(engine, mode="exact")
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(before + 1)
-        found = dj.reproduce(engine, grid)
-    finally:
-        torch.set_num_threads(before)
-    assert found.origin == (("threads", str(before), str(before + 1)),)
-    assert f"threads: {before} then, {before + 1} now" in repr(found)
-
-
-def test_one_bit_is_seen_and_a_nan_is_equal_to_itself_alone(engine: RemoteEngine) -> None:
+def test_one_bit_another_number_of_threads_and_a_nan_are_seen(engine: RemoteEngine) -> None:
     grid = swept(engine, mode="exact")
     one = grid.values.copy()
     one[1, 2] = np.nextafter(one[1, 2], np.inf)
@@ -139,6 +127,15 @@ def test_one_bit_is_seen_and_a_nan_is_equal_to_itself_alone(engine: RemoteEngine
     line = msgspec.structs.replace(grid.replies[0].measured[0], corrupted=0.5)
     other = dj.Grid([msgspec.structs.replace(grid.replies[0], measured=(line,))])
     assert "the metrics of the unedited lines are not" in repr(compared_grids(grid, other))
+    grid = swept(engine, mode="exact")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 1)
+        found = dj.reproduce(engine, grid)
+    finally:
+        torch.set_num_threads(before)
+    assert found.origin == (("threads", str(before), str(before + 1)),)
+    assert f"threads: {before} then, {before + 1} now" in repr(found)
 
 
 def test_a_grid_that_was_cut_short_cannot_be_computed_again_until_it_is_finished(engine: RemoteEngine) -> None:
@@ -183,20 +180,6 @@ def test_a_grid_that_was_made_again_takes_the_place_of_its_file(engine: RemoteEn
     swept(engine, mode="exact").save(file, replace=True)
     with pytest.raises(UsageError, match="There is another"):
         grid.save(file)
-
-
-def test_another_grid_is_not_replaced_unless_asked(engine: RemoteEngine, tmp_path: Path) -> None:
-    file = tmp_path / "a.grid.djinn"
-    grid, other = swept(engine, mode="exact"), swept(engine, mode="exact", site="mlp_out")
-    grid.save(file)
-    before = file.read_bytes()
-    swept(engine, mode="exact").save(str(file))  # the same again
-    with pytest.raises(UsageError, match=r"There is another 'a.grid.djinn' already; .* \(replace=True\)"):
-        other.save(file)
-    assert file.read_bytes() == before
-    other.save(file, replace=True)
-    assert dj.Grid.read(file).site == other.site
-    assert [path.name for path in tmp_path.iterdir()] == ["a.grid.djinn"]
     with pytest.raises(StorageFailed, match="could not be written: No such file or directory"):
         grid.save(tmp_path / "nowhere" / "a.grid.djinn")
     with pytest.raises(UsageError, match="could not be read: No such file or directory"):
@@ -276,12 +259,6 @@ def test_an_attribution_at_a_plain_stop_has_a_recipe_and_others_say_why_not(
             with pytest.raises(UsageError, match=rf"^No recipe makes this Attribution again: {why}\. Its numbers stay"):
                 verb()
     assert not list(tmp_path.iterdir())
-
-
-def test_values_are_the_parts_of_the_table(engine: RemoteEngine) -> None:
-    parts: Any = dj.direct(engine, LINE, metric=DIFFERENCE, over="layer,neuron")
-    assert np.array_equal(parts.values, parts.columns()["value"])
-    assert parts.values.sum() == pytest.approx(parts.logit, abs=1e-9)
 
 
 PROMPTS = [[1, 2, 3, 4, 5], [6, 7, 8], [9, 8, 7, 41, 22, 3], [1, 2, 4]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.passes.wavefront import Wavefront
-from djinn_jupyter.errors import MissingDependency, SweepEnded, UsageError
+from djinn_jupyter.errors import SweepEnded, UsageError
 from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from djinn_jupyter.wire import requests as ask
 from tests.client.direct import DirectChannel
@@ -50,7 +49,7 @@ def test_a_line_is_a_text_or_tokens_or_a_session(engine: RemoteEngine) -> None:
     assert [one.name for one in engine.sessions()] == ["mine"]
 
 
-def test_a_grid_tells_how_it_was_made_and_how_exact_it_is(engine: RemoteEngine) -> None:
+def test_a_grid_tells_how_it_was_made_and_has_a_row_for_each_cell(engine: RemoteEngine, tmp_path: Path) -> None:
     grid = swept(engine, seed=7)
     assert (grid.values.dtype, grid.values.shape) == (np.float64, (3, 5))
     assert (grid.values[:, :3] == grid.corrupted).all()
@@ -61,9 +60,23 @@ def test_a_grid_tells_how_it_was_made_and_how_exact_it_is(engine: RemoteEngine) 
     assert grid.recipe["seed"] == 7
     assert "3 layers x 5 positions" in repr(grid)
     assert swept(engine, mode="exact").largest_difference is None
+    asked: dict[str, Any] = {"clean": None, "edit": dj.zero(), "site": "z.*[0,1]", "mode": "exact"}
+    starred = swept(engine, over=None, **asked)
+    assert starred.over == ("layer",)
+    assert np.array_equal(starred.values, swept(engine, over="layer", **asked).values)
+    grid = swept(engine, clean=None, edit=dj.scale(1), coefs=[0, 1, 2], over="layer,coef", site="z.*")
+    assert grid.places() == ((0, 1, 2), (0.0, 1.0, 2.0))
+    assert dj.Grid.read(grid.save(tmp_path / "dose.grid.djinn")).columns() == grid.columns()
+    assert swept(engine, edit="mean").edit == "mean over positions"
+    assert swept(engine, edit="resample", seed=2).edit == "resample positions"
+    grid = swept(engine)
+    table = grid.columns()
+    assert list(table) == ["layer", "position", "token", "value"]
+    row = {name: column[7] for name, column in table.items()}
+    assert row == {"layer": 1, "position": 2, "token": grid.texts[2], "value": grid.values[1, 2]}
 
 
-def test_pairs_have_a_first_axis(engine: RemoteEngine) -> None:
+def test_pairs_have_a_first_axis_and_statistics_of_each_cell(engine: RemoteEngine) -> None:
     lines = [CORRUPTED, (9, 8, 7, 41, 22)]
     grid = swept(engine, clean=[CLEAN, CLEAN], corrupted=lines, mode="exact")
     assert grid.over == ("pair", *OVER)
@@ -71,9 +84,6 @@ def test_pairs_have_a_first_axis(engine: RemoteEngine) -> None:
         alone = swept(engine, corrupted=line, mode="exact")
         assert np.array_equal(grid.values[number], alone.values)
         assert (grid.corrupted[number], grid.clean[number]) == (alone.corrupted, alone.clean)
-
-
-def test_pairs_have_statistics_of_each_cell(engine: RemoteEngine) -> None:
     lines = [CORRUPTED, *((9, 8, 7, other, 22) for other in (41, 51, 61, 71))]
     grid = swept(engine, clean=[CLEAN] * 5, corrupted=lines)
     found = grid.statistics(seed=3)
@@ -89,9 +99,6 @@ def test_pairs_have_statistics_of_each_cell(engine: RemoteEngine) -> None:
         grid.to_pandas(by="position")
     with pytest.raises(UsageError, match="two or more pairs"):
         swept(engine).statistics()
-
-
-def test_a_line_in_noise_has_its_samples_as_pairs(engine: RemoteEngine) -> None:
     asked = {"corrupted": None, "noise": dj.noise("0:2", scale=2.0)}
     grid = swept(engine, samples=3, seed=4, **asked)
     assert grid.over == ("pair", *OVER)
@@ -100,14 +107,9 @@ def test_a_line_in_noise_has_its_samples_as_pairs(engine: RemoteEngine) -> None:
     assert len(set(grid.corrupted.tolist())) == 3
     assert len(set(grid.clean.tolist())) == 1
     assert "noise 2 at 0, 1" in repr(grid)
-
-
-def test_coefficients_are_an_axis_and_some_edits_have_a_name(engine: RemoteEngine, tmp_path: Path) -> None:
-    grid = swept(engine, clean=None, edit=dj.scale(1), coefs=[0, 1, 2], over="layer,coef", site="z.*")
-    assert grid.places() == ((0, 1, 2), (0.0, 1.0, 2.0))
-    assert dj.Grid.read(grid.save(tmp_path / "dose.grid.djinn")).columns() == grid.columns()
-    assert swept(engine, edit="mean").edit == "mean over positions"
-    assert swept(engine, edit="resample", seed=2).edit == "resample positions"
+    with pytest.raises(SweepEnded, match=r"in pair 1: its cells are \[3, 4\], .* equally many tokens") as ended:
+        swept(engine, clean=[CLEAN, CLEAN[:4]], corrupted=[CORRUPTED, CORRUPTED[:4]])
+    assert ended.value.grid.values.shape == (1, 3, 5)
 
 
 def test_several_metrics_are_an_axis_and_each_has_its_own_grid(engine: RemoteEngine, tmp_path: Path) -> None:
@@ -146,33 +148,14 @@ def test_pairs_come_from_a_list_or_a_file_and_may_differ_in_length(engine: Remot
         swept(engine, pairs=file, **asked)
     with pytest.raises(UsageError, match="Give the lines once"):
         swept(engine, pairs=file)
-
-
-def test_its_table_has_a_row_for_each_cell(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = swept(engine)
-    table = grid.columns()
-    assert list(table) == ["layer", "position", "token", "value"]
-    row = {name: column[7] for name, column in table.items()}
-    assert row == {"layer": 1, "position": 2, "token": grid.texts[2], "value": grid.values[1, 2]}
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingDependency, match="pip install pandas"):
-        grid.to_pandas()
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
+    for name, text, said in [
         ("p.jsonl", "\n", "has no pairs; write one a line"),
         ("p.json", "{}", r"is not a list of pairs \(clean, corrupted\)"),
         ("p.json", '[["a"]]', "pair 0 of .* is neither"),
-    ],
-)
-def test_a_file_that_has_no_pairs_is_one_sentence(
-    engine: RemoteEngine, tmp_path: Path, name: str, text: str, said: str
-) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UsageError, match=said):
-        dj.sweep(engine, pairs=tmp_path / name, site="resid_post", over=OVER, metric=METRIC)
+    ]:
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UsageError, match=said):
+            dj.sweep(engine, pairs=tmp_path / name, site="resid_post", over=OVER, metric=METRIC)
 
 
 def test_a_session_closed_in_mid_sweep_leaves_the_finished_cells(engine: RemoteEngine, desk: Desk) -> None:
@@ -189,13 +172,6 @@ def test_a_session_closed_in_mid_sweep_leaves_the_finished_cells(engine: RemoteE
     assert 9 <= known.sum() < known.size
     assert grid.mode == "exact"
     assert np.array_equal(grid.values[known], whole.values[known])
-
-
-def test_a_starred_layer_is_an_axis_also_where_heads_are_named(engine: RemoteEngine) -> None:
-    asked: dict[str, Any] = {"clean": None, "edit": dj.zero(), "site": "z.*[0,1]", "mode": "exact"}
-    starred = swept(engine, over=None, **asked)
-    assert starred.over == ("layer",)
-    assert np.array_equal(starred.values, swept(engine, over="layer", **asked).values)
 
 
 def test_memory_that_runs_out_in_mid_sweep_is_one_sentence_and_leaves_the_finished_cells(
@@ -239,6 +215,21 @@ def test_an_interrupt_raises_with_the_finished_cells_and_ends_the_sweep(engine: 
     assert grid.interrupted
     assert grid.notes == ("The sweep is not whole: it was interrupted.",)
     assert not desk.engine.sessions
+    seen: list[float] = []
+
+    def interrupt(grid: dj.Grid, done: int, total: int) -> None:
+        seen.append(grid.corrupted)
+        if len(seen) == 15 + 4:
+            raise KeyboardInterrupt
+
+    lines = [np.array(CORRUPTED)] * 3
+    with pytest.raises(dj.WorkInterrupted) as broken:
+        swept(engine, clean=[np.array(CLEAN)] * 3, corrupted=lines, mode="exact", on_progress=interrupt)
+    grid: Any = broken.value.kept
+    assert (~np.isnan(grid.values)).sum(axis=(1, 2)).tolist() == [15, 4]
+    assert set(seen) == set(grid.corrupted.tolist())
+    assert "token" not in grid.columns()
+    assert not desk.engine.sessions
 
 
 def test_a_name_that_another_takes_at_the_same_moment_is_left_to_it(
@@ -257,24 +248,6 @@ def test_a_notebook_that_is_called_as_sweeps_are_is_left_to_itself(engine: Remot
     assert set(desk.engine.sessions) == {"in/sweep 1.ipynb"}
 
 
-def test_an_interrupt_ends_a_sweep_of_pairs_with_the_pair_that_it_meets(engine: RemoteEngine, desk: Desk) -> None:
-    seen: list[float] = []
-
-    def interrupt(grid: dj.Grid, done: int, total: int) -> None:
-        seen.append(grid.corrupted)
-        if len(seen) == 15 + 4:
-            raise KeyboardInterrupt
-
-    lines = [np.array(CORRUPTED)] * 3
-    with pytest.raises(dj.WorkInterrupted) as broken:
-        swept(engine, clean=[np.array(CLEAN)] * 3, corrupted=lines, mode="exact", on_progress=interrupt)
-    grid: Any = broken.value.kept
-    assert (~np.isnan(grid.values)).sum(axis=(1, 2)).tolist() == [15, 4]
-    assert set(seen) == set(grid.corrupted.tolist())
-    assert "token" not in grid.columns()
-    assert not desk.engine.sessions
-
-
 def test_a_session_of_another_engine_is_no_line_of_this_one(engine: RemoteEngine) -> None:
     """One of the same name may be here, with another line."""
     session = engine.session("line")
@@ -283,12 +256,6 @@ def test_a_session_of_another_engine_is_no_line_of_this_one(engine: RemoteEngine
     there = DirectChannel(msgspec.structs.replace(engine.channel.welcome, engine="other"), lambda *_: None)
     with pytest.raises(UsageError, match=r"Session 'line' is at another engine than this; give its text"):
         swept(engine, corrupted=RemoteSession(there, "line"))
-
-
-def test_a_pair_that_does_not_fit_the_first_leaves_those_before_it(engine: RemoteEngine) -> None:
-    with pytest.raises(SweepEnded, match=r"in pair 1: its cells are \[3, 4\], .* equally many tokens") as ended:
-        swept(engine, clean=[CLEAN, CLEAN[:4]], corrupted=[CORRUPTED, CORRUPTED[:4]])
-    assert ended.value.grid.values.shape == (1, 3, 5)
 
 
 @pytest.mark.parametrize(
@@ -442,26 +409,20 @@ def with_values(grid: dj.Grid, values: Any) -> dj.Grid:
     return dj.Grid([msgspec.structs.replace(reply, measured=(changed,))])
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_a_grid_of_another_sweep_or_of_other_weights_is_not_gone_on_from(engine: RemoteEngine) -> None:
+    for other in [
         {"clean": [9, 8, 7, 1, 22]},
         {"corrupted": [9, 8, 7, 2, 22]},
         {"site": "resid_pre"},
         {"seed": 1},
         {"edit": "mean"},
-    ],
-)
-def test_a_grid_of_another_sweep_is_not_gone_on_from(engine: RemoteEngine, other: dict[str, Any]) -> None:
-    cut = cut_short(engine, mode="exact")
-    with pytest.raises(UsageError, match="is of another sweep: its lines, model or arguments are others"):
-        swept(engine, **{"mode": "exact", **other}, so_far=cut)
-    with pytest.raises(UsageError, match=r"so_far is .*Grid"):
-        swept(engine, so_far=3)
-
-
-def test_a_grid_of_other_weights_is_not_gone_on_from(engine: RemoteEngine) -> None:
-    """An engine of the same folder, in which the model has been trained on meanwhile."""
+    ]:
+        cut = cut_short(engine, mode="exact")
+        with pytest.raises(UsageError, match="is of another sweep: its lines, model or arguments are others"):
+            swept(engine, **{"mode": "exact", **other}, so_far=cut)
+        with pytest.raises(UsageError, match=r"so_far is .*Grid"):
+            swept(engine, so_far=3)
+    # An engine of the same folder, in which the model has been trained on meanwhile.
     cut = cut_short(engine, mode="exact")
     model = build("llama", layers=3)
     with torch.no_grad():
@@ -507,16 +468,15 @@ def kept_of(engine: RemoteEngine, **given: Any) -> Any:
     return broken.value.kept
 
 
-def test_a_grid_with_missing_pairs_is_not_whole_also_from_a_file(engine: RemoteEngine, tmp_path: Path) -> None:
+def test_a_grid_with_missing_pairs_is_not_whole_and_one_with_cells_that_are_not_finite_is(
+    engine: RemoteEngine, tmp_path: Path
+) -> None:
     lines = {"clean": [CLEAN, CLEAN[1:], CLEAN], "corrupted": [CORRUPTED, CORRUPTED[1:], CORRUPTED]}
     with pytest.raises(SweepEnded) as ended:
         swept(engine, **lines)
     grid = ended.value.grid
     assert (grid.values.shape[0], grid.missing, grid.is_whole) == (1, 2, False)
     assert not dj.Grid.read(grid.save(tmp_path / "a.grid.djinn")).is_whole
-
-
-def test_a_whole_grid_may_have_cells_that_are_not_finite(engine: RemoteEngine) -> None:
     whole = swept(engine, mode="exact")
     assert with_values(whole, np.full_like(whole.values, np.nan)).is_whole
 

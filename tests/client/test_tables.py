@@ -62,6 +62,10 @@ def test_descriptions_are_a_tuple_and_a_row_each(engine: RemoteEngine) -> None:
         found = table(listed)
         assert isinstance(listed, tuple)
         assert all(found[name] == [getattr(one, name) for one in listed] for name in found)
+    tables.stopped(engine)
+    head, *rows = repr(engine.sessions()).splitlines()
+    assert head.split() == ["name", "state", "stopped_at", "step", "tokens", "residency", "idle_seconds", "notebook"]
+    assert [len(row) < 160 and "paused" in row for row in rows] == [True]
 
 
 def test_the_stops_of_a_session_are_a_row_each_and_the_present_one_is_marked(engine: RemoteEngine) -> None:
@@ -87,14 +91,6 @@ def test_the_tree_has_a_row_for_each_stop_where_it_was_made_and_one_for_a_sessio
     assert rows == [("mine", None, 0, True), ("other", "mine", 1, True), ("idle", None, None, False)]
 
 
-def test_the_next_tokens_and_the_rules_of_a_run_are_tables(engine: RemoteEngine) -> None:
-    session = engine.session("mine", fresh=True)
-    session.steer("mlp_out.1", dj.scale(0.5))
-    done = session.run(tables.LINE, max_new_tokens=1)
-    assert table(done.top)["probability"] == [one.probability for one in done.top]
-    assert table(done.rules)["number"] == [1]
-
-
 def test_collected_values_are_a_row_a_position(engine: RemoteEngine, tmp_path: Path) -> None:
     every = engine.collect([LINE, [3, 4]], "z.1[2]", to=tmp_path / "all")["z.1[2]"]
     found = table(every)
@@ -107,16 +103,13 @@ def test_collected_values_are_a_row_a_position(engine: RemoteEngine, tmp_path: P
     ]  # fmt: skip
 
 
-def test_losses_are_a_row_a_token(engine: RemoteEngine) -> None:
+def test_losses_and_patterns_are_a_row_a_number(engine: RemoteEngine) -> None:
     losses = engine.loss([LINE, [3, 4]])
     found = table(losses)
     assert list(zip(found["prompt"], found["position"], found["token"], strict=True)) == [
         (0, 1, 8), (0, 2, 7), (0, 3, 21), (0, 4, 9), (1, 1, 4),
     ]  # fmt: skip
     assert found["loss"] == [*losses[0].tolist(), *losses[1].tolist()]
-
-
-def test_patterns_are_a_row_a_weight(engine: RemoteEngine) -> None:
     session = engine.session("mine")
     session.run(LINE, max_new_tokens=0)
     patterns = session.patterns()
@@ -160,7 +153,7 @@ def test_recordings_are_a_row_a_position(engine: RemoteEngine) -> None:
     assert along["value"] == pytest.approx(np.array(sums) / 32**0.5, 1e-4)  # a direction has length 1
 
 
-def test_a_trace_is_a_row_a_reading(engine: RemoteEngine) -> None:
+def test_a_trace_and_the_tokens_and_rules_of_a_run_are_tables(engine: RemoteEngine) -> None:
     session = engine.session("mine")
     with engine.memory_trace(hertz=100) as trace:
         session.run(LINE, max_new_tokens=1)
@@ -168,20 +161,11 @@ def test_a_trace_is_a_row_a_reading(engine: RemoteEngine) -> None:
     assert found["at"] == [one.at for one in trace.readings]
     assert found["accounted"][-1] == trace.readings[-1].accounted
     assert found["session mine"][-1] == dict(trace.readings[-1].sessions)["mine"]
-
-
-def test_without_pandas_a_sentence_says_so(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = engine.loss([LINE])
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingDependency, match="pip install pandas"):
-        losses.to_pandas()
-
-
-def test_sessions_are_printed_as_a_table(engine: RemoteEngine) -> None:
-    tables.stopped(engine)
-    head, *rows = repr(engine.sessions()).splitlines()
-    assert head.split() == ["name", "state", "stopped_at", "step", "tokens", "residency", "idle_seconds", "notebook"]
-    assert [len(row) < 160 and "paused" in row for row in rows] == [True]
+    session = engine.session("mine", fresh=True)
+    session.steer("mlp_out.1", dj.scale(0.5))
+    done = session.run(tables.LINE, max_new_tokens=1)
+    assert table(done.top)["probability"] == [one.probability for one in done.top]
+    assert table(done.rules)["number"] == [1]
 
 
 def test_a_collection_is_one_table_of_all_its_sites(engine: RemoteEngine, tmp_path: Path) -> None:
@@ -193,10 +177,16 @@ def test_a_collection_is_one_table_of_all_its_sites(engine: RemoteEngine, tmp_pa
     assert found["z.1 3"] == acts["z.1"].columns()["value 3"]
 
 
-def test_the_old_name_of_top_warns(engine: RemoteEngine) -> None:
+def test_without_pandas_a_sentence_says_so_and_an_old_name_warns(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scores = engine.head_scores([tables.LINE])
     with pytest.warns(FutureWarning, match=r"scores\.top\(count, kind\)"):
         assert scores.best("previous", 2) == scores.top(2, "previous")
+    losses = engine.loss([LINE])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependency, match="pip install pandas"):
+        losses.to_pandas()
 
 
 TOPS = {

@@ -31,13 +31,22 @@ def acts(engine: RemoteEngine, tmp_path: Path) -> dj.Activations:
     return engine.collect(PROMPTS, ["resid_post.1", "z.1"], to=tmp_path / "acts")
 
 
-def test_an_sae_is_a_folder_that_the_engine_takes(engine: RemoteEngine, acts: dj.Activations, tmp_path: Path) -> None:
+def test_an_sae_is_a_folder_that_says_how_it_was_made_and_that_the_engine_takes(
+    engine: RemoteEngine, acts: dj.Activations, tmp_path: Path
+) -> None:
     done: list[tuple[int, int]] = []
     sae = dj.train_sae(
-        acts, site="resid_post.1", to=tmp_path / "sae", on_progress=lambda *at: done.append(at[:2]), **SMALL
+        acts, site="resid_post.1", to=tmp_path / "sae", on_progress=lambda *at: done.append(at[:2]), seed=3, **SMALL
     )
     assert (done[-1], sae.site, sae.kind) == ((4, 4), "resid_post.1", "sae")
     assert repr(sae).startswith(f"sae of resid_post.1 in {tmp_path / 'sae'}: explained variance ")
+    said = sae.provenance
+    asked = {"job": "sae", "site": "resid_post.1", "seed": 3, "threads": 1, "rate": 0.003, **SMALL}
+    assert said["training"] == asked
+    assert said["collection"]["model"] == acts.shards[0].note["model"]
+    assert said["collection"]["prompts"]["ids"] == [list(prompt) for prompt in PROMPTS]
+    assert said["versions"]["djinn"] == dj.__version__
+    assert str(tmp_path) not in json.dumps(said)
     try:
         module = engine.add_module("sae", sae.folder)
         assert (module.site, module.features, module.activation) == ("sae.1", 12, "jumprelu")
@@ -53,6 +62,7 @@ def test_an_sae_is_a_folder_that_the_engine_takes(engine: RemoteEngine, acts: dj
         engine.remove_module("sae")
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_a_transcoder_is_a_folder_that_the_engine_takes(engine: RemoteEngine, tmp_path: Path) -> None:
     acts = engine.collect(PROMPTS, ["mlp_in.1", "mlp_out.1"], to=tmp_path / "mlp")
     made = dj.train_transcoder(acts, site="mlp_in.1", to=tmp_path / "tc", **SMALL)
@@ -68,6 +78,7 @@ def test_a_transcoder_is_a_folder_that_the_engine_takes(engine: RemoteEngine, tm
             dj.train_transcoder(acts, site=site, written=written, to=tmp_path / "no", **SMALL)
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_a_probe_and_a_steering_vector_are_sites(engine: RemoteEngine, acts: dj.Activations, tmp_path: Path) -> None:
     told = dj.train_probe(acts, ["b", "a", "b", "c"], site="resid_post.1", to=tmp_path / "probe", held_out=0)
     vector = dj.steering_vector(acts, [True, False, True, False], site="resid_post.1", to=tmp_path / "vector")
@@ -115,48 +126,34 @@ def test_a_difference_of_means_starts_no_process_and_is_as_a_training_finds_it(
     assert dj.reproduce(engine, trained, collection=acts).same
 
 
-@pytest.mark.parametrize(
-    ("labels", "sentence"),
-    [
+def test_labels_that_fit_nothing_are_one_sentence(acts: dj.Activations, tmp_path: Path) -> None:
+    for labels, sentence in [
         (["a", "b"], "There are 2 labels for 4 prompts with 14 positions"),
         (["a", "a", "a", "a"], "two classes at least"),
         (["a", 1, "b", 2], "is amiss"),
         ([0.5, float("nan"), 1.0, 2.0], "is amiss"),
         ("abcd", "Labels are a list"),
         ([], "Labels are a list"),
-    ],
-)
-def test_labels_that_fit_nothing_are_one_sentence(
-    acts: dj.Activations, tmp_path: Path, labels: Any, sentence: str
-) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        dj.train_probe(acts, labels, site="resid_post.1", to=tmp_path / "probe")
-    assert not (tmp_path / "probe").exists()
+    ]:
+        with pytest.raises(UsageError, match=sentence):
+            dj.train_probe(acts, labels, site="resid_post.1", to=tmp_path / "probe")
+        assert not (tmp_path / "probe").exists()
 
 
-def test_the_same_call_has_the_same_bytes(acts: dj.Activations, tmp_path: Path) -> None:
-    first, again, other = (
-        dj.train_sae(acts.folder, site="resid_post.1", to=tmp_path / name, seed=seed, **SMALL).folder
-        for name, seed in (("first", 3), ("again", 3), ("other", 4))
-    )
-    assert contents(first) == contents(again)
-    assert contents(first)["sae_weights.safetensors"] != contents(other)["sae_weights.safetensors"]
+def test_the_same_call_has_the_same_bytes(acts: dj.Activations, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """In a process of its own and in this one."""
+
+    def trained(name: str, seed: int) -> dict[str, bytes]:
+        return contents(dj.train_sae(acts.folder, site="resid_post.1", to=tmp_path / name, seed=seed, **SMALL).folder)
+
+    first = trained("first", 3)
+    request.getfixturevalue("trains_here")
+    assert first == trained("again", 3)
+    assert first["sae_weights.safetensors"] != trained("other", 4)["sae_weights.safetensors"]
 
 
-def test_provenance_says_the_call_the_model_and_the_prompts(acts: dj.Activations, tmp_path: Path) -> None:
-    sae = dj.train_sae(acts, site="resid_post.1", to=tmp_path / "sae", seed=3, **SMALL)
-    said = sae.provenance
-    asked = {"job": "sae", "site": "resid_post.1", "seed": 3, "threads": 1, "rate": 0.003, **SMALL}
-    assert said["training"] == asked
-    assert said["collection"]["model"] == acts.shards[0].note["model"]
-    assert said["collection"]["prompts"]["ids"] == [list(prompt) for prompt in PROMPTS]
-    assert said["versions"]["djinn"] == dj.__version__
-    assert str(tmp_path) not in json.dumps(said)
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
+def test_a_call_that_cannot_be_meant_is_one_sentence(acts: dj.Activations, tmp_path: Path) -> None:
+    for given, sentence in [
         ({}, "several sites; name one"),
         ({"site": "resid_post.2"}, "was not collected"),
         ({"site": "z.1"}, "a module reads a vector"),
@@ -165,16 +162,13 @@ def test_provenance_says_the_call_the_model_and_the_prompts(acts: dj.Activations
         ({"site": "resid_post.1", "rate": float("nan")}, "rate is a number above 0"),
         ({"site": "resid_post.1", "seed": -1}, "seed is a whole number"),
         ({"site": "resid_post.1", "to": " "}, "names no folder"),
-    ],
-)
-def test_a_call_that_cannot_be_meant_is_one_sentence(
-    acts: dj.Activations, tmp_path: Path, given: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        dj.train_sae(acts, **{"to": tmp_path / "sae", **given})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["acts"]
+    ]:
+        with pytest.raises(UsageError, match=sentence):
+            dj.train_sae(acts, **{"to": tmp_path / "sae", **given})
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["acts"]
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_a_folder_with_something_in_it_stays_as_it_is(acts: dj.Activations, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
@@ -203,16 +197,13 @@ LONG: dict[str, Any] = {**SMALL, "steps": 1_000_000}
 OTHER: dict[str, Any] = {"steps": 1_000_000, "held_out": 0, "on_progress": interrupted}
 TRAININGS: dict[str, Callable[[RemoteEngine, dj.Activations, Path], object]] = {
     "sae": lambda engine, acts, to: dj.train_sae(acts, site="resid_post.1", to=to, on_progress=interrupted, **LONG),
-    "transcoder": lambda engine, acts, to: dj.train_transcoder(
-        acts, site="mlp_in.1", to=to, on_progress=interrupted, **LONG
-    ),
     "tuned lens": lambda engine, acts, to: dj.train_tuned_lens(engine, acts, site="resid_post.1", to=to, **OTHER),
 }
 
 
 @pytest.mark.parametrize("kind", TRAININGS)
 def test_an_interrupt_keeps_the_module_so_far(engine: RemoteEngine, tmp_path: Path, kind: str) -> None:
-    acts = engine.collect(PROMPTS, ["resid_post.1", "resid_post.2", "mlp_in.1", "mlp_out.1"], to=tmp_path / "acts")
+    acts = engine.collect(PROMPTS, ["resid_post.1", "resid_post.2"], to=tmp_path / "acts")
     with pytest.raises(
         dj.WorkInterrupted, match=r"its process was ended\. `kept` of this error is the module so far"
     ) as it:

@@ -34,7 +34,8 @@ def test_the_head_of_a_family_makes_its_logits(
         assert np.allclose(head.logits(rows.astype("f8")), own, atol=2e-3 * own.std())
 
 
-def test_a_lens_is_trained_and_is_a_site(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("trains_here")
+def test_a_lens_is_trained_and_is_a_site_where_logits_are_made_of_its_residual(tmp_path: Path) -> None:
     with one_thread(), reached(build_desk(build("llama", layers=2))) as [engine]:
         acts = engine.collect(PROMPTS, ["resid_post.0", "resid_post.1"], to=tmp_path / "acts")
         lens = dj.train_tuned_lens(engine, acts, site="resid_post.0", to=tmp_path / "lens", steps=60, held_out=0)
@@ -42,11 +43,6 @@ def test_a_lens_is_trained_and_is_a_site(tmp_path: Path) -> None:
         assert "head" not in lens.provenance["training"]
         module = engine.add_module("tuned", lens.folder)
         assert (module.site, module.kind) == ("tuned.0", "tuned_lens")
-
-
-def test_logits_that_are_made_otherwise_are_refused(tmp_path: Path) -> None:
-    with one_thread(), reached(build_desk(build("llama", layers=2))) as [engine]:
-        acts = engine.collect(PROMPTS, ["resid_post.0", "resid_post.1"], to=tmp_path / "acts")
         with pytest.raises(UsageError, match=r"are not made from resid_post\.0 of this collection by a norm and W_U"):
             unembedding_of(engine, acts, "resid_post.0")
         alone = engine.collect(PROMPTS, "resid_post.0", to=tmp_path / "alone")

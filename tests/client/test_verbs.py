@@ -1,4 +1,4 @@
-"""The verbs of a session on an engine double, its rules, and verbs that methods add."""
+"""The verbs of a session, its rules, and verbs that methods add."""
 
 from __future__ import annotations
 
@@ -20,92 +20,42 @@ from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.patches import spell_standing
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Interrupted, Paused
-from djinn_jupyter.errors import IllegalMove, InvalidEdit, SessionHeld, SessionsWouldSuffer, UnknownSession, UsageError
+from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Set
 from djinn_jupyter.wire.replies import TokenSampled, Welcome
 from tests.client.direct import DirectChannel
-from tests.client.near import Near
 from tests.engine.desk import ME, Desk, build_desk, tokens
 from tests.families import build
-from tests.process.fake_engine import STOP_TOKEN
 
 
-@pytest.fixture
-def near() -> Near:
-    return Near()
-
-
-def test_a_run_that_reaches_its_end(near: Near) -> None:
-    session = near.kernel().session("paris")
-    done = session.run([5], max_new_tokens=3)
-    assert (done.tokens, done.text, done.reason) == ((1, 2, 3), " 1 2 3", "length")
-    assert done.logits.dtype == np.float32
-    assert done.logits.tolist() == [0.5, 2.0]
-    assert repr(done) == "Finished (length): 3 new tokens ' 1 2 3'"
-
-
-def test_a_run_that_stops_inside(near: Near) -> None:
-    session = near.kernel().session("paris")
-    stop = session.run([5, STOP_TOKEN])
-    assert (stop.site, stop.layer, stop.step) == ("resid_post.4", 5, 0)
-    assert stop.hidden.tolist() == [[1.0, 0.0]]
-    assert repr(stop) == (
-        "Paused at resid_post.4 (breakpoint): session paris, step 0, positions 0..1, 5 of 8 layers run, after ' 5 99'"
-    )
+def test_a_run_reaches_its_end_or_stops_inside(engine: RemoteEngine) -> None:
+    session = engine.session("paris")
+    done = session.run([5, 6], max_new_tokens=3, ignore_eos=True)
+    assert (len(done.tokens), done.reason, done.logits.dtype) == (3, "length", np.float32)
+    assert repr(done).startswith("Finished (length): 3 new tokens ")
+    session.breakpoint("resid_post.1")
+    stop = session.run([5, 6])
+    assert (stop.site, stop.layer, stop.step) == ("resid_post.1", 2, 0)
+    said = "Paused at resid_post.1 (breakpoint): session paris, step 0, positions 0..1, 2 of 3 layers run"
+    assert repr(stop).startswith(said)
     assert repr(session.stop) == repr(stop)
 
 
-def test_the_logits_of_two_runs_can_be_compared_afterwards(near: Near) -> None:
-    session = near.kernel().session("paris")
-    first = session.run([5], max_new_tokens=3)
-    second = session.run([5], max_new_tokens=3)
-    session.close()
-    assert first.logits.tolist() == second.logits.tolist() == [0.5, 2.0]
-
-
-def test_logits_that_nobody_can_ask_for_any_more_are_not_fetched(near: Near) -> None:
-    session = near.kernel().session("paris")
-    for _ in range(3):
-        session.run([5], max_new_tokens=1)
-    assert not [r for r in near.channels[0].requests if isinstance(r, ask.ReadLogits)]
-
-
-def test_the_value_of_a_stop_is_fetched_once_and_again_after_an_edit(near: Near) -> None:
-    engine = near.kernel()
+def test_the_value_of_a_stop_is_fetched_once_and_again_after_an_edit(engine: RemoteEngine) -> None:
     session = engine.session("paris")
-    stop = session.run([STOP_TOKEN])
+    stopped(session, (5, 6), "resid_post.1")
+    stop = session.stop
     assert stop.hidden is stop.hidden
-    inspected = [r for r in near.channels[0].requests if isinstance(r, ask.Inspect)]
-    assert len(inspected) == 1
-    session.edit(dj.scale(0.5))
-    assert stop.hidden.tolist() == [[1.0, 1.0]]
+    assert len([one for one in engine.channel.requests if isinstance(one, ask.Inspect)]) == 1
+    session.edit(dj.scale(0.0))
+    assert not stop.hidden.any()
 
 
-def test_a_past_stop_does_not_show_the_value_of_the_present_one(near: Near) -> None:
-    session = near.kernel().session("paris")
-    past = session.run([STOP_TOKEN])
-    session.run([1, STOP_TOKEN])
-    with pytest.raises(IllegalMove, match="moved on"):
-        _ = past.hidden
-    with pytest.raises(IllegalMove):
-        past.lens()
-
-
-def test_tokens_are_streamed_in_the_callers_thread(near: Near) -> None:
-    session = near.kernel().session("paris")
-    heard: list[TokenSampled] = []
-    done = session.run([5], max_new_tokens=4, on_token=heard.append)
-    assert tuple(event.token for event in heard) == done.tokens
-
-
-@pytest.mark.parametrize("prompt", [[], [10**6]])
-def test_a_streamed_run_that_is_refused_raises_its_error(engine: RemoteEngine, prompt: list[int]) -> None:
-    with pytest.raises(UsageError):
-        engine.session("a").run(prompt, on_token=print)
-
-
-def test_a_streamed_run_whose_session_is_closed_raises_its_error(engine: RemoteEngine) -> None:
+def test_a_streamed_run_that_is_refused_or_closed_raises_its_error(engine: RemoteEngine) -> None:
+    for prompt in [[], [10**6]]:
+        with pytest.raises(UsageError):
+            engine.session("a").run(prompt, on_token=print)
     session = engine.session("a")
 
     def close(event: TokenSampled) -> None:
@@ -115,85 +65,56 @@ def test_a_streamed_run_whose_session_is_closed_raises_its_error(engine: RemoteE
         session.run([9, 8, 7], max_new_tokens=50, ignore_eos=True, on_token=close)
 
 
-def test_an_interrupt_pauses_the_run_and_says_where_it_stands(near: Near) -> None:
-    session = near.kernel().session("paris")
-    near.before_tick = [KeyboardInterrupt(), None]
-    with pytest.raises(Interrupted) as caught:
-        session.run([5], max_new_tokens=1_000_000)
-    assert isinstance(caught.value.stop, Paused)
-    assert caught.value.stop.reason == "interrupt"
-    assert "is intact" in str(caught.value)
-    assert isinstance(caught.value, KeyboardInterrupt)
-    assert session.stop.reason == "interrupt"
-
-
-def test_an_interrupt_while_tokens_stream_pauses_too(near: Near) -> None:
-    session = near.kernel().session("paris")
+def test_an_interrupt_pauses_the_run_and_says_where_it_stands(engine: RemoteEngine) -> None:
+    session = engine.session("paris")
 
     def break_in(event: TokenSampled) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as caught:
-        session.run([5], max_new_tokens=50, on_token=break_in)
+    with pytest.raises(Interrupted, match="is intact") as caught:
+        session.run([5], max_new_tokens=50, ignore_eos=True, on_token=break_in)
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert isinstance(caught.value.stop, Paused)
     assert caught.value.stop.session is session
+    assert caught.value.stop.reason == session.stop.reason == "interrupt"
 
 
-def test_failures_are_raised_as_what_they_are(near: Near) -> None:
-    session = near.kernel().session("paris")
+def test_failures_are_raised_as_what_they_are(engine: RemoteEngine) -> None:
+    session = engine.session("paris")
     session.close()
     with pytest.raises(UnknownSession):
         session.describe()
+    session = engine.session("rome")
     with pytest.raises(IllegalMove):
-        near.kernel().session("rome").resume()
-
-
-def test_a_session_of_another_kernel_needs_join(near: Near) -> None:
-    near.kernel("kernel-1").session("paris")
-    other = near.kernel("kernel-2")
-    with pytest.raises(SessionHeld):
-        other.session("paris")
-    assert other.session("paris", join=True).name == "paris"
-    assert [one.holder for one in other.sessions()] == ["kernel-1"]
-
-
-def test_stop_needs_force_when_others_would_suffer(near: Near) -> None:
-    near.kernel("kernel-1").session("paris")
-    other = near.kernel("kernel-2")
-    with pytest.raises(SessionsWouldSuffer, match="paris"):
-        other.stop()
-    assert not near.stopped
-    assert other.stop(force=True) == ("paris",)
-    assert near.stopped
-
-
-def test_what_would_not_cross_the_wire_does_not_pass(near: Near) -> None:
-    session = near.kernel().session("paris")
+        session.resume()
     with pytest.raises(UsageError, match="site: expected str of length >= 1"):
         session.breakpoint("")
     with pytest.raises(UsageError, match="max_new_tokens"):
         session.run([1], max_new_tokens=-1)
 
 
-def test_a_session_without_a_notebook_needs_a_name(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_has_the_name_of_its_notebook_or_needs_one(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "work/first look.ipynb")
+    session = engine.session()
+    assert (session.name, session.label) == ("work/first look.ipynb", "first look")
+    assert repr(session) == f"Session first look of {engine.description.name}"
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     with pytest.raises(UsageError, match="name"):
-        near.kernel().session()
+        engine.session()
 
 
-def test_a_session_is_named_by_its_notebook_and_shown_by_its_stem(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JPY_SESSION_NAME", "work/first look.ipynb")
-    session = near.kernel().session()
-    assert (session.name, session.label) == ("work/first look.ipynb", "first look")
-    assert repr(session) == "Session first look of fake"
-
-
-def test_positions_and_edits_cross_as_they_are_meant(near: Near) -> None:
-    session = near.kernel().session("paris")
-    session.run([1, 2, 3, 4, STOP_TOKEN])
+def test_positions_and_edits_cross_as_they_are_meant(engine: RemoteEngine) -> None:
+    session = engine.session("paris")
+    stopped(session, (1, 2, 3, 4, 5), "resid_post.1")
     for positions in (slice(1, None), "1:", [1, 2, 3, 4], slice(-4, None), np.arange(1, 5)):
-        assert session.edit(dj.zero(), positions=positions).positions == (1, 2, 3, 4)
-    assert session.edit(2.5, positions=-1).positions == (-1,)
-    assert session.edit(np.zeros(2, np.float32)).edit == "Set"
+        session.edit(dj.zero(), positions=positions)
+        assert sent(session, ask.ApplyEdit).positions == (1, 2, 3, 4)
+    session.edit(2.5, positions=-1)
+    assert sent(session, ask.ApplyEdit).positions == (-1,)
+    session.edit(np.zeros(32, np.float32))
+    assert isinstance(sent(session, ask.ApplyEdit).edit, Set)
 
 
 STUB = Path(verbs.__file__).with_suffix(".pyi")
@@ -214,33 +135,26 @@ def names_of(tree: ast.Module) -> dict[str, list[str]]:
     }
 
 
-def test_the_types_are_of_the_same_verbs() -> None:
+def test_a_verb_is_a_function_whose_first_parameter_is_the_object() -> None:
+    for holder, name in [(h, n) for h in HOLDERS for n in vars(h) if not n.startswith("_")]:
+        function = getattr(HOLDERS[holder], name)
+        assert inspect.isfunction(function)
+        assert (function.__name__, function) == (name, getattr(HOLDERS[holder], name))
+        first = next(iter(inspect.signature(function).parameters.values()))
+        assert (first.kind, first.annotation) == (first.POSITIONAL_ONLY, HOLDERS[holder].__name__)
     written, typed = (names_of(ast.parse(Path(path).read_text())) for path in (verbs.__file__, STUB))
     assert written == typed
     assert all(written.values())
-
-
-@pytest.mark.parametrize(("holder", "name"), [(h, n) for h in HOLDERS for n in vars(h) if not n.startswith("_")])
-def test_a_verb_is_a_function_whose_first_parameter_is_the_object(holder: type, name: str) -> None:
-    function = getattr(HOLDERS[holder], name)
-    assert inspect.isfunction(function)
-    assert (function.__name__, function) == (name, getattr(HOLDERS[holder], name))
-    first = next(iter(inspect.signature(function).parameters.values()))
-    assert (first.kind, first.annotation) == (first.POSITIONAL_ONLY, HOLDERS[holder].__name__)
 
 
 def test_a_handle_imports_no_method() -> None:
     """Until one of its verbs is used. Requests are of the wire."""
     seen = "[m for m in sys.modules if 'jupyter.methods.' in m and '.request' not in m and m.count('.') > 2]"
     handles = "import sys, djinn_jupyter.api.engine, djinn_jupyter.api.session"
-    assert in_a_new_process(f"{handles}\nprint({seen})") == "[]"
-    used = "djinn_jupyter.api.engine.RemoteEngine.head_scores"
+    engine = "djinn_jupyter.api.engine.RemoteEngine"
+    assert in_a_new_process(f"{handles}\nprint({{'collect', 'loss'}} <= set(dir({engine})), {seen})") == "True []"
+    used = f"{engine}.head_scores"
     assert "djinn_jupyter.methods.heads.api" in in_a_new_process(f"{handles}\n{used}\nprint({seen})")
-
-
-def test_verbs_are_listed_before_they_are_used() -> None:
-    listed = "import djinn_jupyter as dj\nprint({'collect', 'loss', 'head_scores'} <= set(dir(dj.RemoteEngine)))"
-    assert in_a_new_process(listed) == "True"
 
 
 def test_a_verb_is_bound_and_refuses_as_a_method_does(engine: RemoteEngine) -> None:
@@ -249,9 +163,6 @@ def test_a_verb_is_bound_and_refuses_as_a_method_does(engine: RemoteEngine) -> N
         dj.DjinnError, match=r"^loss takes no argument 'sed'; its arguments are prompts, mode, seed, ad"
     ):
         engine.loss([[5, 6]], sed=1)
-
-
-def test_an_unknown_name_is_no_attribute(engine: RemoteEngine) -> None:
     assert not hasattr(engine, "head_score")
     assert not hasattr(engine.session("a"), "_repr_html_")
     with pytest.raises(AttributeError, match=r"^'RemoteEngine' object has no attribute 'head_score'"):
@@ -276,9 +187,8 @@ PROMPT = tokens(12)
 OTHER = tokens(12, seed=5)
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
+def test_positions_of_a_rule_need_no_stop() -> None:
+    for written, meant in [
         (None, (None, None)),
         (":", (None, None)),
         ("5:", (None, 5)),
@@ -289,19 +199,11 @@ OTHER = tokens(12, seed=5)
         ("last", ((-1,), None)),
         ([0, 4], ((0, 4), None)),
         (-1, ((-1,), None)),
-    ],
-)
-def test_positions_of_a_rule_need_no_stop(written: Any, meant: Any) -> None:
-    assert spell_standing(written) == meant
-
-
-@pytest.mark.parametrize("written", ["2:-1", "5::2", ":-1"])
-def test_positions_that_depend_on_a_length_are_refused(written: str) -> None:
-    with pytest.raises(InvalidEdit, match="write its positions as 2:5, 5:, -3: or -1"):
-        spell_standing(written)
-
-
-def test_a_refusal_says_the_positions_as_they_were_written() -> None:
+    ]:
+        assert spell_standing(written) == meant
+    for written in ["2:-1", "5::2", ":-1"]:
+        with pytest.raises(InvalidEdit, match="write its positions as 2:5, 5:, -3: or -1"):
+            spell_standing(written)
     with pytest.raises(InvalidEdit, match="Positions '5:2' select nothing"):
         spell_standing("5:2")
 

@@ -261,19 +261,6 @@ def test_an_error_is_raised_as_it_is(line: Line, error: Exception) -> None:
         reply.result()
 
 
-@pytest.mark.usefixtures("quickly")
-def test_a_reply_whose_waiting_is_interrupted_is_given_up() -> None:
-    given_up = list[bool]()
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    reply = AwaitedReply(interrupt, lambda: given_up.append(True))
-    with pytest.raises(KeyboardInterrupt):
-        reply.result()
-    assert given_up == [True]
-
-
 class Receiving:
     progress: SoFar | None = None
     latest: SoFar | None = None
@@ -292,9 +279,6 @@ def test_a_reply_that_takes_a_while_is_told_once_on_stderr(capsys: pytest.Captur
     assert str(SoFar(way="received", done=3 * 2**20, total=12 * 2**20, carried=3 * 2**19, seconds=3.0)) == (
         "receiving 3.00 MiB of 12.0 MiB, 512 KiB/s, about 9 s left"
     )
-
-
-def test_a_reply_that_comes_at_once_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
     receiving = Receiving()
     notice = ReceivingNotice(lambda: receiving)
     receiving.progress = SoFar(way="received", done=1, total=2, carried=1, seconds=io_thread.SHOWN_SECONDS / 2)
@@ -305,12 +289,17 @@ def test_a_reply_that_comes_at_once_is_not_told(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.usefixtures("quickly")
-def test_an_interrupt_ends_the_waiting() -> None:
+def test_an_interrupt_ends_the_waiting_and_gives_up_the_reply() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         awaited(Future[None](), interrupt)
+    given_up = list[bool]()
+    reply = AwaitedReply(interrupt, lambda: given_up.append(True))
+    with pytest.raises(KeyboardInterrupt):
+        reply.result()
+    assert given_up == [True]
 
 
 def test_the_first_interrupt_of_a_run_is_raised_while_the_line_is_down() -> None:

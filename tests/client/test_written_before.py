@@ -128,15 +128,12 @@ def test_a_result_is_not_saved_over_a_pipe(grid: dj.Grid, pipe: Path, replace: b
     assert pipe.is_fifo()
 
 
-def test_a_file_larger_than_memory_is_a_sentence(tmp_path: Path) -> None:
+def test_lines_of_a_file_end_as_on_any_system_and_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     with path.open("wb") as file:
         file.truncate(2**43)
     with pytest.raises(UsageError, match="larger than the memory that is left"):
         list(given_prompts(path))
-
-
-def test_lines_end_as_on_any_system(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\n")
     assert list(given_prompts(path)) == ["one", "two", "three"]

@@ -315,8 +315,10 @@ def test_two_notebooks_of_one_name_are_told_apart_by_their_folders(engine: Remot
         session.close(force=True)
 
 
-@pytest.mark.parametrize(("command", "how"), [("terminate", {}), ("disconnect", {"terminateDebuggee": True})])
-@pytest.mark.parametrize("name", ["theirs", "/team/ada/theirs.ipynb"], ids=["name", "notebook"])
+@pytest.mark.parametrize(
+    ("name", "command", "how"),
+    [("theirs", "terminate", {}), ("/team/ada/theirs.ipynb", "disconnect", {"terminateDebuggee": True})],
+)
 def test_what_another_client_has_open_is_ended_with_force_only(
     engine: RemoteEngine, name: str, command: str, how: dict[str, bool]
 ) -> None:

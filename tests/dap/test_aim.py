@@ -87,27 +87,21 @@ ALWAYS = frozenset(
 )
 
 
-def test_every_capability_has_its_handler() -> None:
-    promised = {command for capability, command in NEEDED.items() if CAPABILITIES[capability]}
-    assert Adapter(lambda message: None).handlers.commands == promised | ALWAYS
-
-
 class Part:
     @handles("next", protocol.OfThread)
     def next(self, given: protocol.OfThread, request: Request) -> Body:
         return {"thread": given.thread_id}
 
 
-def test_a_handler_is_given_its_arguments_read() -> None:
+def test_every_command_has_one_handler_which_is_given_its_arguments_read() -> None:
+    promised = {command for capability, command in NEEDED.items() if CAPABILITIES[capability]}
+    assert Adapter(lambda message: None).handlers.commands == promised | ALWAYS
     handlers = CommandHandlers(Part())
     assert handlers.answer(Request(number=1, command="next", arguments={"threadId": 7})) == {"thread": 7}
     with pytest.raises(UsageError, match="threadId"):
         handlers.answer(Request(number=2, command="next", arguments={}))
     with pytest.raises(UsageError, match="no command 'goto'"):
         handlers.answer(Request(number=3, command="goto", arguments={}))
-
-
-def test_two_handlers_of_one_command_are_refused() -> None:
     with pytest.raises(TypeError, match="next has two handlers"):
         CommandHandlers(Part(), Part())
 

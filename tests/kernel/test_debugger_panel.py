@@ -148,6 +148,12 @@ def test_a_magic_moves_what_the_panel_shows_and_python_sees_the_panels_moves(pan
     panel.event("stopped")
     assert "has moved on" in "".join(kernel.do("first.hidden"))
     assert "resid_post.7" in "".join(kernel.do("first.session.stop"))
+    kernel.do("%djinn_break 4")
+    thread = panel.stopped_by("%djinn_run --ids ids")
+    before = panel.variables(panel.stack(thread)[0]["id"], "Activation")["norm"]["value"]
+    assert panel.stopped_by("%djinn_edit scale 0.5") == thread
+    after = panel.variables(panel.stack(thread)[0]["id"], "Activation")["norm"]["value"]
+    assert float(after) == pytest.approx(float(before) / 2, rel=1e-4)
 
 
 def test_pythons_own_debugging_goes_on_as_before(panel: Panel) -> None:
@@ -248,16 +254,6 @@ def test_the_session_in_use_is_shown_named_and_moved_and_no_fork_of_it(panel: Pa
     assert panel.event("continued")["threadId"] == parked
     panel.await_stopped()
     assert panel.stack(thread)[0]["name"] == "resid_post.5, step 0 of panel"
-
-
-def test_what_is_edited_in_a_cell_is_told_again(panel: Panel) -> None:
-    kernel = panel.kernel
-    kernel.do("%djinn_break 4")
-    thread = panel.stopped_by("%djinn_run --ids ids")
-    before = panel.variables(panel.stack(thread)[0]["id"], "Activation")["norm"]["value"]
-    assert panel.stopped_by("%djinn_edit scale 0.5") == thread
-    after = panel.variables(panel.stack(thread)[0]["id"], "Activation")["norm"]["value"]
-    assert float(after) == pytest.approx(float(before) / 2, rel=1e-4)
 
 
 def test_breakpoints_in_the_models_source_are_still_told_when_the_panel_asks_anew(panel: Panel) -> None:

@@ -26,7 +26,7 @@ def loaded(kernel: Kernel, model: Path, options: str = "") -> str:
     return "".join(kernel.do(f"%djinn_load {model} {options}"))
 
 
-def test_break_20_on_24_layers(kernels: Start, model: Path) -> None:
+def test_a_kernel_breaks_at_a_layer_is_interrupted_there_and_outlives_its_engine(kernels: Start, model: Path) -> None:
     kernel = kernels("one.ipynb")
     assert "24 layers" in loaded(kernel, model)
     assert "breakpoint 1 at resid_post.20" in "".join(kernel.do("%djinn_break 20"))
@@ -37,6 +37,25 @@ def test_break_20_on_24_layers(kernels: Start, model: Path) -> None:
     refused = "".join(kernel.do("%djinn_break 24"))
     assert "layers 0..23" in refused
     assert "Traceback" not in refused
+    loaded(kernel, model, "--fresh")
+    kernel.do("import djinn_jupyter as dj\n%djinn_use -o session")
+    parent = kernel.begin(
+        "def tell(token):\n    print('token', flush=True)\n"
+        "session.run([3, 4, 5], max_new_tokens=400, ignore_eos=True, on_token=tell)"
+    )
+    kernel.take(lambda message: message["msg_type"] == "stream" and "token" in message["content"]["text"])
+    kernel.manager.interrupt_kernel()
+    kernel.outputs(parent)
+    standing = "".join(kernel.do("session.stop"))
+    assert "interrupt" in standing
+    assert "finished: 400 new tokens" in "".join(kernel.do("session.resume()"))
+    loaded(kernel, model, "--fresh -o engine")
+    kernel.do("import os, signal\nos.kill(engine.statistics().pid, signal.SIGKILL)")
+    said = "".join(kernel.do("%djinn_run --ids ids"))
+    assert "Traceback" not in said
+    assert "the next load starts a new one" in said
+    assert "24 layers" in "".join(kernel.do(f"%djinn_load {model}"))
+    assert "Error" not in "".join(kernel.do("%djinn_run --ids ids"))
 
 
 def test_a_kernel_restart_finds_the_stop_again_and_run_all_twice_gives_the_same(kernels: Start, model: Path) -> None:
@@ -78,33 +97,6 @@ def test_two_notebooks_at_once_on_one_engine(kernels: Start, model: Path) -> Non
     sessions = "".join(one.do("%djinn_sessions"))
     assert "one" in sessions
     assert "two" in sessions
-
-
-def test_the_interrupt_button_leaves_the_session_at_a_layer_boundary(kernels: Start, model: Path) -> None:
-    kernel = kernels("one.ipynb")
-    loaded(kernel, model, "--fresh")
-    kernel.do("import djinn_jupyter as dj\n%djinn_use -o session")
-    parent = kernel.begin(
-        "def tell(token):\n    print('token', flush=True)\n"
-        "session.run([3, 4, 5], max_new_tokens=400, ignore_eos=True, on_token=tell)"
-    )
-    kernel.take(lambda message: message["msg_type"] == "stream" and "token" in message["content"]["text"])
-    kernel.manager.interrupt_kernel()
-    kernel.outputs(parent)
-    standing = "".join(kernel.do("session.stop"))
-    assert "interrupt" in standing
-    assert "finished: 400 new tokens" in "".join(kernel.do("session.resume()"))
-
-
-def test_an_engine_killed_with_9_is_said_in_one_line_and_the_next_load_starts_anew(kernels: Start, model: Path) -> None:
-    kernel = kernels("one.ipynb")
-    loaded(kernel, model, "--fresh -o engine")
-    kernel.do("import os, signal\nos.kill(engine.statistics().pid, signal.SIGKILL)")
-    said = "".join(kernel.do("%djinn_run --ids ids"))
-    assert "Traceback" not in said
-    assert "the next load starts a new one" in said
-    assert "24 layers" in "".join(kernel.do(f"%djinn_load {model}"))
-    assert "Error" not in "".join(kernel.do("%djinn_run --ids ids"))
 
 
 def test_a_session_leaves_is_kept_restored_and_ends_as_if_it_had_never_left(kernels: Start) -> None:
