@@ -378,7 +378,7 @@ def test_the_response_is_the_metric_of_the_rows_that_finished(engine: RemoteEngi
         ([dj.scale(1.0)], {"coefs": []}, "A batch has 1 to 4096 rows, not 0"),
         ([dj.scale(1.0)], {"rule": 1}, "give these too"),
         ([], {"samples": 3, "mode": "slow"}, "slow"),
-        ([], {"samples": 3, "max_new_tokens": -1}, "max_new_tokens"),
+        ([], {"samples": 3, "temperature": 1.0, "max_new_tokens": -1}, "max_new_tokens"),
         ([dj.scale(1.0)], {"prompt": None, "coefs": [1.0], "extend": True}, "nothing to extend; run a prompt first"),
         ([dj.scale(1.0)], {"prompt": None, "coefs": [1.0]}, "The prompt has no tokens"),
     ],

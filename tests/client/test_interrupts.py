@@ -1,5 +1,4 @@
-"""An interrupt at any moment of a sweep, a collection or a measurement, also while a text becomes tokens: one sentence;
-nothing stays in the engine."""
+"""An interrupt at any moment of a sweep, a collection or a measurement: one sentence; nothing stays in the engine."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ LINE, OTHER = (9, 8, 7, 21), (9, 8, 7, 31)
 Work = Callable[[RemoteEngine, Path], Any]
 SWEEP: dict[str, Any] = {"site": "resid_post", "over": "layer", "metric": "logit(17)", "mode": "exact"}
 WORKS: dict[str, Work] = {
-    "sweep": lambda engine, folder: dj.sweep(engine, clean="w9 w8 w7 w21", corrupted="w9 w8 w7 w31", **SWEEP),
+    "sweep": lambda engine, folder: dj.sweep(engine, clean=LINE, corrupted=OTHER, **SWEEP),
     "pairs": lambda engine, folder: dj.sweep(engine, clean=[LINE] * 2, corrupted=[OTHER] * 2, **SWEEP),
-    "collection": lambda engine, folder: engine.collect(["the cat", OTHER], "z.0", to=folder, shard_prompts=1),
-    "loss": lambda engine, folder: engine.loss(["the cat", OTHER]),
+    "collection": lambda engine, folder: engine.collect([LINE, OTHER], "z.0", to=folder, shard_prompts=1),
+    "loss": lambda engine, folder: engine.loss([LINE, OTHER]),
 }
 
 
@@ -69,6 +68,40 @@ def test_an_interrupt_at_any_moment_is_one_sentence_and_ends_the_work(
     assert all("interrupted, and the engine told to end it" in one for one in said), said
     assert all("it was interrupted" in one for one in notes), notes
     assert bool(notes) == (work in ("sweep", "pairs"))
+
+
+WITH_TEXTS: dict[str, Work] = {
+    "sweep": lambda engine, folder: dj.sweep(engine, clean="the cat", corrupted="the cat", **SWEEP),
+    "collection": lambda engine, folder: engine.collect(["the cat"], "z.0", to=folder),
+    "loss": lambda engine, folder: engine.loss(["the cat"]),
+}
+
+
+@pytest.mark.parametrize("work", WITH_TEXTS)
+def test_an_interrupt_while_a_text_becomes_tokens_is_one_too(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, work: str
+) -> None:
+    interrupted_at(1, engine, monkeypatch)
+    with pytest.raises(dj.WorkInterrupted, match="was interrupted"):
+        WITH_TEXTS[work](engine, tmp_path)
+
+
+def test_what_a_measurement_had_found_is_kept(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djinn_jupyter.methods.datasets.api.scoring.ASKED_TOKENS", 4)
+    whole, kept = engine.loss([LINE, OTHER]), []
+    for moment in itertools.count(1):
+        with monkeypatch.context() as patch:
+            came = interrupted_at(moment, engine, patch)
+            try:
+                engine.loss([LINE, OTHER])
+            except dj.WorkInterrupted as broken:
+                kept.append(broken.kept)
+            if not came():
+                break
+    assert None in kept
+    [first, *_] = (one for one in kept if one is not None)
+    assert first.tokens == (LINE,)
+    assert (first[0] == whole[0]).all()
 
 
 def test_what_a_measurement_had_found_is_kept_where_its_session_is_ended(
