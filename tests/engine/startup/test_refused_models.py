@@ -16,10 +16,17 @@ from djinn_jupyter.engine.passes.controller import PassController
 from djinn_jupyter.engine.process.build import open_engine
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelRefused
+from tests.engine import proofs
 from tests.engine.desk import build_desk, tokens
 from tests.engine.plain import generate
 from tests.engine.variants import called_twice, nondeterministic, remembering
 from tests.families import REFUSED, build
+
+
+@pytest.fixture(autouse=True)
+def tested_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no proof of an earlier engine: what a test plants into the engine is in no key."""
+    monkeypatch.setattr(proofs, "PROOFS", {})
 
 
 def refused(model: Any) -> str:

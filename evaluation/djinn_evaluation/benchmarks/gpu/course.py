@@ -84,7 +84,8 @@ LEAST_SHARE: Final = 0.8  # of a turn, in which a step that has several comes fu
 
 
 class Reason(Exception):
-    """Why a step has no complete result. `again`: another turn may continue it; `ran`: it had all its seconds."""
+    """The reason for a step without a complete result. `again`: another turn may continue it; `ran`: it had all its
+    seconds."""
 
     def __init__(self, why: str, *, again: bool = False, ran: bool = True) -> None:
         super().__init__(why)
