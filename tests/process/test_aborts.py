@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -109,28 +109,29 @@ def takes_the_ids_that_are_drawn_next(context: zmq.Context[Any], listens: str) -
             client.poll(20_000 if number is None else 100)  # the engine has read it, or another has that id
 
 
-PLAYS = (takes_the_ids_that_are_drawn_next, floods_and_goes, floods_under_its_own_pings)  # the first needs the draw
+PLAYS = [floods_and_goes, floods_under_its_own_pings, takes_the_ids_that_are_drawn_next]
 
 
-def _played(times: int) -> None:
+def _played(play: Callable[[zmq.Context[Any], str], None], times: int) -> None:
     with engine_with() as (process, entry), zmq.Context() as context:
         neighbour = dj.load("fake").session("paris")
-        for play in PLAYS:
-            for _ in range(times):
-                play(context, entry.listens)
-                assert neighbour.run([1], max_new_tokens=2).tokens == (1, 2)
+        for _ in range(times):
+            play(context, entry.listens)
+            assert neighbour.run([1], max_new_tokens=2).tokens == (1, 2)
         assert process.poll() is None
         assert running_engines() == (entry,)
 
 
-def test_a_connection_that_breaks_under_unread_requests_ends_no_engine() -> None:
-    _played(2)
+@pytest.mark.parametrize("play", PLAYS)
+def test_a_connection_that_breaks_under_unread_requests_ends_no_engine(play: Any) -> None:
+    _played(play, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_twenty_connections_that_break_under_unread_requests_end_no_engine() -> None:
-    _played(20)
+@pytest.mark.parametrize("play", PLAYS)
+def test_twenty_connections_that_break_under_unread_requests_end_no_engine(play: Any) -> None:
+    _played(play, 20)
 
 
 def test_neither_strangers_nor_local_clients_take_the_last_descriptors() -> None:
