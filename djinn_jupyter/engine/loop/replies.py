@@ -252,7 +252,7 @@ class Accounting(BuiltOfParts):
         self._faults.clear_suspicion()
 
     def check_in_turn(self) -> None:
-        """Check if earlier checks have taken no more than their share of the time. An error is a fault."""
+        """Check, unless the checks before have taken more than their share of the time. An error is a fault."""
         begun = time.monotonic()
         if begun < self._due:
             return
@@ -370,7 +370,7 @@ class Promises(BuiltOfParts):
         return bool(ready)
 
     def publish(self, idle: bool = False) -> None:
-        """Publish the state that the replies reported, and other due changes; `idle` describes other sessions too."""
+        """Publish the state that the replies reported, and what is due; `idle` describes untouched sessions too."""
         with self._faults.during("it described its sessions"):
             self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)
             if self._state_publisher.behind or self._state_publisher.due:

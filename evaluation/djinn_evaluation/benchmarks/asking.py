@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -41,6 +42,7 @@ from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused
 from djinn_jupyter.link.channel import expect
 from djinn_jupyter.wire import protocol
+from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Tokenize
 
 Ask = Callable[[], object]
@@ -221,13 +223,17 @@ def _while_tokenizing(engine: RemoteEngine, texts: int, checks: Checks) -> list[
     refused = []
     for _ in range(texts):
         text = engine.channel.ask(Tokenize(text="a" * TEXT_CHARACTERS))
-        sample(kinds, times, lambda reply=text: not reply.done(), LONGEST_PAUSE)  # type: ignore[misc]
+        sample(kinds, times, partial(_pending, text), LONGEST_PAUSE)
         refused.append(type(text.exception()).__name__)
     checks.same("texts that were read and counted", refused, ["PromptTooLong"] * texts)
     return [
         _figure_of_round_trip(f"{name}, during a text of 4 MB", times[name], at_most(TEXT_MILLISECONDS))
         for name in kinds
     ]
+
+
+def _pending(reply: Future[Reply]) -> bool:
+    return not reply.done()
 
 
 @contextmanager

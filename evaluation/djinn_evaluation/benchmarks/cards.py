@@ -89,7 +89,9 @@ def _figures(readings: dict[str, list[float]], first_words: list[float]) -> tupl
         ),
         compared(
             "the same, of the time to a hidden state in a notebook of plain transformers",
-            *("quickstart", "plain notebook", readings),
+            "quickstart",
+            "plain notebook",
+            readings,
             unit="s",
         ),
         Figure(
