@@ -128,7 +128,7 @@ class Abandoned(Exception):
 
 
 @contextmanager
-def written_aside(path: Path, *, prefix: str = ".") -> Iterator[tuple[BinaryIO, Path]]:
+def atomic_write(path: Path, *, prefix: str = ".") -> Iterator[tuple[BinaryIO, Path]]:
     """Yield a new file beside `path`, deleted at the end unless it was renamed."""
     descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=PART, dir=path.parent)
     try:

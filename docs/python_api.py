@@ -41,7 +41,7 @@ the examples `engine` is `dj.load("demo")` and `session` a new session of it.
 MADE_BY_USERS = {activations.Activations}
 MAKING = ("__init__", "__post_init__")
 OF_THE_CLIENT = {  # called by its other modules
-    *("channel", "sibling", "arrived", "depart", "row", "spelled", "compared_values"),
+    *("channel", "sibling", "arrived", "send", "row", "spelled", "compared_values"),
     *("check", "require_fit", "found_at", "notes_on", "ending", "named", "reproduced_by"),
 }
 Member = tuple[str, Any]

@@ -28,7 +28,7 @@ from djinn_jupyter.wire.replies import Finished as FinishedReply
 from djinn_jupyter.wire.replies import Paused as PausedReply
 from djinn_jupyter.wire.replies import TokenSampled
 from djinn_jupyter.wire.requests import Pause, RequestBase
-from djinn_jupyter.wire.texts import label, spelled_with, told_apart
+from djinn_jupyter.wire.texts import distinct_labels, label, spelled_with
 
 OnToken = Callable[[TokenSampled], None]
 RunReply = PausedReply | FinishedReply
@@ -96,7 +96,7 @@ class Forked(Protocol):
 
     def row(self, name: str) -> Forked: ...
 
-    def depart(self, request: RunRequest) -> Future[RunReply]: ...
+    def send(self, request: RunRequest) -> Future[RunReply]: ...
 
     def arrived(self, reply: RunReply) -> Stop: ...
 
@@ -165,7 +165,7 @@ class Batch:
     def _make_rows(self, orders: Sequence[tuple[RunOrder, float | None]], seed: int) -> None:
         """Replace the rows of an earlier batch, which end."""
         there = all_sessions(self.channel)
-        stem = told_apart([self.parent.name, *(one.name for one in there)])[self.parent.name]
+        stem = distinct_labels([self.parent.name, *(one.name for one in there)])[self.parent.name]
         for number, (order, coef) in enumerate(orders):
             row = self.parent.row(f"{stem}/{number}")
             changes: dict[str, Any] = {"session": row.name}
@@ -236,7 +236,7 @@ class Batch:
         for row in rows:
             if row.end is None and not self.interrupted:
                 row.runs = True
-                reply = row.session.depart(replace(row.order, **changes))
+                reply = row.session.send(replace(row.order, **changes))
                 reply.add_done_callback(partial(_put_end, self._feed, row.number))
 
     def _heard(self) -> ExitStack:

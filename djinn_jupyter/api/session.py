@@ -492,7 +492,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
             raise Interrupted(stop)
         return stop
 
-    def depart(self, request: RunRequest) -> Future[RunReply]:
+    def send(self, request: RunRequest) -> Future[RunReply]:
         """Send a request that moves the session, without waiting."""
         self._complete_finished()
         self.moves += 1

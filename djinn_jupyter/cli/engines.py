@@ -28,7 +28,7 @@ from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire.logs import ENDED, reason_of_end
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.texts import faults_line, notebook_shown, told_apart
+from djinn_jupyter.wire.texts import distinct_labels, faults_line, notebook_shown
 
 MOST_STARTS = 3  # in PERIOD_SECONDS, of a served engine that a signal ended
 PERIOD_SECONDS = 3600.0
@@ -256,7 +256,7 @@ def _sessions(entry: Entry) -> list[str]:
         )
     except DjinnError as error:
         return [f"{error.code}: {error}"]
-    shown = told_apart(one.name for one in sessions)
+    shown = distinct_labels(one.name for one in sessions)
     faults = [f"{faults_line(statistics.faults, statistics.last_fault)}."] if statistics.faults else []
     told = [_line(one, shown[one.name]) for one in sessions] or ["no sessions"]
     return [*told, *_memory(statistics), *faults, *methods]
@@ -340,4 +340,4 @@ def _means(model: str, entry: Entry) -> bool:
 
 
 def _with(lost: tuple[str, ...]) -> str:
-    return f", and with it the sessions {', '.join(told_apart(lost).values())}" if lost else ""
+    return f", and with it the sessions {', '.join(distinct_labels(lost).values())}" if lost else ""

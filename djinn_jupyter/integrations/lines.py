@@ -285,7 +285,7 @@ class _Stop:
     value: Values | None = None
 
     @classmethod
-    def told(cls, reply: replies.Paused | replies.Reached, line: tuple[int, ...]) -> _Stop:
+    def of(cls, reply: replies.Paused | replies.Reached, line: tuple[int, ...]) -> _Stop:
         if isinstance(reply, replies.Paused):
             drawn = reply.tokens[len(line) :]
             return cls(site=reply.site, step=reply.step, positions=reply.positions, drawn=drawn)
@@ -430,7 +430,7 @@ class SteppedLines:
             if isinstance(reply, replies.Finished):
                 self.ended[number] = reply
             else:
-                self._at[number] = _Stop.told(reply, self._given[number])
+                self._at[number] = _Stop.of(reply, self._given[number])
         for number, stop in self._at.items():
             _require_whole(stop, self._given[number])
         return self._standing()

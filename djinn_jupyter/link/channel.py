@@ -80,7 +80,7 @@ class Unkept:
     def __init__(self) -> None:
         self._said: str | None = None
 
-    def heed(self, reply: object) -> None:
+    def record(self, reply: object) -> None:
         if isinstance(reply, ReplyBase) and reply.not_kept is not None:
             self._said = reply.not_kept
 
@@ -220,7 +220,7 @@ class SocketChannel:
             notice.look()
 
     def _settle(self, future: Future[Answer], outcome: Answer | BaseException) -> None:
-        self.unkept.heed(outcome)
+        self.unkept.record(outcome)
         self._refused |= isinstance(outcome, KeyRefused)
         io_thread.settled(future, outcome)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.own import process_mark
+from djinn_jupyter.wire.texts import distinct_labels as distinct_labels
 from djinn_jupyter.wire.texts import label as label
-from djinn_jupyter.wire.texts import told_apart as told_apart
 
 
 def holder_name() -> str:

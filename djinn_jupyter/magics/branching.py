@@ -156,7 +156,7 @@ class BranchingMagics(Group):
         for name in map(unquoted, names):
             matched = [name]
             if set(name) & set("*?["):
-                shown = naming.told_apart(one.name for one in self.state.engine.sessions())
+                shown = naming.distinct_labels(one.name for one in self.state.engine.sessions())
                 matched = [full for full, short in shown.items() if fnmatchcase(short, name)]
             if not matched:
                 raise UnknownSession(f"No session matches {in_quotes(name)}.")

@@ -63,7 +63,7 @@ class KernelState:
         if name is not None:
             return self.find(name)
         if self._present is None:
-            there = few_of(naming.told_apart(one.name for one in engine.sessions()).values(), "")
+            there = few_of(naming.distinct_labels(one.name for one in engine.sessions()).values(), "")
             raise UsageError(f"No session is in use; choose one with %djinn_use NAME (there are: {there}).")
         return self._held[self._present]
 
@@ -75,7 +75,7 @@ class KernelState:
     def meant(self, name: str) -> SessionDescription:
         """Return the one session with that full or displayed name, without opening it."""
         known = {one.name: one for one in self.engine.sessions()}
-        shown = naming.told_apart(known)
+        shown = naming.distinct_labels(known)
         matching = [name] if name in known else [one for one in known if name in (shown[one], naming.label(one))]
         if len(matching) > 1:
             meant = " or ".join(sorted(shown[one] for one in matching))

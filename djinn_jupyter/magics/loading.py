@@ -68,7 +68,7 @@ class LoadingMagics(Group):
         work has the former name."""
         from djinn_jupyter.widgets import views
 
-        shown = naming.told_apart((described.name, *(one.name for one in there)))
+        shown = naming.distinct_labels((described.name, *(one.name for one in there)))
         for former in _without_notebook(there, beside=described.name):
             held, name = views.armed(former), shown[former.name]
             self.state.screen.say(

@@ -140,7 +140,7 @@ _ORDERS: Final = msgspec.msgpack.Decoder(FromLeader)
 _ANSWERS: Final = msgspec.msgpack.Decoder(FromRank)
 
 
-def tell(pipe: Connection, message: FromLeader | FromRank) -> None:
+def send(pipe: Connection, message: FromLeader | FromRank) -> None:
     pipe.send_bytes(_TO_BYTES.encode(message))
 
 

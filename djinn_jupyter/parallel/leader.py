@@ -115,7 +115,7 @@ class Leader:
         self._ranks, self._group, self._anatomy = ranks, group, anatomy
         self._axes: Mapping[TapKey, int | None] = {}
         self._known = KnownTensors()
-        self._rows = WholeRows(group, self._tell)
+        self._rows = WholeRows(group, self._send)
         self._taps: dict[int, list[Tap]] = {}
         self._inside = False
         self._asked: LoggedRequest | None = None  # as the ranks know it
@@ -131,7 +131,7 @@ class Leader:
         """Replace rank 0's part of a sum by the sum over all ranks."""
         if not self._inside:
             raise UsageError("A layer of a model that --tensor-parallel splits runs as a whole, on all ranks at once.")
-        self._tell(orders.GoOn())
+        self._send(orders.GoOn())
         self._group.sum(part)
 
     @contextmanager
@@ -183,7 +183,7 @@ class Leader:
         places = tuple(self._place(tap) for tap in self._taps.get(number, ()))
         forms = tuple(form for form, _ in sent)
         self._name_request()
-        self._tell(orders.RunLayer(layer=number, arguments=packed, sent=forms, places=places, output=output))
+        self._send(orders.RunLayer(layer=number, arguments=packed, sent=forms, places=places, output=output))
         for one in raw:
             self._group.send(one)
         self._known.were_sent()
@@ -193,13 +193,13 @@ class Leader:
         """Tell the ranks the request of the following layers, where it has changed."""
         asked = present()
         if asked is not self._asked:
-            self._tell(orders.WorkOn(asked=asked))
+            self._send(orders.WorkOn(asked=asked))
             self._asked = asked
 
     def _leave(self, error: BaseException) -> None:
         """Make the ranks leave the layer too."""
         if not isinstance(error, RankLost):
-            self._tell(orders.LeaveLayer())
+            self._send(orders.LeaveLayer())
 
     def _place(self, tap: Tap) -> orders.TapPlace:
         assert tap.module is not None
@@ -218,10 +218,10 @@ class Leader:
         if not self._inside:
             return on_value(tap, raw)
         along, number = self._axes[key_of(tap)], self._taps[tap.stage].index(tap)
-        whole = self._whole(raw, along, lambda: self._tell(orders.MeetTap(number=number)))
+        whole = self._whole(raw, along, lambda: self._send(orders.MeetTap(number=number)))
         changed = on_value(tap, whole)
         if changed is None or changed is whole:
-            self._tell(orders.KeepValue())
+            self._send(orders.KeepValue())
             return None
         self._send_in_place_of(changed)
         return changed if along is None else self._group.own(changed, along).contiguous()
@@ -234,8 +234,8 @@ class Leader:
 
     def _send_in_place_of(self, changed: Tensor) -> None:
         raw = orders.as_bytes(changed)
-        self._tell(orders.ReplaceValue(form=orders.form_of(0, changed)))
+        self._send(orders.ReplaceValue(form=orders.form_of(0, changed)))
         self._group.send(raw)
 
-    def _tell(self, message: orders.FromLeader) -> None:
-        self._ranks.tell(message)
+    def _send(self, message: orders.FromLeader) -> None:
+        self._ranks.send(message)

@@ -57,7 +57,7 @@ def _ended(order: orders.LoadModel, pipe: Connection) -> int:
         return 1  # the log has it, with its request
     except Exception as error:
         log.exception("Rank %d, process %d, ends", order.rank, os.getpid())
-        orders.tell(pipe, orders.RankFailed(reason=str(error)))
+        orders.send(pipe, orders.RankFailed(reason=str(error)))
         return 1
     return 0
 
@@ -74,7 +74,7 @@ def _serve(order: orders.LoadModel, pipe: Connection) -> None:
     loaded, device = load_model(order.config), torch.device(order.device)
     identity = identity_of(loaded.model, device)
     leave_out(loaded.model)
-    orders.tell(pipe, orders.ModelLoaded(identity=msgspec.msgpack.encode(identity)))
+    orders.send(pipe, orders.ModelLoaded(identity=msgspec.msgpack.encode(identity)))
     split = orders.next_order(pipe)
     assert isinstance(split, orders.TakePart)
     make_current(device)
@@ -93,7 +93,7 @@ def _take_part(loaded: LoadedModel, order: orders.LoadModel, split: orders.TakeP
     cut(loaded.model, plan, order.rank, order.ranks, total)
     for path in split.layers:
         loaded.model.get_submodule(path).to(device)
-    orders.tell(pipe, orders.PartTaken())
+    orders.send(pipe, orders.PartTaken())
     group = RankGroup(split.meeting, order.rank, order.ranks, device)
     return group
 

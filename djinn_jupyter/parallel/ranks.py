@@ -87,16 +87,16 @@ class Ranks:
         self._answers(orders.PartTaken)
 
     def cut(self, layers: tuple[str, ...], columns: tuple[str, ...], rows: tuple[str, ...]) -> None:
-        self.tell(orders.TakePart(layers=layers, columns=columns, rows=rows, meeting=self.meeting))
+        self.send(orders.TakePart(layers=layers, columns=columns, rows=rows, meeting=self.meeting))
 
-    def tell(self, message: orders.FromLeader) -> None:
+    def send(self, message: orders.FromLeader) -> None:
         """Send a message to all ranks. Raises RankLost."""
         for pipe in self._pipes:
             self._to(pipe, message)
 
     def _to(self, pipe: Connection, message: orders.FromLeader) -> None:
         try:
-            orders.tell(pipe, message)
+            orders.send(pipe, message)
         except OSError as error:
             raise self.loss(error) from error
 

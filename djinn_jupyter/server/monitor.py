@@ -179,7 +179,7 @@ class Monitor:
         self._picture.event(link.id, event)
 
     def _described(self, link: EngineLink) -> LiveEngine:
-        labels = texts.told_apart(session.name for session in link.sessions)
+        labels = texts.distinct_labels(session.name for session in link.sessions)
         sessions = {one.name: self._session(one, labels[one.name], link.read_at) for one in link.sessions}
         return LiveEngine(found=link.found(), statistics=link.statistics, sessions=sessions)
 

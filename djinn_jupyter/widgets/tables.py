@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from djinn_jupyter.api.tables import Displayed, is_told_as_table
-from djinn_jupyter.link.naming import told_apart
+from djinn_jupyter.link.naming import distinct_labels
 from djinn_jupyter.widgets.html import card, element, mono, part, table
 from djinn_jupyter.widgets.lens import watch_line
 from djinn_jupyter.widgets.memory import PLACES, bytes_where, copies, whereabouts
@@ -80,7 +80,7 @@ def watches_view(watches: Sequence[nouns.WatchDescription], *, session: str | No
 def sessions_view(sessions: Sequence[nouns.SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
     """List all sessions of an engine with their tiers and holders; the one in use here is marked."""
     head = "|session|state|stopped at|tokens|breaks|rules|memory|idle|held by|shared with".split("|")
-    shown = told_apart(s.name for s in sessions)
+    shown = distinct_labels(s.name for s in sessions)
     rows = [
         _session(s, shown[s.name], present, mine) for s in sorted(sessions, key=lambda s: natural_order(shown[s.name]))
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from djinn_jupyter.api.engine import TreeRow, rows_of
-from djinn_jupyter.link.naming import told_apart
+from djinn_jupyter.link.naming import distinct_labels
 from djinn_jupyter.widgets.charts import AXIS, NARROW, SOFT, WIDTH, colour, drawn
 from djinn_jupyter.widgets.html import Html, card, element, folded, part, table
 from djinn_jupyter.widgets.spelling import plural
@@ -26,7 +26,7 @@ STOPS_DRAWN = 24  # of the longest line; the oldest stops are left out
 def tree_view(branches: Sequence[Branch], *, present: str | None = None) -> View:
     """Draw all sessions; `present` is the session in use here."""
     rows = rows_of(branches)
-    names = told_apart(row.branch.session for row in rows)
+    names = distinct_labels(row.branch.session for row in rows)
     lines = [line for row in rows for line in _lines(row, names, present)]
     listed = table(["session", "stop", "site", "step", ""], list(_cells(rows, names)), numeric=(1, 3))
     html = card(

@@ -100,7 +100,7 @@ class QuotaFolder:
     def __init__(self, keys: KeyFolder) -> None:
         self.path = keys.folder("quotas")
 
-    def tell(self, person: str, told: Told) -> None:
+    def write(self, person: str, told: Told) -> None:
         """Replace a person's own quota."""
         write_key_file(self.path / person, _exact(told).encode(), anew=True)
 

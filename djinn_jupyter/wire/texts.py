@@ -98,7 +98,7 @@ def notebook_shown(path: str) -> str:
     return shown(str(PurePosixPath(*PurePosixPath(path).parts[-2:])))
 
 
-def told_apart(names: Iterable[str]) -> dict[str, str]:
+def distinct_labels(names: Iterable[str]) -> dict[str, str]:
     """Return names as displayed side by side: by their labels; equal labels get as many of their folders as needed
     (`ada/01_quickstart`)."""
     every = tuple(dict.fromkeys(names))

@@ -35,7 +35,7 @@ from djinn_jupyter.link.spelling import spell_model
 from djinn_jupyter.remote import addresses, hub_user, ssh
 from djinn_jupyter.settings import Identity, SettledOptions
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.texts import told_apart
+from djinn_jupyter.wire.texts import distinct_labels
 
 OVER: Final = "the engine is reached over a line"
 PROCESS_UNSEEN: Final = Unmeasured(reason=f"{OVER}, and its process is not seen from here")
@@ -146,7 +146,7 @@ def attached(server: ServerAddress, model: str, **options: Any) -> Iterator[Remo
         engine = dj.load(entry.identity.model, progress=lambda line: None, **_asked(entry, options))
     if found := [session.name for session in engine.sessions()]:
         raise UsageError(
-            f"The engine on {server} has sessions ({', '.join(told_apart(found).values())}): close them first "
+            f"The engine on {server} has sessions ({', '.join(distinct_labels(found).values())}): close them first "
             "(`session.close()`), for a run measures the memory and the evictions of the whole engine."
         )
     try:

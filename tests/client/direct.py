@@ -103,5 +103,5 @@ class DirectChannel:
 
     def _answer(self, answered: Answered, reply: Reply) -> None:
         received = codec.decode_reply(codec.encode(0, reply)).body
-        self.unkept.heed(received)
+        self.unkept.record(received)
         answered(from_code(received.code, received.message) if isinstance(received, Failed) else received)

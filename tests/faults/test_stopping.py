@@ -68,7 +68,7 @@ def test_an_activation_that_is_another_at_the_stop(inside: Inside, monkeypatch: 
 
 def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> None:
     """Everything is computed and only the answer is held back: the bits are right, the layers tell."""
-    leave, arrive, run = PassController._leave, PassController.arrive, Forward.enter
+    leave, arrive, run = PassController._leave, PassController.receive, Forward.enter
 
     def remember(self: Any, *where: Any) -> None:
         try:
@@ -90,7 +90,7 @@ def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> Non
         return hidden if held else arrive(self, boundary, hidden, kwargs)
 
     monkeypatch.setattr(PassController, "_leave", remember)
-    monkeypatch.setattr(PassController, "arrive", on)
+    monkeypatch.setattr(PassController, "receive", on)
     monkeypatch.setattr(Forward, "enter", enter)
     assert "A stop ran other layers than those before it" in whitebox(inside, *ONLY_TRIALS)
 

@@ -39,7 +39,7 @@ from tests.magics.methods import (
     Looked,
     Moved,
     Owned,
-    Sweeping,
+    SweepJob,
     Switched,
 )
 from tests.widgets import samples
@@ -47,7 +47,7 @@ from tests.widgets import samples
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Looked, Switched, Attributing, Owned, Sweeping, Collecting, Headed, Added, Adapted, Edged, Moved):
+class EngineDouble(Looked, Switched, Attributing, Owned, SweepJob, Collecting, Headed, Added, Adapted, Edged, Moved):
     """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:

@@ -366,7 +366,7 @@ PROVENANCE = Provenance(
 )  # fmt: skip
 
 
-class Sweeping:
+class SweepJob:
     def _checksweep(self, _: Any) -> replies.Reply:
         return Checked()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 
-from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mailbox, QueuedRequest
+from djinn_jupyter.engine.loop.mailbox import Holder, LostHolder, Mailbox, QueuedRequest
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import DjinnError, EngineBroken, IllegalMove, SessionHeld, UnknownSession
@@ -71,7 +71,7 @@ class FakeSession:
     opened: float = field(default_factory=time.monotonic)
 
     @property
-    def standing(self) -> StopIdentity:
+    def stop_identity(self) -> StopIdentity:
         return StopIdentity(session=self.name, number=len(self.tokens), edition=len(self.tokens) + self.edits)
 
 
@@ -100,9 +100,9 @@ class FakeEngine:
             raise ZeroDivisionError("a fault of the engine")
         self.mailbox.post(QueuedRequest(request=request, holder=holder, reply=reply))
 
-    def depart(self, holder: Holder) -> None:
+    def lose_holder(self, holder: Holder) -> None:
         self.departed.append(holder.name)
-        self.mailbox.post(Departure(holder=holder))
+        self.mailbox.post(LostHolder(holder=holder))
 
     keeps_sessions = False
     files: Stamps = MappingProxyType({})
@@ -116,7 +116,7 @@ class FakeEngine:
 
     def forget_sessions(self) -> None: ...
 
-    def heed_owner_budgets(
+    def apply_owner_budgets(
         self, budget_of: Callable[[str], OwnerBudget], require_reader: Callable[[str], None] | None = None
     ) -> None: ...
 
@@ -128,7 +128,7 @@ class FakeEngine:
         busy = False
         for queued in self.mailbox.take_all():
             busy = True
-            if isinstance(queued, Departure):
+            if isinstance(queued, LostHolder):
                 for session in self.sessions.values():
                     session.holder = None if session.holder == queued.holder.name else session.holder
             else:
@@ -196,7 +196,7 @@ class FakeEngine:
             case ask.Inspect():
                 value = struct.pack("<2f", 1.0, float(session.edits))
                 snapshot = Snapshot(
-                    stop=session.standing,
+                    stop=session.stop_identity,
                     site="resid_post.4",
                     value=Array(dtype="float32", shape=(1, 2), data=value),
                     axes="T D",
@@ -207,11 +207,11 @@ class FakeEngine:
                 return replies.Inspected(snapshot=snapshot)
             case ask.ReadLogits():
                 logits = Array(dtype="float32", shape=(2,), data=struct.pack("<2f", 0.5, 2.0))
-                return replies.Logits(logits=logits, stop=session.standing)
+                return replies.Logits(logits=logits, stop=session.stop_identity)
             case ask.ApplyEdit():
                 session.edits += 1
                 return replies.Edited(
-                    stop=session.standing,
+                    stop=session.stop_identity,
                     site="resid_post.4",
                     edit=type(request.edit).__name__,
                     shape=(1, 2),
@@ -242,14 +242,16 @@ class FakeEngine:
             session.stop = self._paused(session, reason)
             site = session.stop.site
             self.publish(
-                replies.SessionPaused(session=session.name, stop=session.standing, site=site, step=0, reason=reason)
+                replies.SessionPaused(
+                    session=session.name, stop=session.stop_identity, site=site, step=0, reason=reason
+                )
             )
             run.reply(session.stop)
         elif session.left == 0:
             session.run = None
             self.publish(
                 replies.SessionFinished(
-                    session=session.name, stop=session.standing, reason="length", new_tokens=session.new
+                    session=session.name, stop=session.stop_identity, reason="length", new_tokens=session.new
                 )
             )
             run.reply(self._finished(session))
@@ -262,7 +264,7 @@ class FakeEngine:
     def _paused(self, session: FakeSession, reason: str) -> replies.Paused:
         return replies.Paused(
             session=session.name,
-            stop=session.standing,
+            stop=session.stop_identity,
             site="resid_post.4",
             reason=reason,
             breakpoint=None,
@@ -292,7 +294,7 @@ class FakeEngine:
         new = session.tokens[len(session.tokens) - session.new :]
         return replies.Finished(
             session=session.name,
-            stop=session.standing,
+            stop=session.stop_identity,
             reason="length",
             detail=None,
             tokens=tuple(new),
@@ -324,7 +326,7 @@ class FakeEngine:
             rules=(),
             watches=(),
             stops_kept=0,
-            stop=None if session.run else session.standing,
+            stop=None if session.run else session.stop_identity,
             pages=0,
             device_bytes=0,
             idle_seconds=time.monotonic() - session.opened,

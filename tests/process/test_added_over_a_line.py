@@ -174,7 +174,7 @@ async def test_an_interrupt_in_its_midst_takes_it_back(
 async def test_more_than_a_quota_of_memory_is_refused_with_nothing_left(engine: RemoteEngine, kind: Kind) -> None:
     """Of the device's memory when it is whole; of the host's: tests/process/test_pieces.py."""
     quotas = QuotaFolder(own.key_folder())
-    quotas.tell("ada", read_quota("device=1MiB"))
+    quotas.write("ada", read_quota("device=1MiB"))
     try:
         async with reached(engine) as here:
             with pytest.raises(OverQuota, match=r"ada's quota of device memory is 1\.00 MiB"):

@@ -56,7 +56,7 @@ def house(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> Iterator[Served]:
 
 LOGITS = told.Logits(
     logits=Array(dtype="uint8", shape=(MIB,), data=bytes(MIB)),
-    stop=FakeSession("anna@main", owner="anna", holder="anna").standing,
+    stop=FakeSession("anna@main", owner="anna", holder="anna").stop_identity,
 )
 
 

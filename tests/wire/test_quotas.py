@@ -63,7 +63,7 @@ def test_what_is_told_of_a_person_comes_back_to_the_byte(
     if told.get("running") is not None:
         told["running"] = (told["running"] or 0) % 10**9 or 1
     folder = QuotaFolder(KeyFolder(tmp_path_factory.mktemp("keys") / "own"))
-    folder.tell("anna", told)
+    folder.write("anna", told)
     assert folder.read() == {"anna": told}
     assert read_quota(spell_told(told)).keys() == told.keys()
 
@@ -72,10 +72,10 @@ def test_a_persons_own_is_over_the_common_quota_from_the_next_look_on(tmp_path: 
     folder = QuotaFolder(KeyFolder(tmp_path / "keys"))
     quotas = PersonQuotas(folder, Quota(device=100, sessions=5))
     assert quotas("anna") == Quota(device=100, sessions=5)
-    folder.tell("anna", {"device": None, "disk": 7})
+    folder.write("anna", {"device": None, "disk": 7})
     assert quotas("anna") == Quota(sessions=5, disk=7)
     assert quotas("bert") == Quota(device=100, sessions=5)
-    folder.tell("anna", {"sessions": 9})
+    folder.write("anna", {"sessions": 9})
     assert quotas("anna") == Quota(device=100, sessions=9)
     folder.forget("anna")
     assert quotas("anna") == Quota(device=100, sessions=5)
@@ -85,7 +85,7 @@ def test_a_persons_own_is_over_the_common_quota_from_the_next_look_on(tmp_path: 
 def test_a_file_that_is_not_to_be_trusted_gives_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = QuotaFolder(KeyFolder(tmp_path / "keys"))
     for name in ("anna", "bert", "carl"):
-        folder.tell(name, {"device": 1 << 60})
+        folder.write(name, {"device": 1 << 60})
     os.chmod(folder.path / "anna", 0o666)
     (folder.path / "bert").write_text("device=all of it")
     quotas = PersonQuotas(folder, Quota(device=100))

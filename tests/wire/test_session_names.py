@@ -12,7 +12,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.units import read_duration, read_moment, spell_duration, spell_moment
 from djinn_jupyter.wire.base import MOST_CHARACTERS, of_person
 from djinn_jupyter.wire.request_base import LONGEST_NAME
-from djinn_jupyter.wire.texts import LONGEST_QUOTED, MOST_NAMED, few_of, in_quotes, natural_order, told_apart
+from djinn_jupyter.wire.texts import LONGEST_QUOTED, MOST_NAMED, distinct_labels, few_of, in_quotes, natural_order
 
 FOLDERS = st.lists(st.sampled_from(("a", "b", "team")), max_size=4).map("/".join)
 NAMES = st.one_of(
@@ -23,17 +23,17 @@ NAMES = st.one_of(
 
 def test_two_notebooks_of_one_name_are_told_apart_by_their_folders() -> None:
     names = ("/ada/one/quick.ipynb", "/ada/two/quick.ipynb", "/ada/two/other.ipynb", "fork")
-    assert list(told_apart(names).values()) == ["one/quick", "two/quick", "other", "fork"]
+    assert list(distinct_labels(names).values()) == ["one/quick", "two/quick", "other", "fork"]
 
 
 def test_folders_of_one_name_need_one_more() -> None:
-    assert list(told_apart(("/ada/team/x.ipynb", "/bob/team/x.ipynb")).values()) == ["ada/team/x", "bob/team/x"]
+    assert list(distinct_labels(("/ada/team/x.ipynb", "/bob/team/x.ipynb")).values()) == ["ada/team/x", "bob/team/x"]
 
 
 @given(st.sets(NAMES, max_size=8))
 def test_no_two_names_are_shown_alike(names: set[str]) -> None:
     """Except a session named as another's path is shown, which an engine refuses to open."""
-    shown = told_apart(names)
+    shown = distinct_labels(names)
     assert set(shown) == names
     paths = [text for name, text in shown.items() if name.endswith(".ipynb")]
     assert len(set(paths)) == len(paths)

@@ -220,7 +220,7 @@ class AdapterLifecycle:
         for name in protocol.passed_over(type(plan), request.arguments):
             self._client.write(f"{request.command}: {name!r} means nothing here and was passed over.\n", "stderr")
         self._client.respond(request)
-        self._client.tell("initialized")
+        self._client.send_event("initialized")
 
     @handles("configurationDone")
     def configuration_done(self, given: protocol.Nothing, request: Request) -> None:
@@ -228,7 +228,7 @@ class AdapterLifecycle:
         if isinstance(plan, protocol.Launch):
             if plan.stop_on_entry and not plan.no_debug:
                 first.session.breakpoint("resid_pre.0", once=True)
-            self._execution.set_off(first, None, "run", lambda session, _: _run(session, plan))
+            self._execution.begin(first, None, "run", lambda session, _: _run(session, plan))
             self._client.respond(request)
             return
         self._client.respond(request)  # before the stops that exist already

@@ -25,7 +25,7 @@ from djinn_jupyter.settings import GivenOptions, chosen
 from djinn_jupyter.wire.nouns import Progress, SessionDescription, StopIdentity
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event
-from djinn_jupyter.wire.texts import in_quotes, label, told_apart
+from djinn_jupyter.wire.texts import distinct_labels, in_quotes, label
 
 MoveName = Literal["run", "continue", "step", "back"]
 
@@ -244,7 +244,7 @@ def _means(plan: protocol.Attach, entry: Entry) -> bool:
 
 
 def _chosen_session(engine: RemoteEngine, wanted: str | None) -> RemoteSession:
-    shown = told_apart(one.name for one in engine.sessions())
+    shown = distinct_labels(one.name for one in engine.sessions())
     fitting = [n for n in shown if n == wanted] or [n for n in shown if wanted in (None, shown[n], label(n))]
     if len(fitting) == 1:
         return RemoteSession(engine.channel, fitting[0])

@@ -97,11 +97,11 @@ class Execution:
     @handles("stepBack", OfThread)
     def step_back(self, given: OfThread, request: Request) -> None:
         """Go back one stop, also from the end of a run, where nothing is stopped."""
-        self.set_off(self._debuggee.thread(given.thread_id), request, "back", _back)
+        self.begin(self._debuggee.thread(given.thread_id), request, "back", _back)
 
     @handles("reverseContinue", OfThread)
     def reverse_continue(self, given: OfThread, request: Request) -> None:
-        self.set_off(self._debuggee.thread(given.thread_id), request, "back", _back_to_breakpoint)
+        self.begin(self._debuggee.thread(given.thread_id), request, "back", _back_to_breakpoint)
 
     @handles("pause", OfThread)
     def pause(self, given: OfThread, request: Request) -> Body:
@@ -118,9 +118,9 @@ class Execution:
     def go_on(self, thread: DebugThread, request: Request | None, name: MoveName, verb: Verb) -> None:
         """Start a move from a stop."""
         thread.require_stopped()
-        self.set_off(thread, request, name, verb)
+        self.begin(thread, request, name, verb)
 
-    def set_off(self, thread: DebugThread, request: Request | None, name: MoveName, verb: Verb) -> None:
+    def begin(self, thread: DebugThread, request: Request | None, name: MoveName, verb: Verb) -> None:
         """Start a move and return at once. IllegalMove while another move is in progress."""
         if thread.move is not None:
             raise IllegalMove(f"Session {in_quotes(thread.session.label)} is running; pause it first.")
@@ -157,7 +157,7 @@ class Execution:
             self._reports.finished(thread, outcome)
         elif move.name in ("run", "continue") and thread.breakpoint_record.passes_by(outcome):
             stop = outcome.reply.stop
-            self.set_off(thread, None, "continue", lambda session, _: session.resume(stop=stop))
+            self.begin(thread, None, "continue", lambda session, _: session.resume(stop=stop))
         else:
             self._reports.stopped(thread, outcome)
 

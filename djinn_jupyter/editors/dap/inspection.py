@@ -151,7 +151,7 @@ class Inspection:
     def threads(self, given: protocol.Nothing, request: Request) -> Body:
         """Return the followed sessions as threads, with distinct names, and the work in them."""
         threads = self._debuggee.threads.values()
-        shown = texts.told_apart(one.name for one in threads)
+        shown = texts.distinct_labels(one.name for one in threads)
         shown |= {name: f"{shown[name]} ({progress})" for name, progress in self._debuggee.at_work() if name in shown}
         return {"threads": [{"id": one.number, "name": shown[one.name]} for one in threads]}
 

@@ -216,18 +216,18 @@ class Client:
         shown = {"id": number, "format": sentence, "showUser": True}
         self._answer(request, success=False, message=sentence, body={"error": shown})
 
-    def tell(self, event: str, body: Mapping[str, Any] | None = None) -> None:
+    def send_event(self, event: str, body: Mapping[str, Any] | None = None) -> None:
         self._send("event", event=event, **({"body": dict(body)} if body else {}))
 
     def write(self, text: str, category: str = "console") -> None:
         """Write text to the debug console: `stdout` for generated text, `console` for the adapter's remarks."""
-        self.tell("output", {"category": category, "output": text})
+        self.send_event("output", {"category": category, "output": text})
 
     def terminated(self) -> None:
         """Send `terminated`, at most once."""
         if not self._terminated:
             self._terminated = True
-            self.tell("terminated")
+            self.send_event("terminated")
 
     # --- lines: the model's count from 1, those of some clients from 0 ----------------------------------------------
 

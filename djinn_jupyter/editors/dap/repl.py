@@ -144,9 +144,7 @@ class Repl:
 
     def _back(self, thread: DebugThread, request: Request, said: argparse.Namespace) -> None:
         by: Literal["stop", "layer", "token"] = said.by or "stop"
-        self._execution.set_off(
-            thread, request, "back", lambda session, seen: session.back(said.count, by=by, stop=seen)
-        )
+        self._execution.begin(thread, request, "back", lambda session, seen: session.back(said.count, by=by, stop=seen))
 
     def _resume(self, thread: DebugThread, request: Request, said: argparse.Namespace) -> None:
         self._execution.go_on(

@@ -43,7 +43,7 @@ class Reports:
         """Add a session as a thread."""
         thread = self._debuggee.follow(session)
         if thread is not self._debuggee.first:
-            self._client.tell("thread", {"reason": "started", "threadId": thread.number})
+            self._client.send_event("thread", {"reason": "started", "threadId": thread.number})
         return thread
 
     def show_stop(self, thread: DebugThread) -> None:
@@ -57,7 +57,7 @@ class Reports:
     def stopped(self, thread: DebugThread, stop: Paused) -> None:
         self._forget(thread)
         thread.arrived(stop)
-        self._client.tell("stopped", self._why(thread, stop))
+        self._client.send_event("stopped", self._why(thread, stop))
 
     def left(self, thread: DebugThread) -> None:
         """Drop the references into the stop that a session has left."""
@@ -66,7 +66,7 @@ class Reports:
 
     def continued(self, thread: DebugThread) -> None:
         self.left(thread)
-        self._client.tell("continued", {"threadId": thread.number, "allThreadsContinued": False})
+        self._client.send_event("continued", {"threadId": thread.number, "allThreadsContinued": False})
 
     def edited_elsewhere(self, thread: DebugThread, stop: StopIdentity) -> None:
         """Refresh the shown stop after an edit by another client, which gives the stop another identity."""
@@ -81,14 +81,14 @@ class Reports:
         if thread.look is not None:
             thread.look.refresh()
         if self._client.capabilities.supports_invalidated_event:
-            self._client.tell("invalidated", {"areas": ["variables"], "threadId": thread.number})
+            self._client.send_event("invalidated", {"areas": ["variables"], "threadId": thread.number})
 
     def finished(self, thread: DebugThread, outcome: Finished) -> None:
         """Report the end of a run that was moved here."""
         detail = f", {outcome.detail}" if outcome.detail else ""
         self.over(thread, f"\n{thread.session.label} finished ({outcome.reason}{detail}).\n")
         if self._ends_with(thread):
-            self._client.tell("exited", {"exitCode": 0})
+            self._client.send_event("exited", {"exitCode": 0})
             self._client.terminated()
 
     def failed(self, thread: DebugThread, sentence: str) -> None:
@@ -109,7 +109,7 @@ class Reports:
             self._client.terminated()
             return
         del self._debuggee.threads[thread.number]
-        self._client.tell("thread", {"reason": "exited", "threadId": thread.number})
+        self._client.send_event("thread", {"reason": "exited", "threadId": thread.number})
 
     def _ends_with(self, thread: DebugThread) -> bool:
         return thread is self._debuggee.first and self._debuggee.launched

@@ -13,7 +13,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 from djinn_jupyter.engine.loop import recipes, replies
 from djinn_jupyter.engine.loop.figures import Workspace
 from djinn_jupyter.engine.loop.intake import Intake
-from djinn_jupyter.engine.loop.mailbox import Departure, Holder, Mail, QueuedRequest, TextRead
+from djinn_jupyter.engine.loop.mailbox import Holder, LostHolder, Mail, QueuedRequest, TextRead
 from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.replies import lacks_bytes, lacks_rows
@@ -255,7 +255,7 @@ class Dispatcher(BuiltOfParts):
 
     def _handle(self, piece: Mail) -> None:
         match piece:
-            case Departure(holder=holder):
+            case LostHolder(holder=holder):
                 with self._faults.during("a holder went"):
                     self._let_go(holder)
             case Moved():
@@ -264,7 +264,7 @@ class Dispatcher(BuiltOfParts):
             case TextRead(session=name):
                 session = self._sessions.get(name)
                 if session is not None:
-                    self.take_up(session)
+                    self.retry(session)
             case QueuedRequest():
                 self.dispatch(piece)
 
@@ -465,25 +465,25 @@ class Dispatcher(BuiltOfParts):
         self._open.answer(job.for_request, reply)
         self._note_done(job.session, job.for_request.request)
 
-    def take_up(self, session: Session) -> None:
+    def retry(self, session: Session) -> None:
         """Work on a session's queued requests, which come before new mail."""
         while session in self._open:
             with WorkingOn(self._open.first(session).logged_as):
-                if not self._could_take_up_first(session):
+                if not self._retries_first(session):
                     return
 
-    def _could_take_up_first(self, session: Session) -> bool:
+    def _retries_first(self, session: Session) -> bool:
         """Work on the first queued request, which a failure answers. False where it stays queued."""
         queued = self._open.first(session)
         try:
-            if not self._take_up_first(session):
+            if not self._dispatch_first(session):
                 return False
             self._residency.room_changed()  # unless it is at work now, the session may be evicted
         except Exception as error:  # noqa: BLE001  the request's edge
             self._fail(queued, session, error)
         return True
 
-    def _take_up_first(self, session: Session) -> bool:
+    def _dispatch_first(self, session: Session) -> bool:
         """Work on the first queued request. False where it stays queued."""
         if self._open.first(session).unread:
             return False
@@ -498,13 +498,13 @@ class Dispatcher(BuiltOfParts):
             return False
         return self._dispatch_now(self._open.take(session), session)
 
-    def take_up_all(self) -> bool:
+    def retry_all(self) -> bool:
         """Retry queued requests after a change of residency. True where there was one."""
         before = self._changes_seen
         while self._changes_seen != self._residency.changes:
             self._changes_seen = self._residency.changes
             for session in [one for one in self._sessions.values() if one in self._open]:
-                self.take_up(session)
+                self.retry(session)
         return before != self._changes_seen
 
 

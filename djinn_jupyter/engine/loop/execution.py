@@ -66,7 +66,7 @@ class ExecutionRequests(BuiltOfParts):
             self._residency.begin_anew(session)
             session.begin_anew()
         session.take_generation(generation, tokens, token_by_token=self._runtime.token_by_token)
-        self._set_off(session, "run")
+        self._start(session, "run")
         return run_line(self._runtime.of(session), session, free=request.free)
 
     def _draw_on(self, session: Session, generation: Generation, *, free: bool) -> RunSteps:
@@ -75,7 +75,7 @@ class ExecutionRequests(BuiltOfParts):
         assert logits_1V is not None
         session.take_generation(generation, session.tokens, token_by_token=self._runtime.token_by_token)
         session.keep_logits(logits_1V)
-        self._set_off(session, "run")
+        self._start(session, "run")
         return draw_and_run(self._runtime.of(session), session, free=free)
 
     def _check_prompt(self, tokens: list[int], committed: int, extends: bool) -> None:
@@ -157,10 +157,10 @@ class ExecutionRequests(BuiltOfParts):
         frame = queries.stopped_frame(session)
         session.history.leave(frame)
         session.cache.truncate(frame.committed + len(frame.tokens))
-        self._set_off(session, "go_on")
+        self._start(session, "go_on")
 
-    def _set_off(self, session: Session, move: Literal["run", "go_on"]) -> None:
-        session.set_off(move)
+    def _start(self, session: Session, move: Literal["run", "go_on"]) -> None:
+        session.leave_stop(move)
         self._runtime.publish(SessionRunning(session=session.name))
 
     @handles(ask.Pause)

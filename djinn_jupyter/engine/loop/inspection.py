@@ -33,7 +33,7 @@ from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue, evaluate
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.history import fed_line
-from djinn_jupyter.engine.session.reports import Unspaced, influences
+from djinn_jupyter.engine.session.reports import LeadingSpaces, influences
 from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -130,7 +130,7 @@ class InspectionRequests(BuiltOfParts):
         here = msgspec.structs.replace(request, tokens=tuple(asked))
         made, unmade = self._recipe(session, here, frame.tap)
         return replies.Effect(
-            stop=reports.standing(session),
+            stop=reports.stop_identity(session),
             effect=reports.effect(self._runtime, before, after, request.top, asked),
             site=str(stop.site),
             edits=session.edits_in_force,
@@ -179,7 +179,7 @@ class InspectionRequests(BuiltOfParts):
         available = frame.positions[len(frame.positions) - value.shape[0] :]
         rows = edits.rows_of(request.positions, available)
         return PartOfPass(
-            stop=reports.standing(session),
+            stop=reports.stop_identity(session),
             site=site,
             axes=tap.axes,
             value=edits.take(value, rows, site.selector),
@@ -198,7 +198,7 @@ class InspectionRequests(BuiltOfParts):
                 f"{tap.site.whole()} is {tap.axes} with {tap.width}."
             )
         asked = [token_id(self._runtime, token) for token in request.tokens]
-        unspaced = Unspaced(self._tokenizer, request.tokens)
+        leading_spaces = LeadingSpaces(self._tokenizer, request.tokens)
         seen = yield from queries.value_at(self._runtime.of(session), session, tap, ahead=False)
         rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
         each = request.top + len(asked)
@@ -215,7 +215,7 @@ class InspectionRequests(BuiltOfParts):
                 logits = self._forward.lens(value[start : start + LENS_ROWS])
                 positions = [frame.positions[row] for row in chosen]
                 tokens = [frame.tokens[row] for row in chosen]
-                unspaced.see(logits, positions)
+                leading_spaces.see(logits, positions)
                 for first in range(0, len(chosen), few):
                     some = slice(first, first + few)
                     found += reports.lens_rows(
@@ -226,10 +226,10 @@ class InspectionRequests(BuiltOfParts):
         here = msgspec.structs.replace(request, site=str(site), tokens=tuple(asked))
         made, unmade = self._recipe(session, here, tap)
         return replies.LensRead(
-            stop=reports.standing(session),
+            stop=reports.stop_identity(session),
             site=str(tap.lens_site(site)),
             rows=tuple(found),
-            notes=unspaced.notes,
+            notes=leading_spaces.notes,
             made=made,
             unmade=unmade,
         )
@@ -257,7 +257,7 @@ class InspectionRequests(BuiltOfParts):
         value = evaluate(condition, site_value, site, rows[0], self._tokenizer.text_of, self._tokenizer.token_id)
         _require_tellable(value, request.expression)
         position = site_value.row_positions()[rows[0]]
-        return replies.Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
+        return replies.Evaluated(stop=reports.stop_identity(session), value=value, site=str(site), position=position)
 
     def _looked_at(
         self, request: ask.Inspect | ask.ReadPooled | ask.ReadFigures | ask.Lens | ask.Evaluate, session: Session
@@ -289,7 +289,7 @@ class InspectionRequests(BuiltOfParts):
 
     @handles(ask.ReadLogits)
     def read_logits(self, request: ask.ReadLogits, session: Session, holder: Holder) -> replies.Logits:
-        return replies.Logits(logits=to_array(last_logits(session)), stop=reports.standing(session))
+        return replies.Logits(logits=to_array(last_logits(session)), stop=reports.stop_identity(session))
 
     @handles(ask.ReadMetrics)
     def read_metrics(self, request: ask.ReadMetrics, session: Session, holder: Holder) -> replies.MetricsRead:
@@ -317,7 +317,7 @@ class InspectionRequests(BuiltOfParts):
             logits_TV = yield from queries.as_it_would_go_on(runtime, session, frame, ahead)
         met = {text: one.value for text, one in seen.items() if one.value is not None}
         return replies.PassRead(
-            stop=reports.standing(session),
+            stop=reports.stop_identity(session),
             sites=tuple(met),
             values=tuple(handed_over(value) for value in met.values()),
             logits=None if logits_TV is None or not request.logits else handed_over(logits_TV.float()),
@@ -417,7 +417,7 @@ def compared(both: tuple[Session, Session], last: int) -> Compared:
     alike = bool(shared) and a.shape[1:] == b.shape[1:]
     return Compared(
         site=str(sites[0]),
-        stops=(reports.standing(both[0]), reports.standing(both[1])),
+        stops=(reports.stop_identity(both[0]), reports.stop_identity(both[1])),
         shapes=(tuple(a.shape), tuple(b.shape)),
         dtypes=(dtype_name(a.dtype), dtype_name(b.dtype)),
         apart=_numbered(apart(_at(shared, rows_a, a), _at(shared, rows_b, b), tuple(shared), last), sites[0])

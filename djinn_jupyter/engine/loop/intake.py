@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from djinn_jupyter.engine.loop.lines import require_extents
-from djinn_jupyter.engine.loop.mailbox import Departure, Holder, PendingTokens, QueuedRequest, TextRead
+from djinn_jupyter.engine.loop.mailbox import Holder, LostHolder, PendingTokens, QueuedRequest, TextRead
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.model.loading.chat_template import ChatTemplate
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
@@ -206,9 +206,9 @@ class Intake(BuiltOfParts):
                 QueuedRequest(request=request, holder=holder, reply=reply, tokens=tokens, known_as=known_as)
             )
 
-    def depart(self, holder: Holder) -> None:
+    def lose_holder(self, holder: Holder) -> None:
         """Post that the holder has gone; its sessions stay, detached."""
-        self._mailbox.post(Departure(holder=holder))
+        self._mailbox.post(LostHolder(holder=holder))
 
     def _answer_elsewhere(self, request: StatelessRequest, person: str | None, reply: Callable[[Reply], None]) -> None:
         """Let a worker make the reply to a person and pass it to `reply`. Raises errors that are known at once."""

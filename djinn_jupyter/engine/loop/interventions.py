@@ -362,7 +362,7 @@ def _touched(frame: Frame, positions: tuple[int, ...] | None) -> tuple[int, ...]
 
 def _tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
     """Notify clients that the stop's value has changed; return the session's present stop."""
-    stop = reports.standing(session)
+    stop = reports.stop_identity(session)
     runtime.publish(SessionEdited(session=session.name, stop=stop))
     return stop
 

@@ -67,7 +67,7 @@ class QueuedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class LostHolder:
     """Notice that a holder has gone: its sessions stay, detached."""
 
     holder: Holder
@@ -80,7 +80,7 @@ class TextRead:
     session: str
 
 
-Mail = QueuedRequest | Departure | Moved | TextRead
+Mail = QueuedRequest | LostHolder | Moved | TextRead
 
 
 class Mailbox:

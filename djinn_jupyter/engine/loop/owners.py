@@ -20,7 +20,7 @@ from djinn_jupyter.remote.engine.persons import require_granted
 from djinn_jupyter.units import spell_duration
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of, sessions_in
-from djinn_jupyter.wire.texts import told_apart
+from djinn_jupyter.wire.texts import distinct_labels
 
 MOST_SESSIONS: Final = 5000  # of a person: an empty one has 10 KB of main memory, and 4 KiB of disk in a journal
 LOOK_SECONDS: Final = 0.1  # between checks of the running time of a job
@@ -53,7 +53,7 @@ class Owners(BuiltOfParts):
             return
         asker = asker_of(request, sender, session)
         if is_anothers(session, asker.name, asker.notebook):
-            shown = told_apart(self._sessions)[session.name]
+            shown = distinct_labels(self._sessions)[session.name]
             raise SessionsWouldSuffer(refusal(session, shown, deed))
 
     def require_budget(self, request: ask.Request, holder: Holder, session: Session | None) -> None:
@@ -91,7 +91,7 @@ class Owners(BuiltOfParts):
         if not self._residency.in_owner_budget(session, wanted, instead=request.forgets):
             raise AwaitedRoom("Other sessions of this person are leaving the device.")
 
-    def heed(self, job: Job) -> None:
+    def pause_over_time(self, job: Job) -> None:
         """Pause the run of a person whose running time is used up meanwhile. OverQuota for other work, which is
         repeatable."""
         now = self._clock()

@@ -162,7 +162,7 @@ class StatePublisher(BuiltOfParts):
             self._people, self._miscounted = self._measure_people(), False
         self._counting_seconds = time.thread_time() - begun
 
-    def heed_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:
+    def report_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:
         """Publish a change of the journal's trouble at once: an idle engine may not publish for seconds."""
         if (trouble, unkept) != (self._journal_trouble, self._unkept):
             for session in unkept ^ self._unkept:
@@ -346,7 +346,7 @@ def _kept(reply: Reply) -> bytes | None:
 ReadyReplies = list[tuple[QueuedRequest, Reply]]
 
 
-class Promises(BuiltOfParts):
+class ReplyGate(BuiltOfParts):
     """Sends replies, which say where the journal cannot take the state that they report. Until that is published no
     thread reads the state published before."""
 
@@ -372,7 +372,7 @@ class Promises(BuiltOfParts):
     def publish(self, idle: bool = False) -> None:
         """Publish the state that the replies reported, and what is due; `idle` describes untouched sessions too."""
         with self._faults.during("it described its sessions"):
-            self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)
+            self._state_publisher.report_journal(self._persistence.trouble, self._persistence.unkept)
             if self._state_publisher.behind or self._state_publisher.due:
                 self._state_publisher.publish(all_sessions=idle)
 

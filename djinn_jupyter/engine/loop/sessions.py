@@ -40,7 +40,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Edit, dosed
 from djinn_jupyter.wire.nouns import CheckpointDescription, Origin, StopDescription, Transfer
 from djinn_jupyter.wire.readings import Branch
-from djinn_jupyter.wire.texts import NOTEBOOK, in_quotes, label, require_showable, told_apart
+from djinn_jupyter.wire.texts import NOTEBOOK, distinct_labels, in_quotes, label, require_showable
 from djinn_jupyter.wire.weights import parse_weight
 
 
@@ -62,7 +62,7 @@ class SessionRequests(BuiltOfParts):
             return replies.Opened(session=reports.describe(session), created=True, note=note)
         held = session.holder not in (None, holder.name) and not self._residency.holder_has_gone(session)
         if held and not (request.join or (request.fresh and request.force)):
-            shown = told_apart(self._sessions)[session.name]
+            shown = distinct_labels(self._sessions)[session.name]
             raise SessionHeld(
                 f"Session {in_quotes(shown)} {table.whose(session)}; to enter it all the same, add --join "
                 f"(%djinn_use {shown} --join, or %djinn_load; in Python join=True), or use another name."
@@ -238,7 +238,7 @@ class SessionRequests(BuiltOfParts):
             tokens=len(session.tokens),
             text=self._runtime.tokenizer.decode(session.tokens[-TOKENS_TOLD:]),
             forked_from=session.forked_from,
-            stop=session.standing,
+            stop=session.stop_identity,
             dropped=session.history.dropped + first,
         )
 

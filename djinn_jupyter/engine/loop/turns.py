@@ -58,14 +58,14 @@ class Upkeep(BuiltOfParts):
         """Do the due work after each slice."""
         self._checked = not busy
         with self._faults.during("it put the weights to sleep"):
-            self.idle_sleep.tell(busy)
+            self.idle_sleep.observe(busy)
         with self._faults.during("it looked at what other programs need"):
-            self._residency.heed(self._state_publisher.outside)
+            self._residency.apply_pressure(self._state_publisher.outside)
         self._accounting.require_sound()
         with self._faults.during("it wrote the journal"):
             self._persistence.attend(self._sessions, idle=not busy)
         with self._faults.during("it told of the journal"):
-            self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)
+            self._state_publisher.report_journal(self._persistence.trouble, self._persistence.unkept)
 
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Turns(BuiltOfParts):
     def _advance(self, job: Job) -> None:
         log.debug("A turn of session %r", job.session.name, extra=TURN)
         try:
-            self._owners.heed(job)
+            self._owners.pause_over_time(job)
             with self._parts.running_time.counted(job.asker):
                 self._sessions.touch(job.session.name)
                 self._scheduler.begin_slice(job)
@@ -148,5 +148,5 @@ class Turns(BuiltOfParts):
         with self._faults.during("it concluded a job"):
             if reply is not None:
                 self._dispatcher.answer_job(job, reply)
-        self._dispatcher.take_up(job.session)
+        self._dispatcher.retry(job.session)
         self._residency.room_changed()

@@ -273,7 +273,7 @@ class Rule:
             trouble=self.trouble,
         )
 
-    def take_up(self, sizes: Iterable[float]) -> None:
+    def restore_sizes(self, sizes: Iterable[float]) -> None:
         """Restore the sizes that the rule had when it was saved."""
         self._read = list(sizes)
 

@@ -335,7 +335,7 @@ class PassController:
 
     # --- called by the gates ---------------------------------------------------------------------------------------
 
-    def arrive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
+    def receive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
         self._kwargs = kwargs
         places = self.plan.boundaries.get(boundary, ())
         override = self._boundary_overrides.get(boundary)

@@ -71,7 +71,7 @@ class EpilogueHooks:
         self.boundary = boundary
         self.hidden: Tensor | None = hidden_1TD
 
-    def arrive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
+    def receive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
         return hidden
 
     def about_to_run(self, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from djinn_jupyter.engine.loop.lines import extents, limit
 from djinn_jupyter.engine.loop.mailbox import Mailbox, OpenRequests
 from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.parts import EngineParts
-from djinn_jupyter.engine.loop.replies import Accounting, Promises, StatePublisher
+from djinn_jupyter.engine.loop.replies import Accounting, ReplyGate, StatePublisher
 from djinn_jupyter.engine.loop.scheduler import Lockstep, Scheduler
 from djinn_jupyter.engine.loop.sessions import (
     CheckpointRequests,
@@ -42,7 +42,7 @@ from djinn_jupyter.engine.memory.weights.residence import IdleSleep
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.passes.forward import Forward
-from djinn_jupyter.engine.residency.eviction_policy import by_rest, in_order
+from djinn_jupyter.engine.residency.eviction_policy import latest_return_first, least_recently_used
 from djinn_jupyter.engine.residency.residency import ProcessFootprint, Residency
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses
@@ -128,7 +128,7 @@ class Parts(EngineParts):
             new_cache=new_cache,
             saved=lambda person: self.persistence.checkpoints.bytes_by_person().get(person, 0),
             added=self._added,
-            order=by_rest if self.config.evict_by_last_use else in_order,
+            order=least_recently_used if self.config.evict_by_last_use else latest_return_first,
             prefetches=not self.config.no_prefetch,
         )
         self.runtime = Runtime(
@@ -166,7 +166,7 @@ class Parts(EngineParts):
         self.handlers = self._handlers(owners)
         self.dispatcher = Dispatcher(self, self.handlers, owners, self.intake, self.lifecycle)
         self.turns = Turns(self, self.dispatcher, self.lifecycle, owners)
-        self.promises = Promises(self, self.accounting, self.state_publisher)
+        self.reply_gate = ReplyGate(self, self.accounting, self.state_publisher)
         idle_sleep = IdleSleep(self.weights, self.config, given.forward.device)
         self.upkeep = Upkeep(self, self.accounting, idle_sleep, self.state_publisher, self.moves)
         self.orderly_shutdown = OrderlyShutdown(

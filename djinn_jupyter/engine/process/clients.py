@@ -24,7 +24,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.logs import told_of_end
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
-from djinn_jupyter.wire.texts import require_showable, told_apart
+from djinn_jupyter.wire.texts import distinct_labels, require_showable
 
 MOST_NAMES: Final = 1000
 """That one client may listen to. A name has at most 512 characters."""
@@ -92,7 +92,7 @@ class Served(Protocol):
         self, request: ask.Request, holder: Holder, reply: Answer, known_as: RequestId | None = None
     ) -> None: ...
     def left_by(self, holder: Holder) -> tuple[str, ...]: ...
-    def depart(self, holder: Holder) -> None: ...
+    def lose_holder(self, holder: Holder) -> None: ...
 
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class ClientTable:
         for holder in self._absent_holders():
             self._left_behind[holder] = tuple(s.name for s in self._sessions_of(holder))
             log.info("%s has gone; its sessions are detached", holder.name)
-            self._engine.depart(holder)
+            self._engine.lose_holder(holder)
         for peer in [p for p, c in self._clients.items() if now - c.last_heard > FORGOTTEN_SECONDS]:
             self._left_behind.pop(self._clients.pop(peer).holder, None)
             self.listeners.forget(peer)
@@ -322,7 +322,7 @@ class ClientTable:
     def _close(self, asker: Holder, request: ask.Shutdown) -> replies.ShuttingDown:
         sessions = self._engine.reading.sessions
         names = tuple(session.name for session in sessions)
-        shown = told_apart(names)
+        shown = distinct_labels(names)
         others = [shown[s.name] for s in sessions if _would_suffer(s, asker, request)]
         back = self._engine.keeps_sessions and not request.forget
         if others and not request.force:
@@ -353,7 +353,7 @@ class ClientTable:
         self.listeners.forget(peer)
         if all(client.holder != holder for client in self._clients.values()):
             self._left_behind.pop(holder, None)
-            self._engine.depart(holder)
+            self._engine.lose_holder(holder)
 
     def _return(self, holder: Holder) -> None:
         for name in self._left_behind.pop(holder, ()):

@@ -60,7 +60,7 @@ class Movable(Served, Protocol):
     @property
     def worked(self) -> Mapping[str | None, float]: ...
     def access(self, session: str, person: str) -> base.Access | None: ...
-    def heed_owner_budgets(
+    def apply_owner_budgets(
         self, budget_of: Callable[[str], nouns.OwnerBudget], require_reader: Callable[[str], None] | None = None
     ) -> None: ...
     def tick(self, let_out: Callable[[], None]) -> bool: ...
@@ -137,7 +137,7 @@ class Daemon:
         folder = SocketFolder()
         service = self._bind(clients, outbox, folder, door, engine, budget_of)
         if door is not None:
-            engine.heed_owner_budgets(budget_of, service.require_reader)
+            engine.apply_owner_budgets(budget_of, service.require_reader)
         registration: Registration | None = None
         metrics: MetricsPage | None = None
         broken: EngineBroken | ClaimLost | None = None

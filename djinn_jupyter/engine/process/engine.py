@@ -28,7 +28,7 @@ class Engine(Parts):
 
     def __init__(self, given: Foundation) -> None:
         super().__init__(given)
-        self.submit, self.accept, self.depart = self.intake.submit, self.intake.accept, self.intake.depart
+        self.submit, self.accept, self.lose_holder = self.intake.submit, self.intake.accept, self.intake.lose_holder
 
     # --- from any thread -------------------------------------------------------------------------------------------
 
@@ -66,11 +66,11 @@ class Engine(Parts):
         known = tuple(self.sessions.values())
         return tuple(s.name for s in known if s.left_by == holder.name and s.owner == holder.user and s.holder is None)
 
-    def heed_owner_budgets(
+    def apply_owner_budgets(
         self, budget_of: Callable[[str], OwnerBudget], require_reader: Callable[[str], None] | None = None
     ) -> None:
         """Apply `budget_of` to every owner at each check, and compute nothing for one whom `require_reader` refuses."""
-        self.residency.owner_budgets.heed(budget_of, require_reader)
+        self.residency.owner_budgets.use(budget_of, require_reader)
 
     def forget_sessions(self) -> None:
         """Have the engine leave no journal at its end."""
@@ -89,8 +89,8 @@ class Engine(Parts):
         if received:
             self._reply(let_out)  # before the job's slice, which may last until the next mail
         acted = self.turns.advance_next()
-        took_up = self.dispatcher.take_up_all()
-        busy = received or acted or took_up
+        retried = self.dispatcher.retry_all()
+        busy = received or acted or retried
         if not busy:
             self.upkeep.rest()
         self.upkeep.move_sessions()
@@ -100,9 +100,9 @@ class Engine(Parts):
         return busy
 
     def _reply(self, let_out: Callable[[], None], idle: bool = False) -> None:
-        if self.promises.send() and not len(self.scheduler):
+        if self.reply_gate.send() and not len(self.scheduler):
             let_out()
-        self.promises.publish(idle)
+        self.reply_gate.publish(idle)
 
     @property
     def watchful(self) -> bool:
@@ -127,11 +127,11 @@ class Engine(Parts):
             tokenizing = self.tokenizing.busy  # read first: a finished worker has replied before
             if self.tick() or replies:
                 continue
-            gathering = self.runtime.sharing.due_in
+            due_in = self.runtime.sharing.due_in
             if self.tiers.moving or tokenizing:
                 self.mailbox.wait()
-            elif gathering < math.inf:
-                self.mailbox.wait(gathering)
+            elif due_in < math.inf:
+                self.mailbox.wait(due_in)
             else:
                 raise DjinnError("The engine is idle and the request is not answered; this is a fault of djinn.")
         if isinstance(replies[0], Failed):

@@ -17,7 +17,13 @@ from typing import Final, Literal
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
-from djinn_jupyter.engine.residency.eviction_policy import Candidate, EvictionOrder, in_order, may_leave_for, victims
+from djinn_jupyter.engine.residency.eviction_policy import (
+    Candidate,
+    EvictionOrder,
+    latest_return_first,
+    may_leave_for,
+    victims,
+)
 from djinn_jupyter.engine.residency.priority import QUIET, Claim, Signals, claim_of
 from djinn_jupyter.engine.residency.swapping import Bandwidth, Swapping
 from djinn_jupyter.engine.session.session import Session
@@ -197,7 +203,7 @@ class SessionActivity:
         slabs: Sequence[Slab],
         budget: Budget,
         swapping: Swapping,
-        order: EvictionOrder = in_order,
+        order: EvictionOrder = latest_return_first,
         prefetches: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -29,7 +29,7 @@ def by_last_use(sessions: Iterable[Session]) -> list[Session]:
 EvictionOrder = Callable[[Iterable[Candidate]], list[Candidate]]
 
 
-def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
+def latest_return_first(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the sessions that may be evicted, first to last: detached, then idle and paused, then stepping; within
     each the last to return first. A session has announced its return, or is expected to rest as long again as it has,
     so without announcements the least recently used leaves first. Never a running one, nor one that frees nothing."""
@@ -45,7 +45,7 @@ def may_leave_for(due_in: float, ordered: Sequence[Candidate], need_bytes: int) 
     return enough and all(c.claim is not Claim.STEPPING and c.remaining_seconds > due_in for c in chosen)
 
 
-def by_rest(candidates: Iterable[Candidate]) -> list[Candidate]:
+def least_recently_used(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the sessions that may be evicted, the least recently used first, whatever their expected return."""
     may = [c for c in candidates if c.claim is not Claim.RUNNING and c.frees_bytes > 0]
     return sorted(may, key=lambda c: (-c.rested_seconds, c.session))

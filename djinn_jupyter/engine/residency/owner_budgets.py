@@ -49,7 +49,7 @@ class OwnerBudgets:
         self._budget_of: BudgetOf | None = None
         self.require_reader: Callable[[str], None] = lambda person: None
 
-    def heed(self, budget_of: BudgetOf, require_reader: Callable[[str], None] | None = None) -> None:
+    def use(self, budget_of: BudgetOf, require_reader: Callable[[str], None] | None = None) -> None:
         """Apply `budget_of` to every person at each check. `require_reader` refuses one with too many unread
         replies."""
         self._budget_of = budget_of

@@ -23,7 +23,7 @@ from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.memory.weights.host_weights import bytes_in_memory, raw_bytes, weights_of
 from djinn_jupyter.engine.residency.activity import SessionActivity
 from djinn_jupyter.engine.residency.eviction import Eviction
-from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, in_order
+from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, latest_return_first
 from djinn_jupyter.engine.residency.owner_budgets import OwnerBudgets
 from djinn_jupyter.engine.residency.room import ExternalPressure, StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
@@ -65,7 +65,7 @@ class Residency:
         new_cache: Callable[[], PagedCache],
         saved: Callable[[str], int] = lambda person: 0,
         added: Callable[[str | None], int] = lambda person: 0,
-        order: EvictionOrder = in_order,
+        order: EvictionOrder = latest_return_first,
         prefetches: bool = True,
     ) -> None:
         self._storage_table, self._faults, self._told = storage_table, faults, swapped
@@ -101,7 +101,7 @@ class Residency:
         self.in_owner_budget, self.relieve = self.eviction.in_owner_budget, self.eviction.relieve
         self.note, self.asked = self.activity.note, self.activity.asked
         self.fetch_returning, self.statistics = self.activity.fetch_returning, self.activity.statistics
-        self.heed = ExternalPressure(sessions, self.eviction, self.swapping, begun).heed
+        self.apply_pressure = ExternalPressure(sessions, self.eviction, self.swapping, begun).apply
         self.new_cache, self.short_of_owner_budget = new_cache, self.owner_budgets.short
         self.note_tensors, self.let_go = storage_table.note, storage_table.note_freed
         room = StopRoom(budget, self.swapping, self.eviction)

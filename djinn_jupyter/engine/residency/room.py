@@ -214,7 +214,7 @@ class ExternalPressure:
         self._least = begun.other_bytes or 0
         self._gave_back = False
 
-    def heed(self, usage: Usage) -> None:
+    def apply(self, usage: Usage) -> None:
         """Act on a reading, once."""
         if usage is self._last or usage.other_bytes is None:
             return

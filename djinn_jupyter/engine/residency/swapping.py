@@ -291,7 +291,7 @@ class Swapping:
         if missing:
             self._load(session, moving, [item for item in missing if not item.moving])
             return
-        session.residence.arrive(session.name)
+        session.residence.finish_move(session.name)
         self._end(session, moving)
 
     def _load(self, session: Session, moving: Swap, items: list[Item]) -> None:

@@ -71,7 +71,7 @@ class History:
     dropped: int = 0
     why: str = ""
 
-    def arrive(self, stop: StopRecord) -> None:
+    def append(self, stop: StopRecord) -> None:
         """Append a stop and make it the present one. The caller sends the stops `beyond` to the disk."""
         self.stops.append(stop)
         self.present = len(self.stops) - 1

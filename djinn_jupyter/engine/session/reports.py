@@ -150,9 +150,9 @@ def _spell(change: Change) -> str:
 TOP = 10
 
 
-def standing(session: Session) -> StopIdentity:
+def stop_identity(session: Session) -> StopIdentity:
     """Return the stop that belongs to a value read now."""
-    stop = session.standing
+    stop = session.stop_identity
     assert stop is not None
     return stop
 
@@ -183,7 +183,7 @@ def describe(session: Session) -> SessionDescription:
         rules=tuple(r.describe() for r in session.rules.values()),
         watches=tuple(w.describe() for w in session.watches.values()),
         stops_kept=len(session.history.stops),
-        stop=session.standing,
+        stop=session.stop_identity,
         pages=pages.pages,
         device_bytes=own.device + pages.working_bytes,
         exactness=session.exactness,
@@ -213,7 +213,7 @@ def paused(runtime: Runtime, session: Session) -> Paused:
     met = stop.breakpoint
     return Paused(
         session=session.name,
-        stop=standing(session),
+        stop=stop_identity(session),
         site=str(site),
         reason=stop.reason,
         breakpoint=met,
@@ -259,7 +259,7 @@ def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: s
     prompt_text, text = runtime.tokenizer.parted(shown, generation.begins)
     return Finished(
         session=session.name,
-        stop=standing(session),
+        stop=stop_identity(session),
         reason=reason,
         detail=detail,
         tokens=tuple(new),
@@ -411,7 +411,7 @@ def note_of(texts: TokenText, names: Iterable[str]) -> str | None:
     return None
 
 
-class Unspaced:
+class LeadingSpaces:
     """Checks rows of the lens for tokens that were requested by text."""
 
     def __init__(self, texts: TokenText, asked: Iterable[int | str]) -> None:

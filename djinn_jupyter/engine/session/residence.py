@@ -172,7 +172,7 @@ class Residence:
         """Continue a failed move, without the rows of an earlier process."""
         self.moving, self.error, self.inherited = moving, None, False
 
-    def arrive(self, name: str) -> None:
+    def finish_move(self, name: str) -> None:
         """Record that all bytes of the session `name` are on the device."""
         self.move("arrive", name)
         self.inherited = False

@@ -321,7 +321,7 @@ def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseRea
     """Make `frame` the session's present stop."""
     assert session.generation is not None
     breakpoints = [hit.halt for hit in met if isinstance(hit.halt, Breakpoint)]
-    session.history.arrive(
+    session.history.append(
         StopRecord(
             frame=frame,
             generation=session.generation,
@@ -335,7 +335,7 @@ def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseRea
         )
     )
     runtime.space.bound(session)
-    session.arrive(frame)
+    session.stop_at(frame)
 
 
 def finish(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Finished:

@@ -224,7 +224,7 @@ class Session:
     def __post_init__(self) -> None:
         self.last_edition = max(self.last_edition, self.edition or 0)
         if self.stop is None:
-            self.stand()
+            self.number_stop()
 
     @property
     def committed(self) -> int:
@@ -267,9 +267,9 @@ class Session:
     def move(self, move: states.SessionMove) -> None:
         self.state = states.after(self.state, move, self.name)
         self.last_used = time.monotonic()
-        self.stand()
+        self.number_stop()
 
-    def stand(self) -> None:
+    def number_stop(self) -> None:
         """Number its present stop, unlike any other stop of its name; None while it runs."""
         self.stop = self.edition = None if self.state == "running" else self.next_edition()
 
@@ -280,7 +280,7 @@ class Session:
         return self.last_edition
 
     @property
-    def standing(self) -> StopIdentity | None:
+    def stop_identity(self) -> StopIdentity | None:
         """The stop and edition that a view reads now; None while it runs."""
         if self.stop is None or self.edition is None:
             return None
@@ -292,7 +292,7 @@ class Session:
 
     def check_stop(self, seen: StopIdentity) -> None:
         """Raise IllegalMove unless it stands at the stop and the edition that the client sees."""
-        if self.standing == seen:
+        if self.stop_identity == seen:
             return
         name = in_quotes(label(self.name))
         if self.stop == seen.number and self.frame is not None:
@@ -406,7 +406,7 @@ class Session:
         self.tokens, self.generation, self.logits_1V = tokens, generation, None
         self.begin_pass(token_by_token=token_by_token)
 
-    def set_off(self, move: states.SessionMove) -> None:
+    def leave_stop(self, move: states.SessionMove) -> None:
         """Leave the present stop, if any."""
         self.pause_requested = None
         self.move(move)
@@ -420,7 +420,7 @@ class Session:
         if table is not None:
             table.let_go(before)
 
-    def arrive(self, frame: Frame) -> None:
+    def stop_at(self, frame: Frame) -> None:
         """Stop at `frame`."""
         self.frame, self.pause_requested = frame, None
         self.edits.clear()

@@ -41,7 +41,7 @@ from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 QUIET_S: Final = 0.008  # Python makes a thread that reads requests wait up to 5 ms for the GIL
 
 
-class Gathering:
+class Debounce:
     """Waits until `seated` has been the same number for QUIET_S. The first run checks the clock for the others."""
 
     def __init__(self, seated: Callable[[], int]) -> None:
@@ -53,7 +53,7 @@ class Gathering:
         """The seconds until the gathered runs continue, if no other comes before; infinite where none gather."""
         return math.inf if self._quiet_at is None else max(0.0, self._quiet_at - time.monotonic())
 
-    def gathered(self, seat: Seat) -> Pieces:
+    def wait(self, seat: Seat) -> Pieces:
         """Wait with the other runs that begin."""
         if self._quiet_at is not None:
             yield lambda: seat.waits and self._quiet_at is not None
@@ -222,7 +222,7 @@ class SharedPasses:
         self._seated: list[Seat] = []
         self._asking: dict[int, Seat] = {}  # by the identity of the session
         self._leader: Seat | None = None
-        self._gathering = Gathering(lambda: len(self._seated))
+        self._debounce = Debounce(lambda: len(self._seated))
         self._columns: Columns | None = None
         self._members: list[Seat] = []
         budget.join(
@@ -238,7 +238,7 @@ class SharedPasses:
     @property
     def due_in(self) -> float:
         """The seconds until runs that wait for others go on; infinite where none wait."""
-        return self._gathering.due_in
+        return self._debounce.due_in
 
     @property
     def caches(self) -> Sequence[PagedCache]:
@@ -253,7 +253,7 @@ class SharedPasses:
         try:
             yield None  # the others of this round take their seats
             if seat.begins:
-                yield from self._gathering.gathered(seat)
+                yield from self._debounce.wait(seat)
             while seat.waits:
                 if self._leader is None:
                     yield from self._lead(seat)

@@ -196,7 +196,7 @@ class SessionTable(Mapping[str, Session]):
         """Add a session under a new stop number, also a restored one: the kept stop may have been edited since, under
         numbers that clients have seen."""
         session.last_edition = max(session.last_edition, self._last_edition)  # of a closed session of its name
-        session.stand()
+        session.number_stop()
         self.take_over(session)
         self.changed(session.name)
 

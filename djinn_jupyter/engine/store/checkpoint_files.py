@@ -29,7 +29,7 @@ from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.store.image import ArrayHead, SessionImage, TapImage, TensorTable, decode
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
-from djinn_jupyter.files import PART, Abandoned, force, force_names, make_folder, open_plain, written_aside
+from djinn_jupyter.files import PART, Abandoned, atomic_write, force, force_names, make_folder, open_plain
 from djinn_jupyter.wire.base import Frozen, known_to_the_same, person_of
 from djinn_jupyter.wire.keys import settled_stamp
 from djinn_jupyter.wire.nouns import CheckpointDescription
@@ -169,7 +169,7 @@ class CheckpointFolder:
         with _storage(f"The checkpoint {in_quotes(name)} could not be written to {self.folder}"):
             make_folder(self.folder)
             self._clear()
-            with written_aside(path) as (file, aside):
+            with atomic_write(path) as (file, aside):
                 writer = records.Writer(file)
                 writer.begin()
                 writer.record(records.LABEL, label)
@@ -214,7 +214,7 @@ class CheckpointFolder:
         beginning. Of many files, the MOST_LISTED written last are read."""
         files = [path for path in self._files() if person is None or person_of(path.name) == person]
         last = files if len(files) <= MOST_LISTED else nlargest(MOST_LISTED, files, key=_written)
-        return listed(map(told, last), len(files) - len(last))
+        return listed(map(entry_of, last), len(files) - len(last))
 
     def drop(self, name: str) -> None:
         path = self.find(name)
@@ -283,7 +283,7 @@ def _required(found: records.FoundRecord | None) -> records.FoundRecord:
     return found
 
 
-def told(path: Path) -> CheckpointDescription | None:
+def entry_of(path: Path) -> CheckpointDescription | None:
     """Return a file's list entry under the file's own name, since it may have been renamed or come from elsewhere."""
     try:
         with open_plain(path) as file:

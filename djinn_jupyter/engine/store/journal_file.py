@@ -69,7 +69,7 @@ def by_session(paths: Iterable[Path]) -> list[list[Path]]:
 # written once, however many images refer to it. When most of a file is no longer referred to, a new one is begun
 # (`JournalName`), and the old one is deleted when the new one has been forced to the disk: at each moment the last
 # image that was written survives the death of the process, and the last that was forced survives a loss of power. What
-# a loss of power leaves is the disk that the files are on, or a store (`Medium`).
+# a loss of power leaves is the disk that the files are on, or a store (`Durability`).
 
 SLACK_BYTES: Final = 4 << 20
 EXCESS_BYTES: Final = 64 << 20
@@ -90,9 +90,9 @@ class JournalFile:
     """
 
     def __init__(
-        self, path: Path, replaced: tuple[Path, ...], medium: Medium, open_files: OpenFiles | None = None
+        self, path: Path, replaced: tuple[Path, ...], durability: Durability, open_files: OpenFiles | None = None
     ) -> None:
-        self.path, self.replaced, self._medium = path, replaced, medium
+        self.path, self.replaced, self._durability = path, replaced, durability
         self.length = 0
         self.broken = self.named = False
         self._open_files = open_files or OpenFiles()
@@ -123,7 +123,7 @@ class JournalFile:
 
     def force(self) -> None:
         """Return when everything appended would survive a loss of power, and `replaced` is deleted. Raises OSError."""
-        self._open_files.with_room(lambda: self._medium.force(self))
+        self._open_files.with_room(lambda: self._durability.force(self))
         self.replaced = ()
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class JournalFile:
             self._open_files.close(self.path)
 
 
-class Medium(Protocol):
+class Durability(Protocol):
     """The place of files that survives a loss of power. Methods raise OSError."""
 
     def force(self, file: JournalFile, /) -> None:
@@ -199,13 +199,18 @@ class JournalFiles:
         self,
         name: JournalName,
         source: ImageSource,
-        medium: Medium,
+        durability: Durability,
         open_files: OpenFiles | None = None,
         found: tuple[Path, ...] = (),
     ) -> None:
         """Continue after the files `found` of an earlier process, oldest first: the last counts until replaced."""
         self.found = found
-        self._name, self._source, self._medium, self._open_files = name, source, medium, open_files or OpenFiles()
+        self._name, self._source, self._durability, self._open_files = (
+            name,
+            source,
+            durability,
+            open_files or OpenFiles(),
+        )
         self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=source.model))
         self._table = TensorTable(source.device)
         self._file: JournalFile | None = None
@@ -249,7 +254,7 @@ class JournalFiles:
     def _write_anew(self, image: SessionImage) -> None:
         replaced = self.found if self._file is None else (*self._file.replaced, self._file.path)
         self._name = self._name.next()
-        file = JournalFile(self._name.path, replaced, self._medium, self._open_files)
+        file = JournalFile(self._name.path, replaced, self._durability, self._open_files)
         table = TensorTable(self._source.device)
         try:
             self._append(file, table, image, self._label)
@@ -266,7 +271,7 @@ class JournalFiles:
 
     def force(self) -> None:
         if self._file is None:
-            self._medium.force_found(self.found)
+            self._durability.force_found(self.found)
         else:
             self._file.force()
         while self._retired:
@@ -280,7 +285,7 @@ class JournalFiles:
         """Delete the files, and release the session's tensors."""
         self._table = TensorTable(self._source.device)
         file = self._file
-        self._medium.remove((*self.found, *(() if file is None else (*file.replaced, file.path))))
+        self._durability.remove((*self.found, *(() if file is None else (*file.replaced, file.path))))
 
 
 # Read the last whole image in a session's journal file. A process that was killed leaves a torn end; that is no
@@ -380,8 +385,8 @@ class JournalFolder(ABC):
 
     forces_first = False
 
-    def __init__(self, folder: Path, medium: Medium | None = None) -> None:
-        self.folder, self.medium, self.open_files = folder, medium or Disk(), OpenFiles()
+    def __init__(self, folder: Path, durability: Durability | None = None) -> None:
+        self.folder, self.durability, self.open_files = folder, durability or Disk(), OpenFiles()
         self.left_out: dict[str, str] = {}
 
     @abstractmethod
@@ -392,7 +397,7 @@ class JournalFolder(ABC):
 
     def begin(self, source: ImageSource) -> JournalFiles:
         name = JournalName(folder=self.folder, stem=secrets.token_hex(8), number=-1)  # `next` gives the first
-        return JournalFiles(name, source, self.medium, self.open_files)
+        return JournalFiles(name, source, self.durability, self.open_files)
 
     def recover(self, source: ImageSource) -> list[LeftBehind]:
         """Return the newest complete image of each session. Sessions that were set aside and fit again, for example
@@ -425,7 +430,7 @@ class JournalFolder(ABC):
             for newer, why in failed:
                 self._do_away_with(newer, why)
             found = tuple(reversed(files[number:]))
-            stored = JournalFiles(name_of(files[0]), source, self.medium, self.open_files, found)
+            stored = JournalFiles(name_of(files[0]), source, self.durability, self.open_files, found)
             return LeftBehind(image=read.image, stored=stored)
         for path, why in failed:
             self.put_aside(path, why, session_in(path))
@@ -435,7 +440,7 @@ class JournalFolder(ABC):
         """Remove a file that was to replace the used one. A file without a whole image is deleted."""
         if isinstance(why, Unfinished):
             with suppress(OSError):
-                self.medium.remove([path])
+                self.durability.remove([path])
         else:
             self.put_aside(path, why)
 

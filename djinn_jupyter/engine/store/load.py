@@ -303,7 +303,7 @@ class _Load:
 
     def _rule(self, image: kept.RuleImage) -> Rule:
         rule = self._held(image)
-        rule.take_up(image.sizes)
+        rule.restore_sizes(image.sizes)
         return rule
 
     def _held(self, image: kept.HeldRule) -> Rule:

@@ -334,7 +334,7 @@ class HeldAdapter:
             raise UsageError(self.missing or "The adapter is not there yet.")
         return self.parts
 
-    def arrive(self, parts: Sequence[LowRank], size: int) -> None:
+    def make_present(self, parts: Sequence[LowRank], size: int) -> None:
         """Make the adapter present."""
         self.parts, self.bytes_held, self.missing = parts, size, None
 

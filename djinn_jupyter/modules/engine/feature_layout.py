@@ -30,7 +30,7 @@ class HeldModule:
             raise UnknownSite(self.missing or "The module is not there yet.")
         return self.arithmetic
 
-    def arrive(self, arithmetic: Arithmetic) -> None:
+    def make_present(self, arithmetic: Arithmetic) -> None:
         """Make the module present."""
         self.arithmetic, self.missing = arithmetic, None
 

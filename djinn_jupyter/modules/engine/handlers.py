@@ -103,7 +103,7 @@ class AddedModuleRequests:
         except BaseException:
             self._added.give_back(own.bytes_held)
             raise
-        module.held.arrive(arithmetic)
+        module.held.make_present(arithmetic)
         return ModuleAdded(module=module.describe(self._anatomy))
 
     @handles(ask.ListAddedModules)
@@ -217,7 +217,7 @@ class AdapterRequests:
         except BaseException:
             self._adapters.give_back(size)
             raise
-        adapter.arrive(products, size)
+        adapter.make_present(products, size)
         return AdapterAdded(adapter=self._described(adapter))
 
     @handles(ask.ListAdapters)

@@ -68,7 +68,7 @@ def _take_in(
     try:
         home, processed = forward.home_of(point), processed_values.processed_at(forward, form, point.site)
         tensors = {name: checks.on_device(name, array, form, home) for name, array in arrays.items()}
-        module.held.arrive(processed_values.arithmetic_of(form, tensors, processed))
+        module.held.make_present(processed_values.arithmetic_of(form, tensors, processed))
     except BaseException:
         table.give_back(size)
         raise
@@ -113,7 +113,7 @@ def _read_adapter_again(runtime: Runtime, adapter: HeldAdapter, person: str | No
         size = sum(part.nbytes for part in parts)
         runtime.modules.adapters.draw(size)
         try:
-            adapter.arrive([part.on_device() for part in parts], size)
+            adapter.make_present([part.on_device() for part in parts], size)
         except BaseException:
             runtime.modules.adapters.give_back(size)
             raise

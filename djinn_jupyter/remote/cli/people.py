@@ -49,7 +49,7 @@ def _quota(options: argparse.Namespace) -> int:
     if options.person is not None:
         person = require_person_name(options.person)
         if options.most:
-            folder.tell(person, read_quota(" ".join(options.most)))
+            folder.write(person, read_quota(" ".join(options.most)))
         elif options.common:
             folder.forget(person)
     told = {name: own for name, own in folder.read().items() if options.person in (None, name)}

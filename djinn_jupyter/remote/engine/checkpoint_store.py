@@ -128,7 +128,7 @@ class CheckpointStore:
             path.write_bytes(self._objects.head(path.name, checkpoint_files.HEAD_BYTES))
         except FileNotFoundError:  # just dropped
             return None
-        entry = checkpoint_files.told(path)
+        entry = checkpoint_files.entry_of(path)
         return None if entry is None else msgspec.structs.replace(entry, bytes_stored=size)
 
     def _where(self, file: str) -> str:

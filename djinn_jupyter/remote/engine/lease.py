@@ -24,7 +24,7 @@ import msgspec
 
 from djinn_jupyter.engine.store.journal_file import JournalFolder
 from djinn_jupyter.errors import ClaimLost
-from djinn_jupyter.files import force, force_names, is_plain, make_folder, written_aside
+from djinn_jupyter.files import atomic_write, force, force_names, is_plain, make_folder
 from djinn_jupyter.wire.own import boot_id, host_name, process_mark
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class ClaimFiles:
 
 def _make(root: Path, name: str, content: bytes) -> bool:
     """Create a file atomically and durably; False where one has that name. Raises OSError."""
-    with written_aside(root / name) as (file, aside):
+    with atomic_write(root / name) as (file, aside):
         file.write(content)
         file.flush()
         force(file.fileno())
@@ -282,7 +282,7 @@ class LeasedFolder(JournalFolder):
         target = self.folder / path.name
         if target.exists():
             return
-        with written_aside(target) as (copy, aside), path.open("rb") as original:
+        with atomic_write(target) as (copy, aside), path.open("rb") as original:
             shutil.copyfileobj(original, copy)
             copy.flush()
             force(copy.fileno())

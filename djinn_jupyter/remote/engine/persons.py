@@ -108,7 +108,7 @@ class Persons:
         else:
             person = self._person(owner)
             full = person.asks(request)
-            asked = full, person.told(answer, request, full)
+            asked = full, person.guarded(answer, request, full)
         if isinstance(request, ask.Share) and request.needs_others is not None and not self._knows(request.person):
             raise UsageError(request.needs_others)
         return asked
@@ -167,14 +167,16 @@ class Person:
             require_granted(request, name, self.access(name))
         return _of_others(full, others)
 
-    def told(self, answer: Callable[[Reply], None], request: Request, asked: Request) -> Callable[[Reply], None]:
+    def guarded(self, answer: Callable[[Reply], None], request: Request, asked: Request) -> Callable[[Reply], None]:
         """Return the callback of a request, which has been `asked` under the engine's names."""
         for session in sessions_in(asked).values():
             if not self.owns(session):
-                answer = self.told_as_guest(answer, session, request)
+                answer = self.guarded_for_guest(answer, session, request)
         return answer
 
-    def told_as_guest(self, answer: Callable[[Reply], None], session: str, asked: Request) -> Callable[[Reply], None]:
+    def guarded_for_guest(
+        self, answer: Callable[[Reply], None], session: str, asked: Request
+    ) -> Callable[[Reply], None]:
         """Return the callback of a request for another's session: it refuses where that is no longer shared."""
 
         def told(reply: Reply) -> None:

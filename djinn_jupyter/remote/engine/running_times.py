@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from djinn_jupyter.engine.session.table import STEP_SECONDS, RunningTime
-from djinn_jupyter.files import PART, is_plain, make_folder, written_aside
+from djinn_jupyter.files import PART, atomic_write, is_plain, make_folder
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class RunningTimesFile:
         persons = {person or "": steps for person, steps in self._running_time.steps().items()}
         try:
             make_folder(self._path.parent)
-            with written_aside(self._path) as (file, aside):
+            with atomic_write(self._path) as (file, aside):
                 file.write(msgspec.json.encode(_KeptTimes(step_seconds=STEP_SECONDS, persons=persons)))
                 file.flush()
                 aside.rename(self._path)

@@ -248,9 +248,9 @@ def test_a_recovered_session_stands_where_it_stood_and_counts_on(stopped: Desk, 
     stopped.engine.persistence.touch("a")
     written(stopped)
     journal(other, crashed(tmp_path / "alive", tmp_path / "dead"))
-    stood = stopped.session().standing
+    stood = stopped.session().stop_identity
     assert stood is not None
-    assert other.session("a").standing == stood
+    assert other.session("a").stop_identity == stood
     other.ask(ask.Open(session="a"))
     assert other.edit().stop.edition > stood.edition
     assert other.resume().stop.number > stood.edition
@@ -262,17 +262,20 @@ def test_a_restored_stop_is_another_than_the_one_that_was_kept(stopped: Desk) ->
     """The stop was edited since, and will be again."""
     saved = stopped.ask(ask.SaveCheckpoint(session="a", name="numbers", replace=True))
     assert saved.checkpoint.stopped_at
-    shown = [stopped.session().standing, stopped.edit().stop]
+    shown = [stopped.session().stop_identity, stopped.edit().stop]
     stopped.ask(ask.RestoreCheckpoint(session="a", name="numbers", replace=True))
-    shown += [stopped.session().standing, stopped.edit().stop]
+    shown += [stopped.session().stop_identity, stopped.edit().stop]
     assert len(set(shown)) == 4
     stopped.close_all()
 
 
 def test_an_image_from_before_there_were_numbers_is_given_one(stopped: Desk) -> None:
     image = dump_session(stopped.session(), None)
-    assert rebuilt(stopped, image).standing != rebuilt(stopped, msgspec.structs.replace(image, stop=None)).standing
-    assert rebuilt(stopped, msgspec.structs.replace(image, stop=None, edition=None)).standing is not None
+    assert (
+        rebuilt(stopped, image).stop_identity
+        != rebuilt(stopped, msgspec.structs.replace(image, stop=None)).stop_identity
+    )
+    assert rebuilt(stopped, msgspec.structs.replace(image, stop=None, edition=None)).stop_identity is not None
     stopped.close_all()
 
 

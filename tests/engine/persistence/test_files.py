@@ -357,8 +357,8 @@ def test_a_list_of_very_many_files_reads_the_last_ones_alone_and_says_how_many_i
     files = [save(stopped, name) for name in ("a", "b", "c", "d", "anna@e", "f")]
     for age, path in enumerate(files):
         os.utime(path, (time.time() - age,) * 2)
-    read, told = list[Path](), checkpoint_files.told
-    monkeypatch.setattr(checkpoint_files, "told", lambda path: read.append(path) or told(path))
+    read, told = list[Path](), checkpoint_files.entry_of
+    monkeypatch.setattr(checkpoint_files, "entry_of", lambda path: read.append(path) or told(path))
     folder = stopped.engine.persistence.checkpoints
     listed = stopped.ask(ask.ListCheckpoints())
     assert ({one.name for one in listed.checkpoints}, listed.left_out) == ({"a", "b", "c"}, 3)

@@ -288,12 +288,16 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
     desk.open()
     engine = desk.engine
     parts = [
-        (engine.upkeep.idle_sleep, "tell"),
-        (engine.residency, "heed"),
+        (engine.upkeep.idle_sleep, "observe"),
+        (engine.residency, "apply_pressure"),
         (engine.persistence, "attend"),
         (engine.residency.eviction, "attend"),
     ]
-    parts += [(engine.state_publisher, "heed_journal"), (engine.storage_table, "tidy"), (engine.storage_table, "purge")]
+    parts += [
+        (engine.state_publisher, "report_journal"),
+        (engine.storage_table, "tidy"),
+        (engine.storage_table, "purge"),
+    ]
     parts += [
         (engine.residency.swapping, "advance_all"),
         (engine.residency.activity, "left_alone"),

@@ -104,7 +104,7 @@ def test_the_quota_of_a_day_holds_at_the_next_engine(tmp_path: Path) -> None:
     second = build_desk(build("llama"))
     journal(second, crashed(tmp_path / "first", tmp_path / "second"))
     assert second.engine.running_time.seconds("anna") == pytest.approx(used)
-    second.engine.heed_owner_budgets(lambda person: Quota(running=0))
+    second.engine.apply_owner_budgets(lambda person: Quota(running=0))
     house = House(second)
     house.ask("anna", ask.Open(session="a"))
     refused = house.ask("anna", ask.Run(session="a", tokens=prompt, max_new_tokens=2))

@@ -261,7 +261,7 @@ def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
         adopted.tensor(torch.float32, (5, 6), (6, 1), 0)
     adopted.make_place()
     tier.read(place, checksum, adopted.span())
-    adopted.arrive()
+    adopted.note_arrival()
     for view, back in zip(views, made, strict=True):
         assert torch.equal(view, back)
         assert view.stride() == back.stride()

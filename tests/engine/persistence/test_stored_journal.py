@@ -190,7 +190,7 @@ def folder(objects: Objects, tmp_path: Path) -> Iterator[StoredFolder]:
 
 
 def written(folder: StoredFolder, name: str, *texts: bytes) -> JournalFile:
-    file = JournalFile(folder.folder / name, (), folder.medium)
+    file = JournalFile(folder.folder / name, (), folder.durability)
     for text in texts:
         file.append(lambda writer, text=text: writer.record(b"TEXT", text))  # type: ignore[misc]
         file.force()
@@ -201,9 +201,9 @@ def test_a_session_that_is_closed_while_it_is_forced_does_not_come_back(folder: 
     line = folder._stored._store
     assert isinstance(line, Line)
     written(folder, "a.0.session", b"one")
-    file = JournalFile(folder.folder / "a.1.session", (folder.folder / "a.0.session",), folder.medium)
+    file = JournalFile(folder.folder / "a.1.session", (folder.folder / "a.0.session",), folder.durability)
     file.append(lambda writer: writer.record(b"TEXT", b"two"))
-    line.before_put = lambda name: folder.medium.remove((*file.replaced, file.path))
+    line.before_put = lambda name: folder.durability.remove((*file.replaced, file.path))
     file.force()
     assert HeadObject(Line(objects)).read().files == {}
 

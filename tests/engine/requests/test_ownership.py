@@ -154,12 +154,12 @@ def test_a_process_without_a_notebook_owns_what_it_has_open(desk: Desk) -> None:
 @pytest.mark.parametrize("end", ["departs", "is gone"])
 def test_a_holder_that_is_gone_blocks_nobody(desk: Desk, end: str) -> None:
     if end == "departs":
-        desk.engine.depart(OWNER)
+        desk.engine.lose_holder(OWNER)
     else:  # the server sees the kernel die before the engine has missed it for long enough
         desk.ask(ask.Note(session="a", activity="gone"))
     assert desk.engine.ask(ask.Open(session="a"), OTHER).session.holder == OTHER.name
     owned(desk)
-    desk.engine.depart(OWNER) if end == "departs" else desk.ask(ask.Note(session="a", activity="gone"))
+    desk.engine.lose_holder(OWNER) if end == "departs" else desk.ask(ask.Note(session="a", activity="gone"))
     desk.engine.ask(ask.Close(session="a"), OTHER)
     assert "a" not in desk.engine.sessions
 

@@ -113,7 +113,7 @@ def test_nothing_is_left_of_it_where_its_session_is_closed_and_opened_again(desk
 
 def test_nothing_is_left_of_it_where_its_holder_goes(desk: Desk) -> None:
     replies = begun(desk)
-    desk.engine.depart(ME)
+    desk.engine.lose_holder(ME)
     while not replies:
         desk.engine.tick()
     assert desk.engine.reading.sessions == ()

@@ -30,7 +30,7 @@ class Quoted:
     def __init__(self) -> None:
         self.house, self.quota = House(build_desk(build("llama"))), Quota()
         self.desk = self.house.desk
-        self.desk.engine.heed_owner_budgets(lambda person: self.quota)
+        self.desk.engine.apply_owner_budgets(lambda person: self.quota)
         self.house.ask(None, protocol.hello(holder="k", user="root"))
 
     def ask(self, request: Any) -> Any:

@@ -70,7 +70,7 @@ class Quoted:
 def made() -> Quoted:
     desk = build_desk(build("llama"))
     quoted = Quoted(House(desk), Told())
-    desk.engine.heed_owner_budgets(quoted.told)
+    desk.engine.apply_owner_budgets(quoted.told)
     quoted.ask(None, protocol.hello(holder="k", user="root"))
     return quoted
 

@@ -122,7 +122,7 @@ def test_under_pressure_the_session_of_a_kernel_that_is_gone_leaves_first(small:
     fill(small, "a")
     small.engine.sessions["a"].holder = "other"
     fill(small, "b")
-    small.engine.depart(Holder(name="tester", user="tester"))
+    small.engine.lose_holder(Holder(name="tester", user="tester"))
     until_idle(small)
     assert small.engine.residency.activity.claim(small.session("b")) is Claim.DETACHED
     fill(small, "c")

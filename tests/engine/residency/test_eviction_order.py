@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.residency.activity import TIMES_SOONER, IdleTimes
-from djinn_jupyter.engine.residency.eviction_policy import Candidate, in_order, may_leave_for, victims
+from djinn_jupyter.engine.residency.eviction_policy import Candidate, latest_return_first, may_leave_for, victims
 from djinn_jupyter.engine.residency.priority import Claim
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -37,7 +37,7 @@ def _candidate(name: str) -> st.SearchStrategy[Candidate]:
 @QUICK
 @given(candidates())
 def test_the_order_has_each_once_who_does_not_run_and_frees_something(found: list[Candidate]) -> None:
-    ordered = in_order(found)
+    ordered = latest_return_first(found)
     assert len({c.session for c in ordered}) == len(ordered)
     assert set(ordered) == {c for c in found if c.claim is not Claim.RUNNING and c.frees_bytes > 0}
 
@@ -47,13 +47,13 @@ def test_the_order_has_each_once_who_does_not_run_and_frees_something(found: lis
 def test_the_order_does_not_depend_on_how_the_candidates_came(found: list[Candidate], random: object) -> None:
     shuffled = list(found)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert in_order(shuffled) == in_order(found)
+    assert latest_return_first(shuffled) == latest_return_first(found)
 
 
 @QUICK
 @given(candidates())
 def test_the_detached_leave_first_the_busy_last_and_else_who_comes_back_last(found: list[Candidate]) -> None:
-    ordered = in_order(found)
+    ordered = latest_return_first(found)
     ranks = [(c.claim is not Claim.DETACHED, c.claim is Claim.STEPPING, -c.remaining_seconds) for c in ordered]
     assert ranks == sorted(ranks)
 
@@ -63,13 +63,13 @@ def test_the_detached_leave_first_the_busy_last_and_else_who_comes_back_last(fou
 def test_who_is_expected_to_rest_for_longer_leaves_before_a_twin(one: Candidate, more: float) -> None:
     one = replace(one, frees_bytes=max(one.frees_bytes, 1), claim=Claim.IDLE)
     longer = replace(one, session="b", remaining_seconds=one.remaining_seconds + more)
-    assert in_order([one, longer]) == [longer, one]
+    assert latest_return_first([one, longer]) == [longer, one]
 
 
 @QUICK
 @given(candidates(), SIZES)
 def test_victims_are_enough_and_none_of_them_is_superfluous(found: list[Candidate], need: int) -> None:
-    ordered = in_order(found)
+    ordered = latest_return_first(found)
     chosen = victims(ordered, need)
     freed = sum(c.frees_bytes for c in chosen)
     assert [c for c in ordered if c in chosen] == chosen
@@ -83,17 +83,17 @@ def test_victims_are_enough_and_none_of_them_is_superfluous(found: list[Candidat
 @QUICK
 @given(candidates(), SIZES, SECONDS)
 def test_for_a_prefetch_only_those_leave_that_come_back_later(found: list[Candidate], need: int, due_in: float) -> None:
-    chosen = victims(in_order(found), need)
+    chosen = victims(latest_return_first(found), need)
     later = all(c.remaining_seconds > due_in for c in chosen)
     busy = any(c.claim is Claim.STEPPING for c in chosen)
     enough = sum(c.frees_bytes for c in chosen) >= need
-    assert may_leave_for(due_in, in_order(found), need) == (later and enough and not busy)
+    assert may_leave_for(due_in, latest_return_first(found), need) == (later and enough and not busy)
 
 
 @QUICK
 @given(candidates())
 def test_nobody_leaves_where_nothing_is_needed(found: list[Candidate]) -> None:
-    assert victims(in_order(found), 0) == []
+    assert victims(latest_return_first(found), 0) == []
 
 
 def test_who_acts_does_not_rest_and_who_is_closed_is_forgotten() -> None:

@@ -56,15 +56,15 @@ def test_others_that_grow_get_what_nobody_uses_and_then_what_the_longest_unused_
     )
     budget = desk.engine.slabs[0].budget
     assert budget.lent > 0
-    ours.heed(reading(free=98 * PAGE, others=400 * PAGE))
+    ours.apply(reading(free=98 * PAGE, others=400 * PAGE))
     assert (budget.lent, away(desk)) == (0, [])
-    ours.heed(reading(free=98 * PAGE, others=400 * PAGE))
+    ours.apply(reading(free=98 * PAGE, others=400 * PAGE))
     assert away(desk) == ["a"]
     taken = budget.taken
-    ours.heed(reading(free=98 * PAGE, others=400 * PAGE))
+    ours.apply(reading(free=98 * PAGE, others=400 * PAGE))
     assert budget.taken < taken, "what it left is given back before anybody else leaves"
-    ours.heed(reading(free=110 * PAGE, others=400 * PAGE))
-    ours.heed(reading(free=98 * PAGE, others=400 * PAGE))
+    ours.apply(reading(free=110 * PAGE, others=400 * PAGE))
+    ours.apply(reading(free=98 * PAGE, others=400 * PAGE))
     assert away(desk) == ["a"]
 
 
@@ -76,7 +76,7 @@ def test_little_memory_that_others_did_not_take_is_no_reason_to_leave(desk: Desk
         reading(free=PAGE, others=50 * PAGE),
     )
     for _ in range(4):
-        ours.heed(reading(free=PAGE, others=50 * PAGE))
+        ours.apply(reading(free=PAGE, others=50 * PAGE))
     assert away(desk) == []
 
 

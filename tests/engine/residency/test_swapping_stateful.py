@@ -158,7 +158,7 @@ class Leaving(Caches):
         frame = Frame(tokens=(1,), committed=line.length, step=0, hidden=torch.full((1, 1, size), self.stamp))
         draws = torch.full((64,), int(self.stamp), dtype=torch.uint8)
         history = line.session.history
-        history.arrive(
+        history.append(
             StopRecord(frame=frame, generation=line.session.generation, tokens=(), generator=draws, reason="step")
         )
         line.stops.append((self.stamp, size))

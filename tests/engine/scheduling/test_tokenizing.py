@@ -149,7 +149,7 @@ def test_a_prompt_to_a_running_session_is_refused_without_being_read(desk: Desk)
     desk.post(ask.Run(session="a", tokens=(1, 2, 3), max_new_tokens=50, ignore_eos=True), [])
     desk.engine.tick()
     desk.post(_run(), replies)
-    desk.engine.dispatcher.read_mail(), desk.engine.promises.send()
+    desk.engine.dispatcher.read_mail(), desk.engine.reply_gate.send()
     assert [reply.code for reply in replies] == ["IllegalMove"]
 
 

@@ -268,7 +268,7 @@ def test_letters_to_a_session_that_is_being_looked_at_are_answered_in_order(desk
 
 def test_a_holder_that_leaves_in_the_middle_of_a_run_leaves_its_sessions_detached_and_running(desk: Desk) -> None:
     ends = start(desk, "a", LONG)
-    during(desk, 3, lambda: desk.engine.depart(ME))
+    during(desk, 3, lambda: desk.engine.lose_holder(ME))
     until(desk, ends)
     assert isinstance(ends[0], Finished)
     assert desk.session().holder is None

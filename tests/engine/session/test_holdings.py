@@ -271,7 +271,7 @@ def test_arrays_beyond_a_quota_or_the_memory_of_all_sessions_are_refused() -> No
     house.greet("carl", "carl's")
     assert isinstance(house.ask("carl", ask.Open(session="held")), Opened)
     size = desk.engine.description.hidden_size
-    desk.engine.heed_owner_budgets(lambda person: Quota(device=10 * 4 * size))
+    desk.engine.apply_owner_budgets(lambda person: Quota(device=10 * 4 * size))
     refused = [
         house.ask("carl", ask.Steer(session="held", site="resid_post.1", edit=Add(vector=array(torch.randn(size)))))
         for _ in range(12)
@@ -279,7 +279,7 @@ def test_arrays_beyond_a_quota_or_the_memory_of_all_sessions_are_refused() -> No
     assert [isinstance(one, Failed) for one in refused] == [False] * 10 + [True] * 2
     assert refused[-1].code == "OverQuota"
     assert "remove a rule or an edit" in refused[-1].message
-    desk.engine.heed_owner_budgets(lambda person: NO_QUOTA)
+    desk.engine.apply_owner_budgets(lambda person: NO_QUOTA)
     desk.engine.residency._most_given = 11 * 4 * size
     for code in ("", "UsageError"):
         given = ask.Steer(session="held", site="resid_post.1", edit=Add(vector=array(torch.randn(size))))

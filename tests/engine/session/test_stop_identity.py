@@ -150,6 +150,6 @@ def test_one_session_of_a_holder_is_in_use_and_none_when_the_holder_has_gone(des
     assert in_use() == {"a"}
     desk.ask(ask.Note(session="b", activity="in_use"))
     assert in_use() == {"b"}
-    desk.engine.depart(ME)
+    desk.engine.lose_holder(ME)
     desk.settle()
     assert in_use() == set()

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from djinn_jupyter.engine.model.loading.source import DEMO
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
-from djinn_jupyter.engine.session.reports import Unspaced, note_of
+from djinn_jupyter.engine.session.reports import LeadingSpaces, note_of
 
 PARIS = "'Paris' is the token without a space before it"
 
@@ -34,10 +34,10 @@ def test_a_condition_is_noted_where_the_word_is_mostly_written_with_a_space(text
 
 def test_a_lens_is_noted_where_the_spaced_token_is_clearly_more_probable(texts: TokenText) -> None:
     for row, told in ((logits(texts, _Paris=8.0), True), (logits(texts, Paris=8.0), False), (logits(texts), False)):
-        seen = Unspaced(texts, ["Paris", " Paris", 17])
+        seen = LeadingSpaces(texts, ["Paris", " Paris", 17])
         seen.see(row, [4])
         assert bool(seen.notes) == told
-    seen = Unspaced(texts, ["Paris"])
+    seen = LeadingSpaces(texts, ["Paris"])
     seen.see(logits(texts, _Paris=8.0), [4])
     assert seen.notes[0].startswith(f"{PARIS}, with a probability of 0.00")
     assert seen.notes[0].endswith("at position 4; ' Paris' has 0.68.")

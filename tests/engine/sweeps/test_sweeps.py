@@ -110,13 +110,13 @@ def test_an_exact_cell_has_the_bits_of_the_same_edit_at_a_stop(desk: Desk) -> No
 
 def test_cells_that_the_edit_leaves_as_they_are_are_not_computed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[int] = []
-    whole = sweeps.Sweeping._run_chunk
+    whole = sweeps.SweepJob._run_chunk
 
     def counted(self: Any, room: Any, front: Any, lines: Any, found: Any) -> Any:
         yield from whole(self, room, front, lines, found)
         run.append(front.rows_run)
 
-    monkeypatch.setattr(sweeps.Sweeping, "_run_chunk", counted)
+    monkeypatch.setattr(sweeps.SweepJob, "_run_chunk", counted)
     reply = swept(desk)
     after = range(5, 12)
     assert reply.computed == (LAYERS - 1) * len(after) + 1  # behind the last layer only the last position counts
@@ -168,7 +168,7 @@ def test_a_sweep_ends_with_its_holder_and_its_session_is_in_no_journal(desk: Des
     written(desk)
     after = build_desk(build("llama", layers=LAYERS))
     assert journal(after, crashed(tmp_path / "alive", tmp_path / "crashed")) == ("b",)
-    desk.engine.depart(ME)
+    desk.engine.lose_holder(ME)
     while not replies:
         assert desk.engine.tick()
     assert replies[0].message == "Session 'a' was closed."

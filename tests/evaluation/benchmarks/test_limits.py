@@ -20,7 +20,7 @@ from djinn_evaluation.benchmarks.gpu.steps import TESTS, Kept, Unfinished
 from djinn_evaluation.benchmarks.harness import Disagreement, Setting, Shape, aged
 from djinn_evaluation.benchmarks.patching import CASES, LATE, POSITIONS, Case
 from djinn_evaluation.machine import describe
-from djinn_jupyter.methods.sweep.engine.sweep import Sweeping
+from djinn_jupyter.methods.sweep.engine.sweep import SweepJob
 from djinn_jupyter.methods.sweep.request import Sweep
 from tests.engine.desk import desk_of, tokens
 
@@ -31,13 +31,13 @@ LAYERS, HEADS = 4, 4
 @pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.site)
 def test_a_sweep_runs_the_rows_that_are_counted(case: Case, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
-    whole = Sweeping._run_chunk
+    whole = SweepJob._run_chunk
 
     def counted(self: Any, room: Any, front: Any, lines: Any, found: Any) -> Any:
         yield from whole(self, room, front, lines, found)
         ran.append(front.rows_run)
 
-    monkeypatch.setattr(Sweeping, "_run_chunk", counted)
+    monkeypatch.setattr(SweepJob, "_run_chunk", counted)
     desk, clean = desk_of("gpt2", layers=LAYERS), tuple(range(20, 20 + POSITIONS))
     corrupted = (*clean[:first], *tokens(POSITIONS, seed=2)[first:])
     desk.open("a")

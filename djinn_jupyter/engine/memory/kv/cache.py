@@ -217,7 +217,7 @@ class PagedCache(Cache):
         if set(states_now) != set(self.live_states()):
             raise InvariantError("The states to be taken over are not of the layers that have states.")
         for layer, state in states_now.items():
-            states.take_up(self.layers[layer], state)
+            states.put_own(self.layers[layer], state)
 
     def live_states(self) -> dict[int, LayerState]:
         """Return the live states that the next pass writes, not copies: for the tiers, which move their bytes."""

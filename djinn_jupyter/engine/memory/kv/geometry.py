@@ -69,7 +69,7 @@ def put(layer: object, state: LayerState) -> None:
         setattr(layer, name, _copied(value))
 
 
-def take_up(layer: object, state: LayerState) -> None:
+def put_own(layer: object, state: LayerState) -> None:
     """Give the layer the state's own tensors, without a copy. No other layer may hold them; their bytes may be away."""
     for name, value in state.fields:
         setattr(layer, name, value)

@@ -95,7 +95,7 @@ class Item:
     def give_up_place(self) -> None:
         """Free the device bytes: they were stored, did not arrive, or the item is gone."""
 
-    def arrive(self) -> None:
+    def note_arrival(self) -> None:
         """Note that the bytes have arrived."""
         self.arriving = False
 

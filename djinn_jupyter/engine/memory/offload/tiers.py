@@ -130,7 +130,7 @@ class Tiers:
             entry.item.give_up_place()
             return
         self.keeper(entry.tier).traffic.bytes_in += entry.item.nbytes
-        entry.item.arrive()
+        entry.item.note_arrival()
 
     def _submit(self, entries: Sequence[Store | Load], urgent: bool) -> MoverBatch:
         moves = tuple(self._move(entry) for entry in entries)

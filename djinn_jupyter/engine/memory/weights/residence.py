@@ -340,7 +340,7 @@ class IdleSleep:
         self._seconds = usual if options.sleep_seconds is None else options.sleep_seconds
         self._worked = clock()
 
-    def tell(self, busy: bool) -> None:
+    def observe(self, busy: bool) -> None:
         if busy:
             self._worked = self._clock()
         elif self._clock() - self._worked >= self._seconds and not self._weights.asleep:

@@ -116,7 +116,7 @@ class PassHooks(Protocol):
 
     def given(self) -> Mapping[int | str, Any]: ...
 
-    def arrive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor: ...
+    def receive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor: ...
 
     def about_to_run(self, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None: ...
 
@@ -184,7 +184,7 @@ class Gates:
                 for argument, value in hooks.given().items():
                     args, kwargs = replace_argument(args, kwargs, argument, value)
             else:
-                hidden = hooks.arrive(index, given, kwargs)
+                hidden = hooks.receive(index, given, kwargs)
             hooks.about_to_run(index, hidden, kwargs)
             args, kwargs = form.put(args, kwargs, hidden)
             output = self._run_layer(index, run, args, kwargs)
@@ -192,7 +192,7 @@ class Gates:
             if not last:
                 return output
             after = form.unwrap(output)
-            return form.rewrap(output, hooks.arrive(index + 1, after, kwargs))
+            return form.rewrap(output, hooks.receive(index + 1, after, kwargs))
 
         return gate
 

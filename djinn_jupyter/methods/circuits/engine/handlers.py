@@ -102,7 +102,7 @@ class EdgeRequests:
 
     def _standing(self, line: LineSource) -> StopIdentity | None:
         """Return the stop of the session with the corrupted prompt."""
-        return self._parts.sessions.find(line).standing if isinstance(line, str) else None
+        return self._parts.sessions.find(line).stop_identity if isinstance(line, str) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

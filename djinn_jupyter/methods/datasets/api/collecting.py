@@ -29,7 +29,7 @@ from djinn_jupyter.api import arguments, interrupts, likeness, runs
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.patches import Positions, no_ends, spell_positions
 from djinn_jupyter.api.result_files import SHARED, Reproduction, most_different, naming_models, origin_lines
-from djinn_jupyter.files import PART, WRITTEN, force, force_names, make_folder, require_writable, written_aside
+from djinn_jupyter.files import PART, WRITTEN, atomic_write, force, force_names, make_folder, require_writable
 from djinn_jupyter.link.channel import Channel, followed
 from djinn_jupyter.link.waiting import far
 from djinn_jupyter.methods.common.api import Question, Tell, engines_of_one_model, require_all, spread
@@ -86,7 +86,7 @@ def _write(content: arrays.Array, path: Path, request: Collect) -> None:
         make_folder(path.parent)
         for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a killed kernel
             left.unlink(missing_ok=True)
-        with written_aside(path, prefix=f".{path.name}.") as (file, aside):
+        with atomic_write(path, prefix=f".{path.name}.") as (file, aside):
             file.write(content.data)
             file.flush()
             force(file.fileno())
@@ -418,7 +418,7 @@ def reproduced_collection(
                 again = ShardFile.at(work.collect(channel, request))
             compared.add(before, again, made[number])
             again.path.unlink()
-    return compared.told()
+    return compared.result()
 
 
 def _asked_of(kept: Activations, folder: Path) -> Collection:
@@ -491,7 +491,7 @@ class _Compared:
         prompt = bisect.bisect_right(starts, at[0]) - 1
         return {"prompt": first + prompt, "position": at[0] - starts[prompt]}
 
-    def told(self) -> Reproduction:
+    def result(self) -> Reproduction:
         notes = [f"The mode was {then}, and is {now} now." for then, now in sorted(self.modes) if then != now]
         if self.different and not self.kept.exact:
             notes.append(SHARED)

@@ -22,12 +22,12 @@ from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.files import (
     PART,
     Abandoned,
+    atomic_write,
     force,
     force_names,
     make_folder,
     open_plain,
     require_writable,
-    written_aside,
 )
 from djinn_jupyter.methods.datasets.request import shard_name
 from djinn_jupyter.units import spell_bytes
@@ -120,7 +120,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], note: Note, abandoned: thre
         make_folder(path.parent)
         for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a killed engine
             left.unlink(missing_ok=True)
-        with written_aside(path, prefix=f".{path.name}.") as (file, aside):
+        with atomic_write(path, prefix=f".{path.name}.") as (file, aside):
             write_into(file, tensors, note, abandoned)
             file.flush()
             force(file.fileno())

@@ -19,7 +19,7 @@ from djinn_jupyter.engine.passes.epilogue import Readout, on_host, readout
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.session import queries, reports
-from djinn_jupyter.engine.session.reports import Unspaced
+from djinn_jupyter.engine.session.reports import LeadingSpaces
 from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -304,10 +304,10 @@ def _attributed(
         if one.bias is not None
     ]
     embedding = out.of(first.values[0])
-    unspaced = Unspaced(runtime.tokenizer, request.tokens)
-    unspaced.see(logits_V[None], [position])
+    leading_spaces = LeadingSpaces(runtime.tokenizer, request.tokens)
+    leading_spaces.see(logits_V[None], [position])
     return Attributed(
-        stop=reports.standing(session),
+        stop=reports.stop_identity(session),
         position=position,
         layer=through,
         tokens=read,
@@ -317,7 +317,7 @@ def _attributed(
         rest=logit - embedding - out.constant - sum(one.value for one in found) - sum(map(_sum, neurons)),
         contributions=tuple(found),
         neurons=neurons,
-        notes=(*unspaced.notes, *(notes if through > boundary else ())),
+        notes=(*leading_spaces.notes, *(notes if through > boundary else ())),
     )
 
 

@@ -40,7 +40,7 @@ class GraphRequests:
         if isinstance(request.line, str):
             named = self._parts.sessions.find(request.line)
             session.compute_with(named.attention or session.attention, named.adapter or session.adapter)
-            stop = named.standing
+            stop = named.stop_identity
         tokens, notes = self._lines.tokens(request.line)
         metric, modules = self._metric(request.metric), self._modules(request.module, holder)
         recipe = GraphRecipe(

@@ -28,7 +28,7 @@ from djinn_jupyter.methods.paths.engine.receivers import Received, Receivers, pl
 from djinn_jupyter.methods.sweep.engine.checked_sweep import CheckedSweep, Found
 from djinn_jupyter.methods.sweep.engine.edits import CellEdit, CellEdits, first_other
 from djinn_jupyter.methods.sweep.engine.places import Cell
-from djinn_jupyter.methods.sweep.engine.sweep import CHUNK_ROWS, COMPARED, Sweeping, SweepWay, way_to_sweep
+from djinn_jupyter.methods.sweep.engine.sweep import CHUNK_ROWS, COMPARED, SweepJob, SweepWay, way_to_sweep
 from djinn_jupyter.methods.sweep.engine.together import Together
 from djinn_jupyter.methods.sweep.request import Sweep, Swept, SweptEdit
 from djinn_jupyter.wire.sites import Site
@@ -105,7 +105,7 @@ class PathEdits(CellEdits):
         return None if start is None else Path(number=cell.number, sender=tap, raw=edited.raw, start=start)
 
 
-class PathSweeping(Sweeping):
+class PathSweeping(SweepJob):
     """One sweep of paths to the requested receivers."""
 
     def __init__(

@@ -46,7 +46,7 @@ RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again a
 LEFT_OUT: Final = 1  # and of those left out because nothing changes there, none for later pairs
 
 
-class Sweeping:
+class SweepJob:
     """One sweep of one session."""
 
     def __init__(self, runtime: Runtime, session: Session, asked: CheckedSweep, together: Together) -> None:
@@ -370,7 +370,7 @@ class Sweeping:
 SOURCES_RECHECKED: Final = 0.25  # the share of joined clean prompts that run again alone, drawn by the seed
 
 
-class PairSweeping(Sweeping):
+class PairSweeping(SweepJob):
     """Sweep one prompt, or a prompt pair. For the first of several pairs both prompts run alone; for a later pair the
     clean prompt may run in the same batch as the cells, if these fit into one pass."""
 

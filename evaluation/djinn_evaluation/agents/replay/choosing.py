@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 from djinn_evaluation.agents.replay.stage import Actor, Stage, Trace
 from djinn_jupyter.engine.residency.activity import IdleTimes
-from djinn_jupyter.engine.residency.eviction_policy import Candidate, in_order
+from djinn_jupyter.engine.residency.eviction_policy import Candidate, latest_return_first
 from djinn_jupyter.engine.residency.priority import Claim
 
 HORIZON: Final = 7 * 86400.0  # seconds; no pause is expected to last longer
@@ -136,7 +136,7 @@ class Djinn:
         return False
 
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
-        return in_order(candidate(stage, a, now, self.remaining(stage, a, now)) for a in may)
+        return latest_return_first(candidate(stage, a, now, self.remaining(stage, a, now)) for a in may)
 
     def remaining(self, stage: Stage, actor: Actor, now: float) -> float:
         return stage.idle_times.remaining(actor.name, now, focused=actor.signals.focused)

@@ -156,7 +156,7 @@ def test_they_sleep_by_themselves_after_so_long_without_work(desk: Desk) -> None
     now, options = 0.0, SettledOptions(sleep_seconds=60.0)
     idle_sleep = IdleSleep(desk.engine.weights, options, torch.device("cpu"), clock=lambda: now)
     for now, busy, asleep in [(50.0, False, False), (55.0, True, False), (114.0, False, False), (116.0, False, True)]:
-        idle_sleep.tell(busy)
+        idle_sleep.observe(busy)
         assert desk.engine.weights.asleep is asleep, now
     desk.ask(ask.Wake())
 
@@ -166,7 +166,7 @@ def test_by_itself_only_where_device_memory_is_not_the_hosts(desk: Desk, device:
     now = 0.0
     idle_sleep = IdleSleep(desk.engine.weights, SettledOptions(), torch.device(device), clock=lambda: now)
     now = 10_000.0
-    idle_sleep.tell(busy=False)
+    idle_sleep.observe(busy=False)
     assert desk.engine.weights.asleep is (device == "cuda")
     desk.ask(ask.Wake())
 
@@ -182,7 +182,7 @@ def test_weights_that_the_host_has_no_room_for_stay_on_the_gpu(monkeypatch: pyte
     now = 0.0
     idle_sleep = IdleSleep(weights, SettledOptions(), torch.device("cuda"), clock=lambda: now)
     now = 10_000.0
-    idle_sleep.tell(busy=False)
+    idle_sleep.observe(busy=False)
     assert not weights.asleep
     assert model(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
 
