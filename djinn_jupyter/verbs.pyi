@@ -1,9 +1,10 @@
 from typing import Any
 
-from djinn_jupyter.methods.datasets.api import collecting, scoring
-from djinn_jupyter.methods.datasets.api import session_verbs as of_datasets
-from djinn_jupyter.methods.direct import api as direct
-from djinn_jupyter.methods.heads import api as heads
+import djinn_jupyter.methods.datasets.api.collecting
+import djinn_jupyter.methods.datasets.api.scoring
+import djinn_jupyter.methods.datasets.api.session_verbs
+import djinn_jupyter.methods.direct.api
+import djinn_jupyter.methods.heads.api
 
 class Verb:
     module: str
@@ -11,12 +12,12 @@ class Verb:
     def __get__(self, one: object, kind: type) -> Any: ...
 
 class EngineVerbs:
-    collect = collecting.collect
-    loss = scoring.loss
-    head_scores = heads.head_scores
+    collect = djinn_jupyter.methods.datasets.api.collecting.collect
+    loss = djinn_jupyter.methods.datasets.api.scoring.loss
+    head_scores = djinn_jupyter.methods.heads.api.head_scores
 
 class SessionVerbs:
-    attribute = direct.attribute
-    loss = of_datasets.loss
-    all_logits = of_datasets.all_logits
-    patterns = heads.patterns
+    attribute = djinn_jupyter.methods.direct.api.attribute
+    loss = djinn_jupyter.methods.datasets.api.session_verbs.loss
+    all_logits = djinn_jupyter.methods.datasets.api.session_verbs.all_logits
+    patterns = djinn_jupyter.methods.heads.api.patterns
