@@ -1,5 +1,5 @@
-"""The methods that plug into the core: ours, listed here, and those of other installed distributions, found by their
-entry points. A module of a method is imported at its first use.
+"""The methods that plug into the core: ours, each a folder of `methods/`, and those of other installed distributions,
+found by their entry points. A module of a method is imported at its first use.
 
 A stranger's method that cannot be imported, or that clashes with another, is left out, and `troubles` says why. In a
 clash with one of ours, ours stays; of two strangers' methods that clash, neither is used.
@@ -14,12 +14,13 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
 from types import MappingProxyType, ModuleType
 from typing import Final, Literal
 
 from djinn_jupyter._version import __version__
 
-OURS: Final = ("heads", "sweep", "paths", "attribution", "direct", "circuits", "graphs", "datasets")
 HERE: Final = "djinn_jupyter.methods"  # our package
 DISTRIBUTION: Final = f"djinn-jupyter {__version__}"
 METHODS: Final = "djinn_jupyter.methods"  # entry points, a method's name and its package
@@ -52,7 +53,7 @@ class Method:
 
 
 def methods() -> tuple[Method, ...]:
-    """Return the usable methods: ours in the order of the list, then strangers' by name."""
+    """Return the usable methods: ours by name, then strangers' by name."""
     return tuple(method for method in installed() if method not in _left_out())
 
 
@@ -67,6 +68,12 @@ def leave_out(method: Method, why: str) -> None:
     _left_out().setdefault(method, f"The method {method} is left out, because {why}, and begin the process anew.")
 
 
+def ours() -> tuple[str, ...]:
+    """Return the names of our methods: the folders beside `common`, which they share."""
+    folder = str(Path(__file__).with_name("methods"))
+    return tuple(one.name for one in iter_modules([folder]) if one.name != "common")
+
+
 @cache
 def installed() -> tuple[Method, ...]:
     """Return all methods, including those that are left out."""
@@ -74,7 +81,7 @@ def installed() -> tuple[Method, ...]:
     for method in strangers:
         if re.match(NAME, method.name) is None or len(method.name) > MOST_CHARACTERS:
             leave_out(method, f"its name is no identifier of at most {MOST_CHARACTERS} ASCII characters: uninstall it")
-    found = (*(Method(name=name, package=f"{HERE}.{name}") for name in OURS), *strangers)
+    found = (*(Method(name=name, package=f"{HERE}.{name}") for name in ours()), *strangers)
     claims = dict[str, list[Method]]()
     for method in found:
         claims.setdefault(method.name, []).append(method)

@@ -36,7 +36,7 @@ def names() -> list[str]:
 def test_ours_come_first_and_strangers_by_name(add: Add) -> None:
     add("zeta", "djinn_zeta", {})
     add("djinn-entropy", "djinn_entropy", {}, method="entropy")
-    assert names() == [*extensions.OURS, "entropy", "zeta"]
+    assert names() == [*extensions.ours(), "entropy", "zeta"]
     assert str(named("entropy")) == "entropy (djinn_entropy of djinn-entropy 1.0)"
     assert not named("entropy").is_ours
     assert named("heads").is_ours
@@ -70,7 +70,7 @@ def test_an_error_within_a_module_is_told_and_leaves_the_others(add: Add, text: 
     add("eta", "djinn_eta", {"request": ""})
     zeta = named("zeta")
     assert extensions.part(zeta, "request") is None
-    assert names() == [*extensions.OURS, "eta"]
+    assert names() == [*extensions.ours(), "eta"]
     assert extensions.part(named("eta"), "request") is not None
     assert extensions.troubles() == {
         zeta: "The method zeta (djinn_zeta of zeta 1.0) is left out, because its 'request' cannot be imported "
@@ -89,7 +89,7 @@ def test_a_package_that_is_not_there_is_told(add: Add, tmp_path: Path) -> None:
 def test_of_two_strangers_of_one_name_neither_is_used(add: Add) -> None:
     add("one", "djinn_one", {}, method="entropy")
     add("two", "djinn_two", {}, method="entropy")
-    assert names() == [*extensions.OURS]
+    assert names() == [*extensions.ours()]
     assert sorted(extensions.troubles().values()) == [
         f"The method entropy (djinn_{this} of {this} 1.0) is left out, because its name 'entropy' is also that of "
         f"entropy (djinn_{other} of {other} 1.0): uninstall one of them, and begin the process anew."
@@ -99,7 +99,7 @@ def test_of_two_strangers_of_one_name_neither_is_used(add: Add) -> None:
 
 def test_a_stranger_with_the_name_of_one_of_ours_is_left_out(add: Add) -> None:
     add("theirs", "djinn_theirs", {}, method="heads")
-    assert names() == [*extensions.OURS]
+    assert names() == [*extensions.ours()]
     [(method, why)] = extensions.troubles().items()
     assert method.package == "djinn_theirs"
     assert f"is also that of heads (djinn_jupyter.methods.heads of {named_ours('heads').distribution})" in why
@@ -110,7 +110,7 @@ def test_a_stranger_that_names_a_package_of_ours_is_left_out(add: Add, value: st
     add(
         "last", "djinn_last", {}, method=f"zeta = {value}\nlast", magics="djinn_run = djinn_jupyter.methods.heads.magic"
     )
-    assert names() == [*extensions.OURS, "last"]
+    assert names() == [*extensions.ours(), "last"]
     assert not named("zeta").is_ours
     assert extensions.magics({"djinn_run"}) == {}
     assert f"its package {value!r} is also that of djinn-jupyter" in extensions.troubles()[named("zeta")]
@@ -122,7 +122,7 @@ def test_of_two_strangers_with_one_package_neither_is_used_nor_where_one_is_with
 ) -> None:
     add("last", "djinn_last", {}, method=f"eta = {value}\nlast")
     add("zeta", "djinn_zeta", {})
-    assert names() == [*extensions.OURS, "last"]
+    assert names() == [*extensions.ours(), "last"]
     assert f"its package {value!r} is also that of zeta (djinn_zeta of zeta 1.0)" in extensions.troubles()[named("eta")]
 
 
@@ -133,7 +133,7 @@ def named_ours(name: str) -> extensions.Method:
 @pytest.mark.parametrize("name", ["a-b", "a" * 65, "two words", "entropi\u0301a"])
 def test_a_name_that_could_not_be_sent_is_refused(add: Add, name: str) -> None:
     add("zeta", "djinn_zeta", {}, method=name)
-    assert names() == [*extensions.OURS]
+    assert names() == [*extensions.ours()]
     assert "its name is no identifier of at most 64 ASCII characters" in extensions.troubles()[named(name)]
 
 
@@ -146,7 +146,7 @@ def test_magics_are_known_without_an_import(add: Add) -> None:
 def test_a_magic_of_ours_stays_ours(add: Add) -> None:
     add("zeta", "djinn_zeta", {}, magics="djinn_run = djinn_zeta.magic\ndjinn_zeta = djinn_zeta.magic")
     assert extensions.magics({"djinn_run"}) == {}
-    assert names() == [*extensions.OURS]
+    assert names() == [*extensions.ours()]
     assert "its magic 'djinn_run' is also that of djinn-jupyter" in extensions.troubles()[named("zeta")]
 
 
@@ -155,7 +155,7 @@ def test_a_magic_of_two_strangers_is_neithers(add: Add) -> None:
     add("two", "djinn_two", {}, magics="djinn_entropy = djinn_two.magic")
     add("three", "djinn_three", {}, magics="djinn_three = djinn_three.magic")
     assert extensions.magics(()) == {"djinn_three": "djinn_three.magic"}
-    assert names() == [*extensions.OURS, "three"]
+    assert names() == [*extensions.ours(), "three"]
 
 
 def test_a_magic_without_a_method_is_one_too(add: Add) -> None:

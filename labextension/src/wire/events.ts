@@ -104,6 +104,14 @@ export interface SessionChanged {
   readonly session: string;
 }
 
+/** `done` of the `total` prompts of a shard are computed. */
+export interface CollectionProgressed {
+  readonly event: 'CollectionProgressed';
+  readonly session: string;
+  readonly done: number;
+  readonly total: number;
+}
+
 /**
  * These cells (numbered row by row of `places`) of a sweep of `total` now have `values`, one for each metric;
  * `unedited` are the metrics without an edit. `recipe` as in Swept.
@@ -120,14 +128,6 @@ export interface SweepProgressed {
   readonly recipe: string;
 }
 
-/** `done` of the `total` prompts of a shard are computed. */
-export interface CollectionProgressed {
-  readonly event: 'CollectionProgressed';
-  readonly session: string;
-  readonly done: number;
-  readonly total: number;
-}
-
 export type WireEvent =
   | WorkProgressed
   | EventsMissed
@@ -142,5 +142,5 @@ export type WireEvent =
   | RuleRefused
   | SessionSwapped
   | SessionChanged
-  | SweepProgressed
-  | CollectionProgressed;
+  | CollectionProgressed
+  | SweepProgressed;

@@ -168,12 +168,12 @@ export type WireReply =
   | Copies
   | Modules
   | Tokenized
-  | HeadsRead
-  | Swept
-  | Checked
-  | Attributed
   | EdgesAttributed
   | CircuitsRun
-  | GraphMade
   | Collected
-  | Scored;
+  | Checked
+  | Scored
+  | Attributed
+  | GraphMade
+  | HeadsRead
+  | Swept;
