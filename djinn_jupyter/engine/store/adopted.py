@@ -20,7 +20,7 @@ from torch import Tensor, UntypedStorage
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import LayerState
-from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
+from djinn_jupyter.engine.memory.kv.pages import GroupCache
 from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable, Stored
 from djinn_jupyter.engine.memory.offload.tiers import Tiers

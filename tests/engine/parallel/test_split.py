@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
+from djinn_jupyter.engine.memory.kv.pages import GroupCache
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import (
     CheckpointRefused,

@@ -13,9 +13,8 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 from djinn_jupyter.engine.memory.kv import geometry as states
 from djinn_jupyter.engine.memory.kv import layers as paged
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, GroupKind, LayerState
-from djinn_jupyter.engine.memory.kv.group_cache import GroupCache, LayerRows
 from djinn_jupyter.engine.memory.kv.own_layers import is_own
-from djinn_jupyter.engine.memory.kv.pages import PageTable
+from djinn_jupyter.engine.memory.kv.pages import GroupCache, LayerRows, PageTable
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import IllegalMove, SlabFull

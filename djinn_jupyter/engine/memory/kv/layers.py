@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import cache_utils
 
 from djinn_jupyter.engine.memory.kv.geometry import HasFields, LayerGeometry
-from djinn_jupyter.engine.memory.kv.group_cache import LayerRows
 from djinn_jupyter.engine.memory.kv.own_layers import own_fields
+from djinn_jupyter.engine.memory.kv.pages import LayerRows
 from djinn_jupyter.errors import ModelRefused
 
 

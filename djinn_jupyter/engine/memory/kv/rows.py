@@ -14,7 +14,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerRun
-from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
+from djinn_jupyter.engine.memory.kv.pages import GroupCache
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.swappable import Storage
 from djinn_jupyter.engine.memory.offload.tiers import Tiers

@@ -24,8 +24,7 @@ from hypothesis.stateful import (
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
-from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
-from djinn_jupyter.engine.memory.kv.pages import PageTable
+from djinn_jupyter.engine.memory.kv.pages import GroupCache, PageTable
 from djinn_jupyter.engine.memory.kv.rows import check_invariants
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.system.faults import InvariantError
