@@ -27,8 +27,8 @@ import xxhash
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
+from djinn_jupyter.engine.memory.offload.extents import Span
 from djinn_jupyter.engine.memory.offload.host import HostPlace, HostTier
-from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable
 from djinn_jupyter.engine.store.image import ArrayHead
 from djinn_jupyter.engine.store.values import DTYPES

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.disk import BLOCK, GROWTH_BYTES, DiskTier
+from djinn_jupyter.engine.memory.offload.extents import Span
 from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.engine.memory.offload.mover import Copy, MoverBatch, Read, perform
-from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from tests.engine.memory.kv.small import CPU, GEOMETRY
 from tests.engine.residency.doubles import FileInMemory

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.memory.offload.disk import BLOCK, GROWTH_BYTES, DirectFile, DiskPlace, DiskTier
-from djinn_jupyter.engine.memory.offload.extents import Extents
+from djinn_jupyter.engine.memory.offload.extents import Extents, Span, coalesced
 from djinn_jupyter.engine.memory.offload.host import SEGMENT_BYTES, HostTier
 from djinn_jupyter.engine.memory.offload.mover import Copy, Moved, MoverBatch, Write, perform
-from djinn_jupyter.engine.memory.offload.spans import Span, coalesced
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.engine.system.host_memory import HUGE_BYTES, pageable
 from djinn_jupyter.errors import StorageFailed, TierFull

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.offload import mover
+from djinn_jupyter.engine.memory.offload.extents import Span
 from djinn_jupyter.engine.memory.offload.mover import Copy, MoverBatch, perform
-from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.weights.host_weights import HOST
 from djinn_jupyter.engine.residency import eviction
 from djinn_jupyter.engine.session import residence

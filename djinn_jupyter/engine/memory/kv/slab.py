@@ -17,7 +17,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.memory.budget import Budget, Droppable, Part
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerRun
-from djinn_jupyter.engine.memory.offload.spans import Span
+from djinn_jupyter.engine.memory.offload.extents import Span
 from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.engine.system.host_memory import HUGE_BYTES, pageable

@@ -17,9 +17,8 @@ from typing import Any, Final, Protocol, cast
 
 import xxhash
 
-from djinn_jupyter.engine.memory.offload.extents import Extents
+from djinn_jupyter.engine.memory.offload.extents import Extents, Span
 from djinn_jupyter.engine.memory.offload.host import CopyTier, Memory
-from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Place
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.engine.system.host_memory import pageable

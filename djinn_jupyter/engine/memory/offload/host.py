@@ -10,8 +10,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.budget import Growth
-from djinn_jupyter.engine.memory.offload.extents import Extents
-from djinn_jupyter.engine.memory.offload.spans import Span
+from djinn_jupyter.engine.memory.offload.extents import Extents, Span
 from djinn_jupyter.engine.memory.offload.swappable import Place, Traffic
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.engine.system.host_memory import PIECE_MOST, pageable

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
-from djinn_jupyter.engine.memory.offload.spans import Span, coalesced, in_words
+from djinn_jupyter.engine.memory.offload.extents import Span, coalesced, in_words
 from djinn_jupyter.engine.system.device import timed_on
 from djinn_jupyter.errors import DjinnError, StorageFailed
 

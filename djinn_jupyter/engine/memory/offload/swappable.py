@@ -13,7 +13,7 @@ from torch import Tensor, UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from djinn_jupyter.engine.memory.budget import Budget, Part
-from djinn_jupyter.engine.memory.offload.spans import Span
+from djinn_jupyter.engine.memory.offload.extents import Span
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.units import spell_bytes

@@ -12,9 +12,9 @@ from typing import Final
 import torch
 
 from djinn_jupyter.engine.memory.offload.disk import STAGING_BYTES, DiskPlace, DiskTier
+from djinn_jupyter.engine.memory.offload.extents import Span
 from djinn_jupyter.engine.memory.offload.host import HostPlace, HostTier
 from djinn_jupyter.engine.memory.offload.mover import Copy, Moved, Mover, MoverBatch, MoverTask, Read, Write
-from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
 from djinn_jupyter.engine.system.device import event_on
 from djinn_jupyter.engine.system.faults import InvariantError
