@@ -22,7 +22,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster peers sides gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab peers sides gpu \
   wheels docs pictures clean
 
 PYTHON ?= python3
@@ -85,11 +85,11 @@ sidebar-types: setup
 # starts engines, kernels or JupyterLab (they mostly wait for each other), what needs the cores alone; then one test each
 # with a real JupyterHub and a real Ray cluster. All of them run, also after one that fails; the sum of the tests is the
 # last line.
-TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml processes.xml alone.xml hub.xml cluster.xml)
+TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml processes.xml alone.xml colab.xml hub.xml cluster.xml)
 test: setup
 	@rm -f $(TESTED)
 	@status=0; $(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync check chromium sidebar || status=1; \
-	  $(MAKE) --no-print-directory --keep-going fast processes alone one-hub one-cluster || status=1; \
+	  $(MAKE) --no-print-directory --keep-going fast processes alone one-colab one-hub one-cluster || status=1; \
 	  $(BIN)/python tests/tally.py $(TESTED) || status=1; exit $$status
 
 fast: setup
@@ -164,6 +164,20 @@ $(HUB)/.set-up: $(STAMP)
 	  > $$($(HUB)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(HUB)/bin/python -m pip install --quiet --constraint constraints.txt jupyterhub
 	npm install --silent --no-save --prefix $(HUB) configurable-http-proxy
+	@touch $@
+
+# Likewise Colab's versions of what a kernel needs. `tests` is imported first: IPython 7 has a package of that name.
+COLAB := .venv/colab
+one-colab: $(COLAB)/.set-up
+	$(COLAB)/bin/python -c 'import sys, tests, pytest; sys.exit(pytest.main(sys.argv[1:]))' tests/magics tests/kernel/test_real_kernel.py \
+	  -m 'not alone and not slow' --junit-xml $(REPORTS)/colab.xml
+
+$(COLAB)/.set-up: $(STAMP) tests/kernel/colab.txt
+	@test -x $(COLAB)/bin/python || $(BIN)/python -m venv $(COLAB)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(COLAB)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(COLAB)/bin/python -m pip install --quiet --constraint tests/kernel/colab.txt \
+	  ipython ipykernel ipywidgets jupyter_client traitlets decorator plotly pyzmq numpy
 	@touch $@
 
 # What a client of S3 can be installed with: botocore wants a python-dateutil below 3.

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.completer import SimpleCompletion
-
 from djinn_jupyter.api.edits import KINDS
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.link import naming
@@ -36,7 +34,7 @@ class Matcher:
     def __init__(self, state: KernelState) -> None:
         self.state = state
 
-    def matches(self, line: str) -> list[SimpleCompletion]:
+    def matches(self, line: str) -> list[str]:
         """Return the completions of the last word of `line`, which may be empty."""
         found = _LINE.match(line)
         if found is None:
@@ -47,8 +45,7 @@ class Matcher:
             candidates = self._candidates(found["name"], words, word)
         except DjinnError:
             return []
-        kept = sorted({c for c in candidates if c.startswith(word) and c != word}, key=natural_order)[:_MOST]
-        return [SimpleCompletion(text=c, type="magic") for c in kept]
+        return sorted({c for c in candidates if c.startswith(word) and c != word}, key=natural_order)[:_MOST]
 
     def _candidates(self, name: str, words: list[str], word: str) -> list[str]:
         last = words[-1] if words else ""

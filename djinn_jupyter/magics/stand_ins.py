@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from IPython.core.completer import CompletionContext, context_matcher
+from IPython.core import completer
 
 from djinn_jupyter import extensions
 from djinn_jupyter.errors import UsageError
@@ -189,25 +189,47 @@ def register(shell: InteractiveShell, client: Any = None) -> None:
     made.enter()
     sys.stdout.writelines(f"{said}\n" for said in extensions.troubles().values())
 
-    @context_matcher(identifier=_IDENTIFIER)  # type: ignore[untyped-decorator]
-    def djinn_matcher(context: CompletionContext) -> Any:
-        line = context.line_with_cursor[: context.cursor_position]
-        if context.cursor_line != 0 or not line.lstrip().startswith(("%djinn_", "%%djinn_")):
-            return {"completions": []}
-        completions = made.matcher.matches(line)
-        word = line.rsplit(" ", 1)[-1]
-        return {"completions": completions, "matched_fragment": word, "suppress": bool(completions)}
-
-    shell.Completer.custom_matchers.append(djinn_matcher)
+    if hasattr(completer, "context_matcher"):
+        shell.Completer.custom_matchers.append(_matcher(made))
+    else:
+        shell.Completer.magic_arg_matchers.append(_matcher_before_8_6(made, shell.Completer))
 
 
 def unregister(shell: InteractiveShell) -> None:
     """Remove all of it; engines and sessions stay."""
-    matchers = shell.Completer.custom_matchers
-    matchers[:] = [one for one in matchers if getattr(one, "matcher_identifier", None) != _IDENTIFIER]
+    for matchers in (shell.Completer.custom_matchers, shell.Completer.magic_arg_matchers):
+        matchers[:] = [one for one in matchers if getattr(one, "matcher_identifier", None) != _IDENTIFIER]
     present = of(shell)
     if present is not None:
         present.leave()
+
+
+def _matcher(made: StandIns) -> Any:
+    @completer.context_matcher(identifier=_IDENTIFIER)  # type: ignore[untyped-decorator]
+    def djinn_matcher(context: completer.CompletionContext) -> Any:
+        line = context.line_with_cursor[: context.cursor_position]
+        if context.cursor_line != 0 or not line.lstrip().startswith(("%djinn_", "%%djinn_")):
+            return {"completions": []}
+        texts = made.matcher.matches(line)
+        completions = [completer.SimpleCompletion(text=text, type="magic") for text in texts]
+        return {"completions": completions, "matched_fragment": line.rsplit(" ", 1)[-1], "suppress": bool(texts)}
+
+    return djinn_matcher
+
+
+def _matcher_before_8_6(made: StandIns, held: Any) -> Callable[[str], list[str]]:
+    """Return a matcher for IPython 7, as on Colab, which replaces the part of the last word behind a delimiter."""
+
+    def djinn_matcher(line: str) -> list[str]:
+        line = held.text_until_cursor
+        if not line.lstrip().startswith(("%djinn_", "%%djinn_")):
+            return []
+        word = line.rsplit(" ", 1)[-1]
+        before = len(word) - len(held.splitter.split_line(line))
+        return [text[before:] for text in made.matcher.matches(line)]
+
+    djinn_matcher.matcher_identifier = _IDENTIFIER  # type: ignore[attr-defined]
+    return djinn_matcher
 
 
 def of(shell: InteractiveShell) -> StandIns | None:

@@ -60,7 +60,7 @@ def test_modules_and_the_rest_are_told_with_their_sum(notebook: Notebook) -> Non
 
 
 def test_the_points_complete(notebook: Notebook) -> None:
-    found = [completion.text for completion in Matcher(notebook.state).matches("%djinn_lens attn")]
+    found = [*Matcher(notebook.state).matches("%djinn_lens attn")]
     assert "attn_out" in found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -39,14 +40,19 @@ def test_the_magics_are_these_and_each_has_help_with_every_option_explained(bare
         assert summary.endswith(".")
 
 
+def matchers(bare: Notebook) -> list[Any]:
+    both = bare.shell.Completer.custom_matchers, bare.shell.Completer.magic_arg_matchers
+    return [one for one in chain(*both) if "djinn" in one.__name__]
+
+
 def test_unloading_takes_everything_away_and_loading_twice_registers_once(bare: Notebook) -> None:
     from djinn_jupyter.magics import load_ipython_extension
 
     load_ipython_extension(bare.shell, bare.client)
-    assert len([m for m in bare.shell.Completer.custom_matchers if "djinn" in m.__name__]) == 1
+    assert len(matchers(bare)) == 1
     unload_ipython_extension(bare.shell)
     assert not magics(bare)
-    assert not [m for m in bare.shell.Completer.custom_matchers if "djinn" in m.__name__]
+    assert not matchers(bare)
 
 
 def test_loading_the_extension_imports_nothing_heavy() -> None:
@@ -54,6 +60,7 @@ def test_loading_the_extension_imports_nothing_heavy() -> None:
     take long under a debugger; and whatever views and magics need, it is neither torch nor plotly."""
     code = f"""
 import sys
+from itertools import chain
 from types import SimpleNamespace
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()

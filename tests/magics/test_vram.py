@@ -8,6 +8,7 @@ import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -41,7 +42,7 @@ class Displays:
 def displays(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Displays:
     made = Displays()
     monkeypatch.setattr("djinn_jupyter.magics.screen._display", made)
-    monkeypatch.setattr(notebook.shell, "kernel", object(), raising=False)
+    monkeypatch.setattr(notebook.shell, "kernel", MagicMock(), raising=False)
     monkeypatch.delenv("DJINN_STATIC")
     return made
 
