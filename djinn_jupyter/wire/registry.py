@@ -103,8 +103,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def serves(self, wanted: Identity) -> bool:
         """True if a load of `wanted` means this engine: each field as requested then, or now named as found then."""
-        distinct_labels = ("random_weights", "random_seed", "tensor_parallel", "copy")
-        if any(getattr(wanted, name) != getattr(self.identity, name) for name in distinct_labels):
+        differing = ("random_weights", "random_seed", "tensor_parallel", "copy")
+        if any(getattr(wanted, name) != getattr(self.identity, name) for name in differing):
             return False
         if wanted.model not in (self.identity.model, self.found.model):
             return False

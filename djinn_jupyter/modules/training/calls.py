@@ -110,7 +110,7 @@ def write_difference(job: jobs.SteeringJob) -> None:
             raise UsageError("Positive and other rows have the same mean along this direction, so it steers nowhere.")
         weight_D = vector_D / length**2
         bias = -(weight_D @ low_D)
-        figures = {"length": length, "distinct_labels": float(((x_ND @ weight_D + bias > 0.5) == positive_N).mean())}
+        figures = {"length": length, "told_apart": float(((x_ND @ weight_D + bias > 0.5) == positive_N).mean())}
         tensors = {"weight": weight_D[None].astype("<f4"), "bias": bias[None].astype("<f4")}
         form = {"kind": "probe", "dtype": "float32", "trained_at": job.site}
         vector = io.BytesIO()

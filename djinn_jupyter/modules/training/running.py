@@ -196,7 +196,7 @@ def _of_steering(rows: CollectedRows, job: SteeringJob, report: Report) -> Conte
     projected = rows.values_ND.double() @ found.weight_1D[0] + found.bias_1
     figures = {
         "length": float(found.vector_D.norm()),
-        "distinct_labels": float(((projected > 0.5) == positive_N).double().mean()),
+        "told_apart": float(((projected > 0.5) == positive_N).double().mean()),
     }
     vector = io.BytesIO()
     np.save(vector, found.vector_D.float().numpy(), allow_pickle=False)
