@@ -24,8 +24,7 @@ from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.remote.engine.checkpoint_store import CheckpointStore, MoveStore, is_store
 from djinn_jupyter.remote.engine.lease import take_leased_folder
-from djinn_jupyter.remote.engine.move_folder import MoveFolder
-from djinn_jupyter.remote.engine.move_places import MovePlaces
+from djinn_jupyter.remote.engine.move_folder import MoveFolder, MovePlaces
 from djinn_jupyter.remote.engine.object_store import take_stored_folder
 from djinn_jupyter.remote.engine.objects import Objects, S3Store
 from djinn_jupyter.remote.engine.running_times import RunningTimesFile

@@ -6,15 +6,14 @@ Clients name checkpoints and never addresses: an address in a request would let 
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
-from typing import Final, Literal, TypeGuard, get_args
+from typing import Final, TypeGuard
 
 import msgspec
 import torch
@@ -22,9 +21,9 @@ import torch
 from djinn_jupyter.engine.store import checkpoint_files
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
-from djinn_jupyter.errors import IllegalMove, StorageFailed, UnknownCheckpoint, UsageError
+from djinn_jupyter.errors import StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.files import Abandoned, make_folder
-from djinn_jupyter.remote.engine.moving import Moving
+from djinn_jupyter.remote.engine.move_folder import WORDS, Moves, Word
 from djinn_jupyter.remote.engine.objects import SCHEME, Changed, JournalStore, Objects, S3Store
 from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.nouns import CheckpointDescription
@@ -164,37 +163,24 @@ def require_store(address: str | None) -> None:
 
 
 # Sessions on their way between two engines that have a store in common: two objects each. ID.djinn the session, whole,
-# written by the engine that it leaves ID.state where the session is: one word, replaced by compare-and-put alone The
-# words are those of the names in `move_folder`: `waits`, then `arriving`, then `arrived` or `stayed`. None comes
-# twice, so a put that had no answer and arrives late finds another word and changes nothing. Where there is no word,
-# an engine has noted the move and not written it yet, or both know of the decision: the session is with the one that
-# has it.
-
-log = logging.getLogger(__name__)
-
-Word = Literal["waits", "arriving", "arrived", "stayed"]
-_WORDS: Final[tuple[Word, ...]] = get_args(Word)
-_DECIDED: Final = ("arrived", "stayed")
-_TRIES: Final = 16  # each failure is another engine's success
+# written by the engine that it leaves. ID.state the word of its record, replaced by compare-and-put alone.
 
 
-class MoveStore:
+class MoveStore(Moves):
     """The store shared by the engines between which sessions move."""
 
     def __init__(self, words: JournalStore, files: CheckpointStore) -> None:
-        self._words, self._files = words, files
-        self._ended: set[str] = set()  # moves that were decided here, also where no record shows it
+        super().__init__(words.address, files)
+        self._words = words
 
     @classmethod
     def at(cls, address: str, folder: Path, identity: ModelIdentity, device: torch.device) -> MoveStore:
         """Return the store at an address. `folder` is on this machine, for files in transit."""
         return cls(S3Store(address), CheckpointStore(Objects.at(address), folder, identity, device))
 
-    def write(
+    def _begin(
         self, move: str, image: SessionImage, described: CheckpointDescription, abandoned: threading.Event
     ) -> int:
-        if move in self._ended or self._read(move) is not None:
-            raise UsageError("The move of this name has ended already; draw another.")
         saved, _ = self._files.save(move, image, described, replace=True, abandoned=abandoned)
         try:
             if abandoned.is_set():
@@ -207,85 +193,18 @@ class MoveStore:
             raise
         return saved.bytes_stored
 
-    def read(self, move: str) -> SessionImage:
-        there = self._read(move)
-        if there is None or there[0] != "waits":
-            raise self._not_there()
+    def _look(self, move: str) -> tuple[Word, str] | None:
         try:
-            return self._files.found(move).read().image
-        except UnknownCheckpoint:
-            raise self._not_there() from None
+            content, tag = self._words.read(f"{move}.state")
+        except FileNotFoundError:
+            return None
+        for word in WORDS:
+            if content == word.encode():
+                return word, tag
+        raise OSError(f"{move}.state has none of the words {', '.join(WORDS)}")
 
-    def begin_arrival(self, move: str) -> None:
-        there = self._read(move)
-        try:
-            if there is None or there[0] != "waits":
-                raise Changed
-            self._put(move, "arriving", there[1])
-        except Changed:
-            raise IllegalMove("The session is not taken in, because its move was given up meanwhile.") from None
+    def _replace(self, move: str, word: Word, tag: str | None) -> None:
+        self._words.compare_and_put(f"{move}.state", word.encode(), tag)
 
-    def decide(self, moving: Moving) -> bool:
-        mine: Word = "stayed" if moving.end == "leaves" else "arrived"
-        found = self._decided(moving.move, mine)
-        self._ended.add(moving.move)
-        return found in (mine, None)
-
-    def forget(self, move: str) -> None:
-        self._delete(move)
-        self._ended.discard(move)
-
-    def _decided(self, move: str, mine: Word) -> Word | None:
-        """Return the decision of a move, which this engine makes where there was none; None without a record."""
-        for _ in range(_TRIES):
-            there = self._read(move)
-            if there is None or there[0] in _DECIDED:
-                return None if there is None else there[0]
-            with suppress(Changed):
-                self._put(move, mine, there[1])
-                self._tidy(move, there[0], mine)
-                return mine
-        raise StorageFailed(f"A move could not be noted in {self._words.address}: it changes all the time.")
-
-    def _tidy(self, move: str, before: Word, word: Word) -> None:
-        """Remove what no engine reads any more: the file of a session that stays; the record too, unless the other
-        engine has begun to take the session in."""
-        if word == "stayed":
-            self._delete(move, words=before == "waits")
-
-    def _read(self, move: str) -> tuple[Word, str] | None:
-        """Return the record of a move, and the tag of that content."""
-        with self._said():
-            try:
-                content, tag = self._words.read(f"{move}.state")
-            except FileNotFoundError:
-                return None
-            for word in _WORDS:
-                if content == word.encode():
-                    return word, tag
-            raise OSError(f"{move}.state has none of the words {', '.join(_WORDS)}")
-
-    def _put(self, move: str, word: Word, tag: str | None) -> None:
-        """Raises Changed, also where the record no longer exists."""
-        with self._said():
-            try:
-                self._words.compare_and_put(f"{move}.state", word.encode(), tag)
-            except FileNotFoundError:
-                raise Changed from None
-
-    def _delete(self, move: str, *, words: bool = True) -> None:
-        names = [f"{move}{checkpoint_files.SUFFIX}", *([f"{move}.state"] if words else [])]
-        try:
-            self._words.delete(names)
-        except OSError as error:
-            log.warning("Objects that no session needs are left in the store of moves: %s", error)
-
-    def _not_there(self) -> UsageError:
-        return UsageError(f"No session waits in {self._words.address} for this move: it has ended.")
-
-    @contextmanager
-    def _said(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageFailed(f"A move could not be noted in {self._words.address}: {error}.") from error
+    def _remove(self, move: str, *, record: bool) -> None:
+        self._words.delete([f"{move}{checkpoint_files.SUFFIX}", *([f"{move}.state"] if record else [])])

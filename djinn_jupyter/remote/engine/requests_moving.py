@@ -26,7 +26,7 @@ from djinn_jupyter.engine.store.checkpoint_files import UntilDone
 from djinn_jupyter.engine.store.image import AnsweredImage, SessionImage
 from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.errors import IllegalMove, MissingDependency, StorageFailed, UsageError
-from djinn_jupyter.remote.engine.move_places import Moves
+from djinn_jupyter.remote.engine.move_folder import Moves
 from djinn_jupyter.remote.engine.moving import Moving
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of

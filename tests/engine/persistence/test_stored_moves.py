@@ -24,8 +24,7 @@ from djinn_jupyter.errors import DjinnError, IllegalMove, StorageFailed, UsageEr
 from djinn_jupyter.remote.engine import lease as leases
 from djinn_jupyter.remote.engine import object_store as stored_files
 from djinn_jupyter.remote.engine.checkpoint_store import CheckpointStore, MoveStore
-from djinn_jupyter.remote.engine.move_folder import MoveFolder
-from djinn_jupyter.remote.engine.move_places import MovePlaces
+from djinn_jupyter.remote.engine.move_folder import MoveFolder, MovePlaces
 from djinn_jupyter.remote.engine.requests_moving import looked_at
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import MoveSettled, Opened, Reply, SentAway
