@@ -21,6 +21,20 @@ SCHEME: Final = "s3://"
 _PATIENCE: Final = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 3}}
 
 
+def _file_system(noun: str) -> Any:
+    """Return fsspec's class of S3. MissingDependency without its packages, for such a thing."""
+    if find_spec("s3fs") is None:
+        raise MissingDependency(f"A {noun} needs s3fs: pip install 'djinn-jupyter[store]'.")
+    import fsspec
+
+    return fsspec.get_filesystem_class("s3")
+
+
+def _why(error: Exception) -> str:
+    """Return the first line of an error: those of a store's library have no common class."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 class Objects:
     """May be used from any thread. Methods raise StorageFailed where the store fails."""
 
@@ -31,11 +45,8 @@ class Objects:
     @classmethod
     def at(cls, address: str) -> Objects:
         """Return the objects at an address. MissingDependency without the packages for S3."""
-        if find_spec("s3fs") is None:
-            raise MissingDependency("A store of checkpoints needs s3fs: pip install 'djinn-jupyter[store]'.")
-        import fsspec
-
-        return cls(address, fsspec.filesystem("s3", config_kwargs=_PATIENCE, use_listings_cache=False))
+        kind = _file_system("store of checkpoints")
+        return cls(address, kind(config_kwargs=_PATIENCE, use_listings_cache=False))
 
     def require_compare_and_put(self) -> None:
         """Raise UsageError where the store lets two objects have one name: when two engines save one checkpoint each,
@@ -90,9 +101,8 @@ class Objects:
             yield
         except (FileExistsError, FileNotFoundError):
             raise
-        except Exception as error:  # the errors of a store's library have no common class
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise StorageFailed(f"{self.address} {what}: {why}.") from error
+        except Exception as error:
+            raise StorageFailed(f"{self.address} {what}: {_why(error)}.") from error
 
 
 # The store of objects that a journal needs: each is written atomically, a read sees the last write, and one is replaced
@@ -161,14 +171,10 @@ class S3Store:
     """The objects at an address, `s3://BUCKET/PATH`. A reply waits for a put, so none is tried for long."""
 
     def __init__(self, address: str) -> None:
-        if find_spec("s3fs") is None:
-            raise MissingDependency("A journal in a store needs s3fs: pip install 'djinn-jupyter[store]'.")
-        import fsspec
-
         self.address = address
         self._bucket, _, path = address.partition("://")[2].partition("/")
         self._prefix = f"{path}/" if path else ""
-        files = type("JournalObjects", (fsspec.get_filesystem_class("s3"),), {"retries": _ATTEMPTS})
+        files = type("JournalObjects", (_file_system("journal in a store"),), {"retries": _ATTEMPTS})
         self._files: Any = files(config_kwargs=_PATIENCE_OF_PUTS, use_listings_cache=False, skip_instance_cache=True)
 
     def read(self, name: str) -> tuple[bytes, str]:
@@ -214,11 +220,10 @@ class S3Store:
             yield
         except FileNotFoundError:
             raise
-        except Exception as error:  # the errors of a store's library have no common class
+        except Exception as error:
             if _code(error) in _CHANGED:
                 raise Changed from None
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise OSError(f"{self.address} could not be {what} ({why})") from error
+            raise OSError(f"{self.address} could not be {what} ({_why(error)})") from error
 
 
 def _code(error: Exception) -> str | None:
