@@ -30,7 +30,7 @@ from djinn_jupyter.engine.session.queries import edit_cached
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session, parts_within
 from djinn_jupyter.engine.store import checkpoint_files, dump, load
-from djinn_jupyter.engine.store.checkpoint_files import FoundCheckpoint, UntilDone
+from djinn_jupyter.engine.store.checkpoint_files import UntilDone
 from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.engine.store.records import values_of
 from djinn_jupyter.engine.system.arrays import to_array
@@ -461,9 +461,8 @@ class CheckpointRequests(BuiltOfParts):
 
     def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, waits: Session) -> Steps[replies.Opened]:
         folder, worker = self._persistence.checkpoints, self._persistence.file_worker
-        found: FoundCheckpoint = yield from self._until_done(worker.start(lambda: folder.found(request.name)))
-        kept = yield from self._until_done(worker.start(found.read))
-        session = yield from self._images.placed(kept.image, found.where, request.session, holder, waits)
+        image, where = yield from self._until_done(worker.start(lambda: folder.load(request.name)))
+        session = yield from self._images.placed(image, where, request.session, holder, waits)
         try:
             self._owners.require_own(request, holder)  # again: another may have opened it while the file was read
             self._check_place(request)

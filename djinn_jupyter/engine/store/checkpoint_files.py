@@ -9,19 +9,18 @@ import errno
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from heapq import nlargest
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter import files as former_files
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.loop.mailbox import Mailbox
 from djinn_jupyter.engine.loop.scheduler import Scheduler
@@ -53,45 +52,13 @@ class Label(Frozen, frozen=True):
     model: ModelIdentity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A checkpoint read from a file."""
-
-    label: Label
-    image: SessionImage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundCheckpoint:
-    """A readable checkpoint: its place, for messages, and the reading, on any thread but the engine's."""
-
-    where: str
-    read: Callable[[], Kept]
-
-
-class KeptCheckpoints(Protocol):
-    """The checkpoints of an engine, in a folder or in a store. Only `count`, `save`, `list`, `drop` and the reading of
-    a found one may wait."""
-
-    def count(self) -> None: ...
-    def file_of(self, name: str) -> Path: ...
-    def require_free(self, name: str) -> None: ...
-    def size_of(self, name: str) -> int: ...
-    def bytes_by_person(self) -> dict[str | None, int]: ...
-    def found(self, name: str) -> FoundCheckpoint: ...
-    def save(
-        self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
-    ) -> tuple[CheckpointDescription, str]: ...
-    def list(self, person: str | None = None) -> Checkpoints: ...
-    def drop(self, name: str) -> None: ...
-
-
 class CheckpointFolder:
-    """Maps names to files. The first save creates the folder."""
+    """The checkpoints of an engine: maps names to files. The first save creates the folder. Only `count`, `save`,
+    `list`, `drop` and `load` may wait."""
 
     def __init__(self, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
         self.folder, self.identity, self.device = folder, identity, device
-        self._sizes: dict[str | None, int] = {}
+        self._sizes: dict[str, int] = {}
         self._stamp: int | None = None  # of the folder when they were counted
 
     def count(self) -> None:
@@ -121,13 +88,13 @@ class CheckpointFolder:
         self.file_of(wanted)
         raise unknown(name, files)
 
-    def found(self, name: str) -> FoundCheckpoint:
-        """Return the result of `find`."""
+    def load(self, name: str) -> tuple[SessionImage, str]:
+        """Return the checkpoint that `find` finds, and its place for messages. Not for the engine's thread."""
         path = self.find(name)
-        return FoundCheckpoint(where=str(path), read=lambda: self.read(path))
+        return self.read(path), str(path)
 
     def require_free(self, name: str) -> None:
-        if self.file_of(name).exists():
+        if self.size_of(name):
             raise name_taken(name)
 
     def size_of(self, name: str) -> int:
@@ -138,13 +105,19 @@ class CheckpointFolder:
 
     def bytes_by_person(self) -> dict[str | None, int]:
         """Return the bytes of each person's files, None being the engine's own user."""
+        found = Counter[str | None]()
+        for name, size in self.sizes().items():
+            found[person_of(name)] += size
+        return found
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each file by its name."""
         stamp = settled_stamp(self.folder)
         if stamp is None or stamp != self._stamp:
-            found: dict[str | None, int] = {}
+            found: dict[str, int] = {}
             for path in self._files():
                 with suppress(FileNotFoundError):  # deleted just now
-                    person = person_of(path.name)
-                    found[person] = found.get(person, 0) + path.stat().st_size
+                    found[path.name] = path.stat().st_size
             self._sizes, self._stamp = found, stamp
         return self._sizes
 
@@ -182,7 +155,7 @@ class CheckpointFolder:
             force_names(self.folder)
         return msgspec.structs.replace(entry, bytes_stored=writer.written), str(path)
 
-    def read(self, path: Path, where: str | None = None) -> Kept:
+    def read(self, path: Path, where: str | None = None) -> SessionImage:
         """Return the checkpoint in a file, every byte of it checked. CheckpointRefused has the reason why it is not one
         of this model; messages name the file as it is, or as `where`."""
         named = where or str(path)
@@ -195,19 +168,16 @@ class CheckpointFolder:
                 why = str(error).split("\n", 1)[0].rstrip(".") or type(error).__name__
                 raise CheckpointRefused(f"{named} is refused. Djinn did not write it so: {why}.") from None
 
-    def _read(self, file: BinaryIO) -> Kept:
-        with _sentences():
-            reader = records.RecordReader(file)
-            label = _label(reader)
-            check_identity(label.model, self.identity)
-            found: dict[int, records.FoundRecord] = {}
-            while (record := _required(reader.next())).kind == records.ARRAY:
-                assert record.head is not None
-                found[record.head.number] = record
-            if record.kind != records.SESSION or reader.next() is not None:
-                raise records.Damaged
-            image = decode(reader.body(record), SessionImage, records.Arrays(reader, found, self.device))
-        return Kept(label=label, image=image)
+    def _read(self, file: BinaryIO) -> SessionImage:
+        reader = records.RecordReader(file)
+        check_identity(_label(reader).model, self.identity)
+        found: dict[int, records.FoundRecord] = {}
+        while (record := _required(reader.next())).kind == records.ARRAY:
+            assert record.head is not None
+            found[record.head.number] = record
+        if record.kind != records.SESSION or reader.next() is not None:
+            raise records.Damaged
+        return decode(reader.body(record), SessionImage, records.arrays_of(reader, found, self.device))
 
     def list(self, person: str | None = None) -> Checkpoints:
         """Return a person's checkpoints (all for None), newest first, without other files and those damaged at their
@@ -273,7 +243,7 @@ def _label(reader: records.RecordReader) -> Label:
     found = _required(reader.next(HEAD_BYTES))
     if found.kind != records.LABEL:
         raise records.Damaged
-    return decode(reader.body(found), Label, {})
+    return decode(reader.body(found), Label)
 
 
 def _required(found: records.FoundRecord | None) -> records.FoundRecord:
@@ -289,7 +259,7 @@ def entry_of(path: Path) -> CheckpointDescription | None:
         with open_plain(path) as file:
             entry = _label(records.RecordReader(file)).checkpoint
             size = os.fstat(file.fileno()).st_size
-    except (OSError, records.NotOurs, records.OtherFormat, records.Torn, records.Damaged, CheckpointRefused):
+    except (OSError, CheckpointRefused):
         return None
     return msgspec.structs.replace(entry, name=_shown(path), bytes_stored=size)
 
@@ -316,21 +286,6 @@ def _file_at(name: str) -> Path:
     if not there:
         raise UnknownCheckpoint(f"There is no file {path}.")
     return path
-
-
-@contextmanager
-def _sentences() -> Iterator[None]:
-    """Turn a file's errors into sentences (CheckpointRefused)."""
-    try:
-        yield
-    except records.NotOurs:
-        raise CheckpointRefused("It is not a checkpoint of Djinn.") from None
-    except records.OtherFormat as other:
-        raise CheckpointRefused(former_files.refusal(other.args[0], records.FORMAT)) from None
-    except records.Torn:
-        raise CheckpointRefused("It is truncated: its end is missing.") from None
-    except records.Damaged:
-        raise CheckpointRefused("It is damaged: its bytes are not those that were written.") from None
 
 
 @contextmanager

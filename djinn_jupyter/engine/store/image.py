@@ -12,7 +12,7 @@ A session's fields stay in one class, because an image takes them by their names
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import Field, fields
 from functools import cache
 from operator import attrgetter, itemgetter
@@ -450,12 +450,12 @@ class TensorTable:
         return number
 
 
-def decode(body: bytes, kind: type[Struct], arrays: Mapping[int, Tensor]) -> Struct:
-    """Return the object that `TensorTable.encode` encoded. Raises CheckpointRefused where it is not of that kind or
-    names a missing array."""
+def decode(body: bytes, kind: type[Struct], array: Callable[[int], Tensor | None] = lambda number: None) -> Struct:
+    """Return the object that `TensorTable.encode` encoded; `array` gives its arrays by number. Raises CheckpointRefused
+    where it is not of that kind or names a missing array."""
 
     def place(wanted: type, value: Any) -> Any:
-        tensor = arrays.get(value) if isinstance(value, int) else None
+        tensor = array(value) if isinstance(value, int) else None
         if tensor is None:
             raise ValueError("it refers to an array that is not there")
         return tensor if wanted is Tensor else to_array(tensor)

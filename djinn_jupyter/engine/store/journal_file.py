@@ -18,7 +18,6 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter import files
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
@@ -318,13 +317,11 @@ def read_journal(file: BinaryIO, name: str, model: ModelIdentity, device: torch.
     except records.NotOurs:
         refused = Unfinished if file.seek(0, os.SEEK_END) < records.PREFIX_BYTES else CheckpointRefused
         raise refused(f"{name} is no journal of Djinn.") from None
-    except records.OtherFormat as other:
-        raise CheckpointRefused(files.refusal(other.args[0], records.FORMAT)) from None
     last, arrays, damaged = _last(reader, model)
     if last is None:
         refused = CheckpointRefused if damaged else Unfinished
         raise refused(f"{name} holds no whole image of a session.")
-    image = decode(reader.body(last), SessionImage, records.Arrays(reader, arrays, device))
+    image = decode(reader.body(last), SessionImage, records.arrays_of(reader, arrays, device))
     return ReadJournal(image=image, damaged=damaged)
 
 
@@ -344,7 +341,7 @@ def session_in(path: Path) -> str | None:
                 while (found := reader.next()) is not None:
                     last = found if found.kind == records.SESSION else last
             return None if last is None else msgspec.msgpack.decode(reader.body(last), type=_Named).name
-    except (records.NotOurs, records.OtherFormat, CheckpointRefused, OSError, msgspec.MsgspecError, ValueError):
+    except (CheckpointRefused, OSError, msgspec.MsgspecError, ValueError):
         return None
 
 
@@ -360,14 +357,12 @@ def _last(
             if found.head is not None:
                 arrays[found.head.number] = found
             elif found.kind == records.LABEL:
-                check_identity(decode(reader.body(found), JournalLabel, {}).model, model)
+                check_identity(decode(reader.body(found), JournalLabel).model, model)
                 labelled = True
             elif found.kind == records.SESSION and labelled:
                 last = found
-    except records.Torn:
-        return last, arrays, False
-    except records.Damaged:
-        return last, arrays, True
+    except (records.Torn, records.Damaged) as end:
+        return last, arrays, isinstance(end, records.Damaged)
     return last, arrays, False
 
 

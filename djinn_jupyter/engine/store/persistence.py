@@ -14,7 +14,7 @@ from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import RunningTime
 from djinn_jupyter.engine.store import adopted
-from djinn_jupyter.engine.store.checkpoint_files import CheckpointFolder, FileWorker, KeptCheckpoints
+from djinn_jupyter.engine.store.checkpoint_files import CheckpointFolder, FileWorker
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.journal import ROUNDS, Journal
 from djinn_jupyter.engine.store.journal_file import SUFFIX
@@ -174,7 +174,7 @@ def _address_of_checkpoints(config: EngineConfig) -> str | None:
 
 def _checkpoints(
     asked: str | None, folder: Path, shared: Path, identity: ModelIdentity, device: torch.device
-) -> KeptCheckpoints:
+) -> CheckpointFolder:
     if asked is not None and is_store(asked):
         return CheckpointStore(Objects.at(asked), folder / CHECKPOINTS, identity, device)
     return CheckpointFolder(shared / CHECKPOINTS if asked is None else Path(asked), identity, device)

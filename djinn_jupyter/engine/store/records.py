@@ -17,8 +17,9 @@ import itertools
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, BinaryIO, Final, Protocol, cast
 
 import msgspec
@@ -34,6 +35,7 @@ from djinn_jupyter.engine.store.image import ArrayHead
 from djinn_jupyter.engine.store.values import DTYPES
 from djinn_jupyter.engine.system.faults import InvariantError
 from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.files import refusal
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.units import spell_bytes
 
@@ -67,20 +69,25 @@ def digest_of(head: bytes) -> Digest:
     return cast(Digest, xxhash.xxh3_128(head))
 
 
-class NotOurs(Exception):
+class NotOurs(CheckpointRefused):
     """The file does not begin with the prefix of a record file."""
 
+    def __init__(self) -> None:
+        super().__init__("It is not a checkpoint of Djinn.")
 
-class OtherFormat(Exception):
-    """The file has another format; its number is the argument."""
 
-
-class Torn(Exception):
+class Torn(CheckpointRefused):
     """The file ends within a record."""
 
+    def __init__(self) -> None:
+        super().__init__("It is truncated: its end is missing.")
 
-class Damaged(Exception):
+
+class Damaged(CheckpointRefused):
     """A record's bytes are not those that were written."""
+
+    def __init__(self) -> None:
+        super().__init__("It is damaged: its bytes are not those that were written.")
 
 
 class Writer:
@@ -128,7 +135,7 @@ class FoundRecord:
 
 class RecordReader:
     """Finds the records of a binary file and checks each, piece by piece, without storing it; then reads those
-    requested. The constructor raises NotOurs and OtherFormat.
+    requested. The constructor raises NotOurs, and CheckpointRefused for another format.
 
     `good` is where the last whole record ended.
     """
@@ -142,7 +149,7 @@ class RecordReader:
             raise NotOurs
         _, number = _PREFIX.unpack(prefix)
         if number != FORMAT:
-            raise OtherFormat(number)
+            raise CheckpointRefused(refusal(number, FORMAT))
         self.good = _PREFIX.size
 
     def next(self, most: int | None = None) -> FoundRecord | None:
@@ -259,29 +266,21 @@ def _lent(tensor: Tensor) -> memoryview:
     return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
-class Arrays(Mapping[int, Tensor]):
-    """Arrays by their numbers in the file. `device` is the engine's; a tensor on it owns its memory, so that the tiers
-    can free it. A look-up raises CheckpointRefused where memory is short."""
+def arrays_of(
+    reader: RecordReader, found: Mapping[int, FoundRecord], device: torch.device
+) -> Callable[[int], Tensor | None]:
+    """Return a function that reads an array by its number in the file, once; None for a missing one. Those that belong
+    on the engine's `device` own their memory, so that the tiers can free it. It raises CheckpointRefused where memory
+    is short."""
 
-    def __init__(self, reader: RecordReader, found: Mapping[int, FoundRecord], device: torch.device) -> None:
-        self._reader, self._found, self._device = reader, found, device
-        self._read: dict[int, Tensor] = {}
+    @cache
+    def array(number: int) -> Tensor | None:
+        if (record := found.get(number)) is None or record.head is None:
+            return None
+        tensor = reader.values(record)
+        return tensor.to(device, copy=True) if record.head.at_home else tensor
 
-    def __getitem__(self, number: int) -> Tensor:
-        if number not in self._read:
-            self._read[number] = self._values(self._found[number])
-        return self._read[number]
-
-    def _values(self, found: FoundRecord) -> Tensor:
-        assert found.head is not None
-        tensor = self._reader.values(found)
-        return tensor.to(self._device, copy=True) if found.head.at_home else tensor
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
+    return array
 
 
 # Read a session's tensors wherever they are: on the device, or in the host or disk copy of a swapped-out one. So an

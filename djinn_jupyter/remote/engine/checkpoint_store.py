@@ -36,15 +36,13 @@ def is_store(address: str | None) -> TypeGuard[str]:
     return address is not None and address.startswith(SCHEME)
 
 
-class CheckpointStore:
+class CheckpointStore(checkpoint_files.CheckpointFolder):
     """`folder` is on this machine, for files in transit. Sizes are known from the engine's start or the last list, and
     from its own saves and drops since, so that no other request waits for the store."""
 
     def __init__(self, objects: Objects, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
-        self._objects, self._folder = objects, folder
-        self._identity, self._device = identity, device
-        self._names = checkpoint_files.CheckpointFolder(folder, identity, device)
-        self._sizes: dict[str, int] = {}
+        super().__init__(folder, identity, device)
+        self._objects = objects
 
     def count(self) -> None:
         """Measure the store's checkpoints. Raises StorageFailed."""
@@ -52,30 +50,23 @@ class CheckpointStore:
             name: size for name, size in self._objects.sizes().items() if name.endswith(checkpoint_files.SUFFIX)
         }
 
-    def file_of(self, name: str) -> Path:
-        """Return the name of an object, as a path. Raises UsageError for an invalid name."""
-        return self._names.file_of(name)
-
-    def require_free(self, name: str) -> None:
-        if self.size_of(name):
-            raise checkpoint_files.name_taken(name)
+    def sizes(self) -> dict[str, int]:
+        return self._sizes
 
     def size_of(self, name: str) -> int:
         return self._sizes.get(self.file_of(name).name, 0)
 
-    def bytes_by_person(self) -> dict[str | None, int]:
-        found: dict[str | None, int] = {}
-        for name, size in self._sizes.items():
-            found[person_of(name)] = found.get(person_of(name), 0) + size
-        return found
-
-    def found(self, name: str) -> checkpoint_files.FoundCheckpoint:
-        """Return a checkpoint by its name, or by the path of a file of this machine. A read shows whether the store has
-        it."""
+    def load(self, name: str) -> tuple[SessionImage, str]:
+        """Return a checkpoint by its name, or by the path of a file of this machine."""
         if "/" in name:
-            return self._names.found(name)
+            return super().load(name)
         file = self.file_of(name.removesuffix(checkpoint_files.SUFFIX)).name
-        return checkpoint_files.FoundCheckpoint(where=self._where(file), read=lambda: self._read(name, file))
+        with self._on_the_way() as folder:
+            try:
+                self._objects.get(file, folder.folder / file)
+            except FileNotFoundError:
+                raise self._unknown(name) from None
+            return folder.read(folder.folder / file, self._where(file)), self._where(file)
 
     def save(
         self, name: str, image: SessionImage, entry: CheckpointDescription, *, replace: bool, abandoned: threading.Event
@@ -114,14 +105,6 @@ class CheckpointStore:
         self.count()
         return checkpoint_files.unknown(name, (file.removesuffix(checkpoint_files.SUFFIX) for file in self._sizes))
 
-    def _read(self, name: str, file: str) -> checkpoint_files.Kept:
-        with self._on_the_way() as folder:
-            try:
-                self._objects.get(file, folder.folder / file)
-            except FileNotFoundError:
-                raise self._unknown(name) from None
-            return folder.read(folder.folder / file, self._where(file))
-
     def _described(self, path: Path, size: int) -> CheckpointDescription | None:
         try:
             path.write_bytes(self._objects.head(path.name, checkpoint_files.HEAD_BYTES))
@@ -137,15 +120,15 @@ class CheckpointStore:
     def _on_the_way(self) -> Iterator[checkpoint_files.CheckpointFolder]:
         """Yield a folder of this machine that is deleted at the end; folders of killed engines are deleted too."""
         try:
-            make_folder(self._folder)
-            for left in self._folder.glob(f"{_PREFIX}*"):
+            make_folder(self.folder)
+            for left in self.folder.glob(f"{_PREFIX}*"):
                 if time.time() - left.stat().st_mtime > checkpoint_files.ABANDONED_SECONDS:
                     rmtree(left, ignore_errors=True)
-            made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self._folder, ignore_cleanup_errors=True)
+            made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self.folder, ignore_cleanup_errors=True)
         except OSError as error:
-            raise StorageFailed(f"{self._folder} could not be written to: {error.strerror or error}.") from error
+            raise StorageFailed(f"{self.folder} could not be written to: {error.strerror or error}.") from error
         with made as folder:
-            yield checkpoint_files.CheckpointFolder(Path(folder), self._identity, self._device)
+            yield checkpoint_files.CheckpointFolder(Path(folder), self.identity, self.device)
 
 
 def require_store(address: str | None) -> None:

@@ -25,7 +25,7 @@ from typing import Final, Literal, get_args
 
 import torch
 
-from djinn_jupyter.engine.store.checkpoint_files import SUFFIX, CheckpointFolder, KeptCheckpoints
+from djinn_jupyter.engine.store.checkpoint_files import SUFFIX, CheckpointFolder
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UnknownCheckpoint, UsageError
@@ -48,7 +48,7 @@ class Moves(ABC):
 
     else_elsewhere = ""  # another reason why a session is not found
 
-    def __init__(self, where: str, files: KeptCheckpoints) -> None:
+    def __init__(self, where: str, files: CheckpointFolder) -> None:
         self.where, self._files = where, files
         self._ended: set[str] = set()  # moves that were decided here, also where no record shows it
 
@@ -65,7 +65,7 @@ class Moves(ABC):
         """Return a waiting session. Raises UsageError where there is none, or not here; CheckpointRefused."""
         try:
             if (record := self._record(move)) is not None and record[0] == "waits":
-                return self._files.found(move).read().image
+                return self._files.load(move)[0]
         except UnknownCheckpoint:
             pass
         raise UsageError(f"No session waits in {self.where} for this move: it has ended{self.else_elsewhere}.")

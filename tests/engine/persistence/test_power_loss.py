@@ -364,7 +364,7 @@ def test_a_saved_checkpoint_is_there_and_a_replaced_one_is_old_or_new(tmp_path: 
     for after, kept in itertools.product(range(len(disk.deeds) + 1), (0.0, 0.5, 1.0)):
         left = after_cut(disk, Cut(after=after, kept=kept, seed=after), tmp_path / f"{after}-{kept}")
         folder = CheckpointFolder(left / "djinn" / "checkpoints", model, CPU)
-        found = {one.name: folder.read(folder.find(one.name)).image for one in folder.list().checkpoints}
+        found = {one.name: folder.read(folder.find(one.name)) for one in folder.list().checkpoints}
         assert all(any(equal(image, other) for other in saved) for image in found.values())
         for promised in [deed.what for deed in disk.deeds[:after] if isinstance(deed, Said)]:
             assert found[promised.name].tokens[0] >= promised.tokens[0]
