@@ -4,10 +4,11 @@ fails when one is out of date."""
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -18,10 +19,11 @@ import msgspec
 from djinn_jupyter.editors.dap import repl
 from djinn_jupyter.editors.dap.adapter import Adapter
 from djinn_jupyter.editors.dap.protocol import CAPABILITIES, Attach, Launch
+from djinn_jupyter.engine.session import history
 from djinn_jupyter.engine.session import residence as residency
+from djinn_jupyter.engine.session.session import AnsweredRequest
 from djinn_jupyter.engine.session.states import MOVES
 from djinn_jupyter.engine.store import checkpoint_files, identity, image, records, values
-from djinn_jupyter.engine.store import image as tensor_table
 from djinn_jupyter.magics import table
 from djinn_jupyter.magics.parsing import Group
 from djinn_jupyter.magics.stand_ins import groups_in
@@ -110,18 +112,24 @@ def _is_message(kind: type) -> bool:
 
 
 def _chapter(title: str, structs: tuple[type, ...]) -> str:
-    return f"## {title}\n\n" + "\n".join(_struct(kind) for kind in structs if issubclass(kind, msgspec.Struct))
+    return f"## {title}\n\n" + "\n".join(map(_struct, structs))
 
 
 def _struct(kind: type[Any]) -> str:
     said = " ".join((kind.__doc__ or "").split()) if "__doc__" in vars(kind) else ""
     hints = typing.get_type_hints(kind)
-    rows = [
-        f"| `{field.name}` | `{_spell(hints[field.name])}` | {_default(field)} |"
-        for field in msgspec.structs.fields(kind)
-    ]
+    rows = [f"| `{field.name}` | `{_spell(hints[field.name])}` | {_default(field)} |" for field in _fields(kind)]
     table = "\n".join(["| field | type | default |", "|---|---|---|", *rows]) if rows else ""
     return "\n\n".join(part for part in (f"### {kind.__name__}", said, table) if part) + "\n"
+
+
+def _fields(kind: type[Any]) -> Iterable[msgspec.structs.FieldInfo]:
+    """Return the fields of a struct, or of a dataclass that is kept as one."""
+    if issubclass(kind, msgspec.Struct):
+        return msgspec.structs.fields(kind)
+    own = {one.name: one.default for one in dataclasses.fields(kind)}
+    plain = {name: msgspec.NODEFAULT if one is dataclasses.MISSING else one for name, one in own.items()}
+    return [msgspec.structs.FieldInfo(name, name, None, default) for name, default in plain.items()]
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
@@ -145,8 +153,10 @@ def _spell(hint: Any) -> str:
 def checkpoint() -> str:
     """The file format of checkpoints and journals: records, and the structs in them."""
     layout = (records.__doc__ or "").split("\n\n")[1]
-    owners = {"Label": checkpoint_files, "Model": identity, "Array": tensor_table, "Session": image, "Values": values}
-    chapters = [_chapter(title, _structs(module)) for title, module in owners.items()]
+    owners = {"Label": checkpoint_files, "Model": identity, "Session": image, "Values": values}
+    kept = {title: _structs(module) for title, module in owners.items()}
+    kept["Session"] += (history.StopEdit, history.CachedEdit, AnsweredRequest)
+    chapters = [_chapter(title, structs) for title, structs in kept.items()]
     said = (
         f"Format {records.FORMAT}. A checkpoint is a `{records.LABEL.decode()}` record (a label), "
         f"`{records.ARRAY.decode()}` records, and one `{records.SESSION.decode()}` record (a session), in msgpack. "
@@ -157,7 +167,8 @@ def checkpoint() -> str:
 
 def _structs(module: Any) -> tuple[type, ...]:
     """The message structs that a module defines, in its order."""
-    return tuple(k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__)
+    kinds_there = (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__)
+    return tuple(one for one in kinds_there if issubclass(one, msgspec.Struct))
 
 
 def magics() -> str:

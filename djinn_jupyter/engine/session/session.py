@@ -113,7 +113,7 @@ class AnsweredRequests:
             return AnsweredRequest(client=known.client, number=known.number, done=True)
         return found
 
-    def take_over(self, requests: Iterator[AnsweredRequest], let_go: Mapping[bytes, int]) -> None:
+    def take_over(self, requests: Iterable[AnsweredRequest], let_go: Mapping[bytes, int]) -> None:
         """Keep what an earlier session of the name, or an earlier process, has kept."""
         self._let_go = dict(let_go)
         for one in requests:

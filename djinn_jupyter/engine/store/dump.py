@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import torch
@@ -21,6 +21,7 @@ from djinn_jupyter.engine.store.values import keep
 
 SHARED: Final = "what the layers of a stopped pass hand on to each other"
 STATES: Final = "a recurrent layer"
+Made = TypeVar("Made")
 
 
 class DumpedFrames:
@@ -28,36 +29,31 @@ class DumpedFrames:
     generator is the same where nothing was drawn. Releases what the next image does not contain."""
 
     def __init__(self) -> None:
-        self._frames: dict[int, tuple[Frame, kept.FrameImage]] = {}
-        self._frames_now: dict[int, tuple[Frame, kept.FrameImage]] = {}
-        self._entries: dict[int, tuple[Frame, kept.EntryImage]] = {}
-        self._entries_now: dict[int, tuple[Frame, kept.EntryImage]] = {}
-        self._drawn: dict[int, tuple[Generation, Tensor]] = {}
-        self._drawn_now: dict[int, tuple[Generation, Tensor]] = {}
+        self._before: dict[tuple[str, int], tuple[object, Any]] = {}  # with each original, whose id stays its own so
+        self._now: dict[tuple[str, int], tuple[object, Any]] = {}
 
     def image(self, frame: Frame) -> kept.FrameImage:
-        known = self._frames_now.get(id(frame)) or self._frames.get(id(frame)) or (frame, _frame(frame))
-        self._frames_now[id(frame)] = known
-        return known[1]
+        return self._reused("frame", frame, _frame)
 
     def entry(self, frame: Frame) -> kept.EntryImage:
         """Return the image of the frame of a pass's entry in the log."""
-        known = self._entries.get(id(frame)) or (frame, _entry(frame))
-        self._entries_now[id(frame)] = known
-        return known[1]
+        return self._reused("entry", frame, _entry)
 
     def generator(self, generation: Generation) -> Tensor:
         """Return the state of the generator; the same tensor as in the previous image where it is unchanged."""
-        state, known = generation.sampler.generator.get_state(), self._drawn.get(id(generation))
-        state = known[1] if known is not None and torch.equal(known[1], state) else state
-        self._drawn_now[id(generation)] = (generation, state)
-        return state
+        state, key = generation.sampler.generator.get_state(), ("generator", id(generation))
+        _, known = self._before.get(key, (None, state))
+        self._now[key] = generation, known if torch.equal(known, state) else state
+        return cast(Tensor, self._now[key][1])
+
+    def _reused(self, kind: str, frame: Frame, make: Callable[[Frame], Made]) -> Made:
+        key = kind, id(frame)
+        self._now[key] = self._now.get(key) or self._before.get(key) or (frame, make(frame))
+        return cast(Made, self._now[key][1])
 
     def forget_unmet(self) -> None:
         """Release parts that the finished image does not contain."""
-        self._frames, self._frames_now = self._frames_now, {}
-        self._entries, self._entries_now = self._entries_now, {}
-        self._drawn, self._drawn_now = self._drawn_now, {}
+        self._before, self._now = self._now, {}
 
 
 def dump_session(
@@ -147,7 +143,7 @@ class _Dump:
             line=generation,
             history=history,
             edits=session.edits_in_force,
-            edits_made=tuple(kept.EditImage.of(one) for one in session.edits) if self.paused else (),
+            edits_made=tuple(session.edits) if self.paused else (),
             breakpoints=tuple(_breakpoint(b) for b in session.breakpoints.values()),
             rules=tuple(kept.RuleImage.of(one, **_taps(one), sizes=one.sizes()) for one in session.rules.values()),
             watches=tuple(_watch(one) for one in session.watches.values()),
@@ -160,7 +156,7 @@ class _Dump:
             lost=session.needs_recompute,
             adapter=None if session.adapter is None else session.adapter.identity,
             shares=session.shares.by_person,
-            answered=tuple(map(kept.AnsweredImage.of, session.answered)) if self.light else (),
+            answered=tuple(session.answered) if self.light else (),
             let_go=session.answered.let_go if self.light else {},
             moving=session.moving.present,
             holder=(session.holder or session.left_by) if self.light else None,
@@ -240,9 +236,6 @@ def _generation(generation: Generation, generator: Tensor, *, light: bool) -> ke
         state_lengths=tuple(generation.states),
         drawn=tuple(generation.drawn),
         log_probabilities=tuple(generation.log_probabilities),
-        mode=generation.mode,
-        shared=generation.shared,
-        difference=generation.difference,
     )
 
 
@@ -278,9 +271,7 @@ def _pass_log(log: PassLog, dumped: DumpedFrames) -> kept.PassLogImage:
             sets[key] = len(held)
             held.append(tuple(kept.HeldRule.of(rule, **_taps(rule)) for rule in one.rules))
         passes.append(_passes(one, sets[key], dumped))
-    return kept.PassLogImage(
-        rules=tuple(held), passes=tuple(passes), edited=tuple(kept.CachedEditImage.of(one) for one in log.edited)
-    )
+    return kept.PassLogImage(rules=tuple(held), passes=tuple(passes), edited=tuple(log.edited))
 
 
 def _passes(one: Passes, rules: int, dumped: DumpedFrames) -> kept.PassesImage:

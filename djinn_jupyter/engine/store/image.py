@@ -22,6 +22,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.session.history import CachedEdit, StopEdit
+from djinn_jupyter.engine.session.session import AnsweredRequest
 from djinn_jupyter.engine.store.values import Kept
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.errors import CheckpointRefused, UsageError
@@ -214,18 +216,6 @@ class RuleImage(HeldRule, frozen=True):
     refused_at: int | None
 
 
-class EditImage(ImagePart, frozen=True):
-    """An edit of the present stop."""
-
-    number: int
-    what: str
-    site: Site
-    edit: Edit
-    positions: tuple[int, ...] | None
-    size: float
-    enabled: bool
-
-
 class WatchImage(ImagePart, frozen=True):
     tap: TapImage
     byte_cap: int
@@ -257,23 +247,12 @@ class PassesImage(ImagePart, frozen=True):
     entry: EntryImage | None
 
 
-class CachedEditImage(ImagePart, frozen=True):
-    """Keys or values [n, H, D] that replaced committed ones when `at` positions were committed."""
-
-    at: int
-    site: Site
-    positions: tuple[int, ...]
-    rows_nHD: Tensor
-    what: str
-    size: float
-
-
 class PassLogImage(ImagePart, frozen=True):
     """The pass log: the passes that produced the committed positions, and edits of these."""
 
     rules: tuple[tuple[HeldRule, ...], ...]
     passes: tuple[PassesImage, ...]
-    edited: tuple[CachedEditImage, ...]
+    edited: tuple[CachedEdit, ...]
 
 
 class RunRows(ImagePart, frozen=True):
@@ -321,15 +300,6 @@ class PlacesImage(ImagePart, frozen=True):
     lines: dict[int, dict[int, StatesImage]]
 
 
-class AnsweredImage(ImagePart, frozen=True):
-    """A request that changed the session, of a client that may repeat it."""
-
-    client: bytes
-    number: int
-    done: bool
-    reply: bytes | None
-
-
 class SessionImage(ImagePart, frozen=True):
     """A whole session. `committed` positions are in the cache. `rows` is None where the rows have to be recomputed from
     the tokens, or `places` says where they and the states may still be. `lost`: they were missing already when this
@@ -364,11 +334,11 @@ class SessionImage(ImagePart, frozen=True):
     rule_numbers_given: int
     runs: int
     forked_from: Origin | None
-    edits_made: tuple[EditImage, ...]
+    edits_made: tuple[StopEdit, ...]
     attention: str | None
     adapter: AdapterIdentity | None
     shares: dict[OwnerName, Access]  # by person, of a journal; a restored checkpoint has none, nor what follows
-    answered: tuple[AnsweredImage, ...]
+    answered: tuple[AnsweredRequest, ...]
     let_go: dict[bytes, int]
     holder: str | None
     moving: Moving | None

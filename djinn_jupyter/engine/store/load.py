@@ -24,7 +24,7 @@ from djinn_jupyter.engine.passes.edits import Change
 from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.site_value import Guard
 from djinn_jupyter.engine.session.generation import Generation, make_sampler
-from djinn_jupyter.engine.session.history import CachedEdit, History, Passes, PassLog, StopEdit, StopRecord
+from djinn_jupyter.engine.session.history import CachedEdit, History, Passes, PassLog, StopRecord
 from djinn_jupyter.engine.session.queries import fits_layer, put_back
 from djinn_jupyter.engine.session.residence import Blocked, Pieces
 from djinn_jupyter.engine.session.run import boundary_tap
@@ -193,7 +193,7 @@ class _Load:
             exactness=image.exactness if self.has_rows or image.lost else "recomputed",
             needs_recompute=not self.has_rows,
             frame=None if image.frame is None else self.frames[image.frame],
-            edits=[one.like(StopEdit) for one in image.edits_made],
+            edits=list(image.edits_made),
             generation=None if image.line is None else self.generations[image.line],
             logits_1V=image.logits,
             breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
@@ -332,17 +332,17 @@ class _Load:
 
     def _pass_log(self, image: kept.PassLogImage) -> PassLog:
         rules = [tuple(self._held(rule) for rule in held) for held in image.rules]
-        edited = [self._cached_edit(one) for one in image.edited]
-        return PassLog([self._passes(one, rules[one.rules]) for one in image.passes], edited)
+        for one in image.edited:
+            self._check_edited(one)
+        return PassLog([self._passes(one, rules[one.rules]) for one in image.passes], list(image.edited))
 
-    def _cached_edit(self, image: kept.CachedEditImage) -> CachedEdit:
-        """Return an edit of committed rows. Raises CheckpointRefused where its rows are not those of the site."""
+    def _check_edited(self, image: CachedEdit) -> None:
+        """Raise CheckpointRefused where the rows of an edit of committed rows are not those of the site."""
         forward, layer = self.runtime.forward, image.site.layer
         layers = () if layer is None else forward.anatomy.cache_layers_of(layer)
         fits = len(layers) == 1 and fits_layer(forward.geometry.layers[layers[0]], image.site, image.rows_nHD)
         if not fits or len(image.positions) != len(image.rows_nHD) or not 0 < image.at <= self.image.committed:
             raise CheckpointRefused("An edit of its keys and values has not their shape in this model.")
-        return image.like(CachedEdit)
 
     def _passes(self, image: kept.PassesImage, rules: tuple[Rule, ...]) -> Passes:
         entry = None if image.entry is None else self._entry(image, image.entry)

@@ -16,7 +16,7 @@ from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.residency import Residency, open_disk
 from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.session import AnsweredRequest, Session
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import RunningTime, SessionTable, named_notebook
 from djinn_jupyter.engine.store.adopted import SUFFIX, KeptPages, keep_pages
 from djinn_jupyter.engine.store.image import SessionImage
@@ -85,7 +85,7 @@ class Recovery:
             session = load_session(self._runtime, image, name=name, owner=image.owner, holder=None, stops_kept=kept)
             session.keep_for(named_notebook(name), image.holder)
             session.shares.take_over(image.shares)
-            session.answered.take_over((one.like(AnsweredRequest) for one in image.answered), image.let_go)
+            session.answered.take_over(image.answered, image.let_go)
         except Exception as error:  # noqa: BLE001  the start's edge: one file's content must not stop the others
             journal.store.leave_out(found, error)
             return None

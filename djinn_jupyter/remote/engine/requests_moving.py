@@ -20,10 +20,10 @@ from djinn_jupyter.engine.loop.scheduler import Underway
 from djinn_jupyter.engine.loop.sessions import WholeImages, require_name
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
-from djinn_jupyter.engine.session.session import AnsweredRequest, Session
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.store.checkpoint_files import UntilDone
-from djinn_jupyter.engine.store.image import AnsweredImage, SessionImage
+from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.errors import IllegalMove, MissingDependency, StorageFailed, UsageError
 from djinn_jupyter.remote.engine.move_folder import Moves
@@ -203,7 +203,7 @@ class MoveRequests(BuiltOfParts):
             session.cache.free()
             raise
         session.shares.take_over(image.shares)
-        session.answered.take_over((one.like(AnsweredRequest) for one in image.answered), image.let_go)
+        session.answered.take_over(image.answered, image.let_go)
         session.attach(holder.name, holder.notebook)
         session.moving.begin(moving)
         self._life.begin(session)
@@ -247,7 +247,7 @@ def _with_people(image: SessionImage, session: Session) -> SessionImage:
     return msgspec.structs.replace(
         image,
         shares=session.shares.by_person,
-        answered=tuple(map(AnsweredImage.of, session.answered)),
+        answered=tuple(session.answered),
         let_go=session.answered.let_go,
     )
 

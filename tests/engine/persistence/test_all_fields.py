@@ -81,7 +81,6 @@ UNDER_OTHER_NAMES: Final[Mapping[tuple[type, type[ImagePart]], dict[str, set[str
         "sampler": {"sampling", "prompt_length", "generator"},
         "states": {"states", "state_lengths"},
     },
-    (StopEdit, image.EditImage): {},
     (Breakpoint, image.BreakpointImage): {"site": {"tap"}, "condition": {"when"}},
     (Rule, image.RuleImage): {
         **{"sites": {"tap", "more"}, "taps": {"tap", "more"}, "guard": {"when"}, "_read": {"sizes"}}
