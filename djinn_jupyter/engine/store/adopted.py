@@ -11,7 +11,6 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -22,7 +21,7 @@ from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import LayerState
 from djinn_jupyter.engine.memory.kv.pages import GroupCache
 from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
-from djinn_jupyter.engine.memory.offload.swappable import Storage, StorageTable, Stored
+from djinn_jupyter.engine.memory.offload.swappable import Item, Storage, StorageTable, Stored
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.passes.frame import States
 from djinn_jupyter.engine.session.generation import Generation
@@ -48,39 +47,13 @@ class NotThere(Exception):
     """A page or state is not, or no longer, in the file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """A state that is not written again, in the form of images: views of the storages, numbered by identity."""
-
-    kept: Kept
-    storages: tuple[Storage, ...]
-
-
-Names = MutableMapping[LayerState, Named]
-"""A long line has thousands of states, each the same in every image, so each is named once."""
-
-
-def name_states(
-    session: Session, image: SessionImage, storage_table: StorageTable, tier: DiskTier, names: Names
-) -> tuple[dict[int, DiskSpot], StatesImage, dict[int, dict[int, StatesImage]]]:
-    """Return where the states of a session without work under way lie: `storages`, `states` and `lines` of a
-    `PlacesImage`. Raises NotThere unless all of them are in the file. `names` are kept from image to image."""
-    all_storages_of(session, storage_table)  # drops the copies of storages that passes have written since
-    naming = _Naming(storage_table, tier)
-    try:
-        states = naming.states(session.cache.live_states(), {})
-        generations = {
-            number: {length: naming.states(kept, names) for length, kept in generation.states.items()}
-            for number, generation in generations_of(session, image).items()
-            if generation.states
-        }
-    except CheckpointRefused as unknown:
-        raise NotThere from unknown
-    return naming.storages, states, generations
+Names = MutableMapping[LayerState, tuple[Kept, tuple[Storage, ...]]]
+"""States that are not written again, in the form of images: views of the storages, numbered by identity. A long line
+has thousands of them, each the same in every image, so each is named once."""
 
 
 class _Naming:
-    """Names the states of one image. `storages` are those found so far."""
+    """Names the states of one image. `storages` are those found so far. Raises NotThere unless all are in the file."""
 
     def __init__(self, storage_table: StorageTable, tier: DiskTier) -> None:
         self._storage_table, self._tier = storage_table, tier
@@ -90,37 +63,38 @@ class _Naming:
         return {layer: self._state(state, names) for layer, state in states.items()}
 
     def _state(self, state: LayerState, names: Names) -> Kept:
-        named = names.get(state)
-        if named is None:
+        if (named := names.get(state)) is None:
             named = names[state] = self._named(state)
-        for storage in named.storages:
+        for storage in named[1]:
             if storage.identity not in self.storages:
-                self.storages[storage.identity] = self._spot(storage)
-        return named.kept
+                place, checksum = spot_in(self._tier, storage)
+                self.storages[storage.identity] = place.start, storage.nbytes, checksum
+        return named[0]
 
-    def _named(self, state: LayerState) -> Named:
+    def _named(self, state: LayerState) -> tuple[Kept, tuple[Storage, ...]]:
         met: list[Storage] = []
 
         def stored(tensor: Tensor) -> Kept:
             if not tensor.numel():
                 return by_value(tensor)
-            met.append(self._storage(tensor))
-            return _view(tensor, met[-1])
+            if (storage := self._storage_table.of(tensor)) is None:
+                raise NotThere
+            met.append(storage)
+            return _view(tensor, storage)
 
-        return Named(kept=keep(dict(state.fields), STATES, stored), storages=tuple(met))
+        try:
+            return keep(dict(state.fields), STATES, stored), tuple(met)
+        except CheckpointRefused as unknown:
+            raise NotThere from unknown
 
-    def _storage(self, tensor: Tensor) -> Storage:
-        storage = self._storage_table.of(tensor)
-        if storage is None:
-            raise NotThere
-        return storage
 
-    def _spot(self, storage: Storage) -> DiskSpot:
-        stored = storage.copies.get("disk")
-        if stored is None or stored.keeper is not self._tier or stored.checksum is None:
-            raise NotThere
-        assert isinstance(stored.place, DiskPlace)
-        return stored.place.start, storage.nbytes, stored.checksum
+def spot_in(tier: DiskTier, item: Item) -> tuple[DiskPlace, int]:
+    """Return the place of an item's copy in the tier's file, and its checksum. Raises NotThere."""
+    stored = item.copies.get("disk")
+    if stored is None or stored.keeper is not tier or stored.checksum is None:
+        raise NotThere
+    assert isinstance(stored.place, DiskPlace)
+    return stored.place, stored.checksum
 
 
 def _view(tensor: Tensor, storage: Storage) -> Kept:
@@ -144,71 +118,31 @@ def generations_of(session: Session, image: SessionImage) -> dict[int, Generatio
     return generations
 
 
-Held = tuple[Storage, UntypedStorage]
-
-
-class AdoptedStates:
-    """Adopts the states of session after session. Invariant: a place belongs to one storage; a storage that passes
-    write, to one session."""
-
-    def __init__(self, tier: DiskTier) -> None:
-        self._tier = tier
-        self._common: dict[DiskSpot, Storage] = {}
-
-    def adopt(
-        self, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage, cache: PagedCache
-    ) -> None:
-        """Give an empty cache the states that the image names, and the session's generations their kept ones; all are
-        swapped out. Raises InvariantError, TierFull, SlabFull and CheckpointRefused, and has then given nothing:
-        purging the storage table frees what it had adopted."""
-        places = image.places
-        assert places is not None
-        adopting = _Adopting(self, storage_table, places, session.residence.version)
-        now = states_of(runtime, places.states, adopting.own)
-        generations = generations_of(session, image)
-        kept: dict[int, dict[int, States]] = {number: {} for number in generations}
-        for number in generations:
-            for length, states in places.lines.get(number, {}).items():
-                kept[number][length] = states_of(runtime, states, adopting.common)
-        if any(set(kept[number]) != set(generation.states) for number, generation in generations.items()):
-            raise CheckpointRefused("It does not say where all of its lines' states are.")
-        cache.adopt_states(now)
-        for number, generation in generations.items():
-            generation.states = kept[number]
-
-    def own(self, storage_table: StorageTable, spot: DiskSpot, epoch: int | None) -> Held:
-        start, nbytes, checksum = spot
-        if start < 0 or nbytes <= 0:
-            raise CheckpointRefused("It names a storage that can be nowhere.")
-        place = DiskPlace(start=start, nbytes=nbytes)
-        self._tier.adopt(place)
-        return storage_table.adopt(Stored(keeper=self._tier, place=place, version=0, checksum=checksum), epoch)
-
-    def common(self, storage_table: StorageTable, spot: DiskSpot) -> Held:
-        known = self._common.get(spot)
-        if known is not None and not known.expired:
-            return known, known.untyped()
-        storage, raw = self.own(storage_table, spot, None)
-        self._common[spot] = storage
-        return storage, raw
-
-
 class _Adopting:
-    """Holds one session's storages until all of its tensors are made."""
+    """Adopts the states of one session, and holds their storages until all of its tensors are made. Invariant: a place
+    belongs to one storage; a storage that passes write, to one session. `common` are the storages that they do not
+    write, by their places, also of other sessions."""
 
-    def __init__(self, adopted: AdoptedStates, storage_table: StorageTable, places: PlacesImage, version: int) -> None:
-        self._adopted, self._storage_table = adopted, storage_table
+    def __init__(
+        self,
+        tier: DiskTier,
+        storage_table: StorageTable,
+        places: PlacesImage,
+        version: int,
+        common: dict[DiskSpot, Storage],
+    ) -> None:
+        self._tier, self._storage_table, self._common = tier, storage_table, common
         self._spots, self._version = places.storages, version
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, tuple[Storage, UntypedStorage]] = {}
 
     def own(self, stored: KeptStored) -> Tensor:
         """Return a tensor that passes write."""
-        return self._tensor(stored, lambda spot: self._adopted.own(self._storage_table, spot, self._version))
+        return self._tensor(stored, lambda spot: self._adopted(spot, self._version))
 
     def common(self, stored: KeptStored) -> Tensor:
-        return self._tensor(stored, lambda spot: self._adopted.common(self._storage_table, spot))
+        return self._tensor(stored, self._shared)
 
-    def _tensor(self, stored: KeptStored, take: Callable[[DiskSpot], Held]) -> Tensor:
+    def _tensor(self, stored: KeptStored, take: Callable[[DiskSpot], tuple[Storage, UntypedStorage]]) -> Tensor:
         number = stored.storage
         if number not in self._spots or len(stored.shape) != len(stored.strides):
             raise CheckpointRefused("A state in it is of no storage or shape.")
@@ -216,6 +150,27 @@ class _Adopting:
             self._held[number] = take(self._spots[number])
         storage, _ = self._held[number]
         return storage.tensor(dtype_of(stored.dtype), stored.shape, stored.strides, stored.offset)
+
+    def _shared(self, spot: DiskSpot) -> tuple[Storage, UntypedStorage]:
+        known = self._common.get(spot)
+        if known is not None and not known.expired:
+            return known, known.untyped()
+        storage, raw = self._adopted(spot, None)
+        self._common[spot] = storage
+        return storage, raw
+
+    def _adopted(self, spot: DiskSpot, epoch: int | None) -> tuple[Storage, UntypedStorage]:
+        start, nbytes, checksum = spot
+        if start < 0 or nbytes <= 0:
+            raise CheckpointRefused("It names a storage that can be nowhere.")
+        return self._storage_table.adopt(stored_at(self._tier, start, nbytes, checksum), epoch)
+
+
+def stored_at(tier: DiskTier, start: int, nbytes: int, checksum: int) -> Stored:
+    """Return the copy at a place of the tier's file, which is taken from now on. Raises InvariantError, TierFull."""
+    place = DiskPlace(start=start, nbytes=nbytes)
+    tier.adopt(place)
+    return Stored(keeper=tier, place=place, version=0, checksum=checksum)
 
 
 # Adopt the disk tier's file of an earlier engine with a journal: the file keeps its name, images say where in it pages
@@ -235,7 +190,7 @@ class KeptPages:
         self.path, self._tier = path, tier
         self._adopted: dict[tuple[int, int, int], int] = {}
         self._named = False
-        self._states = AdoptedStates(tier)
+        self._common: dict[DiskSpot, Storage] = {}
         self._names: Names = WeakKeyDictionary()
 
     @property
@@ -263,12 +218,19 @@ class KeptPages:
             return None
         try:
             groups = tuple(_places(group, self._tier) for group in session.cache.groups)
-            storages, states, lines = name_states(session, image, session.storage_table, self._tier, self._names)
+            all_storages_of(session, session.storage_table)  # drops the copies of storages that passes have written
+            naming = _Naming(session.storage_table, self._tier)
+            states = naming.states(session.cache.live_states(), {})
+            lines = {
+                number: {length: naming.states(kept, self._names) for length, kept in generation.states.items()}
+                for number, generation in generations_of(session, image).items()
+                if generation.states
+            }
         except NotThere:
             return None
-        if not storages and not any(group.pages for group in groups):
+        if not naming.storages and not any(group.pages for group in groups):
             return None
-        return PlacesImage(file=self.file, groups=groups, storages=storages, states=states, lines=lines)
+        return PlacesImage(file=self.file, groups=groups, storages=naming.storages, states=states, lines=lines)
 
     def begin_with(self, images: Iterable[SessionImage]) -> None:
         """Make the file long enough for the images' pages and states. Raises TierFull."""
@@ -303,12 +265,33 @@ class KeptPages:
             for number, (group, kept) in enumerate(zip(cache.groups, image.places.groups, strict=True)):
                 self._adopt_group(number, group, kept)
             cache.check()
-            self._states.adopt(runtime, storage_table, session, image, cache)
+            self._adopt_states(cache, runtime, storage_table, session, image)
         except (InvariantError, MemoryShortage, CheckpointRefused) as broken:
             cache.free()
             log.info("Session %r is made again: not all that it had on disk is its own: %s", session.name, broken)
             return False
         return True
+
+    def _adopt_states(
+        self, cache: PagedCache, runtime: Runtime, storage_table: StorageTable, session: Session, image: SessionImage
+    ) -> None:
+        """Give an empty cache the states that the image names, and the session's generations their kept ones; all are
+        swapped out. Raises InvariantError, TierFull, SlabFull and CheckpointRefused, and has then given nothing:
+        purging the storage table frees what it had adopted."""
+        places = image.places
+        assert places is not None
+        adopting = _Adopting(self._tier, storage_table, places, session.residence.version, self._common)
+        now = states_of(runtime, places.states, adopting.own)
+        generations = generations_of(session, image)
+        kept: dict[int, dict[int, States]] = {number: {} for number in generations}
+        for number in generations:
+            for length, states in places.lines.get(number, {}).items():
+                kept[number][length] = states_of(runtime, states, adopting.common)
+        if any(kept[number].keys() != generation.states.keys() for number, generation in generations.items()):
+            raise CheckpointRefused("It does not say where all of its lines' states are.")
+        cache.adopt_states(now)
+        for number, generation in generations.items():
+            generation.states = kept[number]
 
     def _adopt_group(self, number: int, group: GroupCache, kept: GroupPlaces) -> None:
         pages: list[int] = []
@@ -326,10 +309,7 @@ class KeptPages:
         if known is not None and group.slab.references(known):
             group.slab.share([known])
             return known
-        place = DiskPlace(start=start, nbytes=group.geometry.page_bytes)
-        self._tier.adopt(place)
-        stored = Stored(keeper=self._tier, place=place, version=0, checksum=checksum)
-        self._adopted[key] = group.slab.adopt(stored)
+        self._adopted[key] = group.slab.adopt(stored_at(self._tier, start, group.geometry.page_bytes, checksum))
         return self._adopted[key]
 
 
@@ -361,11 +341,8 @@ def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces:
         raise NotThere
     pages: list[tuple[int, int]] = []
     for number in group.table.pages:
-        stored = group.slab.page(number).copies.get("disk")
-        if stored is None or stored.keeper is not tier or stored.checksum is None:
-            raise NotThere
-        assert isinstance(stored.place, DiskPlace)
-        pages.append((stored.place.start, stored.checksum))
+        place, checksum = spot_in(tier, group.slab.page(number))
+        pages.append((place.start, checksum))
     size = group.geometry.page_positions
     return GroupPlaces(
         layers=tuple(layer.cache_layer for layer in group.geometry.layers),
