@@ -3,8 +3,8 @@ metadata. Written atomically; checked when read. Knows no kind of result.
 
 [length of the head, 8 bytes] [head, JSON] [values, one tensor or several] [arrays of edits]
 
-The head has the tensors by name, arrays of edits as `edit 0`, ..., and two texts in `__metadata__`: `djinn`, in which
-an array is `{tensor, part}`, and `digest`, the digest of this text and of all bytes after the head.
+The head (`tensor_files`) has the tensors by name, arrays of edits as `edit 0`, ..., and two texts in `__metadata__`:
+`djinn`, in which an array is `{tensor, part}`, and `digest`, the digest of this text and of all bytes after the head.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 import msgspec
 
+from djinn_jupyter import tensor_files
 from djinn_jupyter._version import __version__
 from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.api.tables import Displayed, is_told_as_table
@@ -37,22 +39,7 @@ if TYPE_CHECKING:
 
 
 FORMAT: Final = 1
-LONGEST_HEAD: Final = 2**30  # bytes
-NAMES: Final = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int32": "I32",
-    "int64": "I64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-}
-FAULTS: Final = (  # for an invalid text
-    *(LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, MemoryError, WireError),
-)
-DTYPES: Final = {written: name for name, written in NAMES.items()}
-Head = dict[str, Any]
+FAULTS: Final = (*tensor_files.FAULTS, WireError)  # for an invalid text
 
 
 class FileContent(msgspec.Struct, frozen=False, kw_only=True, forbid_unknown_fields=True):
@@ -97,39 +84,26 @@ def encoded(content: object, tensors: Tensors) -> bytes:
         return {"tensor": edits.setdefault(value, f"edit {len(edits)}"), "shape": value.shape}
 
     text = json.dumps(msgspec.to_builtins(content, enc_hook=place))
-    written = {
-        name: (NAMES[arrays[0].dtype], list(shape), b"".join(bytes(array.data) for array in arrays))
-        for name, (shape, arrays) in tensors.items()
+    written = {name: (shape, arrays) for name, (shape, arrays) in tensors.items()}
+    written |= {name: (array.shape, [array]) for array, name in edits.items()}
+    body = b"".join(bytes(array.data) for _, arrays in written.values() for array in arrays)
+    sizes = {
+        name: (arrays[0].dtype, shape, sum(array.data.nbytes for array in arrays))
+        for name, (shape, arrays) in written.items()
     }
-    written |= {name: (NAMES[array.dtype], list(array.shape), bytes(array.data)) for array, name in edits.items()}
-    return _with_head(text, written)
-
-
-def _with_head(text: str, tensors: Mapping[str, tuple[str, list[int], bytes]]) -> bytes:
-    body = b"".join(data for _, _, data in tensors.values())
-    head: dict[str, Any] = {"__metadata__": {"djinn": text, "digest": _digest(text, body)}}
-    end = 0
-    for name, (dtype, axes, data) in tensors.items():
-        head[name] = {"dtype": dtype, "shape": axes, "data_offsets": [end, end := end + len(data)]}
-    written = json.dumps(head).encode()
-    written += b" " * (-len(written) % 8)
-    return len(written).to_bytes(8, "little") + written + body
+    return tensor_files.head_of(sizes, {"djinn": text, "digest": _digest(text, body)}) + body
 
 
 def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
     """Return the content in the bytes of the file `name`. Raises UsageError, with the reason, where there is none."""
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or not 2 <= length <= LONGEST_HEAD or data[8:9] != b"{":
-        raise UsageError(f"{name} is no {kind.named}.")
-    if len(data) < 8 + length:
-        raise UsageError(f"{name} is truncated: its end is missing.")
-    body = memoryview(data)[8 + length :]
     try:
-        head = json.loads(data[8 : 8 + length])
-        text, digest = head["__metadata__"]["djinn"], head["__metadata__"]["digest"]
+        head = tensor_files.read_head(BytesIO(data))
+        text, digest = head.metadata["djinn"], head.metadata["digest"]
         told = json.loads(text)
         number = told["format"]
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except tensor_files.CutShort:
+        raise UsageError(f"{name} is truncated: its end is missing.") from None
+    except FAULTS:
         raise UsageError(f"{name} is no {kind.named}.") from None
     if number != FORMAT:
         raise UsageError(
@@ -137,11 +111,12 @@ def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
             f"version, {told.get('version')!r}."
         )
     try:
-        if len(body) < max(entry["data_offsets"][1] for one, entry in head.items() if one != "__metadata__"):
+        if len(data) < head.end:
             raise UsageError(f"{name} is truncated: its end is missing.")
+        body = memoryview(data)[head.begin :]
         if digest != _digest(text, body):
             raise UsageError(f"{name} is damaged: its bytes are not those that were written.")
-        return _converted(told, kind, _Arrays(head, body))
+        return _converted(told, kind, _Arrays(head.entries, body))
     except FAULTS as error:
         raise UsageError(f"{name} is no {kind.named} that Djinn {__version__} wrote: {_said(error)}.") from None
 
@@ -163,15 +138,15 @@ def _said(error: Exception) -> str:
 class _Arrays:
     """Makes the arrays of the replies from the tensors in a file."""
 
-    def __init__(self, head: Head, body: memoryview) -> None:
-        self._head, self._body = head, body
+    def __init__(self, entries: dict[str, Any], body: memoryview) -> None:
+        self._entries, self._body = entries, body
 
     def __call__(self, kind: type, value: Any) -> Array:
         if kind is not Array:
             raise NotImplementedError(f"{kind} is in no file")
         place = msgspec.convert(value, _Place)
-        entry = self._head[place.tensor]
-        dtype, (begin, end) = DTYPES[entry["dtype"]], entry["data_offsets"]
+        entry = self._entries[place.tensor]
+        dtype, (begin, end) = tensor_files.DTYPES[entry["dtype"]], entry["data_offsets"]
         size = math.prod(place.shape) * ITEM_BYTES[dtype]
         first = begin + place.part * size
         return Array(dtype=dtype, shape=place.shape, data=self._body[max(first, 0) : min(first + size, end)])
@@ -320,21 +295,53 @@ def compared(
 ) -> Reproduction:
     """Compare the values of two results of one shape. `differs` names other parts with different bits; `notes` is
     called with whether all is the same."""
-    other, most, at = most_different(before.compared_values, again.compared_values)
-    place = {} if at is None else place_of(at)
-    same = not differs and not other.any()
-    return Reproduction(
-        before=before,
-        again=again,
-        same=same,
-        count=other.size,
-        different=int(other.sum()),
-        largest_difference=most,
-        place=place,
-        origin=origin_lines(*origins),
-        notes=tuple(notes(same)),
-        besides=differs,
-    )
+    found = BitComparison()
+    found.add(before.compared_values, again.compared_values, place_of)
+    return found.told(before, again, origin_lines(*origins), notes(not differs and not found.different), differs)
+
+
+@dataclass(slots=True)
+class BitComparison:
+    """The comparison so far: the number of values with other bits, and the place of the largest difference."""
+
+    count: int = 0
+    different: int = 0
+    most: float = 0.0
+    place: dict[str, Any] = field(default_factory=dict)
+
+    def add(
+        self,
+        then: np.ndarray[Any, Any],
+        now: np.ndarray[Any, Any],
+        place_of: Callable[[tuple[int, ...]], dict[str, Any]],
+    ) -> None:
+        """Compare more values, whose places by index are these."""
+        other, most, at = most_different(then, now)
+        self.count += other.size
+        self.different += int(other.sum())
+        if at is not None and (most > self.most or not self.place):
+            self.most, self.place = most, place_of(at)
+
+    def told(
+        self,
+        before: Any,
+        again: Any,
+        origin: Iterable[tuple[str, str, str]],
+        notes: Sequence[str] = (),
+        differs: str = "",
+    ) -> Reproduction:
+        return Reproduction(
+            before=before,
+            again=again,
+            same=not differs and not self.different,
+            count=self.count,
+            different=self.different,
+            largest_difference=self.most,
+            place=self.place,
+            origin=tuple(origin),
+            notes=tuple(notes),
+            besides=differs,
+        )
 
 
 def most_different(

@@ -6,6 +6,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import numpy as np
 from djinn_jupyter import files
 from djinn_jupyter.api import arrays, interrupts
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.result_files import Reproduction, most_different
+from djinn_jupyter.api.result_files import BitComparison, Reproduction
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.modules.files.files import tensors_in
@@ -105,24 +106,14 @@ def _compared(
     shapes = [{name: one.shape for name, one in numbers.items()} for numbers in (then, now)]
     if shapes[0] != shapes[1]:
         raise UsageError(f"{before.folder} has tensors of other shapes than a training by its provenance makes.")
-    different, most = 0, 0.0
-    place: dict[str, Any] = {}
+    found = BitComparison()
     for name, values in then.items():
-        other, largest, at = most_different(values, now[name])
-        different += int(other.sum())
-        if at is not None and (largest > most or not place):
-            most, place = largest, {"tensor": name, "index": list(at)}
-    return Reproduction(
-        before=before,
-        again=None,
-        same=not different,
-        count=sum(one.size for one in then.values()),
-        different=different,
-        largest_difference=most,
-        place=place,
-        origin=origin,
-        notes=(),
-    )
+        found.add(values, now[name], partial(_place, name))
+    return found.told(before, None, origin)
+
+
+def _place(tensor: str, at: tuple[int, ...]) -> dict[str, Any]:
+    return {"tensor": tensor, "index": list(at)}
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

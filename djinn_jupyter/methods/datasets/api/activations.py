@@ -14,26 +14,23 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
-from djinn_jupyter import files
+from djinn_jupyter import files, tensor_files
 from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.api.result_files import FOLDER, Reproducible
 from djinn_jupyter.api.tables import Tabular, in_columns
 from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
 from djinn_jupyter.files import open_plain
 from djinn_jupyter.units import spell_bytes
+from djinn_jupyter.wire.arrays import ITEM_BYTES
 from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.texts import natural_order
 
-DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16", "I64": "<i8"}
-ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
-LENGTH_BYTES: Final = 8
-MOST_HEAD: Final = 2**30
 _PIECE: Final = 2**20
 TOKENS: Final = "tokens"
 STARTS: Final = "starts"
@@ -97,19 +94,20 @@ class ShardFile:
         """Read the head of a shard. Raises StorageFailed for an unreadable, invalid or incomplete file."""
         try:
             with open_plain(path) as file:
-                entries, note = _head(file)
-                begin, size = file.tell(), os.fstat(file.fileno()).st_size
+                head, size = tensor_files.read_head(file), os.fstat(file.fileno()).st_size
+            note = json.loads(head.metadata["djinn"])
             written = files.digests_in(note)
-            wanted = begin + _checked_end({**note, files.WRITTEN: written}, entries)
+            _check({**note, files.WRITTEN: written}, head.entries)
+            wanted = head.end
         except OSError as error:
             raise StorageFailed(f"{path} could not be read: {error.strerror or error}.") from None
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, MemoryError, RecursionError):
+        except tensor_files.FAULTS:
             raise StorageFailed(f"{path} is no shard of a collection.") from None
         if size != wanted:
             raise StorageFailed(f"{path} has {size} bytes and should have {wanted}; delete it and collect again.")
         if written[files.NOTE] != files.of_note(note):
             raise _damaged(path)
-        return cls(path=path, note=note, entries=entries, begin=begin, digests=written["tensors"])
+        return cls(path=path, note=note, entries=head.entries, begin=head.begin, digests=written["tensors"])
 
     @property
     def made(self) -> Circumstances:
@@ -160,21 +158,11 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
-    return np.dtype(DTYPES[name])
+    return np.dtype(tensor_files.DTYPES[name]).newbyteorder("<")
 
 
-def _head(file: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the entries of a shard's tensors, and its note. Raises ValueError and others for an invalid file."""
-    length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-    if length > MOST_HEAD:
-        raise ValueError
-    entries = json.loads(file.read(length))
-    return entries, json.loads(entries.pop("__metadata__")["djinn"])
-
-
-def _checked_end(note: dict[str, Any], entries: dict[str, Any]) -> int:
-    """Return the end of the last value, counted from the end of the head. ValueError where note and tensors do not
-    fit."""
+def _check(note: dict[str, Any], entries: dict[str, Any]) -> None:
+    """Raise ValueError and others where note and tensors do not fit."""
     said, found = msgspec.convert(note, _Note), msgspec.convert(entries, dict[str, _Entry])
     if not all(map(_fits, found.values())):
         raise ValueError
@@ -182,12 +170,11 @@ def _checked_end(note: dict[str, Any], entries: dict[str, Any]) -> int:
     rows = said.prompts if said.positions is not None else math.prod(tokens)
     if starts != (said.prompts + 1,) or any(found[site].shape[0] != rows for site in said.sites):
         raise ValueError
-    return max(entry.data_offsets[1] for entry in found.values())
 
 
 def _fits(entry: _Entry) -> bool:
     begin, end = entry.data_offsets
-    return end - begin == math.prod(entry.shape) * ITEM_BYTES[entry.dtype]
+    return end - begin == math.prod(entry.shape) * ITEM_BYTES[tensor_files.DTYPES[entry.dtype]]
 
 
 # Collected activations, read where they lie: shards are mapped into memory, and only the requested values are read.

@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
-import numpy as np
 
 from djinn_jupyter import errors
 from djinn_jupyter.api import arguments, interrupts, likeness, runs
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.patches import Positions, no_ends, spell_positions
-from djinn_jupyter.api.result_files import SHARED, Reproduction, most_different, naming_models, origin_lines
+from djinn_jupyter.api.result_files import SHARED, BitComparison, Reproduction, naming_models, origin_lines
 from djinn_jupyter.files import PART, WRITTEN, atomic_write, force, force_names, make_folder, require_writable
 from djinn_jupyter.link.channel import Channel, followed
 from djinn_jupyter.link.waiting import far
@@ -399,7 +398,7 @@ def reproduced_collection(
             "This collection is not whole, so it cannot be compared; finish it first, by the same call."
         )
     channel = engine.channel
-    made, compared = [shard.made for shard in kept.shards], _Compared(kept)
+    made, compared = [shard.made for shard in kept.shards], _Shards(kept=kept)
 
     def on_done(done: int) -> None:
         if on_progress is not None:
@@ -449,15 +448,12 @@ def _folder_beside(kept: Activations) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@dataclass(slots=True)
-class _Compared:
-    """The comparison so far: the number of values with other bits, and the place of the largest difference."""
+@dataclass(slots=True, kw_only=True)
+class _Shards:
+    """The comparison of a collection's shards."""
 
     kept: Activations
-    count: int = 0
-    different: int = 0
-    most: float = 0.0
-    place: dict[str, Any] = field(default_factory=dict)
+    found: BitComparison = field(default_factory=BitComparison)
     origin: dict[tuple[str, str, str], None] = field(default_factory=dict)
     modes: set[tuple[str, str]] = field(default_factory=set)
 
@@ -470,39 +466,22 @@ class _Compared:
                     f"{site} has {list(now.shape)} values of {now.dtype.name} here, and had {list(then.shape)} of "
                     f"{then.dtype.name}."
                 )
-            self._compare(site, before, then, now)
+            self.found.add(then, now, partial(self._place, site, before))
         by = again.made.by
         self.origin |= dict.fromkeys(origin_lines(made.by, by))
         self.modes.add((before.note["computed"]["mode"], again.note["computed"]["mode"]))
 
-    def _compare(self, site: str, shard: ShardFile, then: np.ndarray[Any, Any], now: np.ndarray[Any, Any]) -> None:
-        other, most, at = most_different(then, now)
-        self.count += other.size
-        self.different += int(other.sum())
-        if at is not None and (most > self.most or not self.place):
-            self.most, self.place = most, {"site": site, **self._place(shard, at)}
-
-    def _place(self, shard: ShardFile, at: tuple[int, ...]) -> dict[str, Any]:
-        """Return the prompt and the position of a value of a shard."""
+    def _place(self, site: str, shard: ShardFile, at: tuple[int, ...]) -> dict[str, Any]:
+        """Return the site, the prompt and the position of a value of a shard."""
         first, positions = shard.note["first"], self.kept.positions
         if positions is not None:
-            return {"prompt": first + at[0], "position": positions[at[1] if len(positions) > 1 else 0]}
+            return {"site": site, "prompt": first + at[0], "position": positions[at[1] if len(positions) > 1 else 0]}
         starts = shard.tensor("starts").tolist()
         prompt = bisect.bisect_right(starts, at[0]) - 1
-        return {"prompt": first + prompt, "position": at[0] - starts[prompt]}
+        return {"site": site, "prompt": first + prompt, "position": at[0] - starts[prompt]}
 
     def result(self) -> Reproduction:
         notes = [f"The mode was {then}, and is {now} now." for then, now in sorted(self.modes) if then != now]
-        if self.different and not self.kept.exact:
+        if self.found.different and not self.kept.exact:
             notes.append(SHARED)
-        return Reproduction(
-            before=self.kept,
-            again=None,
-            same=not self.different,
-            count=self.count,
-            different=self.different,
-            largest_difference=self.most,
-            place=self.place,
-            origin=tuple(self.origin),
-            notes=tuple(notes),
-        )
+        return self.found.told(self.kept, None, self.origin, notes)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import torch
 from torch import Tensor
 
-from djinn_jupyter import files
+from djinn_jupyter import files, tensor_files
 from djinn_jupyter.engine.store.records import raw_pieces
 from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.files import (
@@ -92,19 +92,10 @@ def tokens_of(prompts: tuple[tuple[int, ...], ...]) -> dict[str, Tensor]:
 
 
 # Shards on the disk, in the safetensors format: written under another name, flushed, then renamed. The same values give
-# the same bytes: names are sorted, and no time is stored. The note has a digest of each tensor (shard_digests.py).
-# length of the header, 8 bytes | header, JSON, filled up with spaces to 8 bytes | the tensors, one after the other
+# the same bytes: names are sorted, and no time is stored. The note has a digest of each tensor (`files`).
 
-NOTE: Final = "djinn"  # the only entry of the metadata, since others would be written in any order
-MOST_HEADER: Final = 2**24
+NOTE: Final = "djinn"  # the only entry of the metadata
 ANOTHER: Final = "Choose another folder, or delete that one."
-NAMES: Final = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-}
 
 Note = dict[str, Any]
 
@@ -139,15 +130,22 @@ def require_place(path: Path, tensors: Mapping[str, Tensor], note: Note) -> None
 
 def write_into(file: BinaryIO, tensors: Mapping[str, Tensor], note: Note, abandoned: threading.Event) -> None:
     """Write the bytes of a shard. Raises Abandoned once no request waits for them any more."""
+    described = {name: (_dtype(one), tuple(one.shape), one.nbytes) for name, one in sorted(tensors.items())}
     digests = {
-        name: files.of_tensor(NAMES[tensor.dtype], tensor.shape, raw_pieces(tensor)) for name, tensor in tensors.items()
+        name: files.of_tensor(tensor_files.NAMES[dtype], shape, raw_pieces(tensors[name]))
+        for name, (dtype, shape, _) in described.items()
     }
-    file.write(_header(tensors, {**note, files.WRITTEN: files.written(note, digests)}))
-    for name in sorted(tensors):
+    whole = {**note, files.WRITTEN: files.written(note, digests)}
+    file.write(tensor_files.head_of(described, {NOTE: json.dumps(whole, sort_keys=True)}))
+    for name in described:
         for piece in raw_pieces(tensors[name]):
             if abandoned.is_set():
                 raise Abandoned
             file.write(piece)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def size_if_there(path: Path, tensors: Mapping[str, Tensor], note: Note) -> int | None:
@@ -164,12 +162,10 @@ def size_if_there(path: Path, tensors: Mapping[str, Tensor], note: Note) -> int 
 
 def _size_of_same(path: Path, file: BinaryIO, tensors: Mapping[str, Tensor], note: Note) -> int:
     try:
-        header = json.loads(file.read(_checked(int.from_bytes(file.read(8), "little"))))
-        found, begin = json.loads(header["__metadata__"][NOTE]), file.tell()
-        end = begin + max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
-        same = all(_is(file, begin, header[name], tensor) for name, tensor in tensors.items())
-        different = first_difference(found, note)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
+        head = tensor_files.read_head(file)
+        same = all(_is(file, head, name, tensor) for name, tensor in tensors.items())
+        different, end = first_difference(json.loads(head.metadata[NOTE]), note), head.end
+    except tensor_files.FAULTS:
         raise UsageError(f"{path} is no shard of a collection; choose another folder.") from None
     size = os.fstat(file.fileno()).st_size
     if size != end:
@@ -187,32 +183,10 @@ def first_difference(there: Note, note: Note) -> str | None:
     return None if name is None else f"{name}: {_short(there.get(name))} there, {_short(note[name])} here"
 
 
-def _header(tensors: Mapping[str, Tensor], note: Note) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": {NOTE: json.dumps(note, sort_keys=True)}}
-    at = 0
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        entries[name] = {
-            "dtype": NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + tensor.nbytes],
-        }
-        at += tensor.nbytes
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _is(file: Any, begin: int, entry: Any, tensor: Tensor) -> bool:
-    file.seek(begin + entry["data_offsets"][0])
-    written = file.read(entry["data_offsets"][1] - entry["data_offsets"][0])
-    return bool(written == b"".join(bytes(piece) for piece in raw_pieces(tensor)))
-
-
-def _checked(length: int) -> int:
-    if not 2 <= length <= MOST_HEADER:
-        raise ValueError(length)
-    return length
+def _is(file: BinaryIO, head: tensor_files.TensorHead, name: str, tensor: Tensor) -> bool:
+    begin, end = head.entries[name]["data_offsets"]
+    file.seek(head.begin + begin)
+    return file.read(end - begin) == b"".join(bytes(piece) for piece in raw_pieces(tensor))
 
 
 def _short(value: Any) -> str:
@@ -295,7 +269,7 @@ class WithClient:
             return None
         try:
             different = first_difference(json.loads(self.there), note)
-        except (AttributeError, ValueError, RecursionError):
+        except tensor_files.FAULTS:
             raise UsageError(f"{self.name} is no shard of a collection; choose another folder.") from None
         if different is not None:
             raise UsageError(f"{self.name} is of another collection ({different}). {ANOTHER}")
