@@ -15,7 +15,8 @@ from djinn_jupyter.api.tables import Listing
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.modules.files.circuit_tracer import layers_in
-from djinn_jupyter.modules.files.folder import ModuleFolder, read_folder
+from djinn_jupyter.modules.files.files import ModuleFolder
+from djinn_jupyter.modules.files.folder import read_folder
 from djinn_jupyter.modules.files.peft import read_adapter
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.modules import MOST_TENSORS, AdapterDescription, AddedModuleDescription, NamedTensor

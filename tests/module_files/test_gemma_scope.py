@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.modules.files.circuit_tracer import layers_in
-from djinn_jupyter.modules.files.folder import ModuleFolder, read_folder
+from djinn_jupyter.modules.files.files import ModuleFolder
+from djinn_jupyter.modules.files.folder import read_folder
 from tests import gemma_scopes, saes, transcoders
 from tests.gemma_scopes import BEFORE_MLP, BEHIND_MLP
 

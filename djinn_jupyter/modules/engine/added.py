@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
@@ -51,6 +52,15 @@ class AddedTensors:
     def give_back(self, size: int) -> None:
         self._budget.give_back(size)
         self.bytes_held -= size
+
+    @contextmanager
+    def given_back_on_error(self, size: int) -> Iterator[None]:
+        """Give the reserved bytes back where this block raises."""
+        try:
+            yield
+        except BaseException:
+            self.give_back(size)
+            raise
 
 
 # The adapters that clients have added, by person and name, and their bytes in the budget. Only the person who added an

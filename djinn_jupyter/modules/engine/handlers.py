@@ -90,7 +90,7 @@ class AddedModuleRequests:
         """Put the tensors on the device of the point, one a step, then register the module."""
         own = module.identity
         yield from figures.draw_for(self._added, own.bytes_held, self._runtime, session)
-        try:
+        with self._added.given_back_on_error(own.bytes_held):
             tensors: dict[str, Tensor] = {}
             home = self._runtime.forward.home_of(self._runtime.resolve(module.at))
             for name, array in arrays.items():
@@ -100,9 +100,6 @@ class AddedModuleRequests:
             if self._there(holder, module) not in (None, module):  # another was added while this one was read
                 raise UsageError(f"Another module {module.site} was added meanwhile.")
             self._added.put(holder.person, module)
-        except BaseException:
-            self._added.give_back(own.bytes_held)
-            raise
         module.held.make_present(arithmetic)
         return ModuleAdded(module=module.describe(self._anatomy))
 
@@ -206,7 +203,7 @@ class AdapterRequests:
         """Put the matrices on the devices of their layers, a module a step, then register the adapter."""
         size = sum(part.nbytes for part in parts)
         yield from figures.draw_for(self._adapters, size, self._runtime, session)
-        try:
+        with self._adapters.given_back_on_error(size):
             products: list[LowRank] = []
             for part in parts:
                 products.append(part.on_device())
@@ -214,9 +211,6 @@ class AdapterRequests:
             if self._adapters.same(holder.person, adapter.identity) not in (None, adapter):
                 raise UsageError(f"The adapter {adapter.name} was added meanwhile.")
             self._adapters.put(holder.person, adapter)
-        except BaseException:
-            self._adapters.give_back(size)
-            raise
         adapter.make_present(products, size)
         return AdapterAdded(adapter=self._described(adapter))
 

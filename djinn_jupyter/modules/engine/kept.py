@@ -7,8 +7,9 @@ there is missing, which its sites report wherever they are computed; the session
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.forward import Forward
@@ -17,11 +18,11 @@ from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.modules.engine import checks, processed_values
 from djinn_jupyter.modules.engine.added import AddedModule, ModuleTable, fitted, point_of
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
-from djinn_jupyter.modules.files import folder, peft
-from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.modules.files import files, folder, peft
 from djinn_jupyter.wire.modules import AdapterIdentity, ModuleIdentity
 
 log = logging.getLogger(__name__)
+Found = TypeVar("Found", files.ModuleFolder, peft.AdapterFolder)
 
 
 def tap_of_kept(runtime: Runtime, identity: ModuleIdentity) -> Tap:
@@ -45,42 +46,36 @@ def tap_of_kept(runtime: Runtime, identity: ModuleIdentity) -> Tap:
 
 def _read_again(table: ModuleTable, module: AddedModule, person: str | None, forward: Forward, point: Tap) -> None:
     """Read the module's tensors from its folder; mark it missing where that fails."""
+    own = module.identity
     try:
-        if person is not None:
-            raise UsageError("Its folder lies on the machine of its person.")
-        found = folder.read_folder(Path(module.identity.folder), module.layer)
-        if found.digest != module.identity.digest:
-            raise UsageError(f"The files in {module.identity.folder} are others than they were.")
-        _take_in(table, module, found.tensors, forward, point)
+        found = _read(lambda path: folder.read_folder(path, module.layer), own, person)
+        size = checks.bytes_of(own.form, found.tensors)
+        checks.widths_of(own.form, found.tensors)
+        if size != own.bytes_held:
+            raise UsageError("It was kept with another size.")
+        table.draw(size)
+        with table.given_back_on_error(size):
+            home, processed = forward.home_of(point), processed_values.processed_at(forward, own.form, point.site)
+            tensors = {name: checks.on_device(name, array, own.form, home) for name, array in found.tensors.items()}
+            module.held.make_present(processed_values.arithmetic_of(own.form, tensors, processed))
     except DjinnError as error:
-        module.held.let_go(f"{_gone(module)}: {error} {_advice(module)}")
+        added = f"%djinn_add_module {own.name} {own.folder} --at {own.at}"
+        module.held.let_go(_missing(f"module {module.site}", error, added))
         log.warning("%s", module.held.missing)
 
 
-def _take_in(
-    table: ModuleTable, module: AddedModule, arrays: Mapping[str, Array], forward: Forward, point: Tap
-) -> None:
-    form, size = module.identity.form, checks.bytes_of(module.identity.form, arrays)
-    checks.widths_of(form, arrays)
-    if size != module.identity.bytes_held:
-        raise UsageError("It was kept with another size.")
-    table.draw(size)
-    try:
-        home, processed = forward.home_of(point), processed_values.processed_at(forward, form, point.site)
-        tensors = {name: checks.on_device(name, array, form, home) for name, array in arrays.items()}
-        module.held.make_present(processed_values.arithmetic_of(form, tensors, processed))
-    except BaseException:
-        table.give_back(size)
-        raise
+def _read(read: Callable[[Path], Found], own: ModuleIdentity | AdapterIdentity, person: str | None) -> Found:
+    """Read a folder. Raises UsageError unless it is of this machine and has the files of before."""
+    if person is not None:
+        raise UsageError("Its folder lies on the machine of its person.")
+    found = read(Path(own.folder))
+    if found.digest != own.digest:
+        raise UsageError(f"The files in {own.folder} are others than they were.")
+    return found
 
 
-def _gone(module: AddedModule) -> str:
-    return f"The module {module.site}, which this session was kept with, is not there"
-
-
-def _advice(module: AddedModule) -> str:
-    own = module.identity
-    return f"Add it again (%djinn_add_module {own.name} {own.folder} --at {own.at})."
+def _missing(what: str, error: DjinnError, added: str) -> str:
+    return f"The {what}, which this session was kept with, is not there: {error} Add it again ({added})."
 
 
 # The adapter of a stored session, found or read again as above. A missing one is reported by each run of its sessions;
@@ -102,24 +97,13 @@ def adapter_of_kept(runtime: Runtime, identity: AdapterIdentity | None) -> HeldA
 
 def _read_adapter_again(runtime: Runtime, adapter: HeldAdapter, person: str | None) -> None:
     """Read its tensors from its folder; mark it missing where that fails."""
-    own = adapter.identity
+    own, table = adapter.identity, runtime.modules.adapters
     try:
-        if person is not None:
-            raise UsageError("Its folder lies on the machine of its person.")
-        found = peft.read_adapter(Path(own.folder))
-        if found.digest != own.digest:
-            raise UsageError(f"The files in {own.folder} are others than they were.")
-        parts = fitted(runtime.forward, found.modules)
+        parts = fitted(runtime.forward, _read(peft.read_adapter, own, person).modules)
         size = sum(part.nbytes for part in parts)
-        runtime.modules.adapters.draw(size)
-        try:
+        table.draw(size)
+        with table.given_back_on_error(size):
             adapter.make_present([part.on_device() for part in parts], size)
-        except BaseException:
-            runtime.modules.adapters.give_back(size)
-            raise
     except DjinnError as error:
-        adapter.let_go(
-            f"The adapter {own.name}, which this session was kept with, is not there: {error} Add it again "
-            f"(%djinn_add_adapter {own.name} {own.folder})."
-        )
+        adapter.let_go(_missing(f"adapter {own.name}", error, f"%djinn_add_adapter {own.name} {own.folder}"))
         log.warning("%s", adapter.missing)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from djinn_jupyter.modules.files.files import (
     MOST_BYTES,
     MOST_DECLARATION,
     FieldTable,
+    ModuleFolder,
     any_negative,
     contents_of,
     short,
@@ -47,17 +47,6 @@ DTYPES: Final[dict[str, ModuleDtype]] = {"float32": "float32", "float16": "float
 Tensors = dict[str, Array]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerFiles:
-    """The form and the tensors of one layer, and the digest of its files."""
-
-    form: ModuleForm
-    tensors: Tensors
-    digest: str
-    model: str | None
-    unknown: list[str]
-
-
 def layers_in(folder: Path) -> list[int]:
     """Return the layers for which a folder has a transcoder, in order; none where it is not a folder of
     circuit-tracer."""
@@ -71,7 +60,7 @@ def layer_of(path: Path) -> int | None:
     return None if named is None else int(named["layer"])
 
 
-def read_layer(folder: Path, layer: int) -> LayerFiles:
+def read_layer(folder: Path, layer: int) -> ModuleFolder:
     """Return the transcoder of one layer. Raises UsageError where there is none that can be computed here."""
     own = folder / f"layer_{layer}.safetensors"
     if own.is_file():
@@ -84,7 +73,7 @@ def read_layer(folder: Path, layer: int) -> LayerFiles:
     return _made("cross_layer_transcoder", folder, layer, halves)
 
 
-def _made(kind: ModuleKind, folder: Path, layer: int, paths: Mapping[str, Path]) -> LayerFiles:
+def _made(kind: ModuleKind, folder: Path, layer: int, paths: Mapping[str, Path]) -> ModuleFolder:
     digest, tensors = hashlib.blake2b(digest_size=16), Tensors()
     said = _said(folder)
     named = ((name, said.get(f"feature_{name}_hook")) for name in ("input", "output"))
@@ -105,8 +94,10 @@ def _made(kind: ModuleKind, folder: Path, layer: int, paths: Mapping[str, Path])
         trained_at=_place(hooks.get("input"), layer),
         written_at=_place(hooks.get("output"), layer),
     )
-    model, unknown = said.get("model_name"), CONFIG.unknown(said)
-    return LayerFiles(form=form, tensors=tensors, digest=digest.hexdigest(), model=model, unknown=unknown)
+    model, unknown = said.get("model_name"), tuple(CONFIG.unknown(said))
+    return ModuleFolder(
+        path=folder, form=form, tensors=tensors, digest=digest.hexdigest(), model=model, unknown=unknown
+    )
 
 
 def _require_computed(said: Mapping[str, str | None], kind: ModuleKind, tensors: Tensors, where: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,16 +11,19 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import safetensors
 
+from djinn_jupyter import tensor_files
 from djinn_jupyter.errors import MalformedMessage, StorageFailed, UsageError
 from djinn_jupyter.files import open_plain
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.modules import ModuleForm
 
 MOST_DECLARATION: Final = 2**20
 MOST_BYTES: Final = 2**32  # the limit of one message
@@ -47,6 +51,27 @@ def object_in(path: Path, declared: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UsageError(f"{path} cannot be read as a JSON object.")
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleFolder:
+    """The contents of a folder, or of one layer's files in it. `digest` is the digest of these files' bytes. According
+    to them the module was trained on `model`; `unknown` are their unknown fields, without values."""
+
+    path: Path
+    form: ModuleForm
+    tensors: dict[str, Array]
+    digest: str
+    model: str | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def read_pair(declaration: Path, weights: Path) -> tuple[dict[str, Any], dict[str, Array], str]:
+    """Return the object in a declaration, the tensors beside it, and the digest of both files' bytes."""
+    declared, values = contents_of(declaration, MOST_DECLARATION), contents_of(weights, MOST_BYTES)
+    digest = hashlib.blake2b(declared, digest_size=16)
+    digest.update(values)
+    return object_in(declaration, declared), tensors_in(weights, values), digest.hexdigest()
 
 
 def pickle_among(folder: Path) -> str | None:
@@ -150,10 +175,8 @@ def matched(patterns: Sequence[str], names: Iterable[str], where: str) -> Mappin
 # Read a safetensors file by the format's own library, which refuses crafted headers. Needs no torch. The file is read
 # whole: a mapped file that is truncated meanwhile ends the process.
 
-LENGTH_BYTES: Final = 8
-METADATA: Final = "__metadata__"
 ENTRY: Final = FieldTable(computed=frozenset({"data_offsets", "dtype", "shape"}), harmless=frozenset(), refused={})
-DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+FLOATS: Final = ("F32", "F16", "BF16", "F64")
 
 
 def tensors_in(path: Path, contents: bytes) -> dict[str, Array]:
@@ -164,20 +187,18 @@ def tensors_in(path: Path, contents: bytes) -> dict[str, Array]:
     except safetensors.SafetensorError as error:
         why = str(error).partition(": ")[2]
         raise UsageError(f"{path} is no safetensors file, or is cut short ({why}); copy it again.") from None
-    end = LENGTH_BYTES + int.from_bytes(contents[:LENGTH_BYTES], "little")
-    entries: dict[str, Any] = json.loads(contents[LENGTH_BYTES:end])
-    entries.pop(METADATA, None)
+    entries = tensor_files.read_head(BytesIO(contents)).entries
     for name, entry in entries.items():
         ENTRY.require_heard(entry, f"{path}: {name}")
     return {name: _array(path, name, found[name]) for name in entries}
 
 
 def _array(path: Path, name: str, tensor: dict[str, Any]) -> Array:
-    if tensor["dtype"] not in DTYPES:
+    if tensor["dtype"] not in FLOATS:
         kind = tensor["dtype"]
-        raise UsageError(f"{name} in {path} is of dtype {kind}; a module's tensors are of {', '.join(DTYPES)}.")
+        raise UsageError(f"{name} in {path} is of dtype {kind}; a module's tensors are of {', '.join(FLOATS)}.")
     try:
-        return Array(dtype=DTYPES[tensor["dtype"]], shape=tuple(tensor["shape"]), data=tensor["data"])
+        return Array(dtype=tensor_files.DTYPES[tensor["dtype"]], shape=tuple(tensor["shape"]), data=tensor["data"])
     except MalformedMessage as error:
         raise UsageError(f"{name} in {path} cannot be read: {error}") from None
 

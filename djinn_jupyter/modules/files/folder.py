@@ -3,8 +3,7 @@ module.safetensors."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,33 +11,12 @@ import msgspec
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.modules.files import circuit_tracer, gemma_scope, saelens
-from djinn_jupyter.modules.files.files import (
-    MOST_BYTES,
-    MOST_DECLARATION,
-    contents_of,
-    object_in,
-    pickle_among,
-    tensors_in,
-)
-from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.modules.files.files import ModuleFolder, pickle_among, read_pair
 from djinn_jupyter.wire.modules import ModuleForm
 
 DECLARED: Final = "module.json"
 TENSORS: Final = "module.safetensors"
 EXAMPLE: Final = '{"kind": "probe", "dtype": "float32"}'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleFolder:
-    """The contents of a folder, or of one layer's files in it. `digest` is the digest of these files' bytes. According
-    to them the module was trained on `model`; `unknown` are their unknown fields, without values."""
-
-    path: Path
-    form: ModuleForm
-    tensors: dict[str, Array]
-    digest: str
-    model: str | None = None
-    unknown: tuple[str, ...] = ()
 
 
 def read_folder(folder: Path, layer: int | None = None) -> ModuleFolder:
@@ -59,35 +37,28 @@ def read_folder(folder: Path, layer: int | None = None) -> ModuleFolder:
     tensors = folder / (saelens.WEIGHTS if of_saelens else TENSORS)
     if not tensors.is_file():
         raise UsageError(f"{folder} has {declaration.name} and no {tensors.name} beside it.")
-    declared, values = contents_of(declaration, MOST_DECLARATION), contents_of(tensors, MOST_BYTES)
-    digest = hashlib.blake2b(declared, digest_size=16)
-    digest.update(values)
-    said, found = object_in(declaration, declared), tensors_in(tensors, values)
+    said, found, digest = read_pair(declaration, tensors)
     if not of_saelens:
-        return ModuleFolder(path=folder, form=_form(said, declaration), tensors=found, digest=digest.hexdigest())
+        return ModuleFolder(path=folder, form=_form(said, declaration), tensors=found, digest=digest)
     return ModuleFolder(
         path=folder,
         form=saelens.form_of(said, str(declaration)),
         tensors=saelens.tensors_of(said, found, str(declaration)),
-        digest=digest.hexdigest(),
+        digest=digest,
         model=saelens.model_in(said, str(declaration)),
         unknown=tuple(saelens.unknown_in(said)),
     )
 
 
 def _of_gemma_scope(folder: Path) -> ModuleFolder:
-    declaration, weights = folder / gemma_scope.CONFIGURATION, folder / gemma_scope.WEIGHTS
-    declared, values = contents_of(declaration, MOST_DECLARATION), contents_of(weights, MOST_BYTES)
-    tensors = gemma_scope.renamed(tensors_in(weights, values))
-    said = object_in(declaration, declared)
-    form, model = gemma_scope.form_of(said, tensors, declaration), said.get("model_name")
-    digest = hashlib.blake2b(declared, digest_size=16)
-    digest.update(values)
+    declaration = folder / gemma_scope.CONFIGURATION
+    said, found, digest = read_pair(declaration, folder / gemma_scope.WEIGHTS)
+    tensors, model = gemma_scope.renamed(found), said.get("model_name")
     return ModuleFolder(
         path=folder,
-        form=form,
+        form=gemma_scope.form_of(said, tensors, declaration),
         tensors=tensors,
-        digest=digest.hexdigest(),
+        digest=digest,
         model=model if isinstance(model, str) else None,
         unknown=tuple(gemma_scope.CONFIG.unknown(said)),
     )
@@ -102,15 +73,7 @@ def _of_layer(path: Path, folder: Path, layer: int | None) -> ModuleFolder:
             f"{folder} has transcoders of {there} layers: add them all by engine.add_transcoders "
             "(%djinn_add_transcoders), or one by its point, as in at='mlp_in.4' (--at mlp_in.4)."
         )
-    found = circuit_tracer.read_layer(folder, layer)
-    return ModuleFolder(
-        path=path,
-        form=found.form,
-        tensors=found.tensors,
-        digest=found.digest,
-        model=found.model,
-        unknown=tuple(found.unknown),
-    )
+    return replace(circuit_tracer.read_layer(folder, layer), path=path)
 
 
 def _form(declared: dict[str, Any], path: Path) -> ModuleForm:
