@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.errors import StorageFailed
 
 Stamp = tuple[int, int, int]
 Stamps = Mapping[str, Stamp | None]
@@ -136,6 +137,31 @@ def atomic_write(path: Path, *, prefix: str = ".") -> Iterator[tuple[BinaryIO, P
             yield file, Path(name)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def written_alone(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """Yield a new file, and its path, which becomes `path` at the end of this block; then both are on the disk. For a
+    file that no other process writes: what killed ones left of it is deleted."""
+    make_folder(path.parent)
+    prefix = f".{path.name}."
+    for left in path.parent.glob(f"{prefix}*{PART}"):
+        left.unlink(missing_ok=True)
+    with atomic_write(path, prefix=prefix) as (file, aside):
+        yield file, aside
+        file.flush()
+        force(file.fileno())
+        aside.replace(path)
+    force_names(path.parent)
+
+
+@contextmanager
+def told_of_disk(what: str, then: str = "", faults: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Make the disk's errors in this block StorageFailed, with what could not be done, why, and what `then` holds."""
+    try:
+        yield
+    except faults as error:
+        raise StorageFailed(f"{what}: {getattr(error, 'strerror', None) or error}.{then and ' '}{then}") from error
 
 
 def require_writable(path: Path) -> None:

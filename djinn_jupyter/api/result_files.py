@@ -27,8 +27,8 @@ from djinn_jupyter import tensor_files
 from djinn_jupyter._version import __version__
 from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.api.tables import Displayed, is_told_as_table
-from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError, WireError
-from djinn_jupyter.files import contents_of
+from djinn_jupyter.errors import DjinnError, UsageError, WireError
+from djinn_jupyter.files import contents_of, told_of_disk
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.provenance import DIGESTS, Provenance, differences
@@ -179,7 +179,7 @@ def named(path: str | Path, kind: type[KeptHere]) -> Path:
 def put(path: Path, data: bytes, *, replace: bool) -> None:
     """Write a file atomically. Raises UsageError where other content exists that may not be replaced, StorageFailed
     where the disk refuses."""
-    try:
+    with told_of_disk(f"{path} could not be written"):
         there = contents_of(path) if path.exists() else None
         if there == data:
             return
@@ -196,8 +196,6 @@ def put(path: Path, data: bytes, *, replace: bool) -> None:
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageFailed(f"{path} could not be written: {error.strerror or error}.") from None
 
 
 # A result and the same computed again, compared bit for bit.

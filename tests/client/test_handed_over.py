@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import djinn_jupyter as dj
+from djinn_jupyter import files
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import EngineUnavailable, StorageFailed, UnknownSession, UsageError, WireError
 from djinn_jupyter.methods.common.api import Question, require_all
@@ -262,7 +263,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_a_shard(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(collecting, "force", full)
+        patch.setattr(files, "force", full)
         with pytest.raises(StorageFailed, match=r"written: No space left on device\. Shards that are whole stay"):
             collected(afar, tmp_path)
     assert contents(tmp_path) == {}

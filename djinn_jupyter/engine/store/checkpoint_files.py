@@ -10,9 +10,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from heapq import nlargest
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
@@ -27,8 +27,17 @@ from djinn_jupyter.engine.loop.scheduler import Scheduler
 from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.store.image import ArrayHead, SessionImage, TapImage, TensorTable, decode
-from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
-from djinn_jupyter.files import PART, Abandoned, atomic_write, force, force_names, make_folder, open_plain
+from djinn_jupyter.errors import CheckpointRefused, UnknownCheckpoint, UsageError
+from djinn_jupyter.files import (
+    PART,
+    Abandoned,
+    atomic_write,
+    force,
+    force_names,
+    make_folder,
+    open_plain,
+    told_of_disk,
+)
 from djinn_jupyter.wire.base import Frozen, known_to_the_same, person_of
 from djinn_jupyter.wire.keys import settled_stamp
 from djinn_jupyter.wire.nouns import CheckpointDescription
@@ -139,7 +148,7 @@ class CheckpointFolder:
         path = self.file_of(name)
         body, arrays = TensorTable(self.device).encode(image)
         label = msgspec.msgpack.encode(Label(checkpoint=entry, model=self.identity))
-        with _storage(f"The checkpoint {in_quotes(name)} could not be written to {self.folder}"):
+        with told_of_disk(f"The checkpoint {in_quotes(name)} could not be written to {self.folder}"):
             make_folder(self.folder)
             self._clear()
             with atomic_write(path) as (file, aside):
@@ -159,7 +168,7 @@ class CheckpointFolder:
         """Return the checkpoint in a file, every byte of it checked. CheckpointRefused has the reason why it is not one
         of this model; messages name the file as it is, or as `where`."""
         named = where or str(path)
-        with _storage(f"{named} could not be read"), open_plain(path) as file:
+        with told_of_disk(f"{named} could not be read"), open_plain(path) as file:
             try:
                 return self._read(file)
             except CheckpointRefused as refused:
@@ -190,7 +199,7 @@ class CheckpointFolder:
         path = self.find(name)
         if path.parent != self.folder:
             raise UsageError(f"{path} lies outside {self.folder}; delete it yourself.")
-        with _storage(f"The checkpoint {in_quotes(name)} could not be deleted"):
+        with told_of_disk(f"The checkpoint {in_quotes(name)} could not be deleted"):
             path.unlink()
 
 
@@ -286,14 +295,6 @@ def _file_at(name: str) -> Path:
     if not there:
         raise UnknownCheckpoint(f"There is no file {path}.")
     return path
-
-
-@contextmanager
-def _storage(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(f"{what}: {error.strerror or error}.") from error
 
 
 def _write_arrays(

@@ -5,7 +5,7 @@ An engine writes a shard into a folder of its own machine, or sends it to a clie
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal
+from typing import Annotated, Final, Generic, Literal
 
 from msgspec import Meta
 
@@ -15,6 +15,7 @@ from djinn_jupyter.wire.request_base import OwnName, Positions, R, SessionReques
 
 StoredDtype = Literal["float32", "bfloat16", "float16"]
 MOST_PROMPTS = 65_536
+STAYS: Final = "Shards that are whole stay, and collecting again goes on after them."
 
 
 def shard_name(shard: int) -> str:

@@ -22,7 +22,7 @@ from djinn_jupyter.engine.store import checkpoint_files
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.errors import StorageFailed, UnknownCheckpoint, UsageError
-from djinn_jupyter.files import Abandoned, make_folder
+from djinn_jupyter.files import Abandoned, make_folder, told_of_disk
 from djinn_jupyter.remote.engine.move_folder import WORDS, Moves, Word
 from djinn_jupyter.remote.engine.objects import SCHEME, Changed, JournalStore, Objects, S3Store
 from djinn_jupyter.wire.base import person_of
@@ -119,14 +119,12 @@ class CheckpointStore(checkpoint_files.CheckpointFolder):
     @contextmanager
     def _on_the_way(self) -> Iterator[checkpoint_files.CheckpointFolder]:
         """Yield a folder of this machine that is deleted at the end; folders of killed engines are deleted too."""
-        try:
+        with told_of_disk(f"{self.folder} could not be written to"):
             make_folder(self.folder)
             for left in self.folder.glob(f"{_PREFIX}*"):
                 if time.time() - left.stat().st_mtime > checkpoint_files.ABANDONED_SECONDS:
                     rmtree(left, ignore_errors=True)
             made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=self.folder, ignore_cleanup_errors=True)
-        except OSError as error:
-            raise StorageFailed(f"{self.folder} could not be written to: {error.strerror or error}.") from error
         with made as folder:
             yield checkpoint_files.CheckpointFolder(Path(folder), self.identity, self.device)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter import files
 from djinn_jupyter.errors import (
     IllegalMove,
     InvalidEdit,
@@ -21,7 +22,6 @@ from djinn_jupyter.errors import (
     UnknownSite,
     UsageError,
 )
-from djinn_jupyter.methods.datasets.engine import shard as shard_file
 from djinn_jupyter.methods.datasets.engine.collection import Collecting
 from djinn_jupyter.methods.datasets.engine.shard import Shard
 from djinn_jupyter.methods.datasets.request import Collect, Collected
@@ -230,7 +230,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_a_shard(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_file, "force", full)
+        patch.setattr(files, "force", full)
         with pytest.raises(StorageFailed, match=r"No space left on device\. Shards that are whole stay"):
             collected(desk, tmp_path, shard=1, first=4)
     assert contents(tmp_path) == before

@@ -135,13 +135,10 @@ class ShardFile:
             return
         entry = self.entries[name]
         begin, end = entry["data_offsets"]
-        try:
-            with open_plain(self.path) as file:
-                file.seek(self.begin + begin)
-                pieces = (file.read(min(_PIECE, end - at)) for at in range(begin, end, _PIECE))
-                found = files.of_tensor(entry["dtype"], entry["shape"], pieces)
-        except OSError as error:
-            raise StorageFailed(f"{self.path} could not be read: {error.strerror or error}.") from None
+        with files.told_of_disk(f"{self.path} could not be read"), open_plain(self.path) as file:
+            file.seek(self.begin + begin)
+            pieces = (file.read(min(_PIECE, end - at)) for at in range(begin, end, _PIECE))
+            found = files.of_tensor(entry["dtype"], entry["shape"], pieces)
         if found != self.digests.get(name):
             raise _damaged(self.path)
         self.checked.add(name)

@@ -14,7 +14,7 @@ import secrets
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, islice, pairwise
@@ -28,13 +28,14 @@ from djinn_jupyter.api import arguments, interrupts, likeness, runs
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.patches import Positions, no_ends, spell_positions
 from djinn_jupyter.api.result_files import SHARED, BitComparison, Reproduction, naming_models, origin_lines
-from djinn_jupyter.files import PART, WRITTEN, atomic_write, force, force_names, make_folder, require_writable
+from djinn_jupyter.files import WRITTEN, require_writable, told_of_disk, written_alone
 from djinn_jupyter.link.channel import Channel, followed
 from djinn_jupyter.link.waiting import far
 from djinn_jupyter.methods.common.api import Question, Tell, engines_of_one_model, require_all, spread
 from djinn_jupyter.methods.datasets.api.activations import Activations, ShardFile
 from djinn_jupyter.methods.datasets.request import (
     MOST_PROMPTS,
+    STAYS,
     CheckCollect,
     Collect,
     Collected,
@@ -47,7 +48,6 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Mode
 
 NOT_ASKED_FOR: Final = "The engine did not hand over the shard that was asked for; nothing of it is written."
-STAYS: Final = "Shards that are whole stay, and collecting again goes on after them."
 
 
 def handing_over(request: Collect, path: Path) -> Collect:
@@ -81,17 +81,10 @@ def keep(collected: Collected, path: Path, request: Collect) -> None:
 
 
 def _write(content: arrays.Array, path: Path, request: Collect) -> None:
-    with _sentence(f"{path} could not be written"):
-        make_folder(path.parent)
-        for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a killed kernel
-            left.unlink(missing_ok=True)
-        with atomic_write(path, prefix=f".{path.name}.") as (file, aside):
-            file.write(content.data)
-            file.flush()
-            force(file.fileno())
-            _require_asked(aside, request)
-            aside.replace(path)
-        force_names(path.parent)
+    with _sentence(f"{path} could not be written"), written_alone(path) as (file, aside):
+        file.write(content.data)
+        file.flush()
+        _require_asked(aside, request)
 
 
 def _require_asked(aside: Path, request: Collect) -> None:
@@ -111,12 +104,8 @@ def _has_prompts(shard: ShardFile, request: Collect) -> bool:
     return bool(tokens == list(chain.from_iterable(request.prompts)) and starts == begins)
 
 
-@contextmanager
-def _sentence(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise errors.StorageFailed(f"{what}: {error.strerror or error}. {STAYS}") from None
+def _sentence(what: str) -> AbstractContextManager[None]:
+    return told_of_disk(what, STAYS)
 
 
 # Collect activations: prompts in, shards out, one request a shard. The engine computes them, and writes them if it is

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import accumulate
@@ -19,17 +19,8 @@ from torch import Tensor
 from djinn_jupyter import files, tensor_files
 from djinn_jupyter.engine.store.records import raw_pieces
 from djinn_jupyter.errors import StorageFailed, UsageError
-from djinn_jupyter.files import (
-    PART,
-    Abandoned,
-    atomic_write,
-    force,
-    force_names,
-    make_folder,
-    open_plain,
-    require_writable,
-)
-from djinn_jupyter.methods.datasets.request import shard_name
+from djinn_jupyter.files import Abandoned, open_plain, require_writable
+from djinn_jupyter.methods.datasets.request import STAYS, shard_name
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire.arrays import Array
 
@@ -108,15 +99,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], note: Note, abandoned: thre
     """Write a shard and return its bytes, once they and its name are on the disk. StorageFailed leaves nothing
     behind."""
     with _sentence(f"{path} could not be written"):
-        make_folder(path.parent)
-        for left in path.parent.glob(f".{path.name}.*{PART}"):  # by a killed engine
-            left.unlink(missing_ok=True)
-        with atomic_write(path, prefix=f".{path.name}.") as (file, aside):
+        with files.written_alone(path) as (file, _):
             write_into(file, tensors, note, abandoned)
-            file.flush()
-            force(file.fileno())
-            aside.replace(path)
-        force_names(path.parent)
         return path.stat().st_size
 
 
@@ -194,15 +178,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-@contextmanager
-def _sentence(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:  # a ValueError for a name with a null
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise StorageFailed(
-            f"{what}: {why}. Shards that are whole stay, and collecting again goes on after them."
-        ) from None
+def _sentence(what: str) -> AbstractContextManager[None]:
+    return files.told_of_disk(what, STAYS, (OSError, ValueError))  # a ValueError for a name with a null
 
 
 # The two destinations of a shard: a folder of this machine, or the client that asked, which writes it on its own. Knows
