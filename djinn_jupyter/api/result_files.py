@@ -116,12 +116,12 @@ def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
         body = memoryview(data)[head.begin :]
         if digest != _digest(text, body):
             raise UsageError(f"{name} is damaged: its bytes are not those that were written.")
-        return _converted(told, kind, _Arrays(head.entries, body))
+        return _converted(told, kind, _arrays_in(head.entries, body))
     except FAULTS as error:
         raise UsageError(f"{name} is no {kind.named} that Djinn {__version__} wrote: {_said(error)}.") from None
 
 
-def _converted(told: Any, kind: type[KeptHere], arrays: _Arrays) -> KeptHere:
+def _converted(told: Any, kind: type[KeptHere], arrays: Callable[[type, Any], Array]) -> KeptHere:
     """Return the content of a text. Raises ValueError and others for an invalid text."""
     try:
         kept = msgspec.convert(told, kind, dec_hook=arrays)
@@ -135,21 +135,20 @@ def _said(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
 
 
-class _Arrays:
-    """Makes the arrays of the replies from the tensors in a file."""
+def _arrays_in(entries: dict[str, Any], body: memoryview) -> Callable[[type, Any], Array]:
+    """Return a function that makes the arrays of the replies from the tensors in a file."""
 
-    def __init__(self, entries: dict[str, Any], body: memoryview) -> None:
-        self._entries, self._body = entries, body
-
-    def __call__(self, kind: type, value: Any) -> Array:
+    def array(kind: type, value: Any) -> Array:
         if kind is not Array:
             raise NotImplementedError(f"{kind} is in no file")
         place = msgspec.convert(value, _Place)
-        entry = self._entries[place.tensor]
+        entry = entries[place.tensor]
         dtype, (begin, end) = tensor_files.DTYPES[entry["dtype"]], entry["data_offsets"]
         size = math.prod(place.shape) * ITEM_BYTES[dtype]
         first = begin + place.part * size
-        return Array(dtype=dtype, shape=place.shape, data=self._body[max(first, 0) : min(first + size, end)])
+        return Array(dtype=dtype, shape=place.shape, data=body[max(first, 0) : min(first + size, end)])
+
+    return array
 
 
 def _digest(text: str, body: bytes | memoryview) -> str:

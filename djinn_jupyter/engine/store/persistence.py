@@ -49,7 +49,7 @@ class Persistence:
         self._store = config.shared_journal if is_store(config.shared_journal) else None
         mounted = None if self._store or config.shared_journal is None else Path(config.shared_journal)
         shared = mounted or folder
-        self.checkpoints = _checkpoints(_address_of_checkpoints(config), folder, shared, identity, device)
+        self.checkpoints = _checkpoints(config, folder, shared, identity, device)
         self.moves = MovePlaces(
             None if self._store else MoveFolder(shared / MOVES, identity, device),
             tuple(filter(None, (f"{self._store}/{MOVES}" if self._store else None, config.moves))),
@@ -165,16 +165,13 @@ class Persistence:
             self.journal = None
 
 
-def _address_of_checkpoints(config: EngineConfig) -> str | None:
-    """Return the place of checkpoints: the requested one, or beside a journal in a store."""
-    if config.checkpoints is None and is_store(config.shared_journal):
-        return f"{config.shared_journal}/{CHECKPOINTS}"
-    return config.checkpoints
-
-
 def _checkpoints(
-    asked: str | None, folder: Path, shared: Path, identity: ModelIdentity, device: torch.device
+    config: EngineConfig, folder: Path, shared: Path, identity: ModelIdentity, device: torch.device
 ) -> CheckpointFolder:
+    """Return the place of checkpoints: the requested one, or beside a journal in a store."""
+    asked = config.checkpoints
+    if asked is None and is_store(config.shared_journal):
+        asked = f"{config.shared_journal}/{CHECKPOINTS}"
     if asked is not None and is_store(asked):
         return CheckpointStore(Objects.at(asked), folder / CHECKPOINTS, identity, device)
     return CheckpointFolder(shared / CHECKPOINTS if asked is None else Path(asked), identity, device)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import torch
@@ -22,7 +22,7 @@ from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.methods.datasets.engine.batches import Batches, FittingBatches, NotBatched
 from djinn_jupyter.methods.datasets.engine.places import CollectedSites, rows_of, values_alone
 from djinn_jupyter.methods.datasets.engine.shard import Destination, Note, Shard, StoredShard, TensorsByName, tokens_of
-from djinn_jupyter.methods.datasets.request import Collected, CollectionProgressed
+from djinn_jupyter.methods.datasets.request import Collected, CollectFields, CollectionProgressed
 from djinn_jupyter.wire import looks, nouns
 
 Result = TypeVar("Result")
@@ -34,19 +34,13 @@ SMALLER: Final = "A shard's values lie in memory until it is written: have fewer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedCollection:
-    """A checked request. `first` is the number of its first prompt, and `last` means that no shard follows. `note`
-    describes the file, within it; `made` is what its values follow from besides the request."""
+    """A checked request. `note` describes the file, within it; `made` is what its values follow from besides the
+    request."""
 
+    request: CollectFields[Any]
     destination: Destination
-    shard: int
-    first: int
-    last: bool
-    prompts: tuple[tuple[int, ...], ...]
     places: CollectedSites
-    positions: tuple[int, ...] | None
     dtype: torch.dtype | None
-    mode: nouns.Mode
-    seed: int
     note: Note
     made: looks.Circumstances
 
@@ -66,14 +60,15 @@ class Collecting:
 
     def __init__(self, parts: MethodParts, session: Session, asked: CheckedCollection, batches: Batches) -> None:
         self.runtime, self.session, self.asked, self.batches = parts.runtime, session, asked, batches
-        self.outcome = ShardOutcome(mode=asked.mode)
+        self.request = asked.request
+        self.outcome = ShardOutcome(mode=asked.request.mode)
         self._file_work = parts.file_work
         self._told = time.monotonic()
 
     def steps(self, workspace: Workspace) -> Steps[Collected]:
         """Compute the shard and store it, unless it is there. Raises OutOfDeviceMemory where a batch does not fit."""
         self._note_progress(0)
-        asked, tokens = self.asked, tokens_of(self.asked.prompts)
+        asked, tokens = self.asked, tokens_of(self.request.prompts)
         there = yield from self._done(lambda _: asked.destination.found(tokens, asked.note))
         if there is not None:
             return self._reply(there, existed=True)
@@ -93,8 +88,7 @@ class Collecting:
             abandoned.set()
 
     def _computed(self, room: Reservation) -> Generator[Blocked | None, None, Shard]:
-        asked = self.asked
-        if asked.mode == "fast":
+        if self.request.mode == "fast":
             why = yield from self._why_alone()
             if why is None:
                 shard = yield from self._together(room)
@@ -113,7 +107,7 @@ class Collecting:
     def _one_by_one(self, room: Reservation) -> Generator[Blocked | None, None, Shard]:
         asked, shard = self.asked, self._empty()
         self.outcome.mode = "exact"
-        for index, tokens in enumerate(asked.prompts):
+        for index, tokens in enumerate(self.request.prompts):
             values = yield from self._alone(tokens, asked.places, self._rows(index), asked.dtype)
             if index == 0:
                 yield from self._take(room, shard, values)
@@ -125,10 +119,10 @@ class Collecting:
     def _together(self, room: Reservation) -> Generator[Blocked | None, None, Shard | None]:
         """Return the shard computed in batches; None where some prompts differ when computed again alone."""
         asked, shard, done = self.asked, self._empty(), 0
-        fitting = FittingBatches(self.batches, asked.prompts, room)
+        fitting = FittingBatches(self.batches, self.request.prompts, room)
         while (taken := (yield from fitting.take())) is not None:
             batch, held = taken
-            prompts, rows = [asked.prompts[n] for n in batch], [self._rows(n) for n in batch]
+            prompts, rows = [self.request.prompts[n] for n in batch], [self._rows(n) for n in batch]
             try:
                 for found in self.batches.run(prompts, rows, asked.places, asked.dtype):
                     if found is None:
@@ -151,17 +145,17 @@ class Collecting:
     def _recheck(self, shard: Shard) -> Generator[Blocked | None, None, bool]:
         """Compute some prompts of the shard again, alone, and record their difference. Return False if that exceeds
         rounding."""
-        asked, outcome = self.asked, self.outcome
-        numbers = range(len(asked.prompts))
-        for index in random.Random(asked.seed + asked.shard).sample(numbers, min(RECHECKED, len(numbers))):
-            exact = yield from self._alone(asked.prompts[index], asked.places, self._rows(index), asked.dtype)
+        asked, request, outcome = self.asked, self.request, self.outcome
+        numbers = range(len(request.prompts))
+        for index in random.Random(request.seed + request.shard).sample(numbers, min(RECHECKED, len(numbers))):
+            exact = yield from self._alone(request.prompts[index], asked.places, self._rows(index), asked.dtype)
             found = shard.values_of(index)
             most = max(_difference(found[name], exact[name]) for name in exact)
             outcome.largest = most if outcome.largest is None else max(outcome.largest, most)
-            outcome.rechecked.append(asked.first + index)
+            outcome.rechecked.append(request.first + index)
             if not all(self.batches.agree(found[name], exact[name]) for name in exact):
                 outcome.notes.append(
-                    f"Prompt {asked.first + index} (counted from 0), computed with others, differed from the same "
+                    f"Prompt {request.first + index} (counted from 0), computed with others, differed from the same "
                     f"computed alone by up to {most:.2g}, more than rounding: every prompt of its shard was run alone."
                 )
                 outcome.largest, outcome.rechecked = None, []
@@ -170,7 +164,8 @@ class Collecting:
         return True
 
     def _empty(self) -> Shard:
-        return Shard(self.asked.prompts, None if self.asked.positions is None else len(self.asked.positions))
+        positions = self.request.positions
+        return Shard(self.request.prompts, None if positions is None else len(positions))
 
     def _take(self, room: Reservation, shard: Shard, values: TensorsByName) -> Pieces:
         """Reserve the memory of the shard, where its values lie on the device: on the CPU."""
@@ -183,7 +178,7 @@ class Collecting:
                 raise SlabFull(f"{error} {SMALLER}") from None
 
     def _rows(self, index: int) -> list[int] | None:
-        return rows_of(self.asked.positions, len(self.asked.prompts[index]), self.asked.first + index)
+        return rows_of(self.request.positions, len(self.request.prompts[index]), self.request.first + index)
 
     def _alone(
         self,
@@ -196,24 +191,24 @@ class Collecting:
 
     def _note_progress(self, done: int) -> None:
         """Record the number of finished prompts of the whole collection."""
-        asked = self.asked
-        total = asked.first + len(asked.prompts) if asked.last else None
-        self.session.progress.note(nouns.Progress(doing="collecting", done=asked.first + done, total=total))
+        request = self.request
+        total = request.first + len(request.prompts) if request.last else None
+        self.session.progress.note(nouns.Progress(doing="collecting", done=request.first + done, total=total))
 
     def _tell(self, done: int) -> None:
         self._note_progress(done)
         if time.monotonic() - self._told < TOLD_SECONDS:
             return
         self._told = time.monotonic()
-        total = len(self.asked.prompts)
+        total = len(self.request.prompts)
         self.runtime.publish(CollectionProgressed(session=self.session.name, done=done, total=total))
 
     def _reply(self, stored: StoredShard, *, existed: bool) -> Collected:
         return Collected(
-            shard=self.asked.shard,
+            shard=self.request.shard,
             path=None if stored.path is None else str(stored.path),
             content=stored.content,
-            prompts=len(self.asked.prompts),
+            prompts=len(self.request.prompts),
             bytes_stored=stored.size,
             existed=existed,
             mode=self.outcome.mode,

@@ -188,7 +188,7 @@ class CollectionRequests:
         return self._checked_place(asked)
 
     def _checked_place(self, asked: CheckedCollection) -> Steps[greeting.Checked]:
-        tokens = tokens_of(asked.prompts)
+        tokens = tokens_of(asked.request.prompts)
         yield from self._parts.file_work(lambda: asked.destination.check(tokens, asked.note))
         return greeting.Checked(alike=tuple((name, json.dumps(asked.note[name], sort_keys=True)) for name in ALIKE))
 
@@ -199,16 +199,10 @@ class CollectionRequests:
             lines.require_prompt(model, tokens, request.first + index)
             rows_of(request.positions, len(tokens), request.first + index)
         return CheckedCollection(
+            request=request,
             destination=destination,
-            shard=request.shard,
-            first=request.first,
-            last=request.last,
-            prompts=request.prompts,
             places=places,
-            positions=request.positions,
             dtype=None if request.dtype is None else DTYPES[request.dtype],
-            mode=request.mode,
-            seed=request.seed,
             note=self._note(request, places, session),
             made=self._parts.circumstances(session, taps=places.taps.values()),
         )

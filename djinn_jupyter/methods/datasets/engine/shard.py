@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 import torch
 from torch import Tensor
@@ -104,14 +104,6 @@ def write(path: Path, tensors: Mapping[str, Tensor], note: Note, abandoned: thre
         return path.stat().st_size
 
 
-def require_place(path: Path, tensors: Mapping[str, Tensor], note: Note) -> None:
-    """Raise StorageFailed where a shard cannot be written here, UsageError where `size_if_there` refuses an existing
-    one."""
-    size_if_there(path, tensors, note)
-    with _sentence(f"{path} could not be written"):
-        require_writable(path)
-
-
 def write_into(file: BinaryIO, tensors: Mapping[str, Tensor], note: Note, abandoned: threading.Event) -> None:
     """Write the bytes of a shard. Raises Abandoned once no request waits for them any more."""
     described = {name: (_dtype(one), tuple(one.shape), one.nbytes) for name, one in sorted(tensors.items())}
@@ -199,20 +191,6 @@ class StoredShard:
     content: Array | None = None
 
 
-class Destination(Protocol):
-    def found(self, tokens: TensorsByName, note: Note) -> StoredShard | None:
-        """Return the shard if it exists. Raises UsageError where another exists, StorageFailed."""
-
-    def check(self, tokens: TensorsByName, note: Note) -> None:
-        """Raise what `found` and `put` would, as far as that is known before. Writes nothing."""
-
-    def bytes_in_memory(self, values: int) -> int:
-        """Return the memory of a shard with so many bytes of values here. Raises UsageError where that is too much."""
-
-    def put(self, tensors: TensorsByName, note: Note, abandoned: threading.Event) -> StoredShard:
-        """Store the shard. Raises StorageFailed, leaving nothing behind."""
-
-
 @dataclass(frozen=True, slots=True)
 class InFolder:
     """A file of this machine."""
@@ -220,16 +198,22 @@ class InFolder:
     path: Path
 
     def found(self, tokens: TensorsByName, note: Note) -> StoredShard | None:
+        """Return the shard if it exists. Raises UsageError where another exists, StorageFailed."""
         size = size_if_there(self.path, tokens, note)
         return None if size is None else StoredShard(size=size, path=self.path)
 
     def check(self, tokens: TensorsByName, note: Note) -> None:
-        require_place(self.path, tokens, note)
+        """Raise what `found` and `put` would, as far as that is known before. Writes nothing."""
+        self.found(tokens, note)
+        with _sentence(f"{self.path} could not be written"):
+            require_writable(self.path)
 
     def bytes_in_memory(self, values: int) -> int:
+        """Return the memory of a shard with so many bytes of values here. Raises UsageError where that is too much."""
         return values
 
     def put(self, tensors: TensorsByName, note: Note, abandoned: threading.Event) -> StoredShard:
+        """Store the shard. Raises StorageFailed, leaving nothing behind."""
         return StoredShard(size=write(self.path, tensors, note, abandoned), path=self.path)
 
 
@@ -271,3 +255,6 @@ class WithClient:
         return StoredShard(
             size=content.nbytes, content=Array(dtype="uint8", shape=(content.nbytes,), data=content.toreadonly())
         )
+
+
+Destination = InFolder | WithClient
