@@ -84,15 +84,8 @@ def fault_of(path: Path) -> str | None:
         return f"{path.name} is a Git LFS pointer and not the file itself; run `git lfs pull` in that folder"
     if not begin:
         return f"{path.name} is empty; copy or download it again"
-    return _fault_by_kind(path)
-
-
-def _fault_by_kind(path: Path) -> str | None:
-    if path.suffix == ".json":
-        return _fault_of_json(path)
-    if path.suffix == ".safetensors":
-        return _fault_of_safetensors(path)
-    return None
+    fault_of_kind = {".json": _fault_of_json, ".safetensors": _fault_of_safetensors}.get(path.suffix)
+    return None if fault_of_kind is None else fault_of_kind(path)
 
 
 def fault_in(folder: Path) -> str | None:

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from heapq import nlargest
@@ -19,14 +19,13 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 import torch
-from torch import Tensor
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.loop.mailbox import Mailbox
 from djinn_jupyter.engine.loop.scheduler import Scheduler
 from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
-from djinn_jupyter.engine.store.image import ArrayHead, SessionImage, TapImage, TensorTable, decode
+from djinn_jupyter.engine.store.image import SessionImage, TapImage, TensorTable, decode
 from djinn_jupyter.errors import CheckpointRefused, UnknownCheckpoint, UsageError
 from djinn_jupyter.files import (
     PART,
@@ -155,7 +154,10 @@ class CheckpointFolder:
                 writer = records.Writer(file)
                 writer.begin()
                 writer.record(records.LABEL, label)
-                _write_arrays(writer, arrays, abandoned)
+                for head, tensor in arrays:
+                    if abandoned.is_set():
+                        raise Abandoned
+                    writer.array(head, tensor)
                 writer.record(records.SESSION, body)
                 _to_disk(file)
                 if abandoned.is_set():
@@ -295,15 +297,6 @@ def _file_at(name: str) -> Path:
     if not there:
         raise UnknownCheckpoint(f"There is no file {path}.")
     return path
-
-
-def _write_arrays(
-    writer: records.Writer, arrays: Sequence[tuple[ArrayHead, Tensor]], abandoned: threading.Event
-) -> None:
-    for head, tensor in arrays:
-        if abandoned.is_set():
-            raise Abandoned
-        writer.array(head, tensor)
 
 
 def _to_disk(file: BinaryIO) -> None:

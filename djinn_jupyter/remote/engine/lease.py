@@ -268,7 +268,9 @@ class LeasedFolder(JournalFolder):
         """Take over the files of an earlier engine. Sessions are copied: what that engine may still write goes to files
         that are deleted here. `scraps` are taken only from an engine known to have ended, which writes no more into
         them."""
-        sealed = _seal(earlier)
+        sealed = earlier  # under another name its engine no longer finds it
+        if not earlier.name.endswith(SEALED):
+            sealed = earlier.rename(earlier.with_name(earlier.name + SEALED))
         for path in _plain(sealed, suffix):
             self._copy(path)
         for path in _plain(sealed, scraps) if ended else ():
@@ -311,13 +313,6 @@ def take_leased_folder(root: Path, suffix: str, scraps: str, wake: Callable[[], 
 def _earlier(root: Path, epoch: int) -> list[tuple[int, Path]]:
     found = [(named, path) for path in root.iterdir() if (named := _FOLDER.fullmatch(path.name)) and path.is_dir()]
     return [(int(named[1]), path) for named, path in found if int(named[1]) != epoch]
-
-
-def _seal(folder: Path) -> Path:
-    """Rename a folder, so that its engine no longer finds it."""
-    if folder.name.endswith(SEALED):
-        return folder
-    return folder.rename(folder.with_name(folder.name + SEALED))
 
 
 def _plain(folder: Path, suffix: str) -> list[Path]:

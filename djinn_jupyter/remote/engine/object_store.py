@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.store.journal_file import SUFFIX, JournalFile, JournalFolder
+from djinn_jupyter.engine.store.journal_file import SUFFIX, Disk, JournalFile, JournalFolder
 from djinn_jupyter.engine.store.locked_folder import LockedFolder, take_folder
 from djinn_jupyter.errors import ClaimLost
 from djinn_jupyter.remote.engine.lease import JournalLease, await_earlier, claim
@@ -34,7 +34,7 @@ ASIDE: Final = "aside"
 Files = dict[str, tuple[StoredPart, ...]]
 
 
-class StoredFiles:
+class StoredFiles(Disk):
     """The files of the engine of one epoch. `lost` is called when another engine's claim on the journal is seen. May be
     used from any thread."""
 
@@ -50,14 +50,14 @@ class StoredFiles:
         replaced = [path.name for path in file.replaced]
         if parts != there or replaced:
             self._change(lambda files: self._named(files, name, parts, replaced))
-        self._unlink(file.replaced)
+        super().remove(file.replaced)
         self.delete_unnamed()
 
     def force_found(self, paths: Sequence[Path]) -> None:
         older = [path.name for path in paths[:-1]]
         if older:
             self._change(lambda files: _without(files, older))
-        self._unlink(paths[:-1])
+        super().remove(paths[:-1])
 
     def remove(self, paths: Sequence[Path]) -> None:
         """Remove the files from the head. After a failure it is retried at most once a second, because the engine's
@@ -69,7 +69,7 @@ class StoredFiles:
         self._retry_at = time.monotonic() + RETRY_SECONDS
         self._change(lambda files: _without(files, names))
         self._retry_at = 0.0
-        self._unlink(paths)
+        super().remove(paths)
 
     def set_aside(self, path: Path) -> str:
         """Put an unusable file where it is never deleted, and return its address."""
@@ -149,10 +149,6 @@ class StoredFiles:
             raise OSError("another engine has claimed the journal") from None
         self._unnamed += before - after.objects()
         return after.files
-
-    def _unlink(self, paths: Sequence[Path]) -> None:
-        for path in paths:
-            path.unlink(missing_ok=True)
 
 
 class TakenOver(Exception):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -64,8 +64,9 @@ class RunningTimesFile:
             self._counted = self._running_time.counted_seconds
 
     def _take_over(self) -> None:
-        journals = self._path.parent.parent
-        ended = [path for path in self._all() if path == self._path or not (journals / path.name).exists()]
+        times, journals = self._path.parent, self._path.parent.parent
+        there = [path for path in sorted(times.glob("*")) if is_plain(path) and not path.name.endswith(PART)]
+        ended = [path for path in there if path == self._path or not (journals / path.name).exists()]
         for path in ended:
             kept = _read(path)
             for person, steps in kept.persons.items() if kept is not None else ():
@@ -74,11 +75,6 @@ class RunningTimesFile:
         for path in ended:
             if path != self._path and self._path.exists():
                 path.unlink(missing_ok=True)
-
-    def _all(self) -> Iterator[Path]:
-        for path in sorted(self._path.parent.glob("*")):
-            if is_plain(path) and not path.name.endswith(PART):
-                yield path
 
 
 def _read(path: Path) -> _KeptTimes | None:

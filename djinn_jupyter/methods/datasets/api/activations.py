@@ -93,14 +93,12 @@ class ShardFile:
     def at(cls, path: Path) -> ShardFile:
         """Read the head of a shard. Raises StorageFailed for an unreadable, invalid or incomplete file."""
         try:
-            with open_plain(path) as file:
+            with files.told_of_disk(f"{path} could not be read"), open_plain(path) as file:
                 head, size = tensor_files.read_head(file), os.fstat(file.fileno()).st_size
             note = json.loads(head.metadata["djinn"])
             written = files.digests_in(note)
             _check({**note, files.WRITTEN: written}, head.entries)
             wanted = head.end
-        except OSError as error:
-            raise StorageFailed(f"{path} could not be read: {error.strerror or error}.") from None
         except tensor_files.FAULTS:
             raise StorageFailed(f"{path} is no shard of a collection.") from None
         if size != wanted:
