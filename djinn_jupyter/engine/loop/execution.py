@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from djinn_jupyter.engine.loop.dispatch import handles
+from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.inspection import InspectionRequests
 from djinn_jupyter.engine.loop.interventions import InterventionRequests
 from djinn_jupyter.engine.loop.lines import require_fit

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.loop import interventions
-from djinn_jupyter.engine.loop.dispatch import handles
-from djinn_jupyter.engine.loop.figures import PartOfPass, Workspace, chunks, figures_for, pooled_for
+from djinn_jupyter.engine.loop.figures import PartOfPass, chunks, figures_for, pooled_for
+from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.interventions import checked_condition, require_known_tokens
 from djinn_jupyter.engine.loop.lines import (
     TOKEN_BYTES,
@@ -31,6 +31,7 @@ from djinn_jupyter.engine.passes.breakpoints import FedLine, Watch
 from djinn_jupyter.engine.passes.conditions import Metrics
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue, evaluate
+from djinn_jupyter.engine.residency.workspace import Workspace
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.history import fed_line
 from djinn_jupyter.engine.session.reports import LeadingSpaces, influences

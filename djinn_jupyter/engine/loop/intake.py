@@ -9,14 +9,14 @@ Chat templates always run in one of their own."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from queue import SimpleQueue
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import inspect
 
-from djinn_jupyter.engine.loop.lines import require_extents
 from djinn_jupyter.engine.loop.mailbox import Holder, LostHolder, PendingTokens, QueuedRequest, TextRead
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.model.loading.chat_template import ChatTemplate
@@ -25,6 +25,7 @@ from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProces
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.errors import DjinnError, EngineError, UsageError, from_code
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.base import BOUNDED_BY, MOST_TOKENS
 from djinn_jupyter.wire.codec import as_read
 from djinn_jupyter.wire.replies import Cleared, Failed, Modules, Reply, Tokenized
 from djinn_jupyter.wire.requests import Run
@@ -273,3 +274,51 @@ def _require_known(tokens: tuple[int, ...], vocabulary: int) -> None:
     strange = next((token for token in tokens if token >= vocabulary), None)
     if strange is not None:
         raise UsageError(f"There is no token {strange}: this model has {vocabulary:,}.")
+
+
+# The lengths of a request's lists, checked against the model before anything reads their entries. A list of positions
+# is at most as long as the model's context; other lists are checked where they are used.
+
+
+def most_tokens(context: int | None) -> int:
+    """Return the most tokens that a text may have."""
+    return MOST_TOKENS if context is None else min(context, MOST_TOKENS)
+
+
+def extents(context: int | None) -> dict[str, int]:
+    """Return the longest lists by what limits them. Methods add their own nouns."""
+    return {"positions": most_tokens(context), "tokens": most_tokens(context)}
+
+
+def require_extents(message: msgspec.Struct, positions: int) -> None:
+    """Raise UsageError for a list of more positions than the model has."""
+    for field in _of_positions(type(message)):
+        value = getattr(message, field)
+        if isinstance(value, msgspec.Struct):
+            require_extents(value, positions)
+        elif value is not None and len(value) > positions:
+            raise UsageError(
+                f"{field} has {len(value):,} entries and the model {positions:,} positions: name each position once."
+            )
+
+
+@cache
+def _of_positions(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the fields of a struct that list positions, or hold structs that may."""
+    shape = inspect.type_info(kind)
+    assert isinstance(shape, inspect.StructType)
+    return tuple(field.name for field in shape.fields if any(_names_positions(one) for one in _parts(field.type)))
+
+
+def _names_positions(shape: Any) -> bool:
+    if isinstance(shape, inspect.StructType):
+        return bool(_of_positions(shape.cls))
+    return isinstance(shape, inspect.Metadata) and (shape.extra or {}).get(BOUNDED_BY) == "positions"
+
+
+def _parts(shape: Any) -> Iterator[Any]:
+    if isinstance(shape, inspect.UnionType):
+        for one in shape.types:
+            yield from _parts(one)
+    else:
+        yield shape

@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.dispatch import handles
+from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.lines import require_few_standing
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.parts import BuiltOfParts

@@ -3,13 +3,10 @@ lists, and the size that one answer may have. Knows no kind of request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
-import msgspec
 import torch
-from msgspec import inspect
 
 from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.session.reports import has_edits
@@ -17,15 +14,10 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
 from djinn_jupyter.units import spell_bytes
-from djinn_jupyter.wire.base import BOUNDED_BY, MOST_TOKENS
+from djinn_jupyter.wire.base import MOST_TOKENS
 from djinn_jupyter.wire.codec import MAX_FRAMES
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.texts import in_quotes
-
-
-def limit(context: int | None) -> int:
-    """Return the most tokens that a text may have."""
-    return MOST_TOKENS if context is None else min(context, MOST_TOKENS)
 
 
 def require_fit(model: ModelDescription, tokens: Sequence[int], line: str, *, or_else: str = "") -> None:
@@ -104,49 +96,6 @@ def prompts_of(
         prompts.append(tokens_of(sessions.find(line)) if isinstance(line, str) else line)
         require_prompt(model, prompts[-1], number)
     return prompts
-
-
-# The lengths of a request's lists, checked against the model before anything reads their entries. A list of positions
-# is at most as long as the model's context; other lists are checked where they are used.
-
-
-def extents(context: int | None) -> dict[str, int]:
-    """Return the longest lists by what limits them. Methods add their own nouns."""
-    return {"positions": limit(context), "tokens": limit(context)}
-
-
-def require_extents(message: msgspec.Struct, positions: int) -> None:
-    """Raise UsageError for a list of more positions than the model has."""
-    for field in _of_positions(type(message)):
-        value = getattr(message, field)
-        if isinstance(value, msgspec.Struct):
-            require_extents(value, positions)
-        elif value is not None and len(value) > positions:
-            raise UsageError(
-                f"{field} has {len(value):,} entries and the model {positions:,} positions: name each position once."
-            )
-
-
-@cache
-def _of_positions(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the fields of a struct that list positions, or hold structs that may."""
-    shape = inspect.type_info(kind)
-    assert isinstance(shape, inspect.StructType)
-    return tuple(field.name for field in shape.fields if any(_names_positions(one) for one in _parts(field.type)))
-
-
-def _names_positions(shape: Any) -> bool:
-    if isinstance(shape, inspect.StructType):
-        return bool(_of_positions(shape.cls))
-    return isinstance(shape, inspect.Metadata) and (shape.extra or {}).get(BOUNDED_BY) == "positions"
-
-
-def _parts(shape: Any) -> Iterator[Any]:
-    if isinstance(shape, inspect.UnionType):
-        for one in shape.types:
-            yield from _parts(one)
-    else:
-        yield shape
 
 
 ANSWERED_LOGITS: Final = 2 * 2**30  # bytes in fp32 of one answer

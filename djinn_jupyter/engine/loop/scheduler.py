@@ -10,8 +10,10 @@ no turns, and to go and come back gains none."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from djinn_jupyter.engine.loop.mailbox import Mailbox, QueuedRequest
 from djinn_jupyter.engine.session.residence import Blocked, JobKind, Pieces, Steps
@@ -19,6 +21,9 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.device import PrefillThrottle
 from djinn_jupyter.engine.system.log import LoggedRequest
 from djinn_jupyter.wire.base import ReplyBase, person_of
+
+Outcome = TypeVar("Outcome")
+LONGEST_WAIT_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -185,12 +190,19 @@ class Scheduler:
         job.session.begin_work(job.kind)
         self._jobs.add(job)
 
-    def begin_wait(self) -> None:
-        """Record that a job has nothing to do until another thread is done."""
+    def until_done(self, work: Future[Outcome]) -> Generator[None, None, Outcome]:
+        """Yield steps of a job that waits for another thread: it yields to other jobs, and sleeps when all wait. Raises
+        the error of the work."""
+        work.add_done_callback(lambda _: self._mailbox.wake())
         self.waiting += 1
-
-    def end_wait(self) -> None:
-        self.waiting -= 1
+        try:
+            while not work.done():
+                if self.waiting >= len(self):
+                    self._mailbox.wait(LONGEST_WAIT_SECONDS)
+                yield
+        finally:
+            self.waiting -= 1
+        return work.result()
 
     def job_of(self, session: Session) -> Job | None:
         return next((job for job in self._jobs if job.session is session), None)

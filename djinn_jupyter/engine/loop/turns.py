@@ -17,7 +17,6 @@ from djinn_jupyter.engine.loop.replies import Accounting, StatePublisher
 from djinn_jupyter.engine.loop.scheduler import Job
 from djinn_jupyter.engine.memory.weights.residence import IdleSleep
 from djinn_jupyter.engine.system.log import WorkingOn, told
-from djinn_jupyter.remote.engine.requests_moving import SessionMoves
 from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
 
 
@@ -30,11 +29,11 @@ class Upkeep(BuiltOfParts):
         accounting: Accounting,
         idle_sleep: IdleSleep,
         state_publisher: StatePublisher,
-        moves: SessionMoves,
+        settle_moves: Callable[[], None],
     ) -> None:
         super().__init__(parts)
         self._accounting, self.idle_sleep, self._state_publisher = accounting, idle_sleep, state_publisher
-        self.moves = moves
+        self._settle_moves = settle_moves
         self._checked = True  # the accounting, since the last work
 
     def rest(self) -> None:
@@ -44,7 +43,7 @@ class Upkeep(BuiltOfParts):
         with self._faults.during("it rested"):
             self._residency.rest()
         with self._faults.during("it settled moves of sessions"):
-            self.moves.settle_old()
+            self._settle_moves()
         self._state_publisher.recount_people()
 
     def move_sessions(self) -> None:

@@ -6,18 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from djinn_jupyter.engine.loop.dispatch import (
-    Dispatcher,
-    MethodParts,
-    RequestHandlers,
-    SessionLifecycle,
-    handlers_of_methods,
-)
+from djinn_jupyter.engine.loop.dispatch import Dispatcher, SessionLifecycle
 from djinn_jupyter.engine.loop.execution import ExecutionRequests
+from djinn_jupyter.engine.loop.handlers import MethodParts, RequestHandlers, handlers_of_methods
 from djinn_jupyter.engine.loop.inspection import InspectionRequests
-from djinn_jupyter.engine.loop.intake import Intake, Tokenizing
+from djinn_jupyter.engine.loop.intake import Intake, Tokenizing, extents, most_tokens
 from djinn_jupyter.engine.loop.interventions import InterventionRequests
-from djinn_jupyter.engine.loop.lines import extents, limit
 from djinn_jupyter.engine.loop.mailbox import Mailbox, OpenRequests
 from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.parts import EngineParts
@@ -47,7 +41,6 @@ from djinn_jupyter.engine.residency.residency import ProcessFootprint, Residency
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses
 from djinn_jupyter.engine.session.table import RunningTime, SessionTable, memory_of_persons
-from djinn_jupyter.engine.store.checkpoint_files import until_done
 from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.store.recovery import OrderlyShutdown
 from djinn_jupyter.engine.system.config import EngineConfig
@@ -156,7 +149,7 @@ class Parts(EngineParts):
         self.tokenizing = Tokenizing(
             given.tokenizer,
             given.tokenizer_process,
-            limit(given.description.context_length),
+            most_tokens(given.description.context_length),
             self.mailbox.wake,
             self.faults.reply_to,
         )
@@ -164,18 +157,18 @@ class Parts(EngineParts):
         self.extents = extents(given.description.context_length)
         self.intake = Intake(self, self.tokenizing, self.extents)
         self.handlers = self._handlers(owners)
-        self.dispatcher = Dispatcher(self, self.handlers, owners, self.intake, self.lifecycle)
+        self.dispatcher = Dispatcher(self, self.handlers.answer, owners, self.intake, self.lifecycle)
         self.turns = Turns(self, self.dispatcher, self.lifecycle, owners)
         self.reply_gate = ReplyGate(self, self.accounting, self.state_publisher)
         idle_sleep = IdleSleep(self.weights, self.config, given.forward.device)
-        self.upkeep = Upkeep(self, self.accounting, idle_sleep, self.state_publisher, self.moves)
+        self.upkeep = Upkeep(self, self.accounting, idle_sleep, self.state_publisher, self.moves.settle_old)
         self.orderly_shutdown = OrderlyShutdown(
             self.sessions, self.scheduler, self.residency, moving=lambda: self.tiers.moving, hear=self.dispatcher.hear
         )
 
     def _handlers(self, owners: Owners) -> RequestHandlers:
         """Return one handler for each kind of request."""
-        until = partial(until_done, self.mailbox, self.scheduler)
+        until = self.scheduler.until_done
         inspection, interventions = InspectionRequests(self), InterventionRequests(self)
         images = WholeImages(self)
         methods = MethodParts(

@@ -21,8 +21,6 @@ import msgspec
 import torch
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.loop.mailbox import Mailbox
-from djinn_jupyter.engine.loop.scheduler import Scheduler
 from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.store.image import SessionImage, TapImage, TensorTable, decode
@@ -321,8 +319,7 @@ def _put_in_place(aside: Path, path: Path, name: str, *, replace: bool) -> None:
 
 Outcome = TypeVar("Outcome")
 UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
-"""`until_done` of an engine."""
-LONGEST_WAIT_SECONDS: Final = 0.05
+"""`Scheduler.until_done` of an engine."""
 
 
 class FileWorker:
@@ -342,18 +339,3 @@ class FileWorker:
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
-
-
-def until_done(mailbox: Mailbox, scheduler: Scheduler, work: Future[Outcome]) -> Generator[None, None, Outcome]:
-    """Yield steps of a job that waits for file work: it yields to other jobs, and sleeps when all wait. Raises its
-    error."""
-    work.add_done_callback(lambda _: mailbox.wake())
-    scheduler.begin_wait()
-    try:
-        while not work.done():
-            if scheduler.waiting >= len(scheduler):
-                mailbox.wait(LONGEST_WAIT_SECONDS)
-            yield
-    finally:
-        scheduler.end_wait()
-    return work.result()

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import figures, lines
-from djinn_jupyter.engine.loop.dispatch import handles
+from djinn_jupyter.engine.loop import lines
+from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session import reports
-from djinn_jupyter.engine.session.residence import Steps
+from djinn_jupyter.engine.session.residence import Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
@@ -89,7 +89,7 @@ class AddedModuleRequests:
     ) -> Steps[ModuleAdded]:
         """Put the tensors on the device of the point, one a step, then register the module."""
         own = module.identity
-        yield from figures.draw_for(self._added, own.bytes_held, self._runtime, session)
+        yield from _draw(self._added, own.bytes_held, self._runtime, session)
         with self._added.given_back_on_error(own.bytes_held):
             tensors: dict[str, Tensor] = {}
             home = self._runtime.forward.home_of(self._runtime.resolve(module.at))
@@ -202,7 +202,7 @@ class AdapterRequests:
     ) -> Steps[AdapterAdded]:
         """Put the matrices on the devices of their layers, a module a step, then register the adapter."""
         size = sum(part.nbytes for part in parts)
-        yield from figures.draw_for(self._adapters, size, self._runtime, session)
+        yield from _draw(self._adapters, size, self._runtime, session)
         with self._adapters.given_back_on_error(size):
             products: list[LowRank] = []
             for part in parts:
@@ -250,3 +250,11 @@ class AdapterRequests:
 
     def _computing_with(self, adapter: HeldAdapter) -> tuple[str, ...]:
         return tuple(name for name, session in self._sessions.items() if session.adapter is adapter)
+
+
+def _draw(table: added.AddedTensors, size: int, runtime: Runtime, session: Session) -> Pieces:
+    """Draw bytes for a session's additions; its person's own sessions leave for them, and if that is not enough others.
+    Raises OverQuota and SlabFull."""
+    yield from runtime.space.set_aside(session, size, of_owner_budget=size)
+    runtime.space.put_back()
+    table.draw(size)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from djinn_jupyter.engine.loop.dispatch import handles
+from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.session import reports

@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from djinn_jupyter.engine.loop.dispatch import SessionLifecycle, handles
+from djinn_jupyter.engine.loop.dispatch import SessionLifecycle
+from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.recipes import origin

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.figures import Reservation
 from djinn_jupyter.engine.passes.columns import batches_of
+from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 from djinn_jupyter.methods.datasets.engine import collection
 from djinn_jupyter.methods.datasets.engine.batches import Batches, WantedRows

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.figures import Reservation
+from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import InvalidCondition, SlabFull, UsageError
 from djinn_jupyter.methods.attribution.engine import line

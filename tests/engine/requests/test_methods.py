@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from djinn_jupyter import extensions
-from djinn_jupyter.engine.loop import dispatch
-from djinn_jupyter.engine.loop.dispatch import MethodParts, RequestHandlers, handlers_of_methods
-from djinn_jupyter.engine.loop.lines import extents
+from djinn_jupyter.engine.loop import handlers as registry
+from djinn_jupyter.engine.loop.handlers import MethodParts, RequestHandlers, handlers_of_methods
+from djinn_jupyter.engine.loop.intake import extents
 from djinn_jupyter.errors import DjinnError, UnknownSite
 from djinn_jupyter.methods.sweep.engine import sweep
 from djinn_jupyter.methods.sweep.engine.together import Together
@@ -37,7 +37,7 @@ class ReadZeta(SessionRequest[ZetaRead], shared="read", changes=False):
     layer: int = 0
 """
 ENGINE: Final = """
-from djinn_jupyter.engine.loop.dispatch import handles
+from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.wire.weights import SwapIn
 from djinn_zeta.request import ReadZeta, ZetaRead
 
@@ -75,7 +75,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     loaded = set(sys.modules)
     add_stranger(tmp_path, "zeta", "djinn_zeta", {"request": REQUEST})
     forget()
-    monkeypatch.setattr(dispatch, "methods", lambda: [one for one in extensions.methods() if not one.is_ours])
+    monkeypatch.setattr(registry, "methods", lambda: [one for one in extensions.methods() if not one.is_ours])
     yield tmp_path / "djinn_zeta"
     for name in set(sys.modules) - loaded:
         del sys.modules[name]

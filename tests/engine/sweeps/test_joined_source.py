@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.figures import Reservation
+from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.methods.common.engine.lines import LinesAlone
 from djinn_jupyter.methods.sweep.engine import sweep

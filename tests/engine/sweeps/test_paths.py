@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.loop.figures import Reservation
+from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.methods.paths.engine import path_sweep
 from djinn_jupyter.methods.paths.engine.path_lines import PathLines

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AttentionInterface
 
-from djinn_jupyter.engine.loop.figures import Reservation
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.passes import wavefront
 from djinn_jupyter.engine.passes.packing import FunctionEntry, attention_as
 from djinn_jupyter.engine.passes.sections import SectionedCall
 from djinn_jupyter.engine.passes.wavefront import FIRST_ROWS, SLOW_CALLS, TOO_SLOW, CallPlan, CallSize, Wavefront
+from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import tensors_within
 from djinn_jupyter.methods.common.engine.lines import RunLine
 from djinn_jupyter.methods.sweep.engine import edits

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.figures import Reservation
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.passes import wavefront
 from djinn_jupyter.engine.passes.sections import Handing, MappingWatch, NotPacked, SharedEntry, first_other_keys
 from djinn_jupyter.engine.passes.wavefront import Wavefront
+from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.errors import DjinnError, UnknownSite
 from djinn_jupyter.wire.edits import Zero
 from djinn_jupyter.wire.sites import Site

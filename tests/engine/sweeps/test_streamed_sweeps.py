@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.loop.figures import Reservation
+from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.methods.sweep.engine import sweep as sweeps
 from tests.engine.desk import desk_of

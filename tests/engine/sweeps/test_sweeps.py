@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.figures import Reservation
 from djinn_jupyter.engine.passes import wavefront
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.passes.wavefront import CallSize, Wavefront
+from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import (
     OutOfDeviceMemory,

@@ -11,11 +11,11 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.passes import conditions, shared_cache
 from djinn_jupyter.engine.passes.forward import Forward, device_memory_for
+from djinn_jupyter.engine.residency.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.conditions import Metric
 from djinn_jupyter.engine.passes.forward import Forward, device_memory_for
+from djinn_jupyter.engine.residency.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime

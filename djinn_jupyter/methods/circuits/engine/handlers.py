@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
+from djinn_jupyter.engine.loop.handlers import MethodParts, handles
 from djinn_jupyter.engine.loop.lines import require_empty
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.passes.conditions import Metric

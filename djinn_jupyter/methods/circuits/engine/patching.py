@@ -15,13 +15,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.passes.conditions import Metric
 from djinn_jupyter.engine.passes.forward import Forward, device_memory_for
 from djinn_jupyter.engine.passes.shared_cache import equal_but_for_rounding
+from djinn_jupyter.engine.residency.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime, Space

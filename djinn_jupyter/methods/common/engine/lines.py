@@ -13,7 +13,8 @@ from typing import TypeVar
 import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import dispatch, inspection, lines
+from djinn_jupyter.engine.loop import inspection, lines
+from djinn_jupyter.engine.loop.handlers import MethodParts
 from djinn_jupyter.engine.memory.kv.cache import whole_rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.conditions import Metrics
@@ -220,7 +221,7 @@ def completed(
 class LineSources:
     """Finds the tokens of prompts, and the settings of their sessions."""
 
-    def __init__(self, parts: dispatch.MethodParts) -> None:
+    def __init__(self, parts: MethodParts) -> None:
         self._sessions, self._runtime = parts.sessions, parts.runtime
 
     def tokens(self, line: LineSource) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -16,12 +16,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.figures import Reservation
 from djinn_jupyter.engine.model.hooks.gates import Arguments
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.passes import columns, edits, sections, shared_cache
+from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.system.device import out_of_memory, require_alive, to_home

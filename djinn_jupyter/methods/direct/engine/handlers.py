@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.loop import inspection, mailbox, recipes
-from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
+from djinn_jupyter.engine.loop.handlers import MethodParts, handles
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits, weight_reader
 from djinn_jupyter.engine.passes.controller import Halted, Target, Unmarked

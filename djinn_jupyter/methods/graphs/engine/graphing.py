@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.passes.conditions import Metric
 from djinn_jupyter.engine.passes.forward import device_memory_for
+from djinn_jupyter.engine.residency.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime

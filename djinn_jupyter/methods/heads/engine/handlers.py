@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
+from djinn_jupyter.engine.loop.handlers import MethodParts, handles
 from djinn_jupyter.engine.loop.lines import fed_tokens, prompts_of, require_empty, under_rules_of
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.model.hooks.taps import Tap

@@ -13,11 +13,11 @@ from collections.abc import Generator, Sequence
 import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.controller import Completed, Target
 from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.wavefront import JoiningLine, Wavefront
+from djinn_jupyter.engine.residency.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session

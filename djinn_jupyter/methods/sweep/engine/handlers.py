@@ -8,7 +8,7 @@ from functools import cached_property
 
 import msgspec
 
-from djinn_jupyter.engine.loop.dispatch import MethodParts, handles
+from djinn_jupyter.engine.loop.handlers import MethodParts, handles
 from djinn_jupyter.engine.loop.lines import require_empty
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.recipes import modules_at

@@ -10,11 +10,11 @@ from typing import ClassVar, Final
 import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.figures import Reservation, Workspace
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import forward, frame, shared_cache
 from djinn_jupyter.engine.passes.conditions import Metrics, Values
 from djinn_jupyter.engine.passes.wavefront import CallPlan, JoiningLine, Wavefront
+from djinn_jupyter.engine.residency.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
