@@ -50,6 +50,7 @@ LAYERS: Final = (
     "widgets",
     "api",
     "link",
+    "engine/requests",
     "engine/loop",
     "engine/store",
     "engine/residency",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import lines
+from djinn_jupyter.engine.requests import lines
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite, UsageError
 from djinn_jupyter.methods.datasets.request import Score

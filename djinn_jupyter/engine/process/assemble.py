@@ -7,22 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from djinn_jupyter.engine.loop.dispatch import Dispatcher, SessionLifecycle
-from djinn_jupyter.engine.loop.execution import ExecutionRequests
-from djinn_jupyter.engine.loop.handlers import MethodParts, RequestHandlers, handlers_of_methods
-from djinn_jupyter.engine.loop.inspection import InspectionRequests
 from djinn_jupyter.engine.loop.intake import Intake, Tokenizing, extents, most_tokens
-from djinn_jupyter.engine.loop.interventions import InterventionRequests
 from djinn_jupyter.engine.loop.mailbox import Mailbox, OpenRequests
 from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.parts import EngineParts
 from djinn_jupyter.engine.loop.replies import Accounting, ReplyGate, StatePublisher
 from djinn_jupyter.engine.loop.scheduler import Lockstep, Scheduler
-from djinn_jupyter.engine.loop.sessions import (
-    CheckpointRequests,
-    SessionRequests,
-    WeightRequests,
-    WholeImages,
-)
 from djinn_jupyter.engine.loop.turns import Turns, Upkeep
 from djinn_jupyter.engine.memory.budget import Budget, by_device
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
@@ -36,7 +26,17 @@ from djinn_jupyter.engine.memory.weights.residence import IdleSleep
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.passes.forward import Forward
-from djinn_jupyter.engine.residency.eviction_policy import latest_return_first, least_recently_used
+from djinn_jupyter.engine.requests.execution import ExecutionRequests
+from djinn_jupyter.engine.requests.handlers import MethodParts, RequestHandlers, handlers_of_methods
+from djinn_jupyter.engine.requests.inspection import InspectionRequests
+from djinn_jupyter.engine.requests.interventions import InterventionRequests
+from djinn_jupyter.engine.requests.sessions import (
+    CheckpointRequests,
+    SessionRequests,
+    WeightRequests,
+    WholeImages,
+)
+from djinn_jupyter.engine.residency.eviction_policy import least_recently_used, latest_return_first
 from djinn_jupyter.engine.residency.residency import ProcessFootprint, Residency
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import lines
-from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.requests import lines
+from djinn_jupyter.engine.requests.handlers import handles
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.residence import Pieces, Steps
 from djinn_jupyter.engine.session.runtime import Runtime

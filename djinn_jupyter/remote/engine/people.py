@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
+from djinn_jupyter.engine.requests.handlers import handles
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import Holdings, by_person, memory

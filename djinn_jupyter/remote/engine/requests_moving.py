@@ -13,12 +13,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from djinn_jupyter.engine.loop.dispatch import SessionLifecycle
-from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
-from djinn_jupyter.engine.loop.recipes import origin
 from djinn_jupyter.engine.loop.scheduler import Underway
-from djinn_jupyter.engine.loop.sessions import WholeImages, require_name
+from djinn_jupyter.engine.requests.handlers import handles
+from djinn_jupyter.engine.requests.recipes import origin
+from djinn_jupyter.engine.requests.sessions import WholeImages, require_name
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session

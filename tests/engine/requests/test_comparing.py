@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import figures
-from djinn_jupyter.engine.loop.inspection import apart
+from djinn_jupyter.engine.requests import figures
+from djinn_jupyter.engine.requests.inspection import apart
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, UnknownSession, UsageError
 from djinn_jupyter.wire import requests as ask

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.loop import lines
-from djinn_jupyter.engine.loop.lines import require_few_tokens
+from djinn_jupyter.engine.requests import lines
+from djinn_jupyter.engine.requests.lines import require_few_tokens
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.engine.edges import LayerEnds
 from djinn_jupyter.methods.circuits.engine.patching import EdgeNames

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from djinn_jupyter import extensions
-from djinn_jupyter.engine.loop import handlers as registry
-from djinn_jupyter.engine.loop.handlers import MethodParts, RequestHandlers, handlers_of_methods
 from djinn_jupyter.engine.loop.intake import extents
+from djinn_jupyter.engine.requests import handlers as registry
+from djinn_jupyter.engine.requests.handlers import MethodParts, RequestHandlers, handlers_of_methods
 from djinn_jupyter.errors import DjinnError, UnknownSite
 from djinn_jupyter.methods.sweep.engine import sweep
 from djinn_jupyter.methods.sweep.engine.together import Together
@@ -37,7 +37,7 @@ class ReadZeta(SessionRequest[ZetaRead], shared="read", changes=False):
     layer: int = 0
 """
 ENGINE: Final = """
-from djinn_jupyter.engine.loop.handlers import handles
+from djinn_jupyter.engine.requests.handlers import handles
 from djinn_jupyter.wire.weights import SwapIn
 from djinn_zeta.request import ReadZeta, ZetaRead
 

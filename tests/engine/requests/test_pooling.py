@@ -11,8 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import figures
-from djinn_jupyter.engine.loop.figures import PartOfPass, PooledTensor, figures_of, figures_of_each, pooled, pooled_for
+from djinn_jupyter.engine.requests import figures
+from djinn_jupyter.engine.requests.figures import (
+    PartOfPass,
+    PooledTensor,
+    figures_of,
+    figures_of_each,
+    pooled,
+    pooled_for,
+)
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.errors import InvalidEdit, UsageError
 from djinn_jupyter.wire import requests as ask

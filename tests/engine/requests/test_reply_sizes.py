@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from djinn_jupyter.engine.loop import lines, sessions
-from djinn_jupyter.engine.loop.lines import ANSWERED_TOKENS, MOST_STANDING
 from djinn_jupyter.engine.loop.replies import EngineReading
+from djinn_jupyter.engine.requests import lines, sessions
+from djinn_jupyter.engine.requests.lines import ANSWERED_TOKENS, MOST_STANDING
 from djinn_jupyter.engine.residency import older_stops
 from djinn_jupyter.engine.session import history as stops
 from djinn_jupyter.engine.session import reports

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from djinn_entropy.request import EntropyRead, ReadEntropy
-from djinn_jupyter.engine.loop.handlers import MethodParts, handles
-from djinn_jupyter.engine.loop.recipes import way_to_stop
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.site_value import SiteValue
+from djinn_jupyter.engine.requests.handlers import MethodParts, handles
+from djinn_jupyter.engine.requests.recipes import way_to_stop
 from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.residence import Steps
 from djinn_jupyter.engine.session.session import Session

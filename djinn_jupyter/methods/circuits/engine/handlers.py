@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.loop.handlers import MethodParts, handles
-from djinn_jupyter.engine.loop.lines import require_empty
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.passes.conditions import Metric
+from djinn_jupyter.engine.requests.handlers import MethodParts, handles
+from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.session.residence import Blocked, Steps
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session

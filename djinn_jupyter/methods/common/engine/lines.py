@@ -13,8 +13,6 @@ from typing import TypeVar
 import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import inspection, lines
-from djinn_jupyter.engine.loop.handlers import MethodParts
 from djinn_jupyter.engine.memory.kv.cache import whole_rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.conditions import Metrics
@@ -22,6 +20,8 @@ from djinn_jupyter.engine.passes.controller import Completed, Halted, PassRule, 
 from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.shared_cache import BaseRows, KeyValues
 from djinn_jupyter.engine.passes.site_value import SiteValue
+from djinn_jupyter.engine.requests import inspection, lines
+from djinn_jupyter.engine.requests.handlers import MethodParts
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.residence import Blocked
 from djinn_jupyter.engine.session.runtime import Runtime

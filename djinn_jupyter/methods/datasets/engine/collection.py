@@ -13,8 +13,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.handlers import MethodParts
 from djinn_jupyter.engine.passes import forward, shared_cache
+from djinn_jupyter.engine.requests.handlers import MethodParts
 from djinn_jupyter.engine.residency.workspace import Reservation, Workspace
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.session import Session

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from djinn_jupyter.engine.loop import lines, mailbox, recipes
-from djinn_jupyter.engine.loop.handlers import MethodParts, handles
+from djinn_jupyter.engine.loop import mailbox
 from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.shared_cache import difference, rounding_of
+from djinn_jupyter.engine.requests import lines, recipes
+from djinn_jupyter.engine.requests.handlers import MethodParts, handles
 from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps

@@ -10,14 +10,15 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import inspection, mailbox, recipes
-from djinn_jupyter.engine.loop.handlers import MethodParts, handles
+from djinn_jupyter.engine.loop import mailbox
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits, weight_reader
 from djinn_jupyter.engine.passes.controller import Halted, Target, Unmarked
 from djinn_jupyter.engine.passes.epilogue import Readout, on_host, readout
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue
+from djinn_jupyter.engine.requests import inspection, recipes
+from djinn_jupyter.engine.requests.handlers import MethodParts, handles
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.reports import LeadingSpaces
 from djinn_jupyter.engine.session.residence import Blocked, Steps

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 
-from djinn_jupyter.engine.loop import recipes
 from djinn_jupyter.engine.loop.dispatch import Answered
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.scheduler import Underway
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.breakpoints import Rule
+from djinn_jupyter.engine.requests import recipes
 from djinn_jupyter.engine.residency.workspace import Workspace
 from djinn_jupyter.engine.session.residence import Answer, Steps
 from djinn_jupyter.engine.session.runtime import Runtime

@@ -13,7 +13,6 @@ import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.loop.dispatch import SessionLifecycle
-from djinn_jupyter.engine.loop.handlers import handles
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
@@ -23,6 +22,7 @@ from djinn_jupyter.engine.memory.kv.rows import Rows, put_rows, take_rows
 from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.weight_reader import WeightReader
+from djinn_jupyter.engine.requests.handlers import handles
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.session import reports, table
 from djinn_jupyter.engine.session.generation import GenerationCopies

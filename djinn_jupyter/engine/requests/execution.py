@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from djinn_jupyter.engine.loop.handlers import handles
-from djinn_jupyter.engine.loop.inspection import InspectionRequests
-from djinn_jupyter.engine.loop.interventions import InterventionRequests
-from djinn_jupyter.engine.loop.lines import require_fit
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.controller import Target
 from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.requests.handlers import handles
+from djinn_jupyter.engine.requests.inspection import InspectionRequests
+from djinn_jupyter.engine.requests.interventions import InterventionRequests
+from djinn_jupyter.engine.requests.lines import require_fit
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.generation import GENERATION, Generation, Sampler, make_sampler
 from djinn_jupyter.engine.session.residence import RunSteps, Steps

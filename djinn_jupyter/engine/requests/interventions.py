@@ -11,17 +11,17 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop.handlers import handles
-from djinn_jupyter.engine.loop.lines import require_few_standing
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.parts import BuiltOfParts
-from djinn_jupyter.engine.loop.sessions import brought
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import conditions, edits
 from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Rule, Watch, check_rule, unit_of
 from djinn_jupyter.engine.passes.conditions import Condition
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import Guard
+from djinn_jupyter.engine.requests.handlers import handles
+from djinn_jupyter.engine.requests.lines import require_few_standing
+from djinn_jupyter.engine.requests.sessions import brought
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.reports import note_of
 from djinn_jupyter.engine.session.residence import Blocked, Steps

@@ -10,27 +10,27 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.loop import interventions
-from djinn_jupyter.engine.loop.figures import PartOfPass, chunks, figures_for, pooled_for
-from djinn_jupyter.engine.loop.handlers import handles
-from djinn_jupyter.engine.loop.interventions import checked_condition, require_known_tokens
-from djinn_jupyter.engine.loop.lines import (
-    TOKEN_BYTES,
-    Room,
-    require_answerable,
-    require_few_passes,
-    require_few_tokens,
-)
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
-from djinn_jupyter.engine.loop.recipes import circumstances, fed_tokens, look_recipe
-from djinn_jupyter.engine.loop.sessions import brought
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes import edits
 from djinn_jupyter.engine.passes.breakpoints import FedLine, Watch
 from djinn_jupyter.engine.passes.conditions import Metrics
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue, evaluate
+from djinn_jupyter.engine.requests import interventions
+from djinn_jupyter.engine.requests.figures import PartOfPass, chunks, figures_for, pooled_for
+from djinn_jupyter.engine.requests.handlers import handles
+from djinn_jupyter.engine.requests.interventions import checked_condition, require_known_tokens
+from djinn_jupyter.engine.requests.lines import (
+    TOKEN_BYTES,
+    Room,
+    require_answerable,
+    require_few_passes,
+    require_few_tokens,
+)
+from djinn_jupyter.engine.requests.recipes import circumstances, fed_tokens, look_recipe
+from djinn_jupyter.engine.requests.sessions import brought
 from djinn_jupyter.engine.residency.workspace import Workspace
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.history import fed_line

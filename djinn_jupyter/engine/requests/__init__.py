@@ -1,0 +1,1 @@
+"""The handlers of the core's requests, and what methods are given to handle theirs."""
