@@ -116,7 +116,7 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 # Marks of lists whose length the model limits. An engine checks each list against its limit before it reads an entry
-# (`engine/requests/lines.py`, and the handlers); a list without such a mark has at most FEW entries.
+# (`engine/loop/intake.py`, and the handlers); a list without such a mark has at most FEW entries.
 
 FEW: Final = 65_536
 MOST_TOKENS: Final = 2**20

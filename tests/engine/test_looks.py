@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.requests import lines
+from djinn_jupyter.engine.requests import bounds
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite, UsageError
 from djinn_jupyter.methods.datasets.request import Score
@@ -182,7 +182,7 @@ def test_a_pass_is_read_at_many_sites_at_once(desk: Desk, stop: str) -> None:
 def test_values_of_more_bytes_than_an_answer_has_are_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.stop_at("resid_post.4", "step == 0")
     desk.run(PROMPT, NEW)
-    monkeypatch.setattr(lines, "ANSWERED_VALUES", len(PROMPT) * 32 * 4)
+    monkeypatch.setattr(bounds, "ANSWERED_VALUES", len(PROMPT) * 32 * 4)
     assert desk.ask(ask.ReadPass(session="a", sites=("resid_post.2",))).sites == ("resid_post.2",)
     with pytest.raises(UsageError, match="of fewer sites at a time"):
         desk.ask(ask.ReadPass(session="a", sites=("resid_post.2", "resid_post.3")))

@@ -10,10 +10,10 @@ from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.controller import Target
 from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.requests.bounds import require_fit
 from djinn_jupyter.engine.requests.handlers import handles
 from djinn_jupyter.engine.requests.inspection import InspectionRequests
 from djinn_jupyter.engine.requests.interventions import InterventionRequests
-from djinn_jupyter.engine.requests.lines import require_fit
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.generation import GENERATION, Generation, Sampler, make_sampler
 from djinn_jupyter.engine.session.residence import RunSteps, Steps

@@ -19,16 +19,16 @@ from djinn_jupyter.engine.passes.conditions import Metrics
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import SiteValue, evaluate
 from djinn_jupyter.engine.requests import interventions
-from djinn_jupyter.engine.requests.figures import PartOfPass, chunks, figures_for, pooled_for
-from djinn_jupyter.engine.requests.handlers import handles
-from djinn_jupyter.engine.requests.interventions import checked_condition, require_known_tokens
-from djinn_jupyter.engine.requests.lines import (
+from djinn_jupyter.engine.requests.bounds import (
     TOKEN_BYTES,
     Room,
     require_answerable,
     require_few_passes,
     require_few_tokens,
 )
+from djinn_jupyter.engine.requests.figures import PartOfPass, chunks, figures_for, pooled_for
+from djinn_jupyter.engine.requests.handlers import handles
+from djinn_jupyter.engine.requests.interventions import checked_condition, require_known_tokens
 from djinn_jupyter.engine.requests.recipes import circumstances, fed_tokens, look_recipe
 from djinn_jupyter.engine.requests.sessions import brought
 from djinn_jupyter.engine.residency.workspace import Workspace

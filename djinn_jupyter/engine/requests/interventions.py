@@ -19,8 +19,8 @@ from djinn_jupyter.engine.passes.breakpoints import Breakpoint, Rule, Watch, che
 from djinn_jupyter.engine.passes.conditions import Condition
 from djinn_jupyter.engine.passes.frame import Frame
 from djinn_jupyter.engine.passes.site_value import Guard
+from djinn_jupyter.engine.requests.bounds import require_few_standing
 from djinn_jupyter.engine.requests.handlers import handles
-from djinn_jupyter.engine.requests.lines import require_few_standing
 from djinn_jupyter.engine.requests.sessions import brought
 from djinn_jupyter.engine.session import history, queries, reports
 from djinn_jupyter.engine.session.reports import note_of

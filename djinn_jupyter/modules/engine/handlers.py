@@ -9,7 +9,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.engine.requests import lines
+from djinn_jupyter.engine.requests import bounds
 from djinn_jupyter.engine.requests.handlers import handles
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.residence import Pieces, Steps
@@ -34,7 +34,7 @@ class AddedModuleRequests:
 
     @handles(ask.AddModule)
     def add_module(self, request: ask.AddModule, session: Session, holder: Holder) -> Steps[ModuleAdded] | ModuleAdded:
-        lines.require_empty(session, "add a module", "engine.add_module")
+        bounds.require_empty(session, "add a module", "engine.add_module")
         if request.form.kind in TRANSCODERS and self._runtime.forward.split:
             raise UsageError(
                 "A model that --tensor-parallel splits takes no transcoder, which reads and writes an MLP at once; "
@@ -188,7 +188,7 @@ class AdapterRequests:
     def add_adapter(
         self, request: ask.AddAdapter, session: Session, holder: Holder
     ) -> Steps[AdapterAdded] | AdapterAdded:
-        lines.require_empty(session, "add an adapter", "engine.add_adapter")
+        bounds.require_empty(session, "add an adapter", "engine.add_adapter")
         added.require_name(request.name)
         parts = added.fitted(self._runtime.forward, request.modules)
         identity = AdapterIdentity(name=request.name, folder=request.folder, digest=request.digest)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from djinn_jupyter.engine.requests import lines
+from djinn_jupyter.engine.requests import bounds
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, SlabFull, UsageError
 from djinn_jupyter.methods.datasets.engine import handlers
@@ -145,7 +145,7 @@ def test_logits_of_more_bytes_than_an_answer_has_are_refused_before_a_pass(monke
     desk = desk_of("llama", layers=LAYERS)
     desk.open("long")
     desk.run(PROMPTS[0], 0, name="long")
-    monkeypatch.setattr(lines, "ANSWERED_LOGITS", len(PROMPTS[0]) * 128 * 4)
+    monkeypatch.setattr(bounds, "ANSWERED_LOGITS", len(PROMPTS[0]) * 128 * 4)
     assert scored(desk, prompts=("long",), what="logits").shape == (len(PROMPTS[0]), 128)
     passes = desk.engine.counters.layers_run
     with pytest.raises(

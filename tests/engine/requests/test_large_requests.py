@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.requests import lines
-from djinn_jupyter.engine.requests.lines import require_few_tokens
+from djinn_jupyter.engine.requests import bounds
+from djinn_jupyter.engine.requests.bounds import require_few_tokens
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.engine.edges import LayerEnds
 from djinn_jupyter.methods.circuits.engine.patching import EdgeNames
@@ -168,9 +168,9 @@ def test_a_watch_with_more_than_one_answer_takes_is_refused_in_a_sentence(
     desk.run(tokens(10), 4, "empty")
     watched = desk.ask(ask.ReadWatch(session="empty", site="resid_post.1"))
     passes, size = len(watched.values), watched.watch.bytes_held
-    monkeypatch.setattr(lines, bound, {"ANSWERED_ARRAYS": passes, "ANSWERED_VALUES": size}[bound])
+    monkeypatch.setattr(bounds, bound, {"ANSWERED_ARRAYS": passes, "ANSWERED_VALUES": size}[bound])
     assert desk.ask(ask.ReadWatch(session="empty", site="resid_post.1")).watch == watched.watch
-    monkeypatch.setattr(lines, bound, 1)
+    monkeypatch.setattr(bounds, bound, 1)
     with pytest.raises(UsageError, match=rf"The watch of resid_post.1 has recorded .* in {passes} passes, more than"):
         desk.ask(ask.ReadWatch(session="empty", site="resid_post.1"))
 

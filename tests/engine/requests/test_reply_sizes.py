@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from djinn_jupyter.engine.loop.replies import EngineReading
-from djinn_jupyter.engine.requests import lines, sessions
-from djinn_jupyter.engine.requests.lines import ANSWERED_TOKENS, MOST_STANDING
+from djinn_jupyter.engine.requests import bounds, sessions
+from djinn_jupyter.engine.requests.bounds import ANSWERED_TOKENS, MOST_STANDING
 from djinn_jupyter.engine.residency import older_stops
 from djinn_jupyter.engine.session import history as stops
 from djinn_jupyter.engine.session import reports
@@ -71,7 +71,7 @@ SET: dict[str, Any] = {
 def test_a_session_has_a_bounded_number_of_each_and_says_so(
     desk: Desk, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "MOST_STANDING", FEW)
+    monkeypatch.setattr(bounds, "MOST_STANDING", FEW)
     if what == "edits":
         desk.stop_at(3)
         desk.run(PROMPT)
@@ -84,7 +84,7 @@ def test_a_session_has_a_bounded_number_of_each_and_says_so(
 
 
 def test_the_rules_of_a_session_name_a_bounded_number_of_positions(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MOST_TOKENS", 4)
+    monkeypatch.setattr(bounds, "MOST_TOKENS", 4)
     desk.steer("resid_post.1", positions=(0, 1))
     desk.steer("resid_post.2", positions=(0, 1))
     with pytest.raises(UsageError, match="The steering rules of the session would name more than 4 positions in all"):
@@ -234,5 +234,5 @@ def test_the_tokens_of_a_lens_are_in_the_budget_while_it_reads(desk: Desk, monke
 
     monkeypatch.setattr(type(forward), "lens", watched)
     desk.ask(ask.Lens(session="a", top=7))
-    assert held == [len(PROMPT) * 7 * lines.TOKEN_BYTES]
+    assert held == [len(PROMPT) * 7 * bounds.TOKEN_BYTES]
     assert desk.engine.budget.taken == before

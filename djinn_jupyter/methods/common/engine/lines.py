@@ -20,7 +20,7 @@ from djinn_jupyter.engine.passes.controller import Completed, Halted, PassRule, 
 from djinn_jupyter.engine.passes.frame import Frame, Override
 from djinn_jupyter.engine.passes.shared_cache import BaseRows, KeyValues
 from djinn_jupyter.engine.passes.site_value import SiteValue
-from djinn_jupyter.engine.requests import inspection, lines
+from djinn_jupyter.engine.requests import bounds, inspection
 from djinn_jupyter.engine.requests.handlers import MethodParts
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.residence import Blocked
@@ -248,7 +248,7 @@ class LineSources:
             session.compute_with(one.attention or session.attention, one.adapter or session.adapter)
 
     def _checked(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        lines.require_fit(self._runtime.description, tokens, "A line")
+        bounds.require_fit(self._runtime.description, tokens, "A line")
         return tokens
 
 

@@ -19,7 +19,7 @@ from djinn_jupyter.engine.loop import mailbox
 from djinn_jupyter.engine.passes.breakpoints import Rule
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.shared_cache import difference, rounding_of
-from djinn_jupyter.engine.requests import lines, recipes
+from djinn_jupyter.engine.requests import bounds, recipes
 from djinn_jupyter.engine.requests.handlers import MethodParts, handles
 from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.engine.session import queries
@@ -178,13 +178,13 @@ class CollectionRequests:
 
     @handles(Collect)
     def collect(self, request: Collect, session: Session, holder: mailbox.Holder) -> Steps[Collected]:
-        lines.require_empty(session, "collect", "engine.collect")
+        bounds.require_empty(session, "collect", "engine.collect")
         asked = self._checked(request, session)
         return Collecting(self._parts, session, asked, self._batches).steps(self._workspace)
 
     @handles(CheckCollect)
     def check(self, request: CheckCollect, session: Session, holder: mailbox.Holder) -> Steps[greeting.Checked]:
-        lines.require_empty(session, "collect", "engine.collect")
+        bounds.require_empty(session, "collect", "engine.collect")
         asked = self._checked(request, session)
         return self._checked_place(asked)
 
@@ -197,7 +197,7 @@ class CollectionRequests:
         places = CollectedSites.of(self._runtime, request.sites)
         destination, model = _destination(request), self._runtime.description
         for index, tokens in enumerate(request.prompts):
-            lines.require_prompt(model, tokens, request.first + index)
+            bounds.require_prompt(model, tokens, request.first + index)
             rows_of(request.positions, len(tokens), request.first + index)
         return CheckedCollection(
             request=request,
@@ -246,11 +246,11 @@ class ScoreRequests:
     @handles(Score)
     def score(self, request: Score, session: Session, holder: mailbox.Holder) -> Steps[Scored]:
         sessions, model = self._parts.sessions, self._runtime.description
-        lines.require_empty(session, "score", "engine.loss")
-        prompts = lines.prompts_of(sessions, model, request.prompts, first=request.first)
+        bounds.require_empty(session, "score", "engine.loss")
+        prompts = bounds.prompts_of(sessions, model, request.prompts, first=request.first)
         if request.what == "logits":
-            lines.require_answerable(sum(map(len, prompts)), model.vocab_size)
-        rules = lines.under_rules_of(sessions, request.rules_of, session)
+            bounds.require_answerable(sum(map(len, prompts)), model.vocab_size)
+        rules = bounds.under_rules_of(sessions, request.rules_of, session)
         return self._steps(session, prompts, rules, request, self._parts.circumstances(session, rules))
 
     def _steps(

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.passes.conditions import Metric
+from djinn_jupyter.engine.requests.bounds import require_empty
 from djinn_jupyter.engine.requests.handlers import MethodParts, handles
-from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.session.residence import Steps
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import UnknownSite, UsageError

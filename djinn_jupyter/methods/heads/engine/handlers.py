@@ -21,8 +21,8 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.passes.controller import PassRule
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.site_value import SiteValue
+from djinn_jupyter.engine.requests.bounds import fed_tokens, prompts_of, require_empty, under_rules_of
 from djinn_jupyter.engine.requests.handlers import MethodParts, handles
-from djinn_jupyter.engine.requests.lines import fed_tokens, prompts_of, require_empty, under_rules_of
 from djinn_jupyter.engine.session import queries, reports, residence, run
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session

@@ -9,8 +9,8 @@ from functools import cached_property
 import msgspec
 
 from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.requests.bounds import require_empty
 from djinn_jupyter.engine.requests.handlers import MethodParts, handles
-from djinn_jupyter.engine.requests.lines import require_empty
 from djinn_jupyter.engine.requests.recipes import modules_at
 from djinn_jupyter.engine.session.residence import Steps
 from djinn_jupyter.engine.session.runtime import Runtime

@@ -1,5 +1,5 @@
-"""Bounds of requests, checked before anything is run: the lines of tokens that they give or name, the lengths of their
-lists, and the size that one answer may have. Knows no kind of request."""
+"""Bounds of requests, checked before anything is run: the tokens that they give or name, and the size that one
+answer may have. Knows no kind of request."""
 
 from __future__ import annotations
 
