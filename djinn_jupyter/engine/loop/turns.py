@@ -1,4 +1,4 @@
-"""The work of the engine's thread between mails: slices for jobs, and work that belongs to no request.
+"""The work of the engine's thread between mails: slices for jobs, work that belongs to no request, and the orderly end.
 
 The runs that shared a pass go on from it one behind the other: a slice of one takes less than the mail, the replies,
 the upkeep and the look at the journal between two slices. Those that end there are answered together, and what they
@@ -7,6 +7,7 @@ report is published once."""
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -16,8 +17,12 @@ from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.replies import Accounting, StatePublisher
 from djinn_jupyter.engine.loop.scheduler import Job
 from djinn_jupyter.engine.memory.weights.residence import IdleSleep
+from djinn_jupyter.engine.residency.eviction_policy import by_last_use
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.log import WorkingOn, told
+from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class Upkeep(BuiltOfParts):
@@ -149,3 +154,62 @@ class Turns(BuiltOfParts):
                 self._dispatcher.answer_job(job, reply)
         self._dispatcher.retry(job.session)
         self._residency.room_changed()
+
+
+SHUTDOWN_SECONDS: Final = 20.0
+BETWEEN_MOVES_SECONDS: Final = 0.1
+ENDED: Final = (
+    "The engine was stopped while session {} ran; the next one of the model brings it back as far as it came."
+)
+
+
+class OrderlyShutdown(BuiltOfParts):
+    """`hear` waits for mail for so many seconds at most, and reads it."""
+
+    def __init__(
+        self, parts: EngineParts, hear: Callable[[float], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(parts)
+        self._hear, self._clock = hear, clock
+
+    def put_away(self, seconds: float = SHUTDOWN_SECONDS) -> None:
+        """Return when every session without running work is on the disk, or the time is over: the last used first, one
+        at a time, so that the end waits for at most one move. Interrupts runs. The next engine recomputes the other
+        sessions from their tokens."""
+        deadline, tried = self._clock() + seconds, set[str]()
+        for job in self._scheduler.jobs:
+            if job.kind == "run":
+                self._break_off(job)
+        while self._clock() < deadline:
+            if not self._parts.tiers.moving:
+                leaving = self._next(tried)
+                if leaving is None:
+                    return
+                tried.add(leaving.name)
+                self._send(leaving)
+            self._hear(BETWEEN_MOVES_SECONDS)
+        log.warning("The time to put sessions away is over: the next engine recomputes some of them")
+
+    def _break_off(self, job: Job) -> None:
+        job.steps.close()
+        self._scheduler.remove(job)
+        job.session.break_off()
+        self._sessions.changed(job.session.name)
+        if job.for_request is not None:
+            job.for_request.reply(Failed(code="EngineUnavailable", message=ENDED.format(in_quotes(job.session.name))))
+
+    def _next(self, tried: set[str]) -> Session | None:
+        staying = by_last_use(s for s in self._sessions.values() if s.name not in tried and _may_go(s))
+        return staying[-1] if staying else None
+
+    def _send(self, session: Session) -> None:
+        try:
+            self._residency.swap_out(session, "disk")
+        except DjinnError as error:
+            log.info("Session %r is not put away: %s", session.name, error)
+
+
+def _may_go(session: Session) -> bool:
+    here = session.residence
+    has_rows = session.generation is not None and not session.needs_recompute
+    return has_rows and session.work is None and here.state in ("resident", "host") and here.moving is None

@@ -13,7 +13,7 @@ from djinn_jupyter.engine.loop.owners import Owners
 from djinn_jupyter.engine.loop.parts import EngineParts
 from djinn_jupyter.engine.loop.replies import Accounting, ReplyGate, StatePublisher
 from djinn_jupyter.engine.loop.scheduler import Lockstep, Scheduler
-from djinn_jupyter.engine.loop.turns import Turns, Upkeep
+from djinn_jupyter.engine.loop.turns import OrderlyShutdown, Turns, Upkeep
 from djinn_jupyter.engine.memory.budget import Budget, by_device
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.slab import Slab
@@ -42,7 +42,6 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses
 from djinn_jupyter.engine.session.table import RunningTime, SessionTable, memory_of_persons
 from djinn_jupyter.engine.store.persistence import Persistence
-from djinn_jupyter.engine.store.recovery import OrderlyShutdown
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.engine.system.device import PrefillThrottle, Usage
 from djinn_jupyter.engine.system.faults import Counters, Faults
@@ -162,9 +161,7 @@ class Parts(EngineParts):
         self.reply_gate = ReplyGate(self, self.accounting, self.state_publisher)
         idle_sleep = IdleSleep(self.weights, self.config, given.forward.device)
         self.upkeep = Upkeep(self, self.accounting, idle_sleep, self.state_publisher, self.moves.settle_old)
-        self.orderly_shutdown = OrderlyShutdown(
-            self.sessions, self.scheduler, self.residency, moving=lambda: self.tiers.moving, hear=self.dispatcher.hear
-        )
+        self.orderly_shutdown = OrderlyShutdown(self, self.dispatcher.hear)
 
     def _handlers(self, owners: Owners) -> RequestHandlers:
         """Return one handler for each kind of request."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Container, Sequence
 from functools import partial
-from typing import Final
 
 import torch
 
-from djinn_jupyter.engine.loop.scheduler import Job, Scheduler
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.residency.eviction_policy import by_last_use
-from djinn_jupyter.engine.residency.residency import Residency, open_disk
+from djinn_jupyter.engine.residency.residency import open_disk
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import RunningTime, SessionTable, named_notebook
@@ -26,11 +22,9 @@ from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.engine.store.records import values_of
 from djinn_jupyter.engine.store.session_store import LeftBehind
 from djinn_jupyter.engine.system.config import EngineConfig
-from djinn_jupyter.errors import DjinnError, MissingDependency, StorageFailed, TierFull
+from djinn_jupyter.errors import MissingDependency, StorageFailed, TierFull
 from djinn_jupyter.remote.engine.moving import Moving
-from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.request_base import is_carried
-from djinn_jupyter.wire.texts import in_quotes
 
 log = logging.getLogger(__name__)
 
@@ -139,69 +133,3 @@ def _numbered(name: str, number: int) -> str:
     tail = f" ({number})"
     whole = f"{name}{tail}"
     return whole if is_carried(whole) else f"{name[: -len(tail)]}{tail}"
-
-
-SHUTDOWN_SECONDS: Final = 20.0
-_LOOK_SECONDS: Final = 0.1
-_ENDED: Final = (
-    "The engine was stopped while session {} ran; the next one of the model brings it back as far as it came."
-)
-
-
-class OrderlyShutdown:
-    """`hear` waits for mail for so many seconds at most, and reads it; `moving` is True while copies are under way."""
-
-    def __init__(
-        self,
-        sessions: SessionTable,
-        scheduler: Scheduler,
-        residency: Residency,
-        *,
-        moving: Callable[[], bool],
-        hear: Callable[[float], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._sessions, self._scheduler, self._residency = sessions, scheduler, residency
-        self._moving, self._hear, self._clock = moving, hear, clock
-
-    def put_away(self, seconds: float = SHUTDOWN_SECONDS) -> None:
-        """Return when every session without running work is on the disk, or the time is over: the last used first, one
-        at a time, so that the end waits for at most one move. Interrupts runs. The next engine recomputes the other
-        sessions from their tokens."""
-        deadline, tried = self._clock() + seconds, set[str]()
-        for job in self._scheduler.jobs:
-            if job.kind == "run":
-                self._break_off(job)
-        while self._clock() < deadline:
-            if not self._moving():
-                leaving = self._next(tried)
-                if leaving is None:
-                    return
-                tried.add(leaving.name)
-                self._send(leaving)
-            self._hear(_LOOK_SECONDS)
-        log.warning("The time to put sessions away is over: the next engine recomputes some of them")
-
-    def _break_off(self, job: Job) -> None:
-        job.steps.close()
-        self._scheduler.remove(job)
-        job.session.break_off()
-        self._sessions.changed(job.session.name)
-        if job.for_request is not None:
-            job.for_request.reply(Failed(code="EngineUnavailable", message=_ENDED.format(in_quotes(job.session.name))))
-
-    def _next(self, tried: set[str]) -> Session | None:
-        staying = by_last_use(s for s in self._sessions.values() if s.name not in tried and _may_go(s))
-        return staying[-1] if staying else None
-
-    def _send(self, session: Session) -> None:
-        try:
-            self._residency.swap_out(session, "disk")
-        except DjinnError as error:
-            log.info("Session %r is not put away: %s", session.name, error)
-
-
-def _may_go(session: Session) -> bool:
-    here = session.residence
-    has_rows = session.generation is not None and not session.needs_recompute
-    return has_rows and session.work is None and here.state in ("resident", "host") and here.moving is None
