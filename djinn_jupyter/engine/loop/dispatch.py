@@ -129,11 +129,6 @@ class Dispatcher(BuiltOfParts):
             self._storage_table.tidy()
         return bool(mail)
 
-    def hear(self, seconds: float) -> None:
-        """Wait for mail for at most so many seconds, and read it."""
-        self._mailbox.wait(seconds)
-        self.read_mail()
-
     def _handle(self, piece: Mail) -> None:
         match piece:
             case LostHolder(holder=holder):

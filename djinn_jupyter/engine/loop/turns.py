@@ -164,13 +164,11 @@ ENDED: Final = (
 
 
 class OrderlyShutdown(BuiltOfParts):
-    """`hear` waits for mail for so many seconds at most, and reads it."""
+    """`clock` is monotonic."""
 
-    def __init__(
-        self, parts: EngineParts, hear: Callable[[float], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, parts: EngineParts, dispatcher: Dispatcher, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(parts)
-        self._hear, self._clock = hear, clock
+        self._dispatcher, self._clock = dispatcher, clock
 
     def put_away(self, seconds: float = SHUTDOWN_SECONDS) -> None:
         """Return when every session without running work is on the disk, or the time is over: the last used first, one
@@ -187,7 +185,8 @@ class OrderlyShutdown(BuiltOfParts):
                     return
                 tried.add(leaving.name)
                 self._send(leaving)
-            self._hear(BETWEEN_MOVES_SECONDS)
+            self._mailbox.wait(BETWEEN_MOVES_SECONDS)
+            self._dispatcher.read_mail()
         log.warning("The time to put sessions away is over: the next engine recomputes some of them")
 
     def _break_off(self, job: Job) -> None:

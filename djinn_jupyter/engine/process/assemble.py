@@ -161,7 +161,7 @@ class Parts(EngineParts):
         self.reply_gate = ReplyGate(self, self.accounting, self.state_publisher)
         idle_sleep = IdleSleep(self.weights, self.config, given.forward.device)
         self.upkeep = Upkeep(self, self.accounting, idle_sleep, self.state_publisher, self.moves.settle_old)
-        self.orderly_shutdown = OrderlyShutdown(self, self.dispatcher.hear)
+        self.orderly_shutdown = OrderlyShutdown(self, self.dispatcher)
 
     def _handlers(self, owners: Owners) -> RequestHandlers:
         """Return one handler for each kind of request."""

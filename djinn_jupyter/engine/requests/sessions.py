@@ -97,7 +97,7 @@ class SessionRequests(BuiltOfParts):
     @handles(ask.SetAttention)
     def set_attention(self, request: ask.SetAttention, session: Session, holder: Holder) -> replies.Described:
         """Choose the attention of an empty session; its points are those of that attention."""
-        session, own = session, self._forward.attention
+        own = self._forward.attention
         if request.attention != (session.attention or own):
             if session.tokens or session.breakpoints or session.rules or session.watches:
                 raise IllegalMove(
@@ -142,7 +142,6 @@ class SessionRequests(BuiltOfParts):
             history=parent.history.copy(generations),
             state=parent.state,
             tokens=list(parent.tokens),
-            texts=list(parent.texts),
             saved_states=dict(parent.saved_states),
             pass_log=parent.pass_log.copy(),
             exactness=parent.exactness,

@@ -208,7 +208,6 @@ def paused(runtime: Runtime, session: Session) -> Paused:
     assert session.history.present is not None
     seen, site = _seen_at(frame), stop.site
     part = seen.units(site.selector)
-    texts = token_texts(runtime, session)
     prompt_text, new_text = runtime.tokenizer.parted(session.tokens, session.generation.begins)
     met = stop.breakpoint
     return Paused(
@@ -224,7 +223,7 @@ def paused(runtime: Runtime, session: Session) -> Paused:
         layers=runtime.forward.layers,
         positions=tuple(seen.row_positions()),
         tokens=tuple(session.tokens),
-        texts=texts,
+        texts=tuple(map(runtime.tokenizer.text_of, session.tokens)),
         prompt_tokens=session.generation.begins,
         prompt_text=prompt_text,
         new_text=new_text,
@@ -253,7 +252,7 @@ def _seen_at(frame: Frame) -> SiteValue:
 def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Finished:
     generation = session.generation
     assert generation is not None
-    texts = token_texts(runtime, session)
+    texts = tuple(map(runtime.tokenizer.text_of, session.tokens))
     new = generation.new_tokens(session.tokens)
     shown = session.tokens[:-1] if reason == "eos" else session.tokens
     prompt_text, text = runtime.tokenizer.parted(shown, generation.begins)
@@ -315,13 +314,6 @@ def _alone(runtime: Runtime, session: Session, generation: Generation) -> str | 
 def _log_probabilities(session: Session) -> tuple[float | None, ...]:
     assert session.generation is not None
     return tuple(session.generation.probabilities_of(len(session.generation.new_tokens(session.tokens))))
-
-
-def token_texts(runtime: Runtime, session: Session) -> tuple[str, ...]:
-    """Return one text per token; only new tokens since the last call are looked up."""
-    known = len(session.texts)
-    session.texts.extend(runtime.tokenizer.text_of(token) for token in session.tokens[known:])
-    return tuple(session.texts)
 
 
 def top_tokens(runtime: Runtime, logits_V: Tensor, count: int) -> tuple[TopToken, ...]:

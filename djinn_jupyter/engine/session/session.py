@@ -186,7 +186,6 @@ class Session:
     history: History
     state: SessionState = "idle"
     tokens: list[int] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
     saved_states: SavedStates = field(default_factory=dict)
     pass_log: PassLog = field(default_factory=PassLog)
     exactness: Exactness = "exact"
@@ -262,7 +261,7 @@ class Session:
     def drop_unread_prompt(self) -> None:
         """Drop a prompt of which nothing is committed, so that its run can be requested again."""
         if self.generation is not None and self.committed <= self.generation.fed_from:
-            del self.tokens[self.generation.extends :], self.texts[self.generation.extends :]
+            del self.tokens[self.generation.extends :]
 
     def move(self, move: states.SessionMove) -> None:
         self.state = states.after(self.state, move, self.name)
@@ -393,7 +392,6 @@ class Session:
         self.edits.clear()
         self.pass_log.cut(0)
         self.exactness, self.needs_recompute = "exact", False
-        self.texts.clear()
         for rule in self.rules.values():
             rule.reset()
         self.runs += 1
@@ -495,7 +493,6 @@ class Session:
         """Shorten the session to `tokens`, the first `committed` of them committed."""
         assert self.generation is not None
         self.tokens = tokens
-        del self.texts[len(tokens) :]
         new = max(0, len(tokens) - self.generation.begins)
         del self.generation.drawn[new:], self.generation.log_probabilities[new:]
         for length in [length for length in self.generation.states if length > committed]:

@@ -160,7 +160,7 @@ COUNTED: Final = {  # of the fields of a session: in which sum their bytes stand
     "adapter": "added, for the person who added it",
 }
 SMALL: Final = set(  # bounded by the context, by the length of a text in a message, or by a constant
-    "name owner holder state tokens texts exactness needs_recompute breakpoints numbers_given runs forked_from shares "
+    "name owner holder state tokens exactness needs_recompute breakpoints numbers_given runs forked_from shares "
     "answered used_by holder_notebook kept_for left_by moving temporary stop edition last_edition rule_numbers_given "
     "plan_version work progress pause_requested residence storage_table last_used attention".split()
 )
