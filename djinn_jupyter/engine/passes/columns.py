@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
 from typing import Any, Final
 
 import torch
@@ -148,14 +147,6 @@ class Columns:
         for line, cache in enumerate(caches):
             self.copy(line, cache)
 
-    def part(self, first: int, behind: int) -> Columns:
-        """Return the sequences from `first` on before that number, as columns whose rows lie in these."""
-        part = copy(self)
-        part.first = self.first[first:behind]
-        part.runs = [[(k[:, first:behind], v[:, first:behind]) for k, v in run] for run in self.runs]
-        part.of_layer = {index: (k[first:behind], v[first:behind]) for index, (k, v) in self.of_layer.items()}
-        return part
-
     @property
     def lengths(self) -> list[int]:
         return [self.end - first for first in self.first]
@@ -177,9 +168,9 @@ class Columns:
         new = slice(self.end, self.end + count)
         cache.append([[(k[:, line, :, new], v[:, line, :, new]) for k, v in run] for run in self.runs], count)
 
-    def advance(self, count: int = 1) -> None:
-        """Count the newest rows of all lines."""
-        self.end += count
+    def advance(self) -> None:
+        """Count the newest row of each line."""
+        self.end += 1
 
     @contextmanager
     def ending(self, end: int) -> Iterator[None]:

@@ -1,19 +1,18 @@
-"""A run's place among those that share passes, and the prompts that several runs share. The runs of prompts of one
-length go on in their columns, and no row is copied there from its pages, as rows are that begin at other lengths."""
+"""A run's place among those that share passes, and the prompts that several runs share."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.passes.columns import Columns, KeptMemory, batches_of, capacity_for, prompt_logits
+from djinn_jupyter.engine.passes.columns import Columns, KeptMemory, batches_of, prompt_logits
 from djinn_jupyter.engine.passes.controller import Completed, Yielded, make_plan
 from djinn_jupyter.engine.passes.forward import Forward
 from djinn_jupyter.engine.passes.sections import Sections
@@ -112,35 +111,6 @@ def rechecked(
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JoinedPrompts:
-    """`seats` in the order of their sequences, and their columns."""
-
-    seats: Sequence[Seat]
-    columns: Columns
-
-    @staticmethod
-    def capacity(seats: Sequence[Seat]) -> int | None:
-        """Return the number of columns for these prompts and their new tokens; None where their layouts differ, or no
-        token follows the first."""
-        lengths = [len(seat.session.tokens) for seat in seats]
-        to_come = max((seat.to_come for seat in seats), default=0) - 1  # the prompt's own pass has the first
-        if len(seats) < 2 or len(set(lengths)) > 1 or to_come < 1:
-            return None
-        return capacity_for(lengths, to_come)
-
-    def part(self, seats: Sequence[Seat]) -> Columns | None:
-        """Return the columns of these seats; None where they are not adjacent."""
-        first = self.seats.index(seats[0])
-        behind = first + len(seats)
-        return self.columns.part(first, behind) if list(seats) == list(self.seats[first:behind]) else None
-
-    @property
-    def whole(self) -> bool:
-        """True where every seat has its pass."""
-        return all(seat.outcome is not None for seat in self.seats)
-
-
 # The prompts of several runs in shared passes, sized so that a section of one keeps no other session waiting long. One
 # row of those that begin together is computed again alone, first of all: the first time, when one of them is longer
 # than any at earlier checks, and whenever at least CHECKED_OF more prompts have come. If it differs by more than
@@ -162,12 +132,10 @@ class SharedPrompts:
         self._sections = Sections(forward)
         self.held = 0
         self.why_not: str | None = None
-        self._joined: JoinedPrompts | None = None
         self._unchecked, self._longest_checked = 0, 0
 
-    def run(self, seats: Sequence[Seat], *, joins: bool) -> Generator[Blocked | None, None, Sequence[Seat]]:
-        """Answer the first of these seats, as many as PASSES take; return the others. If it `joins` prompts of one
-        length, their columns can then be taken over."""
+    def run(self, seats: Sequence[Seat]) -> Generator[Blocked | None, None, Sequence[Seat]]:
+        """Answer the first of these seats, as many as PASSES take; return the others."""
         if not seats:
             return ()
         yield from self._sections.prove()
@@ -179,38 +147,10 @@ class SharedPrompts:
         together = [seat for batch in batches if len(batch) > 1 for seat in batch]
         first = self._drawn(together)
         batches.sort(key=lambda batch: first not in batch)
-        self._join(batches if joins else ())
-        try:
-            for batch in batches:
-                if self.why_not is None:
-                    yield from self._batch(batch, first)
-        finally:
-            if self._joined is not None and not (self.why_not is None and self._joined.whole):
-                self._drop()
+        for batch in batches:
+            if self.why_not is None:
+                yield from self._batch(batch, first)
         return seats[len(now) :]
-
-    def take_joined(self) -> JoinedPrompts | None:
-        """Return the joined prompts, if any; the caller returns their memory."""
-        joined, self._joined = self._joined, None
-        if joined is not None:
-            self.held -= joined.columns.memory.nbytes
-        return joined
-
-    def _join(self, batches: Sequence[Sequence[Seat]]) -> None:
-        """Make columns for all prompts of these batches, if they can continue in them and there is memory."""
-        seats = [seat for batch in batches for seat in batch]
-        capacity = JoinedPrompts.capacity(seats)
-        if capacity is None:
-            return
-        with suppress(SlabFull):
-            memory = self._memory.take(len(seats) * capacity)
-            self._joined = JoinedPrompts(seats=seats, columns=Columns(memory, [0] * len(seats), capacity))
-            self.held += memory.nbytes
-
-    def _drop(self) -> None:
-        joined = self.take_joined()
-        if joined is not None:
-            self._memory.give_back(joined.columns.memory)
 
     def _drawn(self, together: Sequence[Seat]) -> Seat | None:
         """Return the seat whose prompt is computed again alone, if due."""
@@ -243,11 +183,7 @@ class SharedPrompts:
 
     @contextmanager
     def _columns(self, seats: Sequence[Seat], longest: int) -> Iterator[Columns]:
-        """Lend columns for the prompts of a batch: theirs among the joined ones, or others. Raises SlabFull."""
-        joined = None if self._joined is None else self._joined.part(seats)
-        if joined is not None:
-            yield joined
-            return
+        """Lend columns for the prompts of a batch. Raises SlabFull."""
         memory = self._memory.take(len(seats) * longest)
         self.held += memory.nbytes
         try:
@@ -272,8 +208,6 @@ class SharedPrompts:
             if seat.open and seat.outcome is None:
                 columns.put(line, seat.session.cache, len(seat.session.tokens))
                 seat.take(logits_BV[line : line + 1], self._forward.layers)
-            elif seat.outcome is not None and self._joined is not None:
-                columns.copy(line, seat.session.cache)  # it was computed again alone
 
 
 def _even(lengths: Sequence[int], most: int) -> int:

@@ -34,7 +34,7 @@ from djinn_jupyter.engine.passes.sections import Sections
 from djinn_jupyter.engine.passes.shared_cache import REFUSALS, equal_but_for_rounding, why_not_batched
 from djinn_jupyter.engine.session.residence import Blocked, Pieces
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.shared_prompts import JoinedPrompts, Seat, SharedPrompts, drawn, driven, rechecked
+from djinn_jupyter.engine.session.shared_prompts import Seat, SharedPrompts, drawn, driven, rechecked
 from djinn_jupyter.engine.system.device import out_of_memory
 from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 
@@ -305,10 +305,7 @@ class SharedPasses:
             return ()
         if self.why_not is None:
             yield from self._next_positions([seat for seat in seats if not seat.begins])
-        joins = self.why_not is None and self._columns is None
-        left = yield from self.prompts.run([seat for seat in seats if seat.begins], joins=joins)
-        self._take_over(self.prompts.take_joined())
-        return left
+        return (yield from self.prompts.run([seat for seat in seats if seat.begins]))
 
     def _next_positions(self, seats: Sequence[Seat]) -> Pieces:
         seats = self._alike([seat for seat in seats if seat.open and seat.allocate()])
@@ -383,12 +380,6 @@ class SharedPasses:
         self._columns, self._members = Columns(memory, lengths, capacity), list(seats)
         self._columns.fill(caches)
         return True
-
-    def _take_over(self, joined: JoinedPrompts | None) -> None:
-        """Continue runs in the columns of their prompts."""
-        if joined is not None:
-            joined.columns.advance(len(joined.seats[0].session.tokens))
-            self._columns, self._members = joined.columns, list(joined.seats)
 
     def _drop(self) -> None:
         columns, self._columns, self._members = self._columns, None, []

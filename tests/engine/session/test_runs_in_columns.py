@@ -1,4 +1,4 @@
-"""Prompts of one length whose runs go on in the columns that these were computed in."""
+"""Runs of shared prompts go on in columns, which are filled from their pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from djinn_jupyter.engine.memory.kv.pages import WorkingCopy
 from djinn_jupyter.engine.passes.columns import ColumnMemory, Columns
 from djinn_jupyter.engine.session import shared_prompts
-from djinn_jupyter.engine.session.shared_prompts import JoinedPrompts
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.session.test_sharing import run_at_once
@@ -20,13 +19,13 @@ ALIKE, NEW = [tokens(9, seed=seed) for seed in range(5)], 6
 
 
 @pytest.fixture
-def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lines of all columns that are copied from pages."""
-    lines: list[int] = []
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The lines of all columns that are copied from pages, and their capacity."""
+    lines: list[tuple[int, int]] = []
     fill = Columns.fill
 
     def noted(self: Columns, caches: Any) -> None:
-        lines.append(len(caches))
+        lines.append((len(caches), self.capacity))
         fill(self, caches)
 
     monkeypatch.setattr(Columns, "fill", noted)
@@ -43,26 +42,26 @@ def require_as_alone(desk: Desk, rows: list[Any], prompts: list[tuple[int, ...]]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma3_text", "bloom", "gemma4_text:shared"])
-def test_runs_go_on_in_the_columns_of_their_prompts(family: str, copied: list[int]) -> None:
+def test_prompts_of_one_length_are_what_each_is_alone_and_go_on_so(family: str, copied: list[tuple[int, int]]) -> None:
     desk = desk_of(family)
     run_at_once(desk, mode="fast", prompts=ALIKE, new=2)  # the trial
     desk.close_all()
     copied.clear()
     rows = run_at_once(desk, mode="fast", prompts=ALIKE, new=NEW)
     assert [row.shared for row in rows] == [NEW] * len(ALIKE)
-    assert copied == []
+    assert copied == [(len(ALIKE), 9 + NEW - 1)]
     desk.engine.check_invariants(contents=True)
     assert desk.engine.budget.held()["shared passes"] == 0
     require_as_alone(desk, rows, ALIKE)
 
 
-def test_prompts_of_several_lengths_are_joined_from_their_pages(llama: Desk, copied: list[int]) -> None:
+def test_prompts_of_several_lengths_are_joined_from_their_pages(llama: Desk, copied: list[tuple[int, int]]) -> None:
     prompts = [*ALIKE[:2], tokens(5)]
     run_at_once(llama, mode="fast", prompts=prompts, new=2)
     llama.close_all()
     copied.clear()
     rows = run_at_once(llama, mode="fast", prompts=prompts, new=NEW)
-    assert copied == [3]
+    assert copied == [(3, 9 + NEW - 1)]
     require_as_alone(llama, rows, prompts)
 
 
@@ -90,12 +89,13 @@ def test_the_columns_have_the_rows_of_the_pages_also_of_a_prompt_computed_again(
     generations = [seat.session.generation for seat in shared._members]
     assert sum(one is not None and one.difference is not None for one in generations) == 1
     for line, seat in enumerate(shared._members):
-        fresh = Columns(ColumnMemory(desk.engine.geometry, 9, desk.engine.forward.device), [9], 9)
+        length = seat.session.cache.length
+        fresh = Columns(ColumnMemory(desk.engine.geometry, length, desk.engine.forward.device), [length], length)
         fresh.fill([seat.session.cache])
         for pairs, run in zip(shared._columns.runs, fresh.runs, strict=True):
             for joined, paged in zip(pairs, run, strict=True):
-                assert torch.equal(joined[0][:, line, :, :9], paged[0][:, 0])
-                assert torch.equal(joined[1][:, line, :, :9], paged[1][:, 0])
+                assert torch.equal(joined[0][:, line, :, :length], paged[0][:, 0])
+                assert torch.equal(joined[1][:, line, :, :length], paged[1][:, 0])
     desk.close_all()
 
 
@@ -106,18 +106,6 @@ def begin(desk: Desk) -> list[Any]:
         run = ask.Run(session=f"s{number}", tokens=prompt, max_new_tokens=NEW, ignore_eos=True, mode="fast")
         desk.post(run, replies)
     return replies
-
-
-def test_without_memory_for_the_columns_prompts_are_shared_and_joined_later(
-    llama: Desk, copied: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_at_once(llama, mode="fast", prompts=ALIKE, new=2)
-    llama.close_all()
-    copied.clear()
-    monkeypatch.setattr(JoinedPrompts, "capacity", lambda seats: 2**40)
-    rows = run_at_once(llama, mode="fast", prompts=ALIKE, new=NEW)
-    assert copied == [len(ALIKE)]
-    require_as_alone(llama, rows, ALIKE)
 
 
 @pytest.mark.parametrize("ticks", range(0, 30, 12))
@@ -138,23 +126,15 @@ def test_a_row_closed_at_any_moment_leaves_the_others_and_gives_all_back(llama: 
     llama.close_all()
 
 
-def test_prompts_for_one_token_take_no_columns_for_more(llama: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_for_one_token_take_no_columns_for_more(llama: Desk, copied: list[tuple[int, int]]) -> None:
     run_at_once(llama, mode="fast", prompts=ALIKE, new=2)
     llama.close_all()
-    made: list[int] = []
-    joined = shared_prompts.JoinedPrompts
-
-    def counted(*, columns: Columns, **others: Any) -> JoinedPrompts:
-        made.append(columns.capacity)
-        return joined(columns=columns, **others)
-
-    counted.capacity = joined.capacity
-    monkeypatch.setattr(shared_prompts, "JoinedPrompts", counted)
+    copied.clear()
     run_at_once(llama, mode="fast", prompts=ALIKE, new=1)
-    assert made == []
+    assert copied == []
     llama.close_all()
     run_at_once(llama, mode="fast", prompts=ALIKE, new=NEW)
-    assert made == [9 + NEW - 1]
+    assert copied == [(len(ALIKE), 9 + NEW - 1)]
     llama.close_all()
 
 
