@@ -29,7 +29,7 @@ from djinn_jupyter.engine.requests.bounds import (
 from djinn_jupyter.engine.requests.figures import PartOfPass, chunks, figures_for, pooled_for
 from djinn_jupyter.engine.requests.handlers import handles
 from djinn_jupyter.engine.requests.interventions import checked_condition, require_known_tokens
-from djinn_jupyter.engine.requests.recipes import circumstances, fed_tokens, look_recipe
+from djinn_jupyter.engine.requests.recipes import circumstances, look_recipe, wire_passes
 from djinn_jupyter.engine.requests.sessions import brought
 from djinn_jupyter.engine.residency.workspace import Workspace
 from djinn_jupyter.engine.session import history, queries, reports
@@ -69,7 +69,7 @@ def watch_recipe(
         *(tap for line in lines.values() for one in line.passes for rule in one.rules for tap in rule.taps),
     ]
     recipe = WatchRecipe(
-        lines=tuple(WatchedLine(run=run, tokens=line.tokens, passes=fed_tokens(line)) for run, line in lines.items()),
+        lines=tuple(WatchedLine(run=run, tokens=line.tokens, passes=wire_passes(line)) for run, line in lines.items()),
         direction=_direction(watch),
         made=circumstances(identity, model, session, (), taps),
     )

@@ -146,13 +146,13 @@ def way_to_stop(session: Session, *, with_edits: bool = False) -> WayToStop:
         tap=stop.frame.tap,
         boundary=stop.frame.boundary,
         line=(*line.tokens, *stop.frame.tokens),
-        passes=fed_tokens(line),
+        passes=wire_passes(line),
         taps=tuple(tap for one in line.passes for rule in one.rules for tap in rule.taps),
         unmade=why_not_plain(stop.frame, session.rules_in_force) or line.unmade or edited,
     )
 
 
-def fed_tokens(line: FedLine) -> tuple[FedTokens, ...]:
+def wire_passes(line: FedLine) -> tuple[FedTokens, ...]:
     """Return the passes of a sequence in the form of a request."""
     return tuple(
         FedTokens(start=one.start, end=one.end, each=one.each, rules=tuple(map(asked_for, one.rules)))
