@@ -36,7 +36,7 @@ from djinn_jupyter.engine.requests.sessions import (
     WeightRequests,
     WholeImages,
 )
-from djinn_jupyter.engine.residency.eviction_policy import least_recently_used, latest_return_first
+from djinn_jupyter.engine.residency.eviction_policy import latest_return_first, least_recently_used
 from djinn_jupyter.engine.residency.residency import ProcessFootprint, Residency
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sharing import SharedPasses
