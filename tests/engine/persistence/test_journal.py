@@ -21,9 +21,16 @@ from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.dump import dump_session
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
-from djinn_jupyter.engine.store.journal_file import SUFFIX, Disk, JournalFiles, JournalName, read_journal_file
-from djinn_jupyter.engine.store.locked_folder import take_folder
-from djinn_jupyter.engine.store.open_files import MOST_FILES, OpenFiles
+from djinn_jupyter.engine.store.journal import take_folder
+from djinn_jupyter.engine.store.journal_file import (
+    MOST_FILES,
+    SUFFIX,
+    Disk,
+    JournalFiles,
+    JournalName,
+    OpenFiles,
+    read_journal_file,
+)
 from djinn_jupyter.engine.store.session_store import ImageSource
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
 from djinn_jupyter.wire import requests as ask
