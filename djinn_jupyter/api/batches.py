@@ -19,7 +19,6 @@ from djinn_jupyter.api.tables import Tabular
 from djinn_jupyter.errors import BatchEnded, DjinnError, UnknownSession, UsageError
 from djinn_jupyter.link.channel import Channel, all_sessions, followed
 from djinn_jupyter.link.waiting import far, waited, waiting
-from djinn_jupyter.remote.large_messages import Answer
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
@@ -27,6 +26,7 @@ from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
 from djinn_jupyter.wire.replies import Finished as FinishedReply
 from djinn_jupyter.wire.replies import Paused as PausedReply
 from djinn_jupyter.wire.replies import TokenSampled
+from djinn_jupyter.wire.request_base import Answer
 from djinn_jupyter.wire.requests import Pause, RequestBase
 from djinn_jupyter.wire.texts import distinct_labels, label, spelled_with
 

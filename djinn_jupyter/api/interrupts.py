@@ -11,8 +11,8 @@ from typing import Final, ParamSpec, TypeVar
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.link.channel import Channel, ask_for, followed
 from djinn_jupyter.link.waiting import far, far_within, waiting
-from djinn_jupyter.remote.large_messages import Answer
 from djinn_jupyter.wire.base import WorkProgressed
+from djinn_jupyter.wire.request_base import Answer
 from djinn_jupyter.wire.requests import Pause, SessionRequest
 
 Item = TypeVar("Item")

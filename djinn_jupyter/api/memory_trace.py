@@ -16,10 +16,10 @@ from djinn_jupyter.api.tables import Tabular
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.link.channel import Channel, sessions_of
 from djinn_jupyter.link.io_thread import awaited
-from djinn_jupyter.remote.large_messages import Answer
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import EngineStatistics, PersonMemory, RingSlot, SessionDescription, Transfer
+from djinn_jupyter.wire.request_base import Answer
 
 COLUMNS: Final = (
     "at", "accounted", "weights", "ring_bytes", "empty", "host", "disk", "budget", "process", "mapped", "runtime",

@@ -19,7 +19,6 @@ from djinn_jupyter.api.tables import Listing
 from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
-from djinn_jupyter.remote.large_messages import Answer
 from djinn_jupyter.remote.moving import MovingSession
 from djinn_jupyter.settings import DRAWN_AS_BEGUN, GivenSampling, refuses
 from djinn_jupyter.verbs import SessionVerbs
@@ -36,6 +35,7 @@ from djinn_jupyter.wire.nouns import (
     Transfer,
     WatchDescription,
 )
+from djinn_jupyter.wire.request_base import Answer
 from djinn_jupyter.wire.texts import label
 
 if TYPE_CHECKING:

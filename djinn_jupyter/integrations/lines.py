@@ -19,11 +19,11 @@ from torch import Tensor
 from djinn_jupyter.api.arrays import from_numpy, shared_numpy
 from djinn_jupyter.errors import DjinnError, EngineError, UnknownSite, UsageError
 from djinn_jupyter.link.channel import Channel, ask_for, expect
-from djinn_jupyter.remote.large_messages import Answer
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import Sampling, Snapshot
+from djinn_jupyter.wire.request_base import Answer
 from djinn_jupyter.wire.sites import Site, parse_site
 
 Values = np.ndarray[Any, Any]

@@ -18,12 +18,13 @@ from typing import Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 from djinn_jupyter.errors import DjinnError, KeyRefused, UsageError, WireError
 from djinn_jupyter.link import io_thread, waiting
 from djinn_jupyter.link.naming import holder_name, notebook_path, user_name
-from djinn_jupyter.link.transport import Connection, Heard, LineHeard, WireBytes
+from djinn_jupyter.link.transport import Heard, LineHeard, WireBytes
 from djinn_jupyter.remote.addresses import note_attached
-from djinn_jupyter.remote.large_messages import Answer as Answer
+from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, ReplyBase, Sessions, Welcome
+from djinn_jupyter.wire.request_base import Answer as Answer
 from djinn_jupyter.wire.request_base import RequestBase
 from djinn_jupyter.wire.sessions import ListSessions, listed
 
@@ -128,12 +129,11 @@ class SocketChannel:
         self.holder = holder
         self.unkept = Unkept()
         self._refused = False
-        opening = Connection.open(entry, holder=holder, user=user, notebook=notebook)
+        opening = open_connection(entry, holder=holder, user=user, notebook=notebook)
         self._connection = Context().run(thread.wait, opening)  # it outlives the magic that reads it
         self._forget = note_attached(self._connection.entry)
         self._notice = io_thread.LineNotice(lambda: self.entry.place, lambda: self.down_since)
-        ways = (lambda: self._connection.uploads, lambda: self._connection.arrivals)
-        self._on_its_way = tuple(io_thread.ReceivingNotice(way) for way in ways)
+        self._on_its_way = io_thread.ReceivingNotice(self._connection)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -167,8 +167,7 @@ class SocketChannel:
         return self._connection.down_since
 
     def show_receiving(self, show: io_thread.Show) -> None:
-        for notice in self._on_its_way:
-            notice.show = show
+        self._on_its_way.show = show
 
     def ask(self, request: RequestBase[Answer]) -> Future[Answer]:
         future = self._awaited(request)
@@ -216,8 +215,7 @@ class SocketChannel:
 
     def _look(self) -> None:
         self._notice.look()
-        for notice in self._on_its_way:
-            notice.look()
+        self._on_its_way.look()
 
     def _settle(self, future: Future[Answer], outcome: Answer | BaseException) -> None:
         self.unkept.record(outcome)
@@ -229,9 +227,9 @@ class SocketChannel:
         return lambda: self._thread.call(forget)
 
     def watch_line(self, heard: LineHeard) -> Callable[[], None]:
-        watch = self._connection.line_watch
-        self._thread.call(lambda: watch.add(heard))
-        return lambda: self._thread.call(lambda: watch.remove(heard))
+        forgets = list[Callable[[], None]]()
+        self._thread.call(lambda: forgets.append(self._connection.watch_line(heard)))
+        return lambda: self._thread.call(lambda: forgets[0]())
 
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
         while timeout is None:

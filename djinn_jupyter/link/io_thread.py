@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import zmq
 
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.link import waiting
 from djinn_jupyter.link.waiting import beside_debuggers
-from djinn_jupyter.remote.large_messages import Answer, SoFar
+from djinn_jupyter.units import spell_bytes
+from djinn_jupyter.wire.request_base import Answer
 
 Result = TypeVar("Result")
 LOOK_SECONDS: Final = 0.5
@@ -71,6 +73,43 @@ def awaited(future: Future[Result], look: Callable[[], None]) -> Result:
             look()
 
 
+Way = Literal["received", "sent"]
+_WORDS: Final = {"received": ("receiving", "come"), "sent": ("sending", "gone")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoFar:
+    """`done` of `total` bytes, as they are when they are pieces.unpacked; `carried` are those that crossed the line."""
+
+    way: Way
+    done: int
+    total: int
+    carried: int
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        return self.done / self.total
+
+    @property
+    def ended(self) -> str:
+        """The line that stays at the end."""
+        if self.done < self.total:
+            return f"given up: {spell_bytes(self.done)} of {spell_bytes(self.total)} had {_WORDS[self.way][1]}"
+        return f"{self.way} {spell_bytes(self.total)} in {self.seconds:.0f} s, {self._rate} over the line"
+
+    @property
+    def _rate(self) -> str:
+        return f"{spell_bytes(self.carried / self.seconds)}/s"
+
+    def __str__(self) -> str:
+        said = f"{_WORDS[self.way][0]} {spell_bytes(self.done)} of {spell_bytes(self.total)}"
+        if not self.done:
+            return said
+        left = self.seconds * (self.total - self.done) / self.done
+        return f"{said}, {self._rate}, about {left:.0f} s left"
+
+
 class Receiving(Protocol):
     @property
     def progress(self) -> SoFar | None: ...
@@ -87,14 +126,13 @@ class Show(Protocol):
 class ReceivingNotice:
     """Calls `show`, in the thread that calls `look`, for a large reply that takes a while."""
 
-    def __init__(self, receiving: Callable[[], Receiving]) -> None:
+    def __init__(self, receiving: Receiving) -> None:
         self._receiving = receiving
         self.show: Show = OnStderr()
         self._shows = False
 
     def look(self) -> None:
-        receiving = self._receiving()
-        progress, latest = receiving.progress, receiving.latest
+        progress, latest = self._receiving.progress, self._receiving.latest
         if progress is not None and progress.seconds >= SHOWN_SECONDS:
             self._shows = True
             self.show(progress, over=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
 from djinn_jupyter.link import naming
-from djinn_jupyter.magics.screen import Screen
+from djinn_jupyter.magics.screen import ReceivingBar, Screen
 from djinn_jupyter.wire.texts import few_of, in_quotes
 
 if TYPE_CHECKING:
@@ -96,8 +96,6 @@ class KernelState:
         """Use this engine from now on, and detach the open sessions of another one."""
         if self._engine is not None and self._engine.channel is not engine.channel:
             self.leave()
-        from djinn_jupyter.remote.receiving import ReceivingBar
-
         self._engine = engine
         engine.channel.show_receiving(ReceivingBar(self.screen))
         self.use(self.hold(session))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from djinn_jupyter.link.channel import Channel
+    from djinn_jupyter.link.io_thread import SoFar
     from djinn_jupyter.link.waiting import TerminalProgress
     from djinn_jupyter.widgets.view import View
     from djinn_jupyter.wire.nouns import StopIdentity
@@ -233,3 +234,24 @@ class Redrawn:
         figure = view.figure()
         if figure is not None:
             self._screen.show_live(figure)
+
+
+class ReceivingBar:
+    """The bar of a large reply that arrives from another machine: drawn once for each, and replaced by one line at its
+    end. Where outputs are static nothing is shown, because the speed of a connection is not a result."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._bar: Redrawn | None = None
+
+    def __call__(self, progress: SoFar, *, over: bool) -> None:
+        if self._screen.is_static:
+            return
+        from djinn_jupyter.widgets import views
+
+        self._bar = self._bar or Redrawn(self._screen)
+        if over:
+            self._bar.end(views.receiving_view(progress, over=True))
+            self._bar = None
+        else:
+            self._bar.draw(lambda: views.receiving_view(progress))

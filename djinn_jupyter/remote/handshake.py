@@ -1,19 +1,20 @@
-"""Check what listens at an address (an engine's socket greets every connection, before any key counts), and meet an
-engine."""
+"""Meet an engine: its socket with the keys of both sides, and a check of what listens at an address (an engine's socket
+greets every connection, before any key counts)."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Literal, TypeVar
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused
+from djinn_jupyter.link.io_thread import Take
+from djinn_jupyter.link.transport import Context, EngineSocket
 from djinn_jupyter.remote.addresses import Address, key_folder, read_address
 from djinn_jupyter.wire.keys import spell_public
 from djinn_jupyter.wire.registry import Entry
@@ -68,9 +69,8 @@ Met = TypeVar("Met")
 REACH_SECONDS: Final = 5.0
 HANDSHAKE_MILLISECONDS = 10_000  # after which a silent side is no engine; zmq waits for 30 s
 ATTEMPTS: Final = 3  # to meet a remote engine: one connection in a hundred breaks, and a wrong key always fails
-WATCHED: Final = (
-    zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
+AGAIN_MILLISECONDS: Final = 200
+CONNECT_MILLISECONDS: Final = 2000  # the system's own attempts come after 1, 3, 7, 15 s
 
 
 async def require_reachable(entry: Entry) -> None:
@@ -136,21 +136,28 @@ async def met(attempt: Callable[[], Awaitable[Met]]) -> Met:
     raise AssertionError  # the last attempt has returned or raised
 
 
-class Handshake:
-    """The progress of a handshake, by the events of its socket's monitor. `over` is set when the connection is closed;
-    a `patient` socket that was not yet connected keeps trying."""
+class RemoteSocket(EngineSocket):
+    """A socket of an engine on another machine, with the keys of both sides. A `patient` one, that was not yet
+    connected, keeps trying where nothing listens."""
 
-    def __init__(self, entry: Entry, *, patient: bool = False) -> None:
+    def __init__(self, context: Context, entry: Entry, take: Take, *, patient: bool) -> None:
         self._entry, self._patient = entry, patient
-        self.over = asyncio.Event()
         self._succeeded = self.refused = False
+        super().__init__(context, entry.commands, take)
 
-    def note(self, frames: Sequence[zmq.Frame]) -> None:
-        event = parse_monitor_message([frame.bytes for frame in frames])["event"]
+    def _prepare(self, socket: zmq.Socket[bytes]) -> None:
+        super()._prepare(socket)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MILLISECONDS)
+        if self._patient:
+            socket.setsockopt(zmq.RECONNECT_IVL, AGAIN_MILLISECONDS)
+        if self._entry.has_keys:
+            set_keys(socket, self._entry)
+
+    def _note(self, event: int) -> None:
         self._succeeded |= event == zmq.EVENT_HANDSHAKE_SUCCEEDED
         self.refused |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        if event not in (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_CLOSED if self._patient else None):
-            self.over.set()
+        if event != zmq.EVENT_CLOSED or not self._patient:
+            super()._note(event)
 
     def refusal(self) -> KeyRefused | None:
         """Return the error where the engine does not admit this user's key, else None."""

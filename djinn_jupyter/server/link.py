@@ -18,6 +18,7 @@ from djinn_jupyter.errors import DjinnError, EngineUnavailable, VersionMismatch
 from djinn_jupyter.link.naming import holder_name, user_name
 from djinn_jupyter.link.registry import is_alive, refusal_of
 from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.server.messages import EngineFound, EngineState, Sampled
 from djinn_jupyter.settings import Identity, flag_of
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
@@ -145,7 +146,7 @@ class EngineLink:
             self._connection.post(note, self._noted)
 
     async def _keep(self) -> str:
-        connection = await Connection.open(
+        connection = await open_connection(
             self.entry, holder=holder_name(), user=user_name(), observer=True, timeout=OPEN_SECONDS
         )
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from djinn_jupyter.widgets.html import Html, card, div, joined, part, span
+from djinn_jupyter.link.io_thread import SoFar
+from djinn_jupyter.widgets.html import Html, card, div, joined, meter, part, span
 from djinn_jupyter.widgets.lens import top_table
 from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.widgets.spelling import clipped, figure, percent, plural, quoted
@@ -117,6 +118,14 @@ def progress_view(line: str, before: Sequence[str] = (), *, running: bool = True
     """Show a line of an engine's start; lines from `before`, such as the streaming plan, stay visible."""
     said = part(*(div("dj-soft", earlier) for earlier in before)) if before else None
     return View(plain="\n".join((*before, line)), html=card(said, title=line, dot="running" if running else None))
+
+
+def receiving_view(progress: SoFar, *, over: bool = False) -> View:
+    """Return a card with the progress of the reply as a bar; a line for one that is `over`."""
+    if over:
+        return View(plain=progress.ended, html=card(title=progress.ended))
+    line = f"{progress}; interrupt the kernel to end it"
+    return View(plain=line, html=card(meter(progress.share), title=line, dot="running"))
 
 
 def _mean_size(size: float) -> str:

@@ -103,6 +103,7 @@ class Terms:
 
 _TERMS: Final = frozenset(term.name for term in fields(Terms))
 R = TypeVar("R", bound=ReplyBase, covariant=True)
+Answer = TypeVar("Answer", bound=ReplyBase)
 
 
 class RequestMeta(msgspec.StructMeta):

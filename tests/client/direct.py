@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.link.channel import Unkept
 from djinn_jupyter.link.io_thread import Show, settled
-from djinn_jupyter.link.transport import Heard, LineHeard, WireBytes
-from djinn_jupyter.remote.large_messages import Answer, Answered, checked
+from djinn_jupyter.link.transport import Answered, Heard, LineHeard, WireBytes, checked
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.replies import Event, Failed, Reply, Welcome
+from djinn_jupyter.wire.request_base import Answer
 from djinn_jupyter.wire.requests import Request, RequestBase
 
 Item = TypeVar("Item")

@@ -16,9 +16,9 @@ from djinn_jupyter.cli.main import main
 from djinn_jupyter.errors import EngineUnavailable, MissingDependency
 from djinn_jupyter.link.registry import refusal_of
 from djinn_jupyter.link.starting import StartCallbacks
-from djinn_jupyter.remote import road as roads
+from djinn_jupyter.remote import route as routes
 from djinn_jupyter.remote.addresses import entry_at, read_address
-from djinn_jupyter.remote.road import road_to
+from djinn_jupyter.remote.route import route_to
 from djinn_jupyter.settings import Identity
 from djinn_jupyter.wire.registry import Entry
 from tests.magics.double import EngineDouble
@@ -30,14 +30,14 @@ async def test_an_engine_is_looked_for_where_it_was_and_then_the_cluster_is_aske
     before = msgspec.structs.replace(entry_at(read_address("10.0.0.3:7001"), None), in_cluster=True)
     after = msgspec.structs.replace(before, commands="tcp://10.0.0.4:7002")
     asked: list[Entry] = []
-    monkeypatch.setattr(roads, "entry_anew", lambda entry: asked.append(entry) or after)
-    road = road_to(before)
-    await road.mend()
-    assert (road.entry, asked) == (before, [])
-    await road.mend()
-    assert (road.entry, asked) == (after, [before])
+    monkeypatch.setattr(routes, "entry_anew", lambda entry: asked.append(entry) or after)
+    route = route_to(before)
+    await route.mend()
+    assert (route.entry, asked) == (before, [])
+    await route.mend()
+    assert (route.entry, asked) == (after, [before])
     named = msgspec.structs.replace(before, identity=Identity(model="demo", copy=2))
-    assert road.reached(named) == msgspec.structs.replace(named, commands=after.commands)
+    assert route.reached(named) == msgspec.structs.replace(named, commands=after.commands)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,8 @@ from djinn_jupyter.api.batches import run_until_stop
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UnknownSession, WireError
 from djinn_jupyter.link import io_thread, waiting
-from djinn_jupyter.link.io_thread import AwaitedReply, LineNotice, ReceivingNotice, awaited
+from djinn_jupyter.link.io_thread import AwaitedReply, LineNotice, ReceivingNotice, SoFar, awaited
 from djinn_jupyter.link.waiting import TerminalProgress
-from djinn_jupyter.remote.large_messages import SoFar
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Departed, Pong, Welcome
 from djinn_jupyter.wire.requests import Pause, Run
@@ -268,7 +267,7 @@ class Receiving:
 
 def test_a_reply_that_takes_a_while_is_told_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     receiving = Receiving()
-    notice = ReceivingNotice(lambda: receiving)
+    notice = ReceivingNotice(receiving)
     for received in (0, 3 * 2**20, 6 * 2**20):
         receiving.progress = SoFar(way="received", done=received, total=12 * 2**20, carried=received // 2, seconds=3.0)
         notice.look()
@@ -280,7 +279,7 @@ def test_a_reply_that_takes_a_while_is_told_once_on_stderr(capsys: pytest.Captur
         "receiving 3.00 MiB of 12.0 MiB, 512 KiB/s, about 9 s left"
     )
     receiving = Receiving()
-    notice = ReceivingNotice(lambda: receiving)
+    notice = ReceivingNotice(receiving)
     receiving.progress = SoFar(way="received", done=1, total=2, carried=1, seconds=io_thread.SHOWN_SECONDS / 2)
     notice.look()
     receiving.progress, receiving.latest = None, receiving.progress

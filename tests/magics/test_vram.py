@@ -13,10 +13,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from djinn_jupyter.api.memory_trace import MemoryTrace
+from djinn_jupyter.link.io_thread import SoFar
 from djinn_jupyter.magics import screen as redrawn
-from djinn_jupyter.remote.bar import receiving_view
-from djinn_jupyter.remote.large_messages import SoFar
-from djinn_jupyter.remote.receiving import ReceivingBar
+from djinn_jupyter.magics.screen import ReceivingBar
+from djinn_jupyter.widgets.result import receiving_view
 from tests.magics.conftest import Notebook
 from tests.waiting import SECONDS
 

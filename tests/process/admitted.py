@@ -5,6 +5,7 @@ from __future__ import annotations
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.wire.keys import KeyFolder
 from djinn_jupyter.wire.registry import Entry
 from tests.engines import admit
@@ -22,4 +23,4 @@ def entry_of(house: Served, key: str | None) -> Entry:
 
 
 async def opened(house: Served, key: str, holder: str = "kernel-1") -> Connection:
-    return await Connection.open(entry_of(house, key), holder=holder, user="root")
+    return await open_connection(entry_of(house, key), holder=holder, user="root")

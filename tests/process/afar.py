@@ -9,6 +9,7 @@ from typing import Any
 
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.registry import Entry
@@ -36,7 +37,7 @@ def entry_of(house: Served) -> Entry:
 
 
 async def opened(entry: Entry, holder: str = "kernel-1") -> Connection:
-    return await Connection.open(entry, holder=holder, user="ada", timeout=PATIENCE_SECONDS)
+    return await open_connection(entry, holder=holder, user="ada", timeout=PATIENCE_SECONDS)
 
 
 async def until(true: Callable[[], bool]) -> None:

@@ -19,8 +19,8 @@ from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.demo import MODEL_PATH
 from djinn_jupyter.errors import OverQuota
 from djinn_jupyter.link import io_thread
+from djinn_jupyter.link.io_thread import SoFar
 from djinn_jupyter.remote import addresses as own
-from djinn_jupyter.remote.large_messages import SoFar
 from djinn_jupyter.wire.people import QuotaFolder, read_quota
 from tests import adapters, saes
 from tests.engines import admit, own_registry
@@ -115,8 +115,13 @@ def _remove(engine: RemoteEngine) -> None:
 
 async def under_way(here: Afar) -> None:
     """Return once a part of the folder is at the engine, and a part is not."""
-    uploads = here.engine.channel._connection.uploads
-    await until(lambda: uploads.progress is not None and 0 < uploads.progress.done < uploads.progress.total)
+    connection = here.engine.channel._connection
+
+    def is_part() -> bool:
+        progress = connection.progress
+        return progress is not None and progress.way == "sent" and 0 < progress.done < progress.total
+
+    await until(is_part)
 
 
 async def nothing_is_left(here: Afar, kind: Kind) -> None:

@@ -21,7 +21,7 @@ from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.link import io_thread
 from djinn_jupyter.link.channel import SocketChannel
-from djinn_jupyter.remote.large_messages import SoFar
+from djinn_jupyter.link.io_thread import SoFar
 from tests.engines import admit, own_registry
 from tests.families import build
 from tests.process.afar import until
@@ -70,8 +70,13 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
 
 async def on_its_way(here: Afar) -> None:
     """Return once a part of a shard has arrived, and a part has not."""
-    arrivals = here.engine.channel._connection.arrivals
-    await until(lambda: arrivals.progress is not None and 0 < arrivals.progress.done < arrivals.progress.total)
+    connection = here.engine.channel._connection
+
+    def is_part() -> bool:
+        progress = connection.progress
+        return progress is not None and progress.way == "received" and 0 < progress.done < progress.total
+
+    await until(is_part)
 
 
 @asynccontextmanager

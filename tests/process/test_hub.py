@@ -21,6 +21,7 @@ from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, Usag
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote import hub_user as client
 from djinn_jupyter.remote.addresses import draw, key_folder, of_engines_here
+from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.remote.hub import Hub, Loans, TokenExchange, listen, person_of
 from djinn_jupyter.remote.hub_user import HubAdmission, HubService
 from djinn_jupyter.wire.keys import require_person_name
@@ -227,7 +228,7 @@ async def connected(site: Site, house: Served, name: str, monkeypatch: pytest.Mo
     admission = await aside(HubAdmission.ask)
     assert admission.loan.person == name
     assert admission.secret_file == here / "hub" / name
-    return await Connection.open(await aside(lambda: admission.entry("fake")), holder=f"kernel-{name}", user="root")
+    return await open_connection(await aside(lambda: admission.entry("fake")), holder=f"kernel-{name}", user="root")
 
 
 async def test_each_refusal_on_the_servers_side_is_one_sentence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

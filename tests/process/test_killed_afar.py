@@ -21,6 +21,7 @@ from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
@@ -95,7 +96,7 @@ async def client_of(machine: Machine) -> AsyncIterator[tuple[Relay, Connection]]
 
 
 async def _opened(entry: Entry) -> Connection:
-    return await Connection.open(entry, holder="kernel-1", user="ada", timeout=PATIENCE_SECONDS)
+    return await open_connection(entry, holder="kernel-1", user="ada", timeout=PATIENCE_SECONDS)
 
 
 async def _stop(connection: Connection, session: str) -> None:
@@ -207,8 +208,8 @@ async def test_a_module_that_is_on_its_way_when_the_engine_is_killed_is_added_on
 
 def _gone(connection: Connection) -> int:
     """Return the bytes of the request on its way that the engine has."""
-    progress = connection.uploads.progress
-    return progress.done if progress is not None else 0
+    progress = connection.progress
+    return progress.done if progress is not None and progress.way == "sent" else 0
 
 
 async def _asked(connection: Connection, change: ask.Request) -> told.Reply:

@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 
 from djinn_jupyter.engine.process.transport import bytes_of
 from djinn_jupyter.errors import EngineUnavailable
-from djinn_jupyter.link import io_thread, transport
-from djinn_jupyter.link import transport as line_watch
+from djinn_jupyter.link import io_thread
+from djinn_jupyter.link import transport as client_transport
 from djinn_jupyter.link.channel import SocketChannel
 from djinn_jupyter.link.io_thread import IoThread
 from djinn_jupyter.remote import addresses as own
+from djinn_jupyter.remote import connection as remote_connection
 from djinn_jupyter.remote.engine import lines
 from djinn_jupyter.remote.engine.lines import EventRing
-from djinn_jupyter.remote.line import SocketLine
+from djinn_jupyter.remote.handshake import RemoteSocket
 from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -99,18 +100,18 @@ async def test_who_watches_the_line_is_told_of_a_loss_that_lasts_and_that_it_is_
 ) -> None:
     async with afar() as (_, relay, connection):
         told_of: list[float | None] = []
-        connection.line_watch.add(told_of.append)
+        connection.watch_line(told_of.append)
         relay.cut()
         await until(lambda: connection.down_since is not None)
         await relay.mend()
         await until(lambda: connection.down_since is None)
         assert told_of == []  # it was back at once
-        monkeypatch.setattr(line_watch, "DOWN_SECONDS", 0.0)
+        monkeypatch.setattr(remote_connection, "DOWN_SECONDS", 0.0)
         relay.cut()
         await until(lambda: bool(told_of))
         assert told_of == [connection.down_since]
         later: list[float | None] = []
-        connection.line_watch.add(later.append)  # a card that is drawn meanwhile
+        connection.watch_line(later.append)  # a card that is drawn meanwhile
         assert later == told_of
         await relay.mend()
         await until(lambda: connection.down_since is None)
@@ -235,7 +236,7 @@ async def test_a_reply_that_is_kept_no_longer_is_said_so_and_a_reading_is_done_a
 
 
 async def test_replies_that_have_arrived_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "PING_SECONDS", 2 * PATIENCE_SECONDS)  # no Ping but the one of the test
+    monkeypatch.setattr(client_transport, "PING_SECONDS", 2 * PATIENCE_SECONDS)  # no Ping but the one of the test
     async with afar() as (house, _, connection):
         for _ in range(3):
             await connection.ask(ask.ListSessions())
@@ -268,13 +269,13 @@ async def test_each_line_has_a_routing_id_that_no_other_can_guess() -> None:
 async def test_a_line_that_cannot_be_opened_just_now_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = [zmq.ZMQError(errno.EMFILE), OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
 
-    def made(*given: Any, **named: Any) -> SocketLine:
+    def made(*given: Any, **named: Any) -> RemoteSocket:
         if refusals:
             raise refusals.pop()
-        return SocketLine(*given, **named)
+        return RemoteSocket(*given, **named)
 
     async with afar() as (_, relay, connection):
-        monkeypatch.setattr(transport, "SocketLine", made)
+        monkeypatch.setattr(remote_connection, "RemoteSocket", made)
         relay.cut()
         await relay.mend()
         await until(lambda: not refusals)
@@ -293,7 +294,7 @@ async def test_a_line_that_gets_no_monitor_leaves_no_socket(monkeypatch: pytest.
         monkeypatch.setattr(zmq.Socket, "get_monitor_socket", refused)
         with zmq.Context() as context:
             with pytest.raises(zmq.ZMQError):
-                SocketLine(context, relay.entry, lambda frames: None, patient=True)
+                RemoteSocket(context, relay.entry, lambda frames: None, patient=True)
             assert [socket.closed for socket in made] == [True]  # before the context closes what it has
 
 

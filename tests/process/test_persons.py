@@ -17,10 +17,10 @@ from zmq.utils import z85
 from djinn_jupyter.engine.process import service
 from djinn_jupyter.engine.process.admission import UNKNOWN_KEY
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UnknownSession, UsageError
-from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote import handshake
 from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.remote.engine.access_keys import AdmittedKeys, require_free
 from djinn_jupyter.remote.engine.persons import with_presence
 from djinn_jupyter.remote.handshake import set_keys
@@ -68,7 +68,7 @@ async def test_a_person_is_known_by_the_key_whatever_hello_says(house: Served) -
         assert isinstance(made, Opened)
         assert (made.session.name, made.session.owner) == ("main", name)
     assert sorted(house.engine.sessions) == ["anna@main", "bert@main"]
-    local = await Connection.open(house.entry, holder="kernel-1", user="root")
+    local = await open_connection(house.entry, holder="kernel-1", user="root")
     listed = await local.ask(ListSessions())
     assert [one.name for one in listed.sessions] == ["anna@main", "bert@main"]
     for one in (anna, bert, local):
@@ -98,15 +98,15 @@ async def test_who_is_not_admitted_is_refused_in_one_sentence(house: Served, key
     with pytest.raises(KeyRefused, match="does not admit your key: there, `djinn key allow djinn-"):
         await opened(house, "eve")
     with pytest.raises(UsageError, match="name one of anna, bert, eve"):
-        await Connection.open(entry_of(house, None), holder="kernel-1", user="root")
+        await open_connection(entry_of(house, None), holder="kernel-1", user="root")
     afar = msgspec.structs.replace(
         entry_of(house, "anna"), commands=entry_of(house, "anna").commands.replace("127.0.0.1", "localhost")
     )
     with pytest.raises(KeyRefused, match="No key is trusted for localhost"):
-        await Connection.open(afar, holder="kernel-1", user="root")
+        await open_connection(afar, holder="kernel-1", user="root")
     keys.trust("localhost", own.draw()[0])
     with pytest.raises(KeyRefused, match="has not the key that is trusted for it"):
-        await Connection.open(afar, holder="kernel-1", user="root")
+        await open_connection(afar, holder="kernel-1", user="root")
     assert house.service.statistics().requests == requests
 
 
@@ -136,15 +136,15 @@ async def test_where_no_one_listens_it_is_said(house: Served, monkeypatch: pytes
     listens = entry_of(house, "anna")
     house.service.stop()
     with pytest.raises(EngineUnavailable, match=r"Nothing listens at 127.0.0.1:\d+ \(connection refused\)"):
-        await Connection.open(listens, holder="kernel-1", user="root")
+        await open_connection(listens, holder="kernel-1", user="root")
     monkeypatch.setattr(asyncio, "open_connection", of_several_addresses)
     with pytest.raises(EngineUnavailable, match=r"Nothing listens at 127.0.0.1:\d+ \(none of its addresses answers\)"):
-        await Connection.open(listens, holder="kernel-1", user="root")
+        await open_connection(listens, holder="kernel-1", user="root")
     monkeypatch.undo()
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     nowhere = msgspec.structs.replace(listens, commands="tcp://no-such-host.invalid:5556")
     with pytest.raises(EngineUnavailable, match="no machine of that name"):
-        await Connection.open(nowhere, holder="kernel-1", user="root")
+        await open_connection(nowhere, holder="kernel-1", user="root")
 
 
 @pytest.mark.parametrize("how", ["revoked", "its time has passed"])
@@ -351,7 +351,7 @@ async def test_what_was_recorded_on_a_line_is_worth_nothing_when_it_is_sent_agai
     """All that a client of anna has sent, byte for byte on a new connection: the engine's part of the keys is another,
     and it closes the connection before any message counts."""
     async with Recording(entry_of(house, "anna")) as line:
-        anna = await Connection.open(line.entry, holder="kernel-1", user="root")
+        anna = await open_connection(line.entry, holder="kernel-1", user="root")
         await anna.ask(Open(session="main"))
         await anna.ask(Run(session="main", tokens=(1,), max_new_tokens=1))
         await anna.close()
@@ -376,7 +376,7 @@ async def test_a_listener_that_says_nothing_is_no_engine(house: Served, monkeypa
         monkeypatch.setattr(handshake, "LOOK_SECONDS", 0.1)
         with pytest.raises(EngineUnavailable, match=r"What listens at 127.0.0.1:\d+ is no engine of Djinn"):
             async with asyncio.timeout(20):  # zmq's own patience is 30 s
-                await Connection.open(entry, holder="kernel-1", user="root")
+                await open_connection(entry, holder="kernel-1", user="root")
 
 
 async def test_a_server_of_another_kind_is_no_engine(keys: KeyFolder) -> None:
@@ -391,7 +391,7 @@ async def test_a_server_of_another_kind_is_no_engine(keys: KeyFolder) -> None:
     async def refused(port: int) -> None:
         entry = entry_at(read_address(f"tcp://127.0.0.1:{port}"), "anna")
         with pytest.raises(EngineUnavailable, match="is no engine of Djinn that others reach: mind the port"):
-            await Connection.open(entry, holder="kernel-1", user="root")
+            await open_connection(entry, holder="kernel-1", user="root")
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
@@ -409,7 +409,7 @@ async def test_a_line_that_breaks_off_a_handshake_is_tried_again(
     monkeypatch.setattr(handshake, "LOOK_SECONDS", 1.0)
     monkeypatch.setattr(handshake, "HANDSHAKE_MILLISECONDS", 3000)
     async with Breaking(entry_of(house, "anna"), 2, behind=behind) as line:
-        connection = await Connection.open(line.entry, holder="kernel-1", user="root")
+        connection = await open_connection(line.entry, holder="kernel-1", user="root")
         assert isinstance(await connection.ask(Open(session="main")), Opened)
         assert line.broken == 0
         await connection.close()
@@ -430,7 +430,7 @@ async def test_one_that_breaks_off_all_of_them_is_said(
     monkeypatch.setattr(handshake, "HANDSHAKE_MILLISECONDS", 500)
     async with Breaking(entry_of(house, "anna"), 1000, behind=behind) as line:
         with pytest.raises(error, match=said):
-            await Connection.open(line.entry, holder="kernel-1", user="root")
+            await open_connection(line.entry, holder="kernel-1", user="root")
 
 
 def memory(person: str | None, size: int = 0) -> PersonMemory:

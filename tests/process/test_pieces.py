@@ -15,19 +15,20 @@ from djinn_jupyter.api.batches import run_until_stop
 from djinn_jupyter.errors import DjinnError, EngineError, KeyRefused, OverQuota, UnknownSession
 from djinn_jupyter.link import io_thread
 from djinn_jupyter.link.channel import SocketChannel, ask_for
-from djinn_jupyter.link.io_thread import IoThread
+from djinn_jupyter.link.io_thread import IoThread, SoFar
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.connection import GIVEN_UP
 from djinn_jupyter.remote.engine import large_messages
-from djinn_jupyter.remote.large_messages import GIVEN_UP, LEAST_BYTES, Arrival, LineRate, PackedRate, SoFar
+from djinn_jupyter.remote.large_messages import LEAST_BYTES, Arrival, PackedRate, TransferRate, Upload
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.people import Quota
-from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES, Assemble, InPieces, PieceRead, PieceTaken, PutPiece
+from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES, Assemble, PieceRead, PieceTaken, PutPiece
 from tests.process.afar import MESSAGE_BYTES, afar, entry_of, opened, taken_by, until
 from tests.process.fake_engine import FakeSession
 from tests.process.large_request import NUMBERS, edit, pieces_of_frames
@@ -115,7 +116,7 @@ async def test_a_reply_that_is_given_up_leaves_the_line_and_the_session_usable_a
         await connection.ask(ask.Open(session="paris"))
         number = connection._number + 1
         reading = asyncio.ensure_future(connection.ask(ask.ReadLogits(session="paris")))
-        await until(lambda: connection.arrivals.progress is not None)
+        await until(lambda: _progress(connection).done > 0)
         connection.give_up(number)
         with pytest.raises(EngineError, match="given up on its way"):
             await reading
@@ -195,7 +196,7 @@ async def test_what_is_on_its_way_goes_with_its_client() -> None:
         holds(house, activations(4 * NUMBERS))
         await connection.ask(ask.Open(session="paris"))
         reading = asyncio.ensure_future(logits_of(connection))
-        await until(lambda: connection.arrivals.progress is not None)
+        await until(lambda: _progress(connection).done > 0)
         editing = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
         await until(lambda: len(house.service._in_pieces) > 0)
         await connection.close()
@@ -207,8 +208,8 @@ async def test_what_is_on_its_way_goes_with_its_client() -> None:
 
 def _progress(connection: Any) -> SoFar:
     """Return how far the reply is; of one that has not begun, or has arrived, nothing."""
-    progress = connection.arrivals.progress
-    return progress or SoFar(way="received", done=0, total=1, carried=0, seconds=1.0)
+    nothing = SoFar(way="received", done=0, total=1, carried=0, seconds=1.0)
+    return next((one.progress for one in connection._large.values() if isinstance(one, Arrival)), nothing)
 
 
 def _pieces_of(house: Served) -> list[ask.Request]:
@@ -249,7 +250,7 @@ def test_pieces_may_arrive_in_any_order() -> None:
     content = random.Random(1).randbytes(3 * WHOLE_BYTES)
     line, ended, draw = Line(content), list[Any](), random.Random(2)
     sizes = (1000, 0, len(content) - 1000)
-    Arrival(7, InPieces(sizes=sizes), post=line.post, rate=LineRate(), ended=ended.append).begin()
+    Arrival(7, sizes, post=line.post, rate=TransferRate(), ended=ended.append).begin()
     while line.waiting:
         line.answer(draw.randrange(len(line.waiting)))
     ((head, nothing, rest),) = ended
@@ -258,7 +259,7 @@ def test_pieces_may_arrive_in_any_order() -> None:
 
 @pytest.mark.parametrize(("rate", "expected"), [(20_000, LEAST_BYTES), (1e6, 100_000), (1e9, MOST_BYTES)])
 def test_a_piece_is_as_small_as_the_line_is_slow(rate: float, expected: int) -> None:
-    line = LineRate()
+    line = TransferRate()
     line.begin(0.0)
     for number in range(1, 20):
         line.note(number * 1000 / rate, 1000)
@@ -267,7 +268,7 @@ def test_a_piece_is_as_small_as_the_line_is_slow(rate: float, expected: int) -> 
 
 
 def test_a_long_round_trip_has_more_pieces_on_the_way() -> None:
-    line = LineRate()
+    line = TransferRate()
     assert line.at_once == 3
     line.note_round_trip(0.6)
     assert line.at_once == 7
@@ -298,7 +299,7 @@ async def test_a_large_request_goes_in_pieces_bit_for_bit_and_a_small_one_whole(
         assert sum(piece.count for piece in pieces) == sum(pieces[0].sizes)
         assert len(house.service._in_pieces) == 0
         assert connection.wire_bytes.arrays_sent < _array(large).nbytes  # what is packed is fewer
-        assert not connection.uploads._there
+        assert not connection._large
 
 
 async def test_what_is_asked_for_meanwhile_does_not_wait_for_it() -> None:
@@ -532,16 +533,15 @@ def _pieces_of_requests(house: Served) -> list[PutPiece]:
     return taken
 
 
-def _done(connection: Connection) -> int:
+def _done(connection: Any) -> int:
     """Return the bytes of the oldest large request that the engine has; of one that has not begun, or is whole,
     none."""
-    progress = connection.uploads.progress
-    return progress.done if progress is not None else 0
+    return next((one.progress.done for one in connection._large.values() if isinstance(one, Upload)), 0)
 
 
-def _number_of_large(connection: Connection) -> int:
-    (number,) = connection.uploads._under_way
-    return number
+def _number_of_large(connection: Any) -> int:
+    (number,) = connection._large
+    return int(number)
 
 
 def _array(request: ask.ApplyEdit) -> Array:

@@ -17,7 +17,7 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.remote.large_messages import SoFar
+from djinn_jupyter.link.io_thread import SoFar
 from tests.engines import admit, own_registry
 from tests.process.quickstart import play
 from tests.process.rough_line import afar

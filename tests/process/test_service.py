@@ -17,7 +17,7 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.sender import Outbox
 from djinn_jupyter.engine.process.service import Service
 from djinn_jupyter.errors import EngineUnavailable, SessionHeld, UsageError
-from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.replies import (
     Event,
@@ -42,7 +42,7 @@ HELLO = protocol.hello(holder="kernel-1", user="ada")
 async def test_events_of_other_sessions_are_not_heard_even_if_their_names_begin_alike() -> None:
     """Those of a session come in order, before the reply."""
     with served() as house:
-        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        client = await open_connection(house.entry, holder="kernel-1", user="ada")
         assert client.welcome.model.name == "fake"
         short: list[Event] = []
         long: list[Event] = []
@@ -61,8 +61,8 @@ async def test_events_of_other_sessions_are_not_heard_even_if_their_names_begin_
 
 async def test_a_run_can_be_paused_by_another_client_while_it_goes_on() -> None:
     with served() as house:
-        runner = await Connection.open(house.entry, holder="kernel-1", user="ada")
-        sidebar = await Connection.open(house.entry, holder="server", user="ada")
+        runner = await open_connection(house.entry, holder="kernel-1", user="ada")
+        sidebar = await open_connection(house.entry, holder="server", user="ada")
         await runner.ask(Open(session="paris"))
         running = asyncio.ensure_future(runner.ask(Run(session="paris", tokens=(1,), max_new_tokens=10_000_000)))
         await asyncio.sleep(0)
@@ -77,8 +77,8 @@ async def test_a_run_can_be_paused_by_another_client_while_it_goes_on() -> None:
 
 async def test_a_session_of_another_holder_is_not_joined_silently() -> None:
     with served() as house:
-        first = await Connection.open(house.entry, holder="kernel-1", user="ada")
-        second = await Connection.open(house.entry, holder="kernel-2", user="ada")
+        first = await open_connection(house.entry, holder="kernel-1", user="ada")
+        second = await open_connection(house.entry, holder="kernel-2", user="ada")
         await first.ask(Open(session="paris"))
         with pytest.raises(SessionHeld):
             await second.ask(Open(session="paris"))
@@ -89,7 +89,7 @@ async def test_a_session_of_another_holder_is_not_joined_silently() -> None:
 
 async def test_what_waits_when_the_service_stops_is_answered() -> None:
     with served() as house:
-        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        client = await open_connection(house.entry, holder="kernel-1", user="ada")
         await client.ask(Open(session="paris"))
         running = asyncio.ensure_future(client.ask(Run(session="paris", tokens=(1,), max_new_tokens=10_000_000)))
         while house.service.statistics().pending == 0:
@@ -101,7 +101,7 @@ async def test_what_waits_when_the_service_stops_is_answered() -> None:
 
 async def test_bytes_are_counted_on_both_sides() -> None:
     with served() as house:
-        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        client = await open_connection(house.entry, holder="kernel-1", user="ada")
         before = client.wire_bytes
         await client.ask(Ping())
         after = client.wire_bytes
@@ -130,9 +130,9 @@ async def test_a_request_that_the_socket_does_not_take_is_one_sentence(monkeypat
         raise zmq.Again
 
     with served() as house:
-        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        client = await open_connection(house.entry, holder="kernel-1", user="ada")
         with monkeypatch.context() as full:
-            full.setattr(client._line, "send", refuse)
+            full.setattr(client._socket, "send", refuse)
             with pytest.raises(EngineUnavailable, match="takes no requests"):
                 await client.ask(Ping())
         assert isinstance(await client.ask(Ping()), Pong)
@@ -174,7 +174,7 @@ async def test_connections_may_end_in_any_order_with_their_engines_and_others_go
     """All connections of a process share a thread of zmq's: one that ends may not leave it waiting for ever."""
     for number in range(15):
         with served() as house:
-            client = await Connection.open(house.entry, holder="kernel-1", user="ada", timeout=120.0)
+            client = await open_connection(house.entry, holder="kernel-1", user="ada", timeout=120.0)
             heard: list[Event] = []
             await client.listen("paris", heard.append)
             await client.ask(Open(session="paris"))
@@ -184,7 +184,7 @@ async def test_connections_may_end_in_any_order_with_their_engines_and_others_go
 
 async def test_no_session_is_named_as_a_persons_where_no_one_listens_either() -> None:
     with served() as house:
-        connection = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        connection = await open_connection(house.entry, holder="kernel-1", user="ada")
         with pytest.raises(UsageError, match="choose a name without @"):
             await connection.ask(Open(session="anna@main"))
         assert not house.engine.sessions
@@ -225,15 +225,15 @@ def test_what_was_posted_while_others_were_sent_is_waited_for() -> None:
 
 PROGRAM = """
 import asyncio, gc
-from djinn_jupyter.link.transport import Connection
+from djinn_jupyter.remote.connection import open_connection
 from tests.process.served import served
 
 async def forgotten(house):
-    connection = await Connection.open(house.entry, holder="kernel", user="ada")
+    connection = await open_connection(house.entry, holder="kernel", user="ada")
     await connection.listen("paris", lambda event: None)
 
 async def answered(house):
-    connection = await Connection.open(house.entry, holder="kernel", user="ada")
+    connection = await open_connection(house.entry, holder="kernel", user="ada")
     await connection.close()
 
 with served() as house:

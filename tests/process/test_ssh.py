@@ -23,7 +23,7 @@ from djinn_jupyter.api import loading
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import EngineUnavailable, KeyRefused, ModelNotFound, UsageError, VersionMismatch
 from djinn_jupyter.link.registry import is_alive, read_entry
-from djinn_jupyter.remote import road
+from djinn_jupyter.remote import route
 from djinn_jupyter.remote.addresses import entry_at, read_address
 from djinn_jupyter.remote.ssh import read_place
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, Entry
@@ -82,7 +82,7 @@ def test_an_engine_is_started_through_ssh_found_again_and_ended(box: Sshd) -> No
 
 def test_a_lost_login_is_a_lost_line_and_comes_back_by_another(box: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that ended meanwhile is told in one sentence."""
-    monkeypatch.setattr(road.Tunnel, "again_seconds", 0.05)
+    monkeypatch.setattr(route.Tunnel, "again_seconds", 0.05)
     engine = dj.load("fake", at=AT)
     session, heard = engine.session("paris"), list[object]()
     cut = threading.Event()
@@ -111,8 +111,8 @@ def test_a_lost_login_is_a_lost_line_and_comes_back_by_another(box: Sshd, monkey
 def test_a_way_is_closed_once_where_two_threads_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that waits for a login closes the way too as that ends, here while the other is closing it."""
     afar = entry_at(read_address("box"), None)
-    way = road.Tunnel(msgspec.structs.replace(afar, commands=f"{AT}/tmp/commands"))
-    folder, remove = road._Folder(), shutil.rmtree
+    way = route.Tunnel(msgspec.structs.replace(afar, commands=f"{AT}/tmp/commands"))
+    folder, remove = route._Folder(), shutil.rmtree
     way._folder = folder
 
     def removed(path: Path, **how: bool) -> None:

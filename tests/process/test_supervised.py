@@ -17,8 +17,8 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.link.registry import running_engines
-from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote.addresses import entry_at, read_address
+from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.logs import ended_in_order, reason_of_end
 from djinn_jupyter.wire.registry import Entry
@@ -73,7 +73,7 @@ async def test_an_engine_that_a_signal_ends_is_served_anew_with_its_sessions_thr
         mapped = Path(f"/proc/{serving.process.pid}/maps").read_text()
         assert "python" in mapped
         assert not re.search("zmq|torch|numpy", mapped)
-    ada = await Connection.open(entry_at(read_address(first.listens), "ada"), holder="k", user="ada")
+    ada = await open_connection(entry_at(read_address(first.listens), "ada"), holder="k", user="ada")
     assert isinstance(await ada.ask(ask.Open(session="kept")), Opened)
     run = ask.Run(session="kept", tokens=(5, 6, 7), max_new_tokens=3, ignore_eos=True)
     assert isinstance(await ada.ask(run), Finished)

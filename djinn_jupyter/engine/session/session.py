@@ -22,13 +22,40 @@ from djinn_jupyter.engine.session.history import History, PassLog, StopEdit, Sto
 from djinn_jupyter.engine.session.residence import JobKind, Residence, follow
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
-from djinn_jupyter.remote.engine.moving import MoveUnderWay
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.base import Access, Progress, SharedWith
+from djinn_jupyter.wire.base import Access, Frozen, OwnerName, Progress, SharedWith
 from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, SessionState, StopIdentity
+from djinn_jupyter.wire.provenance import Provenance
+from djinn_jupyter.wire.sessions import MoveId
 from djinn_jupyter.wire.texts import in_quotes, label
 
 MOST_PERSONS: Final = 100  # all of them are in every description of the session
+
+
+class Moving(Frozen, frozen=True):
+    """`origin` is the engine that the session leaves, `store` the address where it waits meanwhile (None: the folder of
+    moves), `person` its owner at the other engine (None: its own user). It is kept in the journals of both engines, so
+    that after a kill each checks the decision."""
+
+    move: MoveId
+    end: Literal["leaves", "arrives"]
+    origin: Provenance
+    store: str | None = None
+    person: OwnerName | None = None
+
+
+@dataclass(slots=True)
+class MoveUnderWay:
+    """`present` is None while the session is only in this engine. Until a move is decided the session answers
+    nothing."""
+
+    present: Moving | None = None
+
+    def begin(self, moving: Moving) -> None:
+        self.present = moving
+
+    def end(self) -> None:
+        self.present = None
 
 
 class Grants:

@@ -22,11 +22,10 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.session.history import CachedEdit, StopEdit
-from djinn_jupyter.engine.session.session import AnsweredRequest
+from djinn_jupyter.engine.session.session import AnsweredRequest, Moving
 from djinn_jupyter.engine.store.values import Kept
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.errors import CheckpointRefused, UsageError
-from djinn_jupyter.remote.engine.moving import Moving
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import Access, Frozen, OwnerName
 from djinn_jupyter.wire.edits import Edit

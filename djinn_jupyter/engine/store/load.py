@@ -29,14 +29,13 @@ from djinn_jupyter.engine.session.queries import fits_layer, put_back
 from djinn_jupyter.engine.session.residence import Blocked, Pieces
 from djinn_jupyter.engine.session.run import boundary_tap
 from djinn_jupyter.engine.session.runtime import Runtime, entered
-from djinn_jupyter.engine.session.session import AnsweredRequests, Grants, Session
+from djinn_jupyter.engine.session.session import AnsweredRequests, Grants, MoveUnderWay, Session
 from djinn_jupyter.engine.store import image as kept
 from djinn_jupyter.engine.store.image import GroupRows
 from djinn_jupyter.engine.store.values import Kept, KeptStored, give_back, nowhere
 from djinn_jupyter.engine.system.device import to_home
 from djinn_jupyter.errors import CheckpointRefused, DjinnError, StorageFailed
 from djinn_jupyter.modules.engine.kept import adapter_of_kept, tap_of_kept
-from djinn_jupyter.remote.engine.moving import MoveUnderWay
 from djinn_jupyter.wire.request_base import LONGEST_NAME, is_carried
 
 Pair = tuple[Tensor, Tensor]

@@ -12,7 +12,7 @@ from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.residency import open_disk
 from djinn_jupyter.engine.session.runtime import Runtime
-from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.session import Moving, Session
 from djinn_jupyter.engine.session.table import RunningTime, SessionTable, named_notebook
 from djinn_jupyter.engine.store.adopted import SUFFIX, KeptPages, keep_pages
 from djinn_jupyter.engine.store.image import SessionImage
@@ -23,7 +23,6 @@ from djinn_jupyter.engine.store.records import values_of
 from djinn_jupyter.engine.store.session_store import LeftBehind
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import MissingDependency, StorageFailed, TierFull
-from djinn_jupyter.remote.engine.moving import Moving
 from djinn_jupyter.wire.request_base import is_carried
 
 log = logging.getLogger(__name__)

@@ -25,12 +25,12 @@ from typing import Final, Literal, get_args
 
 import torch
 
+from djinn_jupyter.engine.session.session import Moving
 from djinn_jupyter.engine.store.checkpoint_files import SUFFIX, CheckpointFolder
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.files import force_names
-from djinn_jupyter.remote.engine.moving import Moving
 from djinn_jupyter.remote.engine.objects import Changed
 from djinn_jupyter.wire.nouns import CheckpointDescription
 

@@ -21,14 +21,13 @@ from djinn_jupyter.engine.requests.recipes import origin
 from djinn_jupyter.engine.requests.sessions import WholeImages, require_name
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.residence import Blocked, Pieces, Steps
-from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.session import Moving, Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.store.checkpoint_files import UntilDone
 from djinn_jupyter.engine.store.image import SessionImage
 from djinn_jupyter.engine.store.persistence import Persistence
 from djinn_jupyter.errors import IllegalMove, MissingDependency, StorageFailed, UsageError
 from djinn_jupyter.remote.engine.move_folder import Moves
-from djinn_jupyter.remote.engine.moving import Moving
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import person_of
 from djinn_jupyter.wire.provenance import Provenance, require_equal

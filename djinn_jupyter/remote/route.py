@@ -25,7 +25,7 @@ _LIVELY: Final = ("ServerAliveInterval=5", "ServerAliveCountMax=3", "ExitOnForwa
 _ALONE: Final = ("ControlMaster=no", "ControlPath=none")  # a shared login would keep the tunnel after its ssh has ended
 
 
-class Road(Protocol):
+class Route(Protocol):
     """A route on which sockets connect to `entry`."""
 
     @property
@@ -50,14 +50,14 @@ class Road(Protocol):
     def close(self) -> None: ...
 
 
-def road_to(entry: Entry) -> Road:
+def route_to(entry: Entry) -> Route:
     """Return the route to an engine, not open yet."""
     if entry.in_cluster:
         return InCluster(entry)
-    return Tunnel(entry) if entry.commands.startswith(ssh.SCHEME) else Straight(entry)
+    return Tunnel(entry) if entry.commands.startswith(ssh.SCHEME) else DirectRoute(entry)
 
 
-class Straight:
+class DirectRoute:
     """The address of the engine itself, which its sockets try by themselves."""
 
     again_seconds = 0.2
@@ -78,7 +78,7 @@ class Straight:
     def close(self) -> None: ...
 
 
-class InCluster(Straight):
+class InCluster(DirectRoute):
     """The address of an engine that Ray starts again on another machine when its own goes down. Once it is not found
     there, the cluster is asked for its place."""
 
