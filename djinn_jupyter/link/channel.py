@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 from djinn_jupyter.errors import DjinnError, KeyRefused, UsageError, WireError
 from djinn_jupyter.link import io_thread, waiting
 from djinn_jupyter.link.naming import holder_name, notebook_path, user_name
-from djinn_jupyter.link.transport import Heard, LineHeard, WireBytes
+from djinn_jupyter.link.transport import Heard, LossHeard, WireBytes
 from djinn_jupyter.remote.addresses import note_attached
 from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.wire.nouns import SessionDescription
@@ -56,7 +56,7 @@ class Channel(Protocol):
 
     def ask(self, request: RequestBase[Answer]) -> Future[Answer]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
-    def watch_line(self, heard: LineHeard) -> Callable[[], None]:
+    def watch_connection(self, heard: LossHeard) -> Callable[[], None]:
         """Call `heard`, in the thread that receives messages, when the connection to the engine has been down for a
         while and when it is back, until the returned function is called."""
 
@@ -132,8 +132,7 @@ class SocketChannel:
         opening = open_connection(entry, holder=holder, user=user, notebook=notebook)
         self._connection = Context().run(thread.wait, opening)  # it outlives the magic that reads it
         self._forget = note_attached(self._connection.entry)
-        self._notice = io_thread.LineNotice(lambda: self.entry.place, lambda: self.down_since)
-        self._on_its_way = io_thread.ReceivingNotice(self._connection)
+        self._notice = io_thread.ConnectionNotice(self._connection)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -167,7 +166,7 @@ class SocketChannel:
         return self._connection.down_since
 
     def show_receiving(self, show: io_thread.Show) -> None:
-        self._on_its_way.show = show
+        self._notice.show = show
 
     def ask(self, request: RequestBase[Answer]) -> Future[Answer]:
         future = self._awaited(request)
@@ -195,7 +194,7 @@ class SocketChannel:
             if type(request).terms.browser != "moves":  # the session is paused, and the reply is awaited once more
                 self._thread.call(lambda: self._give_up(future))
 
-        future = io_thread.AwaitedReply[Answer](self._look, given_up)
+        future = io_thread.AwaitedReply[Answer](self._notice.look, given_up)
         future.set_running_or_notify_cancel()  # a request that was sent cannot be taken back
         return future
 
@@ -213,29 +212,25 @@ class SocketChannel:
 
         return self._thread.wait(taken_back())
 
-    def _look(self) -> None:
-        self._notice.look()
-        self._on_its_way.look()
-
     def _settle(self, future: Future[Answer], outcome: Answer | BaseException) -> None:
         self.unkept.record(outcome)
         self._refused |= isinstance(outcome, KeyRefused)
-        io_thread.settled(future, outcome)
+        io_thread.settle(future, outcome)
 
     def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         forget = self._thread.wait(self._connection.listen(session, heard), self._notice.look)
         return lambda: self._thread.call(forget)
 
-    def watch_line(self, heard: LineHeard) -> Callable[[], None]:
+    def watch_connection(self, heard: LossHeard) -> Callable[[], None]:
         forgets = list[Callable[[], None]]()
-        self._thread.call(lambda: forgets.append(self._connection.watch_line(heard)))
+        self._thread.call(lambda: forgets.append(self._connection.watch_connection(heard)))
         return lambda: self._thread.call(lambda: forgets[0]())
 
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
         while timeout is None:
             with suppress(Empty):
                 return feed.get(timeout=io_thread.LOOK_SECONDS)
-            self._look()
+            self._notice.look()
             waiting.look()
         return feed.get(timeout=timeout)
 

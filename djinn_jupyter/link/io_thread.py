@@ -20,43 +20,13 @@ from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.link import waiting
 from djinn_jupyter.link.waiting import beside_debuggers
 from djinn_jupyter.units import spell_bytes
+from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.request_base import Answer
 
 Result = TypeVar("Result")
 LOOK_SECONDS: Final = 0.5
 TOLD_SECONDS: Final = 2.0  # a shorter loss is not reported
 SHOWN_SECONDS: Final = 1.0  # nor is a reply that has arrived by then
-
-
-class LineNotice:
-    """Reports once that the connection is down, and once that it is back, in the thread that calls `look`."""
-
-    def __init__(
-        self,
-        place: Callable[[], str],
-        down_since: Callable[[], float | None],
-        say: Callable[[str], object] | None = None,
-    ) -> None:
-        self._place, self._down_since, self._say = place, down_since, say or _on_stderr
-        self._told: str | None = None  # the place of the engine whose connection is down
-
-    def look(self) -> None:
-        since = self._down_since()
-        if since is None and self._told is not None:
-            before, self._told = self._told, None
-            self._say(_back(before, self._place()))
-        elif since is not None and self._told is None and (down := time.time() - since) >= TOLD_SECONDS:
-            self._told = self._place()
-            self._say(
-                f"The line to {self._told} has been down for {down:.0f} s. What was asked for goes on when it is "
-                "back; an interrupt ends the waiting."
-            )
-
-
-def _back(before: str, now: str) -> str:
-    if before == now:
-        return f"The line to {now} is back."
-    return f"The engine at {before} is at {now} now, and the line to it is back."
 
 
 def awaited(future: Future[Result], look: Callable[[], None]) -> Result:
@@ -110,35 +80,72 @@ class SoFar:
         return f"{said}, {self._rate}, about {left:.0f} s left"
 
 
-class Receiving(Protocol):
+class Show(Protocol):
+    """Shows the progress of a large message; `over` once it has crossed, or was given up."""
+
+    def __call__(self, progress: SoFar, *, over: bool) -> None: ...
+
+
+class WaitedConnection(Protocol):
+    @property
+    def entry(self) -> Entry: ...
+    @property
+    def down_since(self) -> float | None: ...
     @property
     def progress(self) -> SoFar | None: ...
     @property
     def latest(self) -> SoFar | None: ...
 
 
-class Show(Protocol):
-    """Shows the progress of a large reply; `over` once it has arrived, or was given up."""
+class ConnectionNotice:
+    """Reports, in the thread that calls `look`, once that the connection is down, and once that it is back; and shows
+    the progress of a large message that takes a while."""
 
-    def __call__(self, progress: SoFar, *, over: bool) -> None: ...
-
-
-class ReceivingNotice:
-    """Calls `show`, in the thread that calls `look`, for a large reply that takes a while."""
-
-    def __init__(self, receiving: Receiving) -> None:
-        self._receiving = receiving
+    def __init__(self, connection: WaitedConnection) -> None:
+        self._connection = connection
         self.show: Show = OnStderr()
+        self._told: str | None = None  # the place of the engine whose connection is down
         self._shows = False
 
     def look(self) -> None:
-        progress, latest = self._receiving.progress, self._receiving.latest
+        self._look_at_loss(self._connection.down_since, self._connection.entry.place)
+        progress, latest = self._connection.progress, self._connection.latest
         if progress is not None and progress.seconds >= SHOWN_SECONDS:
             self._shows = True
             self.show(progress, over=False)
         elif progress is None and latest is not None and self._shows:
             self._shows = False
             self.show(latest, over=True)
+
+    def _look_at_loss(self, since: float | None, place: str) -> None:
+        if since is None and self._told is not None:
+            moved = f"The engine at {self._told} is at {place} now, and the line to it is back."
+            _on_stderr(f"The line to {place} is back." if self._told == place else moved)
+            self._told = None
+        elif since is not None and self._told is None and (down := time.time() - since) >= TOLD_SECONDS:
+            self._told = place
+            _on_stderr(
+                f"The line to {place} has been down for {down:.0f} s. What was asked for goes on when it is back; an "
+                "interrupt ends the waiting."
+            )
+
+
+class OnStderr:
+    """Prints once the size of the reply and the expected time."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def __call__(self, progress: SoFar, *, over: bool) -> None:
+        if not over and not self._said:
+            said = str(progress)
+            _on_stderr(f"{said[0].upper()}{said[1:]}. An interrupt ends it, and the session stays as it is.")
+        self._said = not over
+
+
+def _on_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 class AwaitedReply(Future[Answer]):
@@ -158,24 +165,6 @@ class AwaitedReply(Future[Answer]):
         except KeyboardInterrupt:
             self._given_up()
             raise
-
-
-class OnStderr:
-    """Prints once the size of the reply and the expected time."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def __call__(self, progress: SoFar, *, over: bool) -> None:
-        if not over and not self._said:
-            said = str(progress)
-            _on_stderr(f"{said[0].upper()}{said[1:]}. An interrupt ends it, and the session stays as it is.")
-        self._said = not over
-
-
-def _on_stderr(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
 
 
 class IoThread:
@@ -228,8 +217,10 @@ class IoThread:
             )
 
 
-def settled(future: Future[Result], outcome: Result | BaseException) -> None:
-    """Set a future's result or its error."""
+def settle(future: Future[Result] | asyncio.Future[Result], outcome: Result | BaseException) -> None:
+    """Set a future's result or its error, unless its caller has stopped waiting."""
+    if future.done():
+        return
     if isinstance(outcome, BaseException):
         future.set_exception(outcome)
     else:

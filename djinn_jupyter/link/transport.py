@@ -19,7 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
 from djinn_jupyter.files import first_change
-from djinn_jupyter.link.io_thread import SoFar, Take, ZmqStream
+from djinn_jupyter.link.io_thread import SoFar, Take, ZmqStream, settle
 from djinn_jupyter.link.registry import is_alive, require_own_sockets, require_this_protocol
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.codec import WireFrame
@@ -28,7 +28,7 @@ from djinn_jupyter.wire.pieces import sizes_of
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, EventsMissed, Failed, Listening, Reply, ReplyBase, Welcome
 from djinn_jupyter.wire.request_base import Answer
-from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, Request, RequestBase, Unlisten
+from djinn_jupyter.wire.requests import Goodbye, Hello, Listen, Ping, RequestBase, Unlisten
 
 SEE_LOG: Final = "see its log with `%djinn_log` or `djinn log`"
 DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is gone
@@ -55,7 +55,7 @@ def ended_sentence(entry: Entry) -> str:
     )
 
 
-LineHeard = Callable[["float | None"], None]
+LossHeard = Callable[["float | None"], None]
 """Called with the moment at which the connection was lost, in seconds since the epoch, and with None when it is
 back."""
 Heard = Callable[[Event], None]
@@ -95,42 +95,15 @@ Answered = Callable[[ReplyBase | DjinnError], None]
 AnsweredBy = Callable[[Answer | DjinnError], None]
 
 
-def checked(request: RequestBase[Answer], answered: AnsweredBy[Answer]) -> Answered:
-    """Return the callback of a request for any outcome: a reply that does not answer it is a WireError."""
+def checked(request: RequestBase[Answer], answered: AnsweredBy[Answer], trace: Trace | None = None) -> Answered:
+    """Return the callback of a request for any outcome: a reply that does not answer it is a WireError, and an error
+    has the id of the request."""
 
     def told(outcome: ReplyBase | DjinnError) -> None:
-        if isinstance(outcome, DjinnError) or request.is_answered_by(outcome):
-            answered(outcome)
-        else:
-            answered(WireError(f"The engine answered {type(request).__name__} with {type(outcome).__name__}."))
-
-    return told
-
-
-def settle(answer: asyncio.Future[Answer], outcome: Answer | DjinnError) -> None:
-    """Set the result or the error of a future, unless its caller has stopped waiting."""
-    if answer.done():
-        return
-    if isinstance(outcome, DjinnError):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
-
-
-def trace_of(request: Request) -> Trace | None:
-    """Return the ids of a new request, called in the caller's context; None for a request of the connection itself."""
-    return None if type(request).terms.unasked == "line" else next_request()
-
-
-def naming(trace: Trace | None, answered: AnsweredBy[Answer]) -> AnsweredBy[Answer]:
-    """Wrap a request's callback so that it notes the request's id on an error."""
-    if trace is None:
-        return answered
-    shown = trace.shown
-
-    def told(outcome: Answer | DjinnError) -> None:
+        if not isinstance(outcome, DjinnError) and not request.is_answered_by(outcome):
+            outcome = WireError(f"The engine answered {type(request).__name__} with {type(outcome).__name__}.")
         if isinstance(outcome, DjinnError):
-            outcome.request = shown
+            outcome.request = trace.shown if trace is not None else outcome.request
         answered(outcome)
 
     return told
@@ -147,19 +120,17 @@ class WireBytes:
 
     def with_sent(self, frames: Sequence[WireFrame]) -> WireBytes:
         """Return these bytes plus those of a sent message."""
-        head, arrays = _sizes(frames)
-        return replace(self, sent=self.sent + head + arrays, arrays_sent=self.arrays_sent + arrays)
+        head, *arrays = sizes_of(frames)
+        return replace(self, sent=self.sent + head + sum(arrays), arrays_sent=self.arrays_sent + sum(arrays))
 
     def with_received(self, frames: Sequence[WireFrame]) -> WireBytes:
         """Return these bytes plus those of a received message."""
-        head, arrays = _sizes(frames)
-        return replace(self, received=self.received + head + arrays, arrays_received=self.arrays_received + arrays)
-
-
-def _sizes(frames: Sequence[WireFrame]) -> tuple[int, int]:
-    """Return the bytes of a message's envelope and of its arrays."""
-    head, *arrays = sizes_of(frames)
-    return head, sum(arrays)
+        received = WireBytes().with_sent(frames)
+        return replace(
+            self,
+            received=self.received + received.sent,
+            arrays_received=self.arrays_received + received.arrays_sent,
+        )
 
 
 log = logging.getLogger(__name__)
@@ -239,6 +210,7 @@ class Connection:
 
     welcome: Welcome
     down_since: float | None = None
+    latest: SoFar | None = None  # of the large message that ended last
 
     def __init__(self, entry: Entry, hello: Hello) -> None:
         self.entry, self._hello = entry, hello
@@ -313,11 +285,12 @@ class Connection:
         try:
             if not isinstance(request, Hello):
                 protocol.require_method(type(request), dict(self.welcome.methods), self._named)
-            frames = codec.encode_checked(number, request, trace := trace_of(request))
+            trace = None if type(request).terms.unasked == "line" else next_request()  # in the caller's context
+            frames = codec.encode_checked(number, request, trace)
         except DjinnError as error:
             answered(error)
             return number
-        self._pending[number] = Sent(frames, checked(request, naming(trace, answered)))
+        self._pending[number] = Sent(frames, checked(request, answered, trace))
         self._begin(number, request, frames)
         return number
 
@@ -334,7 +307,7 @@ class Connection:
         """Stop sending a large request; nothing of it is done. False where the engine has all of it."""
         return False
 
-    def watch_line(self, heard: LineHeard) -> Callable[[], None]:
+    def watch_connection(self, heard: LossHeard) -> Callable[[], None]:
         """Call `heard` with the moment at which the connection was lost, and with None when it is back, until the
         returned function is called."""
         return lambda: None
@@ -342,11 +315,6 @@ class Connection:
     @property
     def progress(self) -> SoFar | None:
         """The part of the oldest large message that has crossed; read from any thread."""
-        return None
-
-    @property
-    def latest(self) -> SoFar | None:
-        """The progress of the large message that ended last."""
         return None
 
     def _send(self, frames: list[WireFrame]) -> bool:

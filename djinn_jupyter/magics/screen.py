@@ -40,7 +40,7 @@ class StandingCard:
         self._handle, self._view, self._stop = handle, view, stop
         self._where = where(stop.session)
         self.said: str | None = None
-        self._forget_line = channel.watch_line(self._heard_of_line)
+        self._forget_line = channel.watch_connection(self._heard_of_line)
         self._forget = channel.listen(stop.session, self._heard)
 
     def _heard(self, event: Event) -> None:

@@ -19,9 +19,9 @@ import zmq
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable
 from djinn_jupyter.link.io_thread import SoFar, Way
 from djinn_jupyter.link.registry import is_alive
-from djinn_jupyter.link.transport import AnsweredBy, Connection, Heard, LineHeard, Sent, checked, ended_sentence
+from djinn_jupyter.link.transport import AnsweredBy, Connection, Heard, LossHeard, Sent, checked, ended_sentence
 from djinn_jupyter.remote.addresses import as_told
-from djinn_jupyter.remote.handshake import RemoteSocket, Unmet, met
+from djinn_jupyter.remote.handshake import ATTEMPTS, RemoteSocket, Unmet
 from djinn_jupyter.remote.large_messages import Arrival, LargeTransfer, TransferRate, Upload
 from djinn_jupyter.remote.route import Route, route_to
 from djinn_jupyter.wire import codec
@@ -48,16 +48,16 @@ class ConnectionWatch:
     """Listeners that show a loss of the connection. Called in the event loop."""
 
     def __init__(self) -> None:
-        self._watchers: list[LineHeard] = []
+        self._watchers: list[LossHeard] = []
         self._waiting: asyncio.TimerHandle | None = None
         self._told: float | None = None
 
-    def add(self, heard: LineHeard) -> None:
+    def add(self, heard: LossHeard) -> None:
         self._watchers.append(heard)
         if self._told is not None:
             heard(self._told)
 
-    def remove(self, heard: LineHeard) -> None:
+    def remove(self, heard: LossHeard) -> None:
         if heard in self._watchers:
             self._watchers.remove(heard)
 
@@ -93,7 +93,6 @@ class RemoteConnection(Connection):
         self._large: dict[int, LargeTransfer | None] = {}
         self._given_up: set[int] = set()
         self._rates: dict[Way, TransferRate] = {"received": TransferRate(), "sent": TransferRate()}
-        self._latest: SoFar | None = None
         self._latest_event = 0
         super().__init__(entry, hello)
 
@@ -102,7 +101,13 @@ class RemoteConnection(Connection):
         route = route_to(entry)
         await route.open()
         hello = msgspec.structs.replace(hello, token=secrets.token_urlsafe(24))
-        return await met(lambda: cls(entry, hello, route)._say_hello(timeout))
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                return await cls(entry, hello, route)._say_hello(timeout)
+            except Unmet as unmet:
+                if not left or unmet.breach is None:
+                    raise unmet.breach or unmet.why from None
+        raise AssertionError  # the last attempt has returned or raised
 
     async def _greeted(self) -> Welcome:
         """Send Hello. Raises Unmet where another attempt may succeed."""
@@ -116,17 +121,13 @@ class RemoteConnection(Connection):
         self.entry, self._latest_event = as_told(self.entry, welcome.model), welcome.events
         return welcome
 
-    def watch_line(self, heard: LineHeard) -> Callable[[], None]:
+    def watch_connection(self, heard: LossHeard) -> Callable[[], None]:
         self._watch_of_loss.add(heard)
         return lambda: self._watch_of_loss.remove(heard)
 
     @property
     def progress(self) -> SoFar | None:
         return next((one.progress for one in tuple(self._large.values()) if one is not None), None)
-
-    @property
-    def latest(self) -> SoFar | None:
-        return self._latest
 
     def give_up(self, number: int) -> None:
         if isinstance(self._large.get(number), Arrival):
@@ -197,7 +198,7 @@ class RemoteConnection(Connection):
         transfer = self._large[number]
         assert transfer is not None
         transfer.give_up()
-        self._latest, self._large[number] = transfer.progress, None
+        self.latest, self._large[number] = transfer.progress, None
         if isinstance(transfer, Upload) and not isinstance(outcome, DjinnError):
             return self._assemble(number)
         self.post(DropPieces(of=number), lambda dropped: None)

@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import zmq
 
@@ -65,7 +64,6 @@ def _meaning(said: bytes) -> Found:
     return "engine" if signed and said[_MECHANISM].rstrip(b"\0") == b"CURVE" else "other"
 
 
-Met = TypeVar("Met")
 REACH_SECONDS: Final = 5.0
 HANDSHAKE_MILLISECONDS = 10_000  # after which a silent side is no engine; zmq waits for 30 s
 ATTEMPTS: Final = 3  # to meet a remote engine: one connection in a hundred breaks, and a wrong key always fails
@@ -123,17 +121,6 @@ class Unmet(Exception):
     def __init__(self, breach: DjinnError | None, why: DjinnError) -> None:
         super().__init__(str(why))
         self.breach, self.why = breach, why
-
-
-async def met(attempt: Callable[[], Awaitable[Met]]) -> Met:
-    """Return the result of an attempt to meet an engine, after at most ATTEMPTS of them."""
-    for left in reversed(range(ATTEMPTS)):
-        try:
-            return await attempt()
-        except Unmet as unmet:
-            if not left or unmet.breach is None:
-                raise unmet.breach or unmet.why from None
-    raise AssertionError  # the last attempt has returned or raised
 
 
 class RemoteSocket(EngineSocket):

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Final
 
 import msgspec
 
@@ -25,60 +25,42 @@ _LIVELY: Final = ("ServerAliveInterval=5", "ServerAliveCountMax=3", "ExitOnForwa
 _ALONE: Final = ("ControlMaster=no", "ControlPath=none")  # a shared login would keep the tunnel after its ssh has ended
 
 
-class Route(Protocol):
-    """A route on which sockets connect to `entry`."""
+def route_to(entry: Entry) -> Route:
+    """Return the route to an engine, not open yet."""
+    if entry.in_cluster:
+        return InCluster(entry)
+    return Tunnel(entry) if entry.commands.startswith(ssh.SCHEME) else Route(entry)
 
-    @property
-    def entry(self) -> Entry: ...
-    @property
-    def again_seconds(self) -> float:
-        """The seconds between two attempts to reconnect."""
+
+class Route:
+    """A route on which sockets connect to `entry`: the address of the engine itself, which they try by themselves.
+    `again_seconds` pass between two attempts to reconnect."""
+
+    again_seconds = 0.2
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
 
     @property
     def refusal(self) -> str | None:
         """The sentence for a route on which the other machine was reached and the engine was not; else None."""
+        return None
 
     async def open(self) -> None:
         """Open the route. EngineUnavailable or KeyRefused where there is none."""
+        await require_reachable(self.entry)
 
     async def mend(self) -> None:
         """Open the route again after a lost connection; raises like `open`."""
 
     def reached(self, entry: Entry) -> Entry:
         """Return the entry that the user knows, with the engine's present address."""
-
-    def close(self) -> None: ...
-
-
-def route_to(entry: Entry) -> Route:
-    """Return the route to an engine, not open yet."""
-    if entry.in_cluster:
-        return InCluster(entry)
-    return Tunnel(entry) if entry.commands.startswith(ssh.SCHEME) else DirectRoute(entry)
-
-
-class DirectRoute:
-    """The address of the engine itself, which its sockets try by themselves."""
-
-    again_seconds = 0.2
-    refusal = None
-
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-
-    async def open(self) -> None:
-        if self.entry.is_afar:
-            await require_reachable(self.entry)
-
-    async def mend(self) -> None: ...
-
-    def reached(self, entry: Entry) -> Entry:
         return entry
 
     def close(self) -> None: ...
 
 
-class InCluster(DirectRoute):
+class InCluster(Route):
     """The address of an engine that Ray starts again on another machine when its own goes down. Once it is not found
     there, the cluster is asked for its place."""
 
@@ -97,23 +79,19 @@ class InCluster(DirectRoute):
         return msgspec.structs.replace(entry, commands=self.entry.commands, listens=self.entry.listens)
 
 
-class Tunnel:
+class Tunnel(Route):
     """A Unix socket of ours that an ssh joins with the engine's on another machine. The ssh runs `cat` there, which
     shows that the login succeeded, and ends when this process does, however it ends."""
 
     again_seconds = 2.0
 
     def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
         self._far, self._place = entry, ssh.read_place(entry.commands)
         self._folder: _Folder | None = None
         self._ssh: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._lock = threading.Lock()
-
-    @property
-    def entry(self) -> Entry:
-        assert self._folder is not None  # it is open
-        return msgspec.structs.replace(self._far, commands=f"ipc://{self._folder.socket}")
 
     @property
     def refusal(self) -> str | None:
@@ -131,9 +109,6 @@ class Tunnel:
         self.close()
         await self.open()
 
-    def reached(self, entry: Entry) -> Entry:
-        return entry
-
     def close(self) -> None:
         """Close the route. The thread that opens it may do so at the same time."""
         with self._lock:
@@ -148,6 +123,7 @@ class Tunnel:
 
     def _open(self) -> None:
         self._folder, self._errors = _Folder(), tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
+        self.entry = msgspec.structs.replace(self._far, commands=f"ipc://{self._folder.socket}")
         forward = f"LocalForward={self._folder.socket} {self._place.path}"
         command = self._place.command("cat", *_LIVELY, *_ALONE, forward)
         try:

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.link.channel import Unkept
-from djinn_jupyter.link.io_thread import Show, settled
-from djinn_jupyter.link.transport import Answered, Heard, LineHeard, WireBytes, checked
+from djinn_jupyter.link.io_thread import Show, settle
+from djinn_jupyter.link.transport import Answered, Heard, LossHeard, WireBytes, checked
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.replies import Event, Failed, Reply, Welcome
 from djinn_jupyter.wire.request_base import Answer
@@ -52,17 +52,17 @@ class DirectChannel:
         self.requests: list[Request] = []
         self._send, self._pump = send, pump
         self._listeners: list[tuple[str, Heard]] = []
-        self.line_watchers: list[LineHeard] = []
+        self.line_watchers: list[LossHeard] = []
 
     def ask(self, request: RequestBase[Answer]) -> Future[Answer]:
         future: Future[Answer] = _Pumped(self._pump) if self._pump is not None else Future()
         try:
             sent = codec.decode_request(codec.encode_checked(len(self.requests), request)).body
         except DjinnError as error:
-            settled(future, error)
+            settle(future, error)
             return future
         self.requests.append(sent)
-        answered = checked(request, lambda outcome: settled(future, outcome))
+        answered = checked(request, lambda outcome: settle(future, outcome))
         self._send(sent, lambda reply: self._answer(answered, reply))
         return future
 
@@ -71,7 +71,7 @@ class DirectChannel:
     def take_back(self, reply: Future[Any]) -> bool:
         return False
 
-    def watch_line(self, heard: LineHeard) -> Callable[[], None]:
+    def watch_connection(self, heard: LossHeard) -> Callable[[], None]:
         self.line_watchers.append(heard)
         return lambda: self.line_watchers.remove(heard)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from IPython import display
@@ -20,7 +20,7 @@ from djinn_jupyter.api.batches import run_until_stop
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UnknownSession, WireError
 from djinn_jupyter.link import io_thread, waiting
-from djinn_jupyter.link.io_thread import AwaitedReply, LineNotice, ReceivingNotice, SoFar, awaited
+from djinn_jupyter.link.io_thread import AwaitedReply, ConnectionNotice, SoFar, awaited
 from djinn_jupyter.link.waiting import TerminalProgress
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Departed, Pong, Welcome
@@ -179,13 +179,14 @@ WELCOME = Welcome(version="0", model=DESCRIPTION, attached=())
 
 
 class Line:
-    """A line that the test loses and mends."""
+    """A connection that the test loses and mends. Its entry is itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, said: list[str]) -> None:
         self.down_since: float | None = None
-        self.said: list[str] = []
-        self.place = "gpu-box:5556"
-        self.notice = LineNotice(lambda: self.place, lambda: self.down_since, self.said.append)
+        self.progress: SoFar | None = None
+        self.latest: SoFar | None = None
+        self.place, self.said, self.entry = "gpu-box:5556", said, cast(Any, self)
+        self.notice = ConnectionNotice(self)
 
 
 def no_one() -> None:
@@ -193,8 +194,10 @@ def no_one() -> None:
 
 
 @pytest.fixture
-def line() -> Line:
-    return Line()
+def line(monkeypatch: pytest.MonkeyPatch) -> Line:
+    said: list[str] = []
+    monkeypatch.setattr(io_thread, "_on_stderr", said.append)
+    return Line(said)
 
 
 def test_a_line_is_told_once_when_it_is_down_and_once_when_it_is_back(line: Line) -> None:
@@ -260,14 +263,9 @@ def test_an_error_is_raised_as_it_is(line: Line, error: Exception) -> None:
         reply.result()
 
 
-class Receiving:
-    progress: SoFar | None = None
-    latest: SoFar | None = None
-
-
 def test_a_reply_that_takes_a_while_is_told_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    receiving = Receiving()
-    notice = ReceivingNotice(receiving)
+    receiving = Line([])
+    notice = receiving.notice
     for received in (0, 3 * 2**20, 6 * 2**20):
         receiving.progress = SoFar(way="received", done=received, total=12 * 2**20, carried=received // 2, seconds=3.0)
         notice.look()
@@ -278,8 +276,8 @@ def test_a_reply_that_takes_a_while_is_told_once_on_stderr(capsys: pytest.Captur
     assert str(SoFar(way="received", done=3 * 2**20, total=12 * 2**20, carried=3 * 2**19, seconds=3.0)) == (
         "receiving 3.00 MiB of 12.0 MiB, 512 KiB/s, about 9 s left"
     )
-    receiving = Receiving()
-    notice = ReceivingNotice(receiving)
+    receiving = Line([])
+    notice = receiving.notice
     receiving.progress = SoFar(way="received", done=1, total=2, carried=1, seconds=io_thread.SHOWN_SECONDS / 2)
     notice.look()
     receiving.progress, receiving.latest = None, receiving.progress

@@ -18,7 +18,7 @@ import zmq
 import djinn_jupyter as dj
 from djinn_jupyter.link.registry import running_engines
 from djinn_jupyter.remote.addresses import entry_at, read_address
-from djinn_jupyter.remote.engine.lines import NO_DESCRIPTORS
+from djinn_jupyter.remote.engine.connections import NO_DESCRIPTORS
 from djinn_jupyter.remote.handshake import set_keys
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask

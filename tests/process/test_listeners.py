@@ -12,10 +12,10 @@ from djinn_jupyter.engine.process import clients as listeners_module
 from djinn_jupyter.engine.process.clients import Listeners
 from djinn_jupyter.engine.process.transport import bytes_of
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.remote.engine import lines as kept_replies
-from djinn_jupyter.remote.engine import lines as lines_module
-from djinn_jupyter.remote.engine.large_messages import RepliesInPieces
-from djinn_jupyter.remote.engine.lines import EventRing, Lines
+from djinn_jupyter.remote.engine import connections as kept_replies
+from djinn_jupyter.remote.engine import connections as lines_module
+from djinn_jupyter.remote.engine.connections import EventRing, ReconnectTable
+from djinn_jupyter.remote.engine.large_messages import LargeMessages
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -43,7 +43,7 @@ def test_a_client_hears_what_it_has_named_once_and_nothing_when_it_has_gone() ->
     listeners.remove(b"1", "paris")
     assert not listeners.of("paris")
     listeners.forget(b"2")
-    assert listeners._peers == {}
+    assert listeners._names == {}
 
 
 def test_a_client_cannot_name_sessions_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_sixty_four_listeners_hear_every_token_before_the_reply(house: Served) -
             client.close()
 
 
-def _client_on(lines: Lines, peer: bytes) -> bytes:
+def _client_on(lines: ReconnectTable, peer: bytes) -> bytes:
     return lines.on.get(peer, peer)
 
 
@@ -151,7 +151,7 @@ def test_events_are_numbered_and_only_the_latest_are_kept() -> None:
 
 
 def test_a_client_is_known_by_its_token_and_spoken_to_on_its_latest_connection() -> None:
-    lines = Lines(RepliesInPieces())
+    lines = ReconnectTable(LargeMessages())
     assert lines.greet(b"1", "", LOCAL) == _client_on(lines, b"1") == b"1"
     name = lines.greet(b"2", "secret", LOCAL)
     assert _client_on(lines, b"2") == name != b"2"
@@ -167,7 +167,7 @@ def test_a_client_is_known_by_its_token_and_spoken_to_on_its_latest_connection()
 
 
 def test_a_client_whose_connection_is_anothers_now_is_spoken_to_nowhere() -> None:
-    lines = Lines(RepliesInPieces())
+    lines = ReconnectTable(LargeMessages())
     name = lines.greet(b"1", "secret", LOCAL)
     lines.lose(b"1")
     assert (_client_on(lines, b"1"), lines.clients[name].peer) == (b"1", lines_module.NOWHERE)
@@ -180,7 +180,7 @@ def test_a_client_whose_connection_is_anothers_now_is_spoken_to_nowhere() -> Non
 
 
 def test_a_reply_that_is_kept_twice_is_counted_once() -> None:
-    lines = Lines(RepliesInPieces())
+    lines = ReconnectTable(LargeMessages())
     name = lines.greet(b"1", "secret", LOCAL)
     for size in (3, 5):
         lines.clients[name].outgoing(7, told.Departed(), [b"x" * size])
@@ -192,7 +192,7 @@ def test_a_reply_that_is_kept_twice_is_counted_once() -> None:
 
 def test_replies_are_kept_up_to_a_bound_for_all_clients_of_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_replies, "MOST_BYTES_OF_REPLIES", bytes_of([b"x" * 10]) * 2)
-    lines = Lines(RepliesInPieces())
+    lines = ReconnectTable(LargeMessages())
     first, second = (lines.greet(peer, peer.decode(), key=b"of ada") for peer in (b"1", b"2"))
     other = lines.greet(b"3", "3", key=b"of bert")
     for name, number in ((first, 1), (second, 1), (other, 1), (first, 2)):
@@ -216,7 +216,7 @@ def test_so_many_replies_are_kept_at_most_the_latest(monkeypatch: pytest.MonkeyP
 
 def test_replies_are_let_go_when_a_client_was_not_heard_for_long() -> None:
     now = [0.0]
-    lines = Lines(RepliesInPieces(), clock=lambda: now[0])
+    lines = ReconnectTable(LargeMessages(), clock=lambda: now[0])
     name = lines.greet(b"1", "secret", LOCAL)
     lines.clients[name].take(2)
     lines.clients[name].outgoing(2, told.Departed(), [b"reply"])

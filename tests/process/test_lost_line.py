@@ -1,4 +1,4 @@
-"""Lines that are down and come back, to the same engine or to the next one of its model."""
+"""ReconnectTable that are down and come back, to the same engine or to the next one of its model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from djinn_jupyter.link.channel import SocketChannel
 from djinn_jupyter.link.io_thread import IoThread
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote import connection as remote_connection
-from djinn_jupyter.remote.engine import lines
-from djinn_jupyter.remote.engine.lines import EventRing
+from djinn_jupyter.remote.engine import connections
+from djinn_jupyter.remote.engine.connections import EventRing
 from djinn_jupyter.remote.handshake import RemoteSocket
 from djinn_jupyter.wire import kinds
 from djinn_jupyter.wire import replies as told
@@ -100,7 +100,7 @@ async def test_who_watches_the_line_is_told_of_a_loss_that_lasts_and_that_it_is_
 ) -> None:
     async with afar() as (_, relay, connection):
         told_of: list[float | None] = []
-        connection.watch_line(told_of.append)
+        connection.watch_connection(told_of.append)
         relay.cut()
         await until(lambda: connection.down_since is not None)
         await relay.mend()
@@ -111,7 +111,7 @@ async def test_who_watches_the_line_is_told_of_a_loss_that_lasts_and_that_it_is_
         await until(lambda: bool(told_of))
         assert told_of == [connection.down_since]
         later: list[float | None] = []
-        connection.watch_line(later.append)  # a card that is drawn meanwhile
+        connection.watch_connection(later.append)  # a card that is drawn meanwhile
         assert later == told_of
         await relay.mend()
         await until(lambda: connection.down_since is None)
@@ -219,7 +219,7 @@ async def _cut_and_mended(requests: list[ask.Request], cut: str) -> None:
 async def test_a_reply_that_is_kept_no_longer_is_said_so_and_a_reading_is_done_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lines, "MOST_BYTES_OF_REPLIES", 1)
+    monkeypatch.setattr(connections, "MOST_BYTES_OF_REPLIES", 1)
     async with afar() as (house, relay, connection):
         taken = taken_by(house)
         relay.swallows_replies = True
@@ -240,7 +240,7 @@ async def test_replies_that_have_arrived_are_not_kept(monkeypatch: pytest.Monkey
     async with afar() as (house, _, connection):
         for _ in range(3):
             await connection.ask(ask.ListSessions())
-        ((name, client),) = house.service._lines.clients.items()
+        ((name, client),) = house.service._reconnects.clients.items()
         assert client.kept.numbers(name) == {1, 2, 3, 4}  # with that to Hello
         await connection.ask(ask.Ping(answered=4))
         assert client.kept.numbers(name) == {5}
@@ -252,13 +252,13 @@ async def test_a_client_that_says_goodbye_is_forgotten() -> None:
         connection = await opened(entry_of(house))
         await connection.listen("paris", lambda event: None)
         await connection.close()
-        await until(lambda: len(house.service._lines.clients) == 0)
+        await until(lambda: len(house.service._reconnects.clients) == 0)
         assert not house.clients.listeners.of("ada@paris")
 
 
 async def test_each_line_has_a_routing_id_that_no_other_can_guess() -> None:
     async with afar() as (house, relay, _):
-        (client,) = house.service._lines.clients.values()
+        (client,) = house.service._reconnects.clients.values()
         first = client.peer
         relay.cut()
         await relay.mend()
@@ -320,7 +320,7 @@ async def test_who_was_revoked_and_is_admitted_again_is_told_and_nothing_is_done
         relay.cut()
         folder = own.key_folder()
         folder.revoke("ada")
-        await until(lambda: len(house.service._lines.clients) == 0)
+        await until(lambda: len(house.service._reconnects.clients) == 0)
         folder.allow(folder.own("ada").public, "ada")
         await relay.mend()
         with pytest.raises(EngineUnavailable, match="does not know this client any more"):
@@ -334,7 +334,7 @@ async def test_who_was_revoked_and_is_admitted_again_is_told_and_nothing_is_done
 async def test_over_a_private_folder_a_lost_connection_stays_lost() -> None:
     with served() as house:
         connection = await opened(house.entry)
-        assert len(house.service._lines.clients) == 0
+        assert len(house.service._reconnects.clients) == 0
     assert "closed the connection" in await connection.ended()
     await connection.close()
 

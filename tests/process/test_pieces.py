@@ -66,7 +66,7 @@ async def test_a_large_reply_comes_in_pieces_bit_for_bit_and_a_small_one_whole()
         asked = [one for one in taken if isinstance(one, ask.ReadPiece)]
         assert len(asked) > 1
         assert max(one.count for one in asked) <= MOST_BYTES
-        await until(lambda: len(house.service._replies_in_pieces) == 0)
+        await until(lambda: len(house.service._in_pieces.replies) == 0)
         assert connection.wire_bytes.arrays_received < values.nbytes  # what is packed is fewer
 
 
@@ -121,7 +121,7 @@ async def test_a_reply_that_is_given_up_leaves_the_line_and_the_session_usable_a
         with pytest.raises(EngineError, match="given up on its way"):
             await reading
         assert isinstance(await connection.ask(ask.Describe(session="paris")), told.Described)
-        await until(lambda: len(house.service._replies_in_pieces) == 0)
+        await until(lambda: len(house.service._in_pieces.replies) == 0)
         assert await logits_of(connection) == values
 
 
@@ -136,7 +136,7 @@ async def test_a_reply_that_is_given_up_before_it_comes_is_not_read() -> None:
         with pytest.raises(EngineError, match=GIVEN_UP):
             await reading
         await until(lambda: [type(one) for one in pieces] == [ask.DropPieces])
-        await until(lambda: len(house.service._replies_in_pieces) == 0)
+        await until(lambda: len(house.service._in_pieces.replies) == 0)
 
 
 async def test_an_interrupt_ends_the_waiting_and_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ async def test_no_other_client_reads_a_piece_of_it() -> None:
         other = await opened(entry_of(house), "kernel-2")
         number = connection._number + 1
         reading = asyncio.ensure_future(connection.ask(ask.ReadLogits(session="paris")))
-        await until(lambda: len(house.service._replies_in_pieces) == 1)
+        await until(lambda: len(house.service._in_pieces.replies) == 1)
         with pytest.raises(EngineError, match="not there any more"):
             await other.ask(ask.ReadPiece(of=number, start=0, count=1))
         await other.ask(ask.DropPieces(of=number))
@@ -198,12 +198,12 @@ async def test_what_is_on_its_way_goes_with_its_client() -> None:
         reading = asyncio.ensure_future(logits_of(connection))
         await until(lambda: _progress(connection).done > 0)
         editing = asyncio.ensure_future(connection.ask(edit(numbers=8 * NUMBERS)))
-        await until(lambda: len(house.service._in_pieces) > 0)
+        await until(lambda: len(house.service._in_pieces.requests) > 0)
         await connection.close()
         for asked in (reading, editing):
             with pytest.raises(DjinnError):
                 await asked
-        await until(lambda: len(house.service._replies_in_pieces) == len(house.service._in_pieces) == 0)
+        await until(lambda: len(house.service._in_pieces.replies) == len(house.service._in_pieces.requests) == 0)
 
 
 def _progress(connection: Any) -> SoFar:
@@ -215,7 +215,7 @@ def _progress(connection: Any) -> SoFar:
 def _pieces_of(house: Served) -> list[ask.Request]:
     """Return the list of all requests for pieces that the service takes from here on."""
     taken: list[ask.Request] = []
-    in_pieces = house.service._replies_in_pieces
+    in_pieces = house.service._in_pieces
     answer = in_pieces.answer
 
     def note(client: bytes, request: Any, answered: Any) -> None:
@@ -297,7 +297,7 @@ async def test_a_large_request_goes_in_pieces_bit_for_bit_and_a_small_one_whole(
         assert len(pieces) > 1
         assert max(piece.count for piece in pieces) <= MOST_BYTES
         assert sum(piece.count for piece in pieces) == sum(pieces[0].sizes)
-        assert len(house.service._in_pieces) == 0
+        assert len(house.service._in_pieces.requests) == 0
         assert connection.wire_bytes.arrays_sent < _array(large).nbytes  # what is packed is fewer
         assert not connection._large
 
@@ -366,7 +366,7 @@ async def test_the_next_engine_is_sent_all_of_it() -> None:
             await relay.mend()
             assert isinstance(await editing, told.Edited)
             assert taken == [large]
-            await until(lambda: len(anew.service._in_pieces) == 0)
+            await until(lambda: len(anew.service._in_pieces.requests) == 0)
 
 
 async def test_a_request_that_is_taken_back_is_not_done_and_the_line_is_free_at_once() -> None:
@@ -379,7 +379,7 @@ async def test_a_request_that_is_taken_back_is_not_done_and_the_line_is_free_at_
         with pytest.raises(EngineError, match="taken back on its way, and nothing of it was done"):
             await editing
         assert isinstance(await connection.ask(ask.Describe(session="paris")), told.Described)
-        await until(lambda: len(house.service._in_pieces) == 0)
+        await until(lambda: len(house.service._in_pieces.requests) == 0)
         assert [type(request).__name__ for request in taken] == ["Open", "Describe"]
         assert isinstance(await connection.ask(edit()), told.Edited)
 
@@ -393,7 +393,7 @@ async def test_somebody_else_closes_the_session_in_the_midst() -> None:
         await other.ask(ask.Close(session="paris"))
         with pytest.raises(UnknownSession):
             await editing
-        assert len(house.service._in_pieces) == 0
+        assert len(house.service._in_pieces.requests) == 0
         assert isinstance(await connection.ask(ask.Open(session="paris")), told.Opened)
         await other.close()
 
@@ -407,7 +407,7 @@ async def test_who_is_revoked_in_the_midst_is_told_so_and_leaves_nothing_behind(
         own.key_folder().revoke("ada")
         with pytest.raises(KeyRefused, match="does not admit"):
             await editing
-        await until(lambda: len(house.service._in_pieces) == 0)
+        await until(lambda: len(house.service._in_pieces.requests) == 0)
         assert [type(request).__name__ for request in taken] == ["Open"]
 
 
@@ -437,7 +437,7 @@ async def test_a_person_has_no_more_on_the_way_than_their_quota_of_host_memory()
         with pytest.raises(OverQuota, match=r"ada's quota of host memory is 1.00 MiB: this request has 4.00 MiB"):
             await connection.ask(edit())
         assert isinstance(await connection.ask(edit(numbers=NUMBERS // 4)), told.Edited)
-        assert len(house.service._in_pieces) == 0
+        assert len(house.service._in_pieces.requests) == 0
 
 
 async def test_beside_one_of_any_size_a_person_has_no_more_on_the_way_than_is_kept_for_a_person(

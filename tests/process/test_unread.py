@@ -16,8 +16,8 @@ from djinn_jupyter.engine.process.service import NOT_TAKEN
 from djinn_jupyter.engine.process.transport import MESSAGE_BYTES, bytes_of
 from djinn_jupyter.remote.engine import large_messages as unread_module
 from djinn_jupyter.remote.engine.access_keys import AdmittedKeys
-from djinn_jupyter.remote.engine.large_messages import FULL_SECONDS, LUMP_BYTES, RepliesInPieces, Unread
-from djinn_jupyter.remote.engine.lines import Lines
+from djinn_jupyter.remote.engine.connections import ReconnectTable
+from djinn_jupyter.remote.engine.large_messages import FULL_SECONDS, LUMP_BYTES, Backpressure, LargeMessages
 from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -84,7 +84,7 @@ def test_one_who_does_not_read_is_sent_no_more_and_told_so_and_others_are_served
     before = house.service.statistics().replies
     asked = [anna.send(ask.ReadLogits(session="main")) for _ in range(80)]
     until(lambda: house.service.statistics().replies >= before + len(asked), "the service has answered")
-    unread = [person.bytes for person in house.service._queues._unread._persons.values()]
+    unread = [person.bytes for person in house.service._queues._backpressure._persons.values()]
     assert 0 < max(unread) < 6 * MIB
     assert bert.reply_to(bert.send(ask.ReadLogits(session="main"))) == LOGITS
     told_anna = [anna.reply_to(number) for number in asked]
@@ -102,7 +102,7 @@ class Tracked:
 
 def test_one_message_of_any_size_goes_beside_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread_module, "MOST_UNREAD", 3 * LUMP_BYTES)
-    unread, large = Unread(), Tracked()
+    unread, large = Backpressure(), Tracked()
     assert unread.has_room(ADA, 100 * LUMP_BYTES)
     unread.take(ADA, b"1", 100 * LUMP_BYTES, large)
     assert unread.has_room(ADA, 3 * LUMP_BYTES)
@@ -118,7 +118,7 @@ def test_one_message_of_any_size_goes_beside_the_bound(monkeypatch: pytest.Monke
 
 def test_small_messages_count_by_the_next_one_that_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread_module, "MOST_UNREAD", LUMP_BYTES)
-    unread, tracked = Unread(), [Tracked(), Tracked()]
+    unread, tracked = Backpressure(), [Tracked(), Tracked()]
     for one in tracked:
         while not unread.is_tracked(ADA, b"1", MESSAGE_BYTES):
             unread.take(ADA, b"1", MESSAGE_BYTES, None)
@@ -135,7 +135,7 @@ def test_small_messages_count_by_the_next_one_that_is_tracked(monkeypatch: pytes
 
 
 def test_of_the_engines_own_user_nothing_is_counted() -> None:
-    unread = Unread()
+    unread = Backpressure()
     unread.take(b"", b"1", 2**40, Tracked())
     unread.wait(b"", b"1", 2**40)
     assert unread.has_room(b"", 2**40)
@@ -180,13 +180,13 @@ def test_what_waits_counts_until_it_is_sent_or_dropped() -> None:
     router.takes = False
     for peer in (b"1", b"1", b"2"):
         queues.send_reply(peer, reply)
-    connections = queues._unread._persons[ADA].connections
+    connections = queues._backpressure._persons[ADA].connections
     assert [connections[peer].waiting for peer in (b"1", b"2")] == [2 * bytes_of(reply), bytes_of(reply)]
     queues.forget(b"2")
     router.takes = True
     assert list(queues.go_on()) == []
     assert [connections[peer].waiting for peer in (b"1", b"2")] == [0, 0]
-    assert queues._unread._persons[ADA].bytes == 2 * bytes_of(reply)
+    assert queues._backpressure._persons[ADA].bytes == 2 * bytes_of(reply)
 
 
 def test_beyond_the_bound_a_sentence_is_sent_and_then_the_connection_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,11 +196,11 @@ def test_beyond_the_bound_a_sentence_is_sent_and_then_the_connection_closed(monk
     queues = PeerQueues(router, 10, lambda peer: ADA)
     cut: list[bytes] = []
     clients = ClientTable(FakeEngine(), shut_down=lambda: None)
-    sender = Sender(clients, {}, AdmittedKeys(None), Lines(RepliesInPieces()), queues, cut.append)
-    queues._unread.wait(ADA, b"2", 2 * LUMP_BYTES + 1)
+    sender = Sender(clients, {}, AdmittedKeys(None), ReconnectTable(LargeMessages()), queues, cut.append)
+    queues._backpressure.wait(ADA, b"2", 2 * LUMP_BYTES + 1)
     sender.send_frames(b"1", 7, [b"the reply"])
     assert router.sent == [[b"1", *codec.encode_reply(7, NOT_SENT)]]
-    queues._unread.wait(ADA, b"2", LUMP_BYTES)
+    queues._backpressure.wait(ADA, b"2", LUMP_BYTES)
     sender.send_frames(b"1", 8, [b"another"])
     assert (len(router.sent), sender.dropped, cut) == (1, 1, [b"1"])
 
@@ -208,7 +208,7 @@ def test_beyond_the_bound_a_sentence_is_sent_and_then_the_connection_closed(monk
 def test_beyond_sentences_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread_module, "MOST_UNREAD", 2 * LUMP_BYTES)
     monkeypatch.setattr(unread_module, "SENTENCES_BYTES", LUMP_BYTES)
-    unread = Unread()
+    unread = Backpressure()
     unread.wait(ADA, b"1", 3 * LUMP_BYTES)
     assert not unread.takes_no_more(ADA)
     unread.wait(ADA, b"1", 1)
@@ -224,7 +224,7 @@ def test_what_is_counted_costs_the_same_whatever_is_unread() -> None:
             looks += name == "done"
             return super().__getattribute__(name)
 
-    unread = Unread()
+    unread = Backpressure()
     for _ in range(20_000):
         unread.take(ADA, b"1", LUMP_BYTES, Counted())
     asked, looks = 1000, 0
@@ -237,7 +237,7 @@ def test_who_reads_nothing_where_there_is_no_room_is_let_go_and_who_reads_slowly
 ) -> None:
     monkeypatch.setattr(unread_module, "MOST_UNREAD", 2 * LUMP_BYTES)
     now = 0.0
-    unread = Unread(lambda: now)
+    unread = Backpressure(lambda: now)
     trackers = [Tracked() for _ in range(6)]
     for one in trackers:
         unread.take(ADA, b"1", LUMP_BYTES, one)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,7 +17,7 @@ from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.process.admission import Admission, Alone, Answer, Owner
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.session.table import is_anothers
-from djinn_jupyter.remote.engine.lines import EventRing
+from djinn_jupyter.remote.engine.connections import EventRing
 from djinn_jupyter.remote.engine.persons import with_presence
 from djinn_jupyter.wire import protocol, replies
 from djinn_jupyter.wire import requests as ask
@@ -35,7 +35,6 @@ class Listeners:
 
     def __init__(self) -> None:
         self.events = EventRing()
-        self._peers: dict[str | None, set[bytes]] = {}
         self._names: dict[bytes, set[str | None]] = {}
 
     def add(self, peer: bytes, session: str | None) -> None:
@@ -46,28 +45,20 @@ class Listeners:
                 f"A client listens to at most {MOST_NAMES:,} sessions by name; listen to all of them."
             )
         names.add(session)
-        self._peers.setdefault(session, set()).add(peer)
 
     def remove(self, peer: bytes, session: str | None) -> None:
         self._names.get(peer, set()).discard(session)
-        peers = self._peers.get(session, set())
-        peers.discard(peer)
-        if not peers:
-            self._peers.pop(session, None)
 
     def forget(self, peer: bytes) -> None:
         """Remove a client that has gone."""
-        for session in self._names.pop(peer, ()):
-            self._peers[session].discard(peer)
-            if not self._peers[session]:
-                del self._peers[session]
+        self._names.pop(peer, None)
 
     def hears(self, peer: bytes, session: str) -> bool:
         return not {session, None}.isdisjoint(self._names.get(peer, ()))
 
-    def of(self, session: str) -> Collection[bytes]:
+    def of(self, session: str) -> list[bytes]:
         """Return the clients that hear an event of this session."""
-        return self._peers.get(session, set()) | self._peers.get(None, set())
+        return [peer for peer in self._names if self.hears(peer, session)]
 
 
 class PublishedState(Protocol):
@@ -113,7 +104,7 @@ class ConnectedClient:
     holder: Holder
     observer: bool
     last_heard: float
-    outlives_lines: bool
+    may_return: bool
     methods: dict[str, str]
 
 
@@ -267,7 +258,7 @@ class ClientTable:
             holder=holder,
             observer=hello.observer,
             last_heard=self._clock(),
-            outlives_lines=bool(hello.token),
+            may_return=bool(hello.token),
             methods=dict(hello.methods),
         )
         comes_from_another = hello.engine not in ("", self.engine)
@@ -360,7 +351,7 @@ class ClientTable:
             self._engine.accept(ask.Open(session=name), holder, _log_failure)
 
     def _present(self, client: ConnectedClient) -> bool:
-        seconds = AFAR_SILENCE_SECONDS if client.outlives_lines else self._silence_seconds
+        seconds = AFAR_SILENCE_SECONDS if client.may_return else self._silence_seconds
         return self._clock() - client.last_heard <= seconds
 
     def _absent_holders(self) -> set[Holder]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +21,11 @@ import zmq
 from djinn_jupyter.engine.process.admission import UNKNOWN_KEY
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import PendingRequests
-from djinn_jupyter.engine.process.transport import Transport, Whole, bytes_of
+from djinn_jupyter.engine.process.transport import Transport, bytes_of
+from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.remote.engine.access_keys import AdmittedKeys
-from djinn_jupyter.remote.engine.large_messages import LUMP_BYTES, MOST_UNREAD, Tracker, Unread
-from djinn_jupyter.remote.engine.lines import Lines
+from djinn_jupyter.remote.engine.connections import ReconnectTable
+from djinn_jupyter.remote.engine.large_messages import LUMP_BYTES, MOST_UNREAD, Backpressure
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.codec import WireFrame, encode_reply
@@ -110,6 +112,7 @@ log = logging.getLogger(__name__)
 
 MESSAGES_QUEUED: Final = 10_000
 """By zmq for each client, events and replies together. An event takes 100 to 300 bytes."""
+COMPLAINT_SECONDS: Final = 1.0
 MISSED: Final = codec.encode_event(0, EventsMissed(session=""))
 Frames = Sequence[codec.WireFrame]
 
@@ -124,14 +127,14 @@ class _Behind:
 
 class PeerQueues:
     """A client is behind from the first message that its queue does not take until there is room again. `key_of`
-    returns its key; for LOCAL, the engine's own user, nothing is counted."""
+    returns its key."""
 
     def __init__(self, router: zmq.Socket[bytes], messages_queued: int, key_of: Callable[[bytes], PublicKey]) -> None:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.SNDHWM, messages_queued)
         self._router, self._key_of = router, key_of
         self._behind: dict[bytes, _Behind] = {}
-        self._unread = Unread()
+        self._backpressure = Backpressure()
         self.events_dropped = 0
 
     @property
@@ -144,12 +147,10 @@ class PeerQueues:
 
     def has_room(self, peer: bytes, frames: Frames = ()) -> bool:
         """Return whether the person of a client's key has read enough for a message to be sent."""
-        key = self._key_of(peer)
-        return key == LOCAL or self._unread.has_room(key, bytes_of(frames) if frames else 0)
+        return self._backpressure.has_room(self._key_of(peer), bytes_of(frames) if frames else 0)
 
     def takes_no_more(self, peer: bytes) -> bool:
-        key = self._key_of(peer)
-        return key != LOCAL and self._unread.takes_no_more(key)
+        return self._backpressure.takes_no_more(self._key_of(peer))
 
     def send_reply(self, peer: bytes, frames: Frames) -> None:
         """Raises zmq.ZMQError where the client has gone."""
@@ -177,7 +178,7 @@ class PeerQueues:
     def forget(self, peer: bytes) -> None:
         """Drop the messages that wait under a routing id."""
         if (behind := self._behind.pop(peer, None)) is not None:
-            self._unread.wait(behind.key, peer, -sum(map(bytes_of, behind.messages)))
+            self._backpressure.wait(behind.key, peer, -sum(map(bytes_of, behind.messages)))
 
     def go_on(self) -> Iterable[bytes]:
         """Send waiting messages, where there is room. Return the clients that have gone, whose messages are dropped."""
@@ -186,7 +187,7 @@ class PeerQueues:
             try:
                 while behind.messages:
                     self._send(peer, behind.messages[0])
-                    self._unread.wait(behind.key, peer, -bytes_of(behind.messages.popleft()))
+                    self._backpressure.wait(behind.key, peer, -bytes_of(behind.messages.popleft()))
             except zmq.Again:
                 continue
             except zmq.ZMQError:
@@ -196,31 +197,25 @@ class PeerQueues:
 
     def keep_only(self, known: Callable[[bytes], bool]) -> list[bytes]:
         """Drop the records of unknown clients. Return those to disconnect, because nothing is read under their key."""
-        return self._unread.keep_only(known)
+        return self._backpressure.keep_only(known)
 
     def full(self) -> tuple[PublicKey, ...]:
         """Return the keys under which too much is unread. May be called from any thread."""
-        return self._unread.full
+        return self._backpressure.full
 
     def _wait(self, peer: bytes, frames: Frames) -> None:
         behind = self._behind.setdefault(peer, _Behind(self._key_of(peer)))
         behind.messages.append(frames)
-        self._unread.wait(behind.key, peer, bytes_of(frames))
+        self._backpressure.wait(behind.key, peer, bytes_of(frames))
 
     def _send(self, peer: bytes, frames: Frames) -> None:
         key, count = self._key_of(peer), bytes_of(frames)
-        if key != LOCAL and self._unread.is_tracked(key, peer, count):
-            return self._unread.take(key, peer, count, self._send_tracked(peer, frames))
-        self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=count < LUMP_BYTES)
-        if key != LOCAL:
-            self._unread.take(key, peer, count, None)
-
-    def _send_tracked(self, peer: bytes, frames: Frames) -> Tracker:
+        if not self._backpressure.is_tracked(key, peer, count):
+            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=count < LUMP_BYTES)
+            return self._backpressure.take(key, peer, count, None)
         last = zmq.Frame(frames[-1], track=True, copy=False)
         self._router.send_multipart([peer, *frames[:-1], last], zmq.NOBLOCK, copy=False)
-        tracker: Tracker | None = last.tracker
-        assert tracker is not None
-        return tracker
+        self._backpressure.take(key, peer, count, last.tracker)
 
 
 # The sending of a service: one reply for each request, and events to the clients that hear them. Knows which requests
@@ -234,30 +229,31 @@ NOT_SENT: Final = Failed(
 
 
 class Sender:
-    """`pending` are the requests, by client and number, that the engine has to answer. `replies`, `dropped`,
-    `unroutable` and `events` are the counts of `ServiceStatistics`. `keys` are those of connections; `cut` closes
-    one."""
+    """`pending` are the requests, by client and number, that the engine has to answer. `replies`, `refused`,
+    `dropped`, `unroutable` and `events` are the counts of `ServiceStatistics`. `keys` are those of connections; `cut`
+    closes one."""
 
     def __init__(
         self,
         clients: ClientTable,
         keys: dict[bytes, PublicKey],
         admitted: AdmittedKeys,
-        lines: Lines,
+        reconnects: ReconnectTable,
         queues: PeerQueues,
         cut: Callable[[bytes], None],
     ) -> None:
         self._clients, self._keys, self._admitted = clients, keys, admitted
-        self._lines, self._queues, self._cut = lines, queues, cut
+        self._reconnects, self._queues, self._cut = reconnects, queues, cut
         self.pending = PendingRequests()
-        self.replies = self.dropped = self.unroutable = self.events = 0
+        self.replies = self.refused = self.dropped = self.unroutable = self.events = 0
+        self._complained = 0.0
 
     def client_on(self, peer: bytes) -> bytes:
         """Return the present client of a connection."""
-        return self._lines.on.get(peer, peer)
+        return self._reconnects.on.get(peer, peer)
 
     def transport(self, client: bytes) -> Transport:
-        return self._lines.clients.get(client) or Whole(client, self._keys.get(client, UNKNOWN_KEY))
+        return self._reconnects.clients.get(client) or Transport(client, self._keys.get(client, UNKNOWN_KEY))
 
     def expects(self, client: bytes, number: int) -> bool:
         """Return whether the engine is still to answer this request."""
@@ -276,6 +272,18 @@ class Sender:
 
     def send_reply(self, client: bytes, number: int, reply: Reply) -> None:
         self._send_encoded(Outgoing.of(client, number, reply))
+
+    def refuse(self, client: bytes, number: int | None, error: DjinnError) -> None:
+        """Answer a message with an error. One without a number, or with a pending request's, is dropped and sometimes
+        logged."""
+        if number is None or (client, number) in self.pending:
+            self.dropped += 1
+            if time.monotonic() - self._complained > COMPLAINT_SECONDS:
+                self._complained = time.monotonic()
+                log.warning("Dropped a message, %d so far: %s", self.dropped, error)
+            return
+        self.refused += 1
+        self.send_reply(client, number, Failed.of(error))
 
     def _send_encoded(self, outgoing: Outgoing) -> None:
         client, number = outgoing.peer, outgoing.number
@@ -319,7 +327,7 @@ class Sender:
             for number in self._give_up(client, refusal):
                 self.send_reply(client, number, refusal)
             self._keys.pop(transport.peer, None)
-            self._lines.forget(client)
+            self._reconnects.forget(client)
 
     def let_go(self, peer: bytes) -> None:
         """Close a connection. Its client may return on another, if it outlives its connection."""
@@ -332,8 +340,8 @@ class Sender:
         now. One that outlives its connection may return on another."""
         self._queues.forget(peer)
         client = self.client_on(peer)
-        if self.transport(client).outlives_lines:
-            self._lines.lose(peer)
+        if self.transport(client).may_return:
+            self._reconnects.lose(peer)
         else:
             self._clients.dismiss(client)
             self._give_up(client)
@@ -356,7 +364,7 @@ class Sender:
         self.pending.end(key, outgoing.reply)
         self._send_encoded(outgoing)
         if not self._clients.knows(outgoing.peer):
-            self._lines.forget(outgoing.peer)  # it has said Goodbye
+            self._reconnects.forget(outgoing.peer)  # it has said Goodbye
 
     def _publish(self, event: Event) -> None:
         self.dismiss(*filterfalse(self._admits, self._clients.listeners.of(event.session)))
@@ -378,7 +386,7 @@ class Sender:
 
     def _gone(self, client: bytes) -> None:
         """Remove the listeners of a client that has gone, unless it may return."""
-        if not self.transport(client).outlives_lines:
+        if not self.transport(client).may_return:
             self._clients.listeners.forget(client)
 
     def _give_up(self, client: bytes, told: Failed | None = None) -> list[int]:

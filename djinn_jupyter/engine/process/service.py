@@ -32,8 +32,8 @@ from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.engine.system.log import WorkingOn
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, KeyRefused, UsageError, WireError
 from djinn_jupyter.remote.engine.access_keys import DOMAIN, AdmittedKeys, Door, Doorkeeper
-from djinn_jupyter.remote.engine.large_messages import MOST_UNREAD, RepliesInPieces, RequestsInPieces, no_budget
-from djinn_jupyter.remote.engine.lines import Connections, Lines, draw_unforeseen_ids, name_of
+from djinn_jupyter.remote.engine.connections import Connections, ReconnectTable, draw_unforeseen_ids, name_of
+from djinn_jupyter.remote.engine.large_messages import MOST_UNREAD, LargeMessages, no_budget
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import LOCAL, PublicKey
@@ -44,7 +44,6 @@ from djinn_jupyter.wire.requests import Hello, Ping, Request
 
 log = logging.getLogger(__name__)
 
-COMPLAINT_SECONDS = 1.0
 NOT_TAKEN = (
     f"The engine does not take this request: {spell_bytes(MOST_UNREAD)} of replies to you wait to be read. Read them, "
     "and ask again."
@@ -57,27 +56,6 @@ UNKNOWN = (
     "The engine does not know this client any more: it was started anew, or has let the client go (its key was "
     "revoked, or it was away for a day). Load it again, and look at your sessions before you go on."
 )
-
-
-class Refusals:
-    """The messages that a service does not take. `refused` and `dropped` count what `ServiceStatistics` says."""
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-        self.refused = self.dropped = 0
-        self._complained = 0.0
-
-    def refuse(self, client: bytes, number: int | None, error: DjinnError) -> None:
-        """Answer a message with an error. One without a number, or with a pending request's, is dropped and sometimes
-        logged."""
-        if number is None or (client, number) in self._sender.pending:
-            self.dropped += 1
-            if time.monotonic() - self._complained > COMPLAINT_SECONDS:
-                self._complained = time.monotonic()
-                log.warning("Dropped a message, %d so far: %s", self.dropped, error)
-            return
-        self.refused += 1
-        self._sender.send_reply(client, number, Failed.of(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +129,12 @@ class Service:
         self._router = self._socket(zmq.ROUTER, message_bytes)
         self._connections = Connections(self._router, self._knows, self._key_of)
         self._reader = MessageReader(self._router, self._note)
-        self._inbox, self._replies_in_pieces = Inbox(), RepliesInPieces()
-        self._lines = Lines(self._replies_in_pieces)
+        self._inbox, self._in_pieces = Inbox(), LargeMessages(budget_of)
+        self._reconnects = ReconnectTable(self._in_pieces)
         self._queues = PeerQueues(self._router, messages_queued, self._key_of)
-        self._sender = Sender(clients, self._keys, self._admitted, self._lines, self._queues, self._connections.cut)
-        self._refusals = Refusals(self._sender)
-        self._in_pieces = RequestsInPieces(budget_of)
+        self._sender = Sender(
+            clients, self._keys, self._admitted, self._reconnects, self._queues, self._connections.cut
+        )
         self._large = LargeRequests(bounds or {})
         self.commands = self._bind(self._router, commands)
         self.listens = self._open(self._router, door) if door else None
@@ -168,8 +146,8 @@ class Service:
         return ServiceStatistics(
             requests=self._requests,
             replies=self._sender.replies,
-            refused=self._refusals.refused,
-            dropped=self._refusals.dropped + self._sender.dropped,
+            refused=self._sender.refused,
+            dropped=self._sender.dropped,
             unroutable=self._sender.unroutable,
             events=self._sender.events,
             events_dropped=self._queues.events_dropped,
@@ -187,7 +165,6 @@ class Service:
         if self._thread.ident is not None:
             self._thread.join()
         self._sender.end(last)
-        self._replies_in_pieces.close()
         self._in_pieces.close()
         self._connections.close()
         self._router.close(linger=1000)
@@ -227,8 +204,7 @@ class Service:
         for peer in self._queues.keep_only(self._knows):
             self._sender.let_go(peer)
         self._connections.sweep()
-        self._lines.sweep(self._clients.knows)
-        self._in_pieces.keep_only(self._lines.hears)
+        self._reconnects.sweep(self._clients.knows)
 
     @property
     def _patience(self) -> int:
@@ -312,44 +288,48 @@ class Service:
         if peer in self._connections.cut_off:
             return
         self._keys[peer] = key  # it may have been forgotten meanwhile
-        try:
-            owner = self._owner(key)
-        except KeyRefused as refused:
-            return self._turn_away(peer, key, codec.read_number(frames), refused)
         client = self._sender.client_on(peer)
-        envelope = self._decode(client, read, lambda: codec.read_number(frames))
-        if envelope is None:
+        decoded = self._admitted_request(client, key, read, lambda: codec.read_number(frames))
+        if decoded is None:
             return
+        envelope, owner = decoded
         if isinstance(envelope.body, Hello):
             hello = envelope.body
-            comes_anew = hello.heard is not None and name_of(hello.token, key) not in self._lines.clients
+            comes_anew = hello.heard is not None and name_of(hello.token, key) not in self._reconnects.clients
             if comes_anew and hello.engine in ("", self._clients.engine):
-                return self._refusals.refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
+                return self._sender.refuse(client, envelope.id, EngineUnavailable(UNKNOWN))
             try:
                 if not self._knows(peer):
                     self._connections.require_room()
             except EngineError as error:
-                return self._refusals.refuse(client, envelope.id, error)
-            client = self._lines.greet(peer, hello.token, key, resent_before=envelope.id if comes_anew else 0)
+                return self._sender.refuse(client, envelope.id, error)
+            client = self._reconnects.greet(peer, hello.token, key, resent_before=envelope.id if comes_anew else 0)
         elif not self._sender.transport(client).take(envelope.id):
             return self._answer_again(client, envelope, owner)
         elif isinstance(envelope.body, Assemble):
             return self._assemble(client, envelope.id, key)
         self._hand_on(client, envelope, owner)
 
-    def _owner(self, key: PublicKey) -> Owner:
-        """Return the owner of a key. Raises KeyRefused for one who is not admitted."""
-        return None if key == LOCAL else self._admitted.person(key)
-
-    def _decode(self, client: bytes, read: Read, number_of: Callable[[], int | None]) -> codec.Envelope[Request] | None:
-        """Return the request that was read; None for an invalid one, which is answered."""
+    def _admitted_request(
+        self, client: bytes, key: PublicKey, read: Read, number_of: Callable[[], int | None]
+    ) -> tuple[codec.Envelope[Request], Owner] | None:
+        """Return the request that was read, and its owner. None for an invalid one, and for one of an owner whose
+        admission ended since the handshake, which are answered."""
         try:
-            return read()
+            owner = None if key == LOCAL else self._admitted.person(key)
+        except KeyRefused as refused:
+            peer = self._sender.transport(client).peer
+            self._sender.dismiss(client)
+            self._keys[peer] = key  # whose unread refusals these are
+            self._sender.refuse(peer, number_of(), refused)
+            return None
+        try:
+            return read(), owner
         except (WireError, UsageError, EngineError) as error:
-            self._refusals.refuse(client, number_of(), self._clients.explained(client, error))
+            self._sender.refuse(client, number_of(), self._clients.explained(client, error))
         except Exception as error:
             log.exception("A message could not be read")
-            self._refusals.refuse(client, number_of(), EngineError(f"It cannot be read ({in_short(error)})."))
+            self._sender.refuse(client, number_of(), EngineError(f"It cannot be read ({in_short(error)})."))
         return None
 
     def _assemble(self, client: bytes, number: int, key: PublicKey) -> None:
@@ -357,20 +337,17 @@ class Service:
         try:
             frames = self._in_pieces.take(client, number)
         except EngineError as error:
-            return self._refusals.refuse(client, number, error)
+            return self._sender.refuse(client, number, error)
         peer = self._sender.transport(client).peer
         self._large.read(peer, key, frames, partial(self._assembled, client, number, key))
 
     def _assembled(self, client: bytes, number: int, key: PublicKey, read: Read) -> None:
-        try:
-            owner = self._owner(key)
-        except KeyRefused as refused:
-            return self._turn_away(self._sender.transport(client).peer, key, number, refused)
-        envelope = self._decode(client, read, lambda: number)
-        if envelope is None:
+        decoded = self._admitted_request(client, key, read, lambda: number)
+        if decoded is None:
             return
+        envelope, owner = decoded
         if envelope.id != number or isinstance(envelope.body, Hello | PieceRequest):
-            return self._refusals.refuse(client, number, UsageError(NO_REQUEST))
+            return self._sender.refuse(client, number, UsageError(NO_REQUEST))
         self._hand_on(client, envelope, owner)
 
     def _answer_again(self, client: bytes, envelope: codec.Envelope[Request], owner: Owner) -> None:
@@ -385,11 +362,11 @@ class Service:
     def _hand_on(self, client: bytes, envelope: codec.Envelope[Request], owner: Owner) -> None:
         request, transport = envelope.body, self._sender.transport(client)
         if self._sender.expects(client, envelope.id):
-            return self._refusals.refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
+            return self._sender.refuse(client, None, EngineError(f"Request number {envelope.id} is in use."))
         if not type(request).terms.small and not self._queues.has_room(transport.peer):
-            return self._refusals.refuse(client, envelope.id, EngineError(NOT_TAKEN))
+            return self._sender.refuse(client, envelope.id, EngineError(NOT_TAKEN))
         if not type(request).terms.small and self._sender.pending.has_many_of(owner):
-            return self._refusals.refuse(client, envelope.id, EngineError(MANY))
+            return self._sender.refuse(client, envelope.id, EngineError(MANY))
         self._requests += 1
         known_as = transport.known_as(envelope.id)
         logged = logged_request(envelope, owner, again=known_as is not None and known_as.again)
@@ -407,23 +384,15 @@ class Service:
     def _answer_piece(
         self, client: bytes, request: PieceRequest, answer: Callable[[Reply], None], owner: Owner
     ) -> None:
-        if isinstance(request, DropPieces):
-            self._in_pieces.drop(client, request.of)
         if isinstance(request, ReadPiece | DropPieces):
-            return self._replies_in_pieces.answer(client, request, answer)
+            return self._in_pieces.answer(client, request, answer)
         try:
             transport = self._sender.transport(client)
-            if not isinstance(request, PutPiece) or not transport.outlives_lines:
+            if not isinstance(request, PutPiece) or not transport.may_return:
                 raise UsageError("Requests in pieces are for lines to other machines; send this one whole.")
             self._in_pieces.put(client, request, answer, transport.key, owner)
         except DjinnError as error:
             answer(Failed.of(error))
-
-    def _turn_away(self, peer: bytes, key: PublicKey, number: int | None, refused: KeyRefused) -> None:
-        """Refuse the message of an owner whose admission ended since the handshake."""
-        self._sender.dismiss(self._sender.client_on(peer))
-        self._keys[peer] = key  # whose unread refusals these are
-        self._refusals.refuse(peer, number, refused)
 
     def _post(self, client: bytes, number: int, reply: Reply) -> None:
         self._outbox.post(Outgoing.of(client, number, reply))

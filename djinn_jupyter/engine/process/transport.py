@@ -1,11 +1,10 @@
-"""The way of the messages of one client: whole over the private folder, or in pieces, and again, over a line that may
-be lost (remote/engine/lines.py)."""
+"""The way of the messages of one client. The one over a connection that may be lost, in pieces, and again, is in
+remote/engine/connections.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.wire import codec
@@ -22,51 +21,31 @@ def bytes_of(frames: Sequence[codec.WireFrame]) -> int:
     return MESSAGE_BYTES + sum(sizes_of(frames))
 
 
-class Transport(Protocol):
-    @property
-    def peer(self) -> bytes:
-        """The routing id of the client's present connection."""
+class Transport:
+    """The messages of one client over the private folder: it is its connection, and ends with it, and each message
+    crosses whole, once."""
 
-    @property
-    def key(self) -> bytes:
-        """The key by which the client came."""
+    may_return = False
 
-    @property
-    def outlives_lines(self) -> bool: ...
+    def __init__(self, peer: bytes, key: bytes) -> None:
+        """Take the routing id of the client's present connection, and the key by which it came."""
+        self.peer, self.key = peer, key
+
     def take(self, number: int) -> bool:
         """Record a request. Return False for a repeated one."""
-
-    def known_as(self, number: int) -> RequestId | None:
-        """Return the id by which a session recognizes a repeated request; None for a client that repeats none."""
-
-    def reply_again(self, envelope: codec.Envelope[Request]) -> Frames | None:
-        """Return the earlier reply of a repeated request; None where it is to be executed again."""
-
-    def outgoing(self, number: int, reply: Reply, frames: Frames) -> Frames:
-        """Return the frames to send for a reply."""
-
-    def confirm(self, number: int) -> None:
-        """Record that the client has the replies up to that number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A client that is its connection, and ends with it. Each message crosses whole, once."""
-
-    peer: bytes
-    key: bytes
-    outlives_lines = False
-
-    def take(self, number: int) -> bool:
         return True
 
     def known_as(self, number: int) -> RequestId | None:
+        """Return the id by which a session recognizes a repeated request; None for a client that repeats none."""
         return None
 
     def reply_again(self, envelope: codec.Envelope[Request]) -> Frames | None:
+        """Return the earlier reply of a repeated request; None where it is to be executed again."""
         return None
 
     def outgoing(self, number: int, reply: Reply, frames: Frames) -> Frames:
+        """Return the frames to send for a reply."""
         return frames
 
-    def confirm(self, number: int) -> None: ...
+    def confirm(self, number: int) -> None:
+        """Record that the client has the replies up to that number."""

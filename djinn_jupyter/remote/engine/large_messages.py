@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
 
 from djinn_jupyter.engine.process.transport import bytes_of
 from djinn_jupyter.errors import DjinnError, EngineError, MessageTooLarge, OverQuota, UsageError
@@ -52,7 +52,7 @@ class _Person:
     full_since: float | None = None
 
 
-class Unread:
+class Backpressure:
     """A person is a public key, with connections by their routing ids. The empty key is the engine's own user, whose
     bytes are not counted. Nothing is iterated: a lump is examined when it is queued and when it is sent."""
 
@@ -139,10 +139,10 @@ class Unread:
         return self._persons.setdefault(person, _Person()).connections.setdefault(peer, _Connection())
 
 
-# Large requests of clients on other machines, assembled from pieces (wire/pieces.py). Nothing of a request is done
-# before all of it has arrived, so an incomplete one changes nothing. Its pieces belong to its client: no other adds to
-# them, whatever number it names. Called from the thread of the service; pieces are unpacked in a thread of their own,
-# one after the other.
+# Large messages of clients on other machines (wire/pieces.py): requests, assembled from pieces, and replies, kept while
+# their clients read them. Nothing of a request is done before all of it has arrived, so an incomplete one changes
+# nothing. A message belongs to its client: no other adds to it or reads it, whatever number it names. Called from the
+# thread of the service; pieces are packed and unpacked in a thread of their own, one after the other.
 
 Answer = Callable[[Reply], None]
 ALIGNED: Final = 64  # bytes: an array begins at a multiple, like an allocated one
@@ -157,57 +157,17 @@ TOO_MANY: Final = (
     f"The engine does not take this request: {MOST_REQUESTS:,} requests of yours are on their way. Let them arrive or "
     "interrupt them, and ask again; nothing of it was done."
 )
-
-
-Held = TypeVar("Held")
+NOT_SENT: Final = Failed(
+    code="EngineError",
+    message=f"The reply to this request is not sent: {spell_bytes(MOST_UNREAD)} of replies to you are on their way. "
+    "Let them arrive or interrupt them, and look at the session before you go on.",
+)
+NOT_THERE: Final = "The rest of this reply is not there any more; ask for it again."
 
 
 def no_budget(owner: str) -> OwnerBudget:
     """Return no limit."""
     return OwnerBudget()
-
-
-class HeldByClient(Generic[Held]):
-    """Messages in part, by client and number, and the thread that works on their pieces."""
-
-    def __init__(self, thread: str) -> None:
-        self._held: dict[tuple[bytes, int], Held] = {}
-        self._thread = thread
-        self._worker: ThreadPoolExecutor | None = None
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def drop(self, client: bytes, number: int) -> None:
-        """Let go of what is held of a message."""
-        self._held.pop((client, number), None)
-
-    def keep_only(self, known: Callable[[bytes], bool]) -> None:
-        """Let go of the messages of clients that are not known any more."""
-        for key in [key for key in self._held if not known(key[0])]:
-            del self._held[key]
-
-    def close(self) -> None:
-        """Let go of all of them, and return when no piece is under way."""
-        self._held.clear()
-        if self._worker is not None:
-            self._worker.shutdown(cancel_futures=True)
-
-    def _answer_with(self, work: Callable[[], Reply], trouble: str, answer: Answer) -> None:
-        """Answer with what the thread makes, or with its error."""
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._thread)
-        self._worker.submit(_answer, work, trouble, answer)
-
-
-def _answer(work: Callable[[], Reply], trouble: str, answer: Answer) -> None:
-    try:
-        reply = work()
-    except DjinnError as error:
-        reply = Failed.of(error)
-    except Exception as error:  # noqa: BLE001  the request's edge
-        reply = Failed.of(EngineError(f"{trouble} ({type(error).__name__}: {error})."))
-    answer(reply)
 
 
 class _IncomingRequest:
@@ -254,39 +214,92 @@ class _IncomingRequest:
                 return
 
 
-class RequestsInPieces(HeldByClient[_IncomingRequest]):
-    """One person has at most MOST_REQUESTS and MOST_UNREAD here, beside one request of any size, and never more than
-    their quota of host memory (`budget_of` the person's name)."""
+@dataclass(frozen=True, slots=True)
+class _KeptReply:
+    frames: list[codec.WireFrame]
+    person: PublicKey
+
+    def piece(self, asked: pieces.ReadPiece) -> pieces.PieceRead:
+        content = pieces.part_of(self.frames, asked.start, asked.count)
+        if not asked.packed:
+            return pieces.PieceRead(content=Array.of_bytes(content))
+        began = time.perf_counter()
+        packed, stride = pack_where_fewer(content)
+        return pieces.PieceRead(content=Array.of_bytes(packed), stride=stride, seconds=time.perf_counter() - began)
+
+
+class LargeMessages:
+    """By client and number. One person has at most MOST_REQUESTS here, MOST_UNREAD of requests and MOST_UNREAD of
+    replies, beside one of any size, and never more of requests than their quota of host memory (`budget_of` the
+    person's name)."""
 
     def __init__(self, budget_of: Callable[[str], OwnerBudget] = no_budget) -> None:
-        super().__init__("djinn-unpack")
         self._budget_of = budget_of
+        self.requests: dict[tuple[bytes, int], _IncomingRequest] = {}
+        self.replies: dict[tuple[bytes, int], _KeptReply] = {}
+        self._worker: ThreadPoolExecutor | None = None
 
     def put(self, client: bytes, piece: pieces.PutPiece, answer: Answer, key: PublicKey, person: str | None) -> None:
         """Add a piece to a request of a client of the person with this key, and answer it later, from another thread.
         Raises a DjinnError where the request is refused."""
-        incoming = self._held.get((client, piece.of))
+        incoming = self.requests.get((client, piece.of))
         if piece.sizes and (incoming is None or incoming.sizes != piece.sizes):
-            incoming = self._begin(client, piece, key, person)
+            self.requests.pop((client, piece.of), None)
+            self._require_room(_held(piece.sizes), key, person)
+            incoming = self.requests[client, piece.of] = _IncomingRequest(piece.sizes, key)
         if incoming is None:
             raise EngineError(NOT_WHOLE)
         self._answer_with(partial(incoming.put, piece), "A piece could not be taken", answer)
 
     def take(self, client: bytes, number: int) -> list[codec.WireFrame]:
         """Take out the frames of a request. EngineError where pieces are missing."""
-        incoming = self._held.pop((client, number), None)
+        incoming = self.requests.pop((client, number), None)
         if incoming is None or not incoming.is_whole:
             raise EngineError(NOT_WHOLE)
         return [*incoming.frames]
 
-    def _begin(self, client: bytes, piece: pieces.PutPiece, key: PublicKey, person: str | None) -> _IncomingRequest:
-        self.drop(client, piece.of)
-        self._require_room(_held(piece.sizes), key, person)
-        incoming = self._held[client, piece.of] = _IncomingRequest(piece.sizes, key)
-        return incoming
+    def keep(self, client: bytes, number: int, frames: list[codec.WireFrame], person: PublicKey) -> Reply:
+        """Keep a reply. Return the message sent in its place: NOT_SENT where its person has too much here."""
+        self.replies.pop((client, number), None)
+        of_person = [bytes_of(reply.frames) for reply in self.replies.values() if reply.person == person]
+        if of_person and sum(of_person) + bytes_of(frames) > MOST_UNREAD:
+            return NOT_SENT
+        self.replies[client, number] = _KeptReply(frames, person)
+        return pieces.InPieces(sizes=pieces.sizes_of(frames))
+
+    def answer(self, client: bytes, request: pieces.ReadPiece | pieces.DropPieces, answer: Answer) -> None:
+        """Answer a request for a piece, later and from another thread, or let go of a message."""
+        reply = self.replies.get((client, request.of))
+        if isinstance(request, pieces.DropPieces):
+            self.requests.pop((client, request.of), None)
+            self.replies.pop((client, request.of), None)
+            answer(pieces.Dropped())
+        elif reply is None:
+            answer(Failed.of(EngineError(NOT_THERE)))
+        elif request.start + request.count > sum(pieces.sizes_of(reply.frames)):
+            answer(Failed.of(UsageError("That is no piece of this reply.")))
+        else:
+            self._answer_with(partial(reply.piece, request), "A piece could not be read", answer)
+
+    def keep_only(self, known: Callable[[bytes], bool]) -> None:
+        """Let go of the messages of clients that are not known any more."""
+        self.requests = {key: request for key, request in self.requests.items() if known(key[0])}
+        self.replies = {key: reply for key, reply in self.replies.items() if known(key[0])}
+
+    def close(self) -> None:
+        """Let go of all of them, and return when no piece is under way."""
+        self.keep_only(lambda client: False)
+        if self._worker is not None:
+            self._worker.shutdown(cancel_futures=True)
+
+    def _answer_with(self, work: Callable[[], Reply], trouble: str, answer: Answer) -> None:
+        """Answer with what the thread makes, or with its error."""
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="djinn-pieces")
+        self._worker.submit(_answer, work, trouble, answer)
 
     def _require_room(self, size: int, key: PublicKey, person: str | None) -> None:
-        theirs = [one.held for one in self._held.values() if one.person == key]
+        theirs = [one.held for one in self.requests.values() if one.person == key]
         if len(theirs) >= MOST_REQUESTS:
             raise EngineError(TOO_MANY)
         on_their_way = sum(theirs)
@@ -302,66 +315,16 @@ class RequestsInPieces(HeldByClient[_IncomingRequest]):
             )
 
 
+def _answer(work: Callable[[], Reply], trouble: str, answer: Answer) -> None:
+    try:
+        reply = work()
+    except DjinnError as error:
+        reply = Failed.of(error)
+    except Exception as error:  # noqa: BLE001  the request's edge
+        reply = Failed.of(EngineError(f"{trouble} ({type(error).__name__}: {error})."))
+    answer(reply)
+
+
 def _held(sizes: tuple[int, ...]) -> int:
     """Return the bytes that a request of these frames takes here."""
     return sum(sizes) + FRAME_BYTES * len(sizes)
-
-
-# Large replies to clients on other machines, kept while their clients read them in pieces (wire/pieces.py). A reply
-# belongs to its client: no other finds it, whatever number it names. Called from the thread of the service; pieces are
-# packed in a thread of their own, one after the other.
-
-NOT_SENT: Final = Failed(
-    code="EngineError",
-    message=f"The reply to this request is not sent: {spell_bytes(MOST_UNREAD)} of replies to you are on their way. "
-    "Let them arrive or interrupt them, and look at the session before you go on.",
-)
-NOT_THERE: Final = "The rest of this reply is not there any more; ask for it again."
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptReply:
-    frames: list[codec.WireFrame]
-    person: PublicKey
-
-    def piece(self, asked: pieces.ReadPiece) -> pieces.PieceRead:
-        content = pieces.part_of(self.frames, asked.start, asked.count)
-        if not asked.packed:
-            return pieces.PieceRead(content=Array.of_bytes(content))
-        began = time.perf_counter()
-        packed, stride = pack_where_fewer(content)
-        return pieces.PieceRead(content=Array.of_bytes(packed), stride=stride, seconds=time.perf_counter() - began)
-
-
-class RepliesInPieces(HeldByClient[_KeptReply]):
-    """One person has at most MOST_UNREAD here, beside one reply of any size."""
-
-    def __init__(self) -> None:
-        super().__init__("djinn-pieces")
-
-    def keep(self, client: bytes, number: int, frames: list[codec.WireFrame], person: PublicKey) -> Reply:
-        """Keep a reply. Return the message sent in its place: NOT_SENT where its person has too much here."""
-        self.drop(client, number)
-        of_person = [bytes_of(reply.frames) for reply in self._held.values() if reply.person == person]
-        if of_person and sum(of_person) + bytes_of(frames) > MOST_UNREAD:
-            return NOT_SENT
-        self._held[client, number] = _KeptReply(frames, person)
-        return pieces.InPieces(sizes=pieces.sizes_of(frames))
-
-    def answer(self, client: bytes, request: pieces.ReadPiece | pieces.DropPieces, answer: Answer) -> None:
-        """Answer a request for a piece, later and from another thread, or drop a reply."""
-        if isinstance(request, pieces.DropPieces):
-            self.drop(client, request.of)
-            answer(pieces.Dropped())
-            return
-        reply = self._held.get((client, request.of))
-        if reply is None:
-            answer(Failed.of(EngineError(NOT_THERE)))
-        elif request.start + request.count > sum(pieces.sizes_of(reply.frames)):
-            answer(Failed.of(UsageError("That is no piece of this reply.")))
-        else:
-            self._answer_with(partial(reply.piece, request), "A piece could not be read", answer)
-
-    def forget(self, client: bytes) -> None:
-        """Drop a client's replies."""
-        self.keep_only(lambda one: one != client)

@@ -15,7 +15,7 @@ import secrets
 import socket
 import struct
 import time
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,11 +24,11 @@ from weakref import WeakValueDictionary
 
 import zmq
 
-from djinn_jupyter.engine.process.transport import Frames, bytes_of
+from djinn_jupyter.engine.process.transport import Frames, Transport, bytes_of
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.system.process import limit_now
 from djinn_jupyter.errors import EngineError
-from djinn_jupyter.remote.engine.large_messages import RepliesInPieces
+from djinn_jupyter.remote.engine.large_messages import LargeMessages
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.keys import PublicKey
 from djinn_jupyter.wire.pieces import MOST_BYTES, WHOLE_BYTES, PieceRead, is_large
@@ -44,41 +44,37 @@ class KeptReplies:
 
     def __init__(self) -> None:
         self._replies: OrderedDict[tuple[bytes, int], list[codec.WireFrame]] = OrderedDict()
-        self._numbers: defaultdict[bytes, set[int]] = defaultdict(set)
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._replies)
 
     def numbers(self, client: bytes) -> frozenset[int]:
-        return frozenset(self._numbers.get(client, ()))
+        return frozenset(number for one, number in self._replies if one == client)
 
     def keep(self, client: bytes, number: int, frames: list[codec.WireFrame]) -> None:
-        if (client, number) in self._replies:
-            self._let_go(client, number)
+        self._let_go((client, number))
         self._replies[client, number] = frames
-        self._numbers[client].add(number)
         self.bytes += bytes_of(frames)
         while len(self._replies) > MOST_REPLIES or self.bytes > MOST_BYTES_OF_REPLIES:
-            self._let_go(*next(iter(self._replies)))
+            self._let_go(next(iter(self._replies)))
 
     def get(self, client: bytes, number: int) -> list[codec.WireFrame] | None:
         return self._replies.get((client, number))
 
     def confirm(self, client: bytes, number: int) -> None:
         """Drop the replies up to that number: the client has them."""
-        for known in [one for one in self._numbers.get(client, ()) if one <= number]:
-            self._let_go(client, known)
+        for one in self.numbers(client):
+            if one <= number:
+                self._let_go((client, one))
 
     def forget(self, client: bytes) -> None:
         for number in self.numbers(client):
-            self._let_go(client, number)
+            self._let_go((client, number))
 
-    def _let_go(self, client: bytes, number: int) -> None:
-        self.bytes -= bytes_of(self._replies.pop((client, number)))
-        self._numbers[client].discard(number)
-        if not self._numbers[client]:
-            del self._numbers[client]
+    def _let_go(self, key: tuple[bytes, int]) -> None:
+        if (frames := self._replies.pop(key, None)) is not None:
+            self.bytes -= bytes_of(frames)
 
 
 NOWHERE: Final = b""  # no connection has this routing id
@@ -93,24 +89,24 @@ NOT_KEPT: Final = Failed(
 """The reply to a request that came again too late."""
 
 
-class OverLines:
+class RemoteClient(Transport):
     """The transport of a client that may return on another connection; `key` is known also while it is disconnected.
     Requests below `resent_before` were first sent to an earlier engine. Replies stay in `kept` until the client has
-    them, or its person's are too many or too large; large ones are read from `in_pieces`."""
+    them, or its person's are too many or too large; `large` ones are read in pieces."""
 
-    outlives_lines = True
+    may_return = True
 
     def __init__(
         self,
         name: bytes,
         key: PublicKey,
         kept: KeptReplies,
-        in_pieces: RepliesInPieces,
+        large: LargeMessages,
         resent_before: int,
         clock: Callable[[], float],
     ) -> None:
         self.name, self.key, self.peer, self.kept = name, key, NOWHERE, kept
-        self._in_pieces, self._resent_before, self._clock = in_pieces, resent_before, clock
+        self._large, self._resent_before, self._clock = large, resent_before, clock
         self._digest = hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest()
         self._taken: set[int] = set()  # requests that arrived, beyond `_confirmed`
         self._confirmed = 0  # up to this number the client has all replies
@@ -147,7 +143,7 @@ class OverLines:
         if isinstance(reply, PieceRead):
             return frames
         if is_large(frames):
-            frames = codec.encode_reply(number, self._in_pieces.keep(self.name, number, frames, self.key))
+            frames = codec.encode_reply(number, self._large.keep(self.name, number, frames, self.key))
         self.kept.keep(self.name, number, frames)
         return frames
 
@@ -161,12 +157,12 @@ class OverLines:
         self._taken = {one for one in self._taken if one > self._confirmed}
 
 
-class Lines:
+class ReconnectTable:
     """`clients` are those that outlive their connections, by name; `on` has the present client of each connection."""
 
-    def __init__(self, in_pieces: RepliesInPieces, clock: Callable[[], float] = time.monotonic) -> None:
-        self._in_pieces, self._clock = in_pieces, clock
-        self.clients: dict[bytes, OverLines] = {}
+    def __init__(self, large: LargeMessages, clock: Callable[[], float] = time.monotonic) -> None:
+        self._large, self._clock = large, clock
+        self.clients: dict[bytes, RemoteClient] = {}
         self.on: dict[bytes, bytes] = {}
         self._kept: WeakValueDictionary[PublicKey, KeptReplies] = WeakValueDictionary()  # kept by its clients
 
@@ -179,7 +175,7 @@ class Lines:
         name = name_of(token, key)
         if name not in self.clients:
             kept = self._kept.setdefault(key, KeptReplies())
-            self.clients[name] = OverLines(name, key, kept, self._in_pieces, resent_before, self._clock)
+            self.clients[name] = RemoteClient(name, key, kept, self._large, resent_before, self._clock)
         client = self.clients[name]
         self.on.pop(client.peer, None)
         client.peer, client.heard_at = peer, self._clock()
@@ -201,7 +197,7 @@ class Lines:
         if client is not None:
             self.on.pop(client.peer, None)
             client.kept.forget(name)
-        self._in_pieces.forget(name)
+        self._large.keep_only(lambda one: one != name)
 
     def sweep(self, known: Callable[[bytes], bool]) -> None:
         """Drop the replies to clients that were silent for KEPT_SECONDS, and clients that are no longer `known`."""
@@ -210,7 +206,7 @@ class Lines:
                 self.forget(name)
             elif not client.is_heard:
                 client.kept.forget(name)
-        self._in_pieces.keep_only(self.hears)
+        self._large.keep_only(self.hears)
 
 
 def name_of(token: str, key: PublicKey) -> bytes:
@@ -344,7 +340,6 @@ class Connections:
         self._router, self._knows, self._key_of = router, knows, key_of
         self.monitor = _watched(router)
         self._peers: dict[int, bytes | None] = {}  # by descriptor, the oldest first
-        self._descriptors: dict[bytes, int] = {}
         self.at_door: set[int] = set()  # of `_peers`, those outside the private folder
         self._gates: dict[str, AcceptGate] = {}  # by the kind of listener
         self._listening: set[str | int] = set()
@@ -396,15 +391,10 @@ class Connections:
 
     def note(self, sender: zmq.Frame, size: int) -> None:
         """Record the routing id of a connection, from a message's first frame, and the message's size."""
-        peer = sender.bytes
-        if peer not in self._descriptors:
-            descriptor = int(sender.get(zmq.SRCFD))
-            if descriptor in self._peers:
-                before, self._peers[descriptor], self._descriptors[peer] = self._peers[descriptor], peer, descriptor
-                if before is not None:  # an earlier one with this descriptor, whose last message was read late
-                    self._descriptors.pop(before, None)
-        if peer in self._descriptors:
-            self._read[self._descriptors[peer]] += size
+        descriptor = int(sender.get(zmq.SRCFD))
+        if descriptor in self._peers:  # in place of an earlier one's, whose last message was read late
+            self._peers[descriptor] = sender.bytes
+            self._read[descriptor] += size
 
     def require_room(self) -> None:
         """Raise EngineError where the descriptors do not suffice for another client."""
@@ -414,8 +404,8 @@ class Connections:
     def cut(self, peer: bytes) -> None:
         """Close the connection with a routing id; later reads of it are to be dropped (`cut_off`)."""
         self.cut_off[peer] = time.monotonic()
-        if peer in self._descriptors:
-            self._shut(self._descriptors[peer])
+        for descriptor in [one for one, its in self._peers.items() if its == peer]:
+            self._shut(descriptor)
 
     def sweep(self) -> None:
         """Drop the connections that were closed long ago, and let in the next ones."""
@@ -471,9 +461,7 @@ class Connections:
         self.at_door.discard(descriptor)
         self._finished.pop(descriptor, None)
         self._read.pop(descriptor, None)
-        peer = self._peers.pop(descriptor, None)
-        if peer is not None:
-            self._descriptors.pop(peer, None)
+        self._peers.pop(descriptor, None)
 
     def _shut(self, descriptor: int) -> None:
         """Shut a connection down, if its descriptor still belongs to this service: zmq may have closed it meanwhile."""
