@@ -26,6 +26,7 @@ from djinn_jupyter.wire.own import open_own, require_supported_platform
 from djinn_jupyter.wire.people import read_quota
 from djinn_jupyter.wire.registry import LOCK_SUFFIX, Entry
 
+OR_STOP: Final = "or stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
 LOCK_SECONDS: Final = 0.1  # between two attempts to lock; flock has no wait with a time limit
 
 
@@ -54,9 +55,7 @@ def adopt(identity: Identity, options: Options, serving: ProcessOptions | None =
         require_options(entry, options)
         _require_same_files(entry)
         if serving is not None:
-            _require_listening(entry, serving.listen)
-            _require_metrics(entry, serving.metrics)
-            _require_quota(entry, serving.quota)
+            _require_serving(entry, serving)
         return entry
     return None
 
@@ -130,9 +129,8 @@ def require_options(entry: Entry, wanted: Options) -> None:
         asked, has = getattr(wanted, name), getattr(entry.options, name)
         if asked is not None and asked is not False and asked != has:
             raise UsageError(
-                f"The engine of {entry.identity} already runs with {name} = {_spelled(name, has)}, "
-                f"not {_spelled(name, asked)}: "
-                "leave the option out, or stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
+                f"The engine of {entry.identity} already runs with {name} = {_spelled(name, has)}, not "
+                f"{_spelled(name, asked)}: leave the option out, {OR_STOP}"
             )
 
 
@@ -146,38 +144,20 @@ def _require_same_files(entry: Entry) -> None:
         )
 
 
-def _require_listening(entry: Entry, listen: str | None) -> None:
-    """Raise UsageError for an address that the running engine does not listen on; `*` and 0 are any port."""
-    bound = entry.listens or ""
-    if listen is None or _is_at(bound, listen):
-        return
-    where = f"on {bound}" if bound else "in a private folder of this machine"
-    raise UsageError(
-        f"The engine of {entry.identity} already runs and listens {where}, not on {listen}: leave --listen out, or "
-        "stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
-    )
-
-
-def _require_metrics(entry: Entry, address: str | None) -> None:
-    """Raise UsageError for a page of metrics that the running engine does not serve."""
-    if address is None or _is_at(entry.metrics or "", address):
-        return
-    where = f"with its metrics at {entry.metrics}" if entry.metrics else "without a page of metrics"
-    raise UsageError(
-        f"The engine of {entry.identity} already runs {where}: leave --metrics out, or stop the engine first "
-        "(%djinn_stop, engine.stop(), `djinn stop`)."
-    )
-
-
-def _require_quota(entry: Entry, quota: str | None) -> None:
-    """Raise UsageError for a common quota that the running engine does not apply."""
-    if quota is None or read_quota(quota) == (entry.quota and read_quota(entry.quota)):
-        return
-    has = f"with the common quota {entry.quota}" if entry.quota else "without a common quota"
-    raise UsageError(
-        f"The engine of {entry.identity} already runs {has}, not with {quota}: leave --quota out (`djinn quota` tells "
-        "a person's own at any time), or stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
-    )
+def _require_serving(entry: Entry, serving: ProcessOptions) -> None:
+    """Raise UsageError for an address or a common quota that the running engine does not have."""
+    runs = f"The engine of {entry.identity} already runs"
+    listens, metrics, quota = serving.listen, serving.metrics, serving.quota
+    if listens is not None and not _is_at(entry.listens or "", listens):
+        where = f"on {entry.listens}" if entry.listens else "in a private folder of this machine"
+        raise UsageError(f"{runs} and listens {where}, not on {listens}: leave --listen out, {OR_STOP}")
+    if metrics is not None and not _is_at(entry.metrics or "", metrics):
+        where = f"with its metrics at {entry.metrics}" if entry.metrics else "without a page of metrics"
+        raise UsageError(f"{runs} {where}: leave --metrics out, {OR_STOP}")
+    if quota is not None and read_quota(quota) != (entry.quota and read_quota(entry.quota)):
+        has = f"with the common quota {entry.quota}" if entry.quota else "without a common quota"
+        own = "(`djinn quota` tells a person's own at any time)"
+        raise UsageError(f"{runs} {has}, not with {quota}: leave --quota out {own}, {OR_STOP}")
 
 
 def _is_at(bound: str, asked: str) -> bool:
