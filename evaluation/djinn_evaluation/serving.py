@@ -110,7 +110,7 @@ def noted(course: Course, engine: RemoteEngine) -> Iterator[None]:
         "The engine is reached over a line: its times have the line in them, sides beside it computed on this machine, "
         "so that times of two sides are no comparison, and the machine below is this one."
     )
-    forget = engine.channel.watch_line(lambda since: None if since is None else course.leave_open(DOWN))
+    forget = engine.channel.watch_connection(lambda since: None if since is None else course.leave_open(DOWN))
     try:
         yield
     finally:

@@ -88,7 +88,7 @@ class House:
 
     def engines(self, count: int, forcing: float | None = None) -> list[RemoteEngine]:
         """Start engines at the same time. `forcing` is the seconds that the disk takes to confirm a write."""
-        options = ("--model", str(self.model), "--dtype", "float32", "--device", computed_on())
+        options = ("--model", str(self.model), "--dtype", "float32", "--device", computed_on(), "--threads=1")
         told = self._nursery.start(count, *options, forcing=forcing)
         notices = [decode_notice(line.encode()) for line in told]
         assert all(isinstance(notice, Ready) for notice in notices), notices
