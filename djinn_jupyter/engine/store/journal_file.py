@@ -97,7 +97,7 @@ class JournalFile:
         self.path, self.replaced, self._durability = path, replaced, durability
         self.length = 0
         self.broken = self.named = False
-        self._open_files = open_files or OpenFiles()
+        self._open_files = OpenFiles() if open_files is None else open_files
         with self._open_files.opened(path, create=True):
             pass
 
@@ -207,12 +207,8 @@ class JournalFiles:
     ) -> None:
         """Continue after the files `found` of an earlier process, oldest first: the last counts until replaced."""
         self.found = found
-        self._name, self._source, self._durability, self._open_files = (
-            name,
-            source,
-            durability,
-            open_files or OpenFiles(),
-        )
+        self._name, self._source, self._durability = name, source, durability
+        self._open_files = OpenFiles() if open_files is None else open_files
         self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=source.model))
         self._table = TensorTable(source.device)
         self._file: JournalFile | None = None
