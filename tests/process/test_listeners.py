@@ -10,7 +10,7 @@ import zmq
 
 from djinn_jupyter.engine.process import clients as listeners_module
 from djinn_jupyter.engine.process.clients import Listeners
-from djinn_jupyter.engine.process.transport import bytes_of
+from djinn_jupyter.engine.process.seam import bytes_of
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.remote.engine import connections as kept_replies
 from djinn_jupyter.remote.engine import connections as lines_module

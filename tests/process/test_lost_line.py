@@ -16,7 +16,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.process.transport import bytes_of
+from djinn_jupyter.engine.process.seam import bytes_of
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.link import io_thread
 from djinn_jupyter.link import transport as client_transport

@@ -15,7 +15,7 @@ import zmq
 from zmq.utils import z85
 
 from djinn_jupyter.engine.process import service
-from djinn_jupyter.engine.process.admission import UNKNOWN_KEY
+from djinn_jupyter.engine.process.seam import UNKNOWN_KEY
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, KeyRefused, UnknownSession, UsageError
 from djinn_jupyter.remote import addresses as own
 from djinn_jupyter.remote import handshake

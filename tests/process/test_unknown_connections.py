@@ -15,10 +15,10 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from djinn_jupyter.engine.process.admission import UNKNOWN_KEY
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import Message
 from djinn_jupyter.engine.process.registration import SocketFolder
+from djinn_jupyter.engine.process.seam import UNKNOWN_KEY
 from djinn_jupyter.engine.process.sender import Outbox
 from djinn_jupyter.engine.process.service import Service, draw
 from djinn_jupyter.remote.engine.access_keys import Door, Doorkeeper

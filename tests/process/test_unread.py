@@ -11,9 +11,9 @@ import pytest
 import zmq
 
 from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.engine.process.seam import MESSAGE_BYTES, bytes_of
 from djinn_jupyter.engine.process.sender import MISSED, NOT_SENT, PeerQueues, Sender
 from djinn_jupyter.engine.process.service import NOT_TAKEN
-from djinn_jupyter.engine.process.transport import MESSAGE_BYTES, bytes_of
 from djinn_jupyter.remote.engine import large_messages as unread_module
 from djinn_jupyter.remote.engine.access_keys import AdmittedKeys
 from djinn_jupyter.remote.engine.connections import ReconnectTable

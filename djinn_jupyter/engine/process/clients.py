@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from djinn_jupyter import errors, extensions
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.loop.mailbox import Holder
-from djinn_jupyter.engine.process.admission import Admission, Alone, Answer, Owner
+from djinn_jupyter.engine.process.seam import Admission, Alone, Answer, Owner
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.session.table import is_anothers
 from djinn_jupyter.remote.engine.connections import EventRing

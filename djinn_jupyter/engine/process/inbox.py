@@ -15,7 +15,7 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
-from djinn_jupyter.engine.process.transport import MESSAGE_BYTES
+from djinn_jupyter.engine.process.seam import MESSAGE_BYTES
 from djinn_jupyter.engine.system.log import LoggedRequest, WorkingOn, told
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.base import of_person, person_of, sessions_in

@@ -18,10 +18,9 @@ from typing import Final
 
 import zmq
 
-from djinn_jupyter.engine.process.admission import UNKNOWN_KEY
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import PendingRequests
-from djinn_jupyter.engine.process.transport import Transport, bytes_of
+from djinn_jupyter.engine.process.seam import UNKNOWN_KEY, Transport, bytes_of
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.remote.engine.access_keys import AdmittedKeys
 from djinn_jupyter.remote.engine.connections import ReconnectTable

@@ -23,10 +23,10 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
-from djinn_jupyter.engine.process.admission import UNKNOWN_KEY, Owner
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.inbox import MOST_OF_OWNER, Inbox, Message, MessageReader, logged_request
 from djinn_jupyter.engine.process.large_requests import LargeRequests, Read
+from djinn_jupyter.engine.process.seam import UNKNOWN_KEY, Owner
 from djinn_jupyter.engine.process.sender import MESSAGES_QUEUED, Outbox, Outgoing, PeerQueues, Sender
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.engine.system.log import WorkingOn

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 
 import zmq
 
-from djinn_jupyter.engine.process.transport import Frames, Transport, bytes_of
+from djinn_jupyter.engine.process.seam import Frames, Transport, bytes_of
 from djinn_jupyter.engine.session.session import RequestId
 from djinn_jupyter.engine.system.process import limit_now
 from djinn_jupyter.errors import EngineError

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Final, Protocol
 
-from djinn_jupyter.engine.process.transport import bytes_of
+from djinn_jupyter.engine.process.seam import bytes_of
 from djinn_jupyter.errors import DjinnError, EngineError, MessageTooLarge, OverQuota, UsageError
 from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire import codec, pieces

@@ -14,7 +14,7 @@ from typing import Final, cast
 import msgspec
 from jupyter_core.paths import jupyter_data_dir
 
-from djinn_jupyter.engine.process.admission import Admission, Alone, Answer, Heard, Owner, as_own_user
+from djinn_jupyter.engine.process.seam import Admission, Alone, Answer, Heard, Owner, as_own_user
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import UnknownSession, UsageError
 from djinn_jupyter.remote.engine.access_keys import Door
