@@ -43,7 +43,7 @@ OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
         "left_by",  # test_repeated
         *("work", "progress", "pause_requested", "plan_version", "last_used"),  # work that is under way
         *("residence", "storage_table", "cache"),  # where its bytes are; rows are compared in test_round_trip
-        *("texts", "needs_recompute", "exactness", "logits_1V"),  # made again
+        *("needs_recompute", "exactness", "logits_1V"),  # made again
         *("stop", "edition", "last_edition"),  # it stands under new numbers: test_stop_numbers
     },
     History: {"kept", "on_disk", "why"},  # settings of the engine and places

@@ -73,20 +73,20 @@ def test_it_says_where_the_session_stops_from_here_on(desk: Desk) -> None:
 
 def test_a_halt_that_no_pass_meets_changes_nothing(desk: Desk) -> None:
     before = desk.ask(ask.Describe(session="a")).session.breakpoints
-    here, value = desk.session("a").standing, desk.value()
+    here, value = desk.session("a").stop_identity, desk.value()
     with pytest.raises(UnknownSite, match="this model has layers"):
         desk.ask(ask.ResumeWith(session="a", value=array(halved(desk)), positions=ROWS, halts=("mlp_out.3", "z.99")))
     assert desk.ask(ask.Describe(session="a")).session.breakpoints == before
-    assert desk.session("a").standing == here
+    assert desk.session("a").stop_identity == here
     assert torch.equal(desk.value(), value)
 
 
 def test_a_pass_is_read_as_it_would_go_on_with_a_value(desk: Desk) -> None:
-    value, before = array(halved(desk)), desk.session("a").standing
+    value, before = array(halved(desk)), desk.session("a").stop_identity
     asked = {"sites": (STOPS[0], "embed", "mlp_out.6"), "ahead": True, "logits": True}
     plain = desk.ask(ask.ReadPass(session="a", **asked))
     tried = desk.ask(ask.ReadPass(session="a", value=value, positions=ROWS, **asked))
-    assert (desk.session("a").standing, desk.session("a").edits) == (before, [])
+    assert (desk.session("a").stop_identity, desk.session("a").edits) == (before, [])
     desk.edit(Set(value=value), "b", positions=ROWS)
     edited = desk.ask(ask.ReadPass(session="b", **asked))
     assert tried.sites == edited.sites
@@ -98,13 +98,13 @@ def test_a_pass_is_read_as_it_would_go_on_with_a_value(desk: Desk) -> None:
 
 
 def test_a_refused_value_leaves_the_stop(desk: Desk) -> None:
-    before, here = desk.session("a").standing, desk.value()
+    before, here = desk.session("a").stop_identity, desk.value()
     for value, positions in ((array(torch.full_like(here, torch.nan)), None), (array(here), (99,))):
         with pytest.raises(InvalidEdit):
             desk.ask(ask.ResumeWith(session="a", value=value, positions=positions))
         with pytest.raises(InvalidEdit):
             desk.ask(ask.ReadPass(session="a", ahead=True, value=value, positions=positions))
-    assert desk.session("a").standing == before
+    assert desk.session("a").stop_identity == before
     assert torch.equal(desk.value(), here)
     desk.ask(ask.ResumeWith(session="a"))
     with pytest.raises(IllegalMove, match="moved on meanwhile"):

@@ -34,7 +34,7 @@ def desk(llama: Desk) -> Desk:
 
 
 def stands(desk: Desk) -> StopIdentity:
-    stop = desk.session().standing
+    stop = desk.session().stop_identity
     assert stop is not None
     return stop
 
