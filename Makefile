@@ -166,10 +166,11 @@ $(HUB)/.set-up: $(STAMP)
 	npm install --silent --no-save --prefix $(HUB) configurable-http-proxy
 	@touch $@
 
-# Likewise Colab's versions of what a kernel needs. `tests` is imported first: IPython 7 has a package of that name.
+# Likewise Colab's versions of what a kernel needs. `tests` is imported first, for IPython 7 has a package of that name; the
+# platformdirs of Colab lacks the plugin of the one in .venv.
 COLAB := .venv/colab
 one-colab: $(COLAB)/.set-up
-	$(COLAB)/bin/python -c 'import sys, tests, pytest; sys.exit(pytest.main(sys.argv[1:]))' tests/magics tests/kernel/test_real_kernel.py \
+	$(COLAB)/bin/python -c 'import sys, tests, pytest; sys.exit(pytest.main(sys.argv[1:]))' tests/magics tests/kernel/test_real_kernel.py -p no:platformdirs \
 	  -m 'not alone and not slow' --junit-xml $(REPORTS)/colab.xml
 
 $(COLAB)/.set-up: $(STAMP) tests/kernel/colab.txt

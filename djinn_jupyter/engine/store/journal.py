@@ -411,8 +411,6 @@ def _reason(error: BaseException) -> str:
 #
 # Folders of other hosts are left alone: their locks cannot be trusted over a network file system.
 
-log = logging.getLogger(__name__)
-
 LOCK: Final = "lock"
 
 
