@@ -21,7 +21,8 @@ from djinn_jupyter.editors.dap.adapter import Adapter
 from djinn_jupyter.editors.dap.protocol import CAPABILITIES, Attach, Launch
 from djinn_jupyter.engine.session import history
 from djinn_jupyter.engine.session import residence as residency
-from djinn_jupyter.engine.session.session import MOVES, AnsweredRequest
+from djinn_jupyter.engine.session.session import AnsweredRequest
+from djinn_jupyter.engine.session.states import MOVES
 from djinn_jupyter.engine.store import checkpoint_files, identity, image, records, values
 from djinn_jupyter.magics import table
 from djinn_jupyter.magics.parsing import Group

@@ -14,7 +14,7 @@ from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.replies import lacks_bytes, lacks_rows
 from djinn_jupyter.engine.loop.scheduler import Job, Underway
 from djinn_jupyter.engine.memory.offload.mover import Moved
-from djinn_jupyter.engine.residency.eviction import AwaitedRoom
+from djinn_jupyter.engine.residency.owner_budgets import AwaitedRoom
 from djinn_jupyter.engine.session.residence import GaveWay, JobKind, Steps
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.store.load import recompute

@@ -12,7 +12,7 @@ from typing import Any, Final
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.scheduler import Job
-from djinn_jupyter.engine.residency.eviction import AwaitedRoom, ask_for_more
+from djinn_jupyter.engine.residency.owner_budgets import AwaitedRoom, ask_for_more
 from djinn_jupyter.engine.session.session import Session, arrays_within
 from djinn_jupyter.engine.session.table import is_anothers, refusal
 from djinn_jupyter.errors import OverQuota, SessionsWouldSuffer, UsageError

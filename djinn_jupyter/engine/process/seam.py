@@ -1,4 +1,6 @@
-"""The seam for other persons: what each owner of sessions may ask and receive. One person needs no more."""
+"""The seam where other persons and their connections come in: what each owner of sessions may ask and receive, and the
+way of one client's messages. Here are the plain ones, of one person over the private folder; the others are in
+`remote/engine`: `persons.py` and `connections.py`."""
 
 from __future__ import annotations
 
@@ -68,9 +70,6 @@ def _as_opened(reply: Reply, none_there: UsageError) -> Reply:
             return Failed.of(none_there)
     return reply
 
-
-# The way of the messages of one client. The one over a connection that may be lost, in pieces, and again, is in
-# remote/engine/connections.py.
 
 Frames = list[codec.WireFrame]
 MESSAGE_BYTES: Final = 500  # overhead of Python and zmq for a message, besides its frames

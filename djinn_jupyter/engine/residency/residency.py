@@ -22,8 +22,10 @@ from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.memory.weights.host_weights import bytes_in_memory, raw_bytes, weights_of
 from djinn_jupyter.engine.residency.activity import SessionActivity
-from djinn_jupyter.engine.residency.eviction import Eviction, ExternalPressure, OwnerBudgets, StopRoom
+from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, latest_return_first
+from djinn_jupyter.engine.residency.owner_budgets import OwnerBudgets
+from djinn_jupyter.engine.residency.room import ExternalPressure, StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.residence import Pieces
 from djinn_jupyter.engine.session.session import Session

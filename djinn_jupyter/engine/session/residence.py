@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 from djinn_jupyter.engine.memory.offload.mover import MoverBatch
 from djinn_jupyter.engine.memory.offload.swappable import Item, Storage
+from djinn_jupyter.engine.session.states import follow
 from djinn_jupyter.errors import DjinnError, IllegalMove
 from djinn_jupyter.wire.base import ReplyBase
 from djinn_jupyter.wire.nouns import Residency, Tier, Transfer
@@ -39,18 +40,6 @@ MOVES: Final[dict[tuple[Residency, ResidenceMove], Residency]] = {
     ("host", "begin_anew"): "resident",
     ("disk", "begin_anew"): "resident",
 }
-
-
-State = TypeVar("State")
-AnyMove = TypeVar("AnyMove")
-
-
-def follow(moves: Mapping[tuple[State, AnyMove], State], state: State, move: AnyMove, refusal: str) -> State:
-    """Return the state that `move` leads to from `state`. IllegalMove, with the refusal, if there is none."""
-    following = moves.get((state, move))
-    if following is None:
-        raise IllegalMove(refusal)
-    return following
 
 
 def after(state: Residency, move: ResidenceMove, name: str) -> Residency:

@@ -17,9 +17,10 @@ from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.passes.breakpoints import Breakpoint, FedLine, Rule, Watch
 from djinn_jupyter.engine.passes.controller import SavedStates
 from djinn_jupyter.engine.passes.frame import Frame
+from djinn_jupyter.engine.session import states
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, PassLog, StopEdit, StopRecord, fed_line
-from djinn_jupyter.engine.session.residence import JobKind, Residence, follow
+from djinn_jupyter.engine.session.residence import JobKind, Residence
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
 from djinn_jupyter.wire.arrays import Array
@@ -289,8 +290,8 @@ class Session:
         if self.generation is not None and self.committed <= self.generation.fed_from:
             del self.tokens[self.generation.extends :]
 
-    def move(self, move: SessionMove) -> None:
-        self.state = after(self.state, move, self.name)
+    def move(self, move: states.SessionMove) -> None:
+        self.state = states.after(self.state, move, self.name)
         self.last_used = time.monotonic()
         self.number_stop()
 
@@ -311,9 +312,9 @@ class Session:
             return None
         return StopIdentity(session=self.name, number=self.stop, edition=self.edition)
 
-    def check_move(self, move: SessionMove) -> None:
+    def check_move(self, move: states.SessionMove) -> None:
         """Raise the error that `move` would raise, and change nothing."""
-        after(self.state, move, self.name)
+        states.after(self.state, move, self.name)
 
     def check_stop(self, seen: StopIdentity) -> None:
         """Raise IllegalMove unless it stands at the stop and the edition that the client sees."""
@@ -430,7 +431,7 @@ class Session:
         self.tokens, self.generation, self.logits_1V = tokens, generation, None
         self.begin_pass(token_by_token=token_by_token)
 
-    def leave_stop(self, move: SessionMove) -> None:
+    def leave_stop(self, move: states.SessionMove) -> None:
         """Leave the present stop, if any."""
         self.pause_requested = None
         self.move(move)
@@ -609,42 +610,3 @@ def _overrides(session: Session) -> Iterator[Tensor]:
 def _is_item(session: Session, kept: Tensor) -> bool:
     """Return whether the engine can move the bytes: not those on the host, where the device is another."""
     return session.storage_table is not None and kept.device in session.storage_table.devices
-
-
-# The states of a session and the moves between them: a table and nothing else.
-#
-# idle      no run under way: new, finished, or failed back to its last committed step
-# running   passes are being run for it
-# paused    a forward pass is stopped
-# closed    removed
-
-SessionMove = Literal["run", "go_on", "stop", "finish", "fail", "go_back", "rerun", "close"]
-
-MOVES: Final[dict[tuple[SessionState, SessionMove], SessionState]] = {
-    ("idle", "run"): "running",
-    ("paused", "run"): "running",
-    ("paused", "go_on"): "running",
-    ("running", "stop"): "paused",
-    ("running", "finish"): "idle",
-    ("running", "fail"): "idle",
-    ("idle", "go_back"): "paused",
-    ("paused", "go_back"): "paused",
-    ("idle", "close"): "closed",
-    ("paused", "close"): "closed",
-    ("idle", "rerun"): "running",
-    ("paused", "rerun"): "running",
-    ("running", "close"): "closed",
-}
-
-_REMEDY: Final[dict[tuple[SessionState, SessionMove], str]] = {
-    ("running", "run"): "it is running; pause it first",
-    ("running", "go_on"): "it is running already",
-    ("running", "go_back"): "it is running; pause it first",
-    ("idle", "go_on"): "no forward pass is stopped; set a breakpoint and run a prompt",
-}
-
-
-def after(state: SessionState, move: SessionMove, name: str) -> SessionState:
-    """Return the state that `move` leads to from `state`. IllegalMove, with the session's name, if there is none."""
-    why = _REMEDY.get((state, move), f"it is {state}")
-    return follow(MOVES, state, move, f"Session {in_quotes(name)} cannot {move.replace('_', ' ')}: {why}.")

@@ -16,8 +16,9 @@ from djinn_jupyter.engine.session.table import RunningTime
 from djinn_jupyter.engine.store import adopted
 from djinn_jupyter.engine.store.checkpoint_files import CheckpointFolder, FileWorker
 from djinn_jupyter.engine.store.identity import ModelIdentity
-from djinn_jupyter.engine.store.journal import ROUNDS, Journal, take_folder
+from djinn_jupyter.engine.store.journal import ROUNDS, Journal
 from djinn_jupyter.engine.store.journal_file import SUFFIX
+from djinn_jupyter.engine.store.locked_folder import take_folder
 from djinn_jupyter.engine.store.session_store import SessionStore
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import StorageFailed

@@ -17,8 +17,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.store.journal import LockedFolder, take_folder
 from djinn_jupyter.engine.store.journal_file import SUFFIX, Disk, JournalFile, JournalFolder
+from djinn_jupyter.engine.store.locked_folder import LockedFolder, take_folder
 from djinn_jupyter.errors import ClaimLost
 from djinn_jupyter.remote.engine.lease import JournalLease, await_earlier, claim
 from djinn_jupyter.remote.engine.objects import HeadClaims, HeadObject, JournalHead, JournalStore, StoredPart

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.store import adopted
-from djinn_jupyter.engine.store.journal import LOCK
 from djinn_jupyter.engine.store.journal_file import SUFFIX
+from djinn_jupyter.engine.store.locked_folder import LOCK
 from djinn_jupyter.engine.store.records import ARRAY, FORMAT, MAGIC, PREFIX_BYTES, SESSION, RecordReader, digest_of
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import requests as ask

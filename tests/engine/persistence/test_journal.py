@@ -21,7 +21,6 @@ from djinn_jupyter.engine.store import records
 from djinn_jupyter.engine.store.dump import dump_session
 from djinn_jupyter.engine.store.identity import ModelIdentity
 from djinn_jupyter.engine.store.image import SessionImage
-from djinn_jupyter.engine.store.journal import take_folder
 from djinn_jupyter.engine.store.journal_file import (
     MOST_FILES,
     SUFFIX,
@@ -31,6 +30,7 @@ from djinn_jupyter.engine.store.journal_file import (
     OpenFiles,
     read_journal_file,
 )
+from djinn_jupyter.engine.store.locked_folder import take_folder
 from djinn_jupyter.engine.store.session_store import ImageSource
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
 from djinn_jupyter.wire import requests as ask

@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 
 from djinn_jupyter.engine.store import journal as journals
 from djinn_jupyter.engine.store import journal_file as journal_files
+from djinn_jupyter.engine.store import journal_file as journal_folders
+from djinn_jupyter.engine.store import locked_folder as locked_folders
 from djinn_jupyter.engine.store.checkpoint_files import CheckpointFolder, describe
 from djinn_jupyter.engine.store.image import FrameImage, HistoryImage, PassLogImage, SessionImage
 from djinn_jupyter.engine.store.journal import Journal
@@ -333,9 +335,9 @@ def test_each_forcing_is_needed(left_out: str, tmp_path: Path, monkeypatch: pyte
     """A journal without it loses a session at some moment of the day."""
     match left_out:
         case "of_folders":
-            monkeypatch.setattr(journals, "make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
+            monkeypatch.setattr(locked_folders, "make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
         case "of_berths":
-            for module in (journals, journal_files):
+            for module in (locked_folders, journal_folders):
                 monkeypatch.setattr(module, "force_names", lambda folder: None)
         case "of_names":
             monkeypatch.setattr(journal_files, "force_names", lambda folder: None)

@@ -19,8 +19,8 @@ from djinn_jupyter.engine.memory.offload.disk import DiskTier
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable, Stored
 from djinn_jupyter.engine.store import adopted as adopted_states
 from djinn_jupyter.engine.store.dump import dump_session
-from djinn_jupyter.engine.store.journal import LockedFolder
 from djinn_jupyter.engine.store.journal_file import SUFFIX
+from djinn_jupyter.engine.store.locked_folder import LockedFolder
 from djinn_jupyter.engine.store.records import values_of
 from djinn_jupyter.engine.store.session_store import ImageSource, LeftBehind
 from djinn_jupyter.engine.store.values import dtype_of

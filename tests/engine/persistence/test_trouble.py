@@ -17,8 +17,9 @@ import torch
 from djinn_jupyter.engine.store import journal as journals
 from djinn_jupyter.engine.store import journal_file
 from djinn_jupyter.engine.store import journal_file as journal_files
-from djinn_jupyter.engine.store.journal import Journal, LockedFolder
+from djinn_jupyter.engine.store.journal import Journal
 from djinn_jupyter.engine.store.journal_file import SUFFIX, Disk, JournalFile, read_journal_file
+from djinn_jupyter.engine.store.locked_folder import LockedFolder
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
 from tests.engine.desk import Desk, build_desk, tokens

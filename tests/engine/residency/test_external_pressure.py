@@ -14,7 +14,7 @@ from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.disk import DirectFile, DiskTier
 from djinn_jupyter.engine.memory.offload.mover import perform
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.residency.eviction import ExternalPressure
+from djinn_jupyter.engine.residency.room import ExternalPressure
 from djinn_jupyter.engine.system.device import Usage
 from tests.engine.desk import Desk, tokens
 from tests.engine.residency.doubles import HeldMover

@@ -24,7 +24,8 @@ from djinn_jupyter.engine.memory.offload.mover import Moved
 from djinn_jupyter.engine.memory.offload.swappable import Item, StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.passes.frame import Frame
-from djinn_jupyter.engine.residency.eviction import Eviction, StopRoom
+from djinn_jupyter.engine.residency.eviction import Eviction
+from djinn_jupyter.engine.residency.room import StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord

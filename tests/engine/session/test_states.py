@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from djinn_jupyter.engine.session import session as states
+from djinn_jupyter.engine.session import states
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import BY_CODE, DjinnError, IllegalMove
 from djinn_jupyter.wire import requests as ask

@@ -1,4 +1,7 @@
-"""A session's pages of one group, in order of position. Maps a position to its page; knows nothing of the contents."""
+"""One session's keys and values in one page group: its page table, its working copy while it runs, and both as one.
+
+Shapes: H key-value heads, q new rows, R rows returned, D features of a head.
+"""
 
 from __future__ import annotations
 
@@ -319,11 +322,6 @@ class WorkingCopy:
             (self._keys[run].narrow(2, row, piece.count), paged_keys.narrow(2, piece.row, piece.count)),
             (self._values[run].narrow(2, row, piece.count), paged_values.narrow(2, piece.row, piece.count)),
         )
-
-
-# One session's keys and values in one page group: its page table and, while it runs, its working copy.
-#
-# Shapes: H key-value heads, q new rows, R rows returned, D features of a head.
 
 
 class GroupCache:

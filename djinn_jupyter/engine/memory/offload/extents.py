@@ -1,4 +1,4 @@
-"""Free-space accounting of a range of bytes. Knows neither the contents nor the medium."""
+"""Runs of bytes: the free ones of a range, and those in memory that are copied, many small ones merged into few."""
 
 from __future__ import annotations
 
@@ -88,8 +88,6 @@ class Extents:
         if at != self.capacity:
             raise InvariantError(f"Bytes from {at} to {self.capacity} are in no place.")
 
-
-# Runs of bytes in memory, on the device or the host, and merging many small copies of them into few.
 
 WORD_BYTES: Final = 8
 
