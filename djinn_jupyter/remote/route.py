@@ -1,4 +1,4 @@
-"""The route to an engine's socket: direct, or by a tunnel of ssh. Knows no messages."""
+"""The route to an engine's socket: direct, in a cluster, or by a tunnel of ssh. Knows no messages."""
 
 from __future__ import annotations
 

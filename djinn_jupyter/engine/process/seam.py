@@ -1,6 +1,6 @@
-"""The seam where other persons and their connections come in: what each owner of sessions may ask and receive, and the
-way of one client's messages. Here are the plain ones, of one person over the private folder; the others are in
-`remote/engine`: `persons.py` and `connections.py`."""
+"""The seam at which other persons and other machines come in: what each owner of sessions may ask and receive
+(`Admission`), and how the messages of one client cross (`Transport`). Here are the engine's own user and the private
+folder; `remote` has the rest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The handlers of requests, methods of classes marked by `@handles`: each is called with the request, with its session
-where it concerns one that is there, and with the holder who asks. And the parts of the engine that methods make theirs
-of."""
+where it concerns one that is there, and with the holder who asks. `MethodParts` is what those of methods are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The files of a journal: their names (a session's stem, then a rising number), their folder, writing and reading."""
+"""The files of a journal: their names (a session's stem, then a rising number), writing and reading, their folder, and
+those that are open."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def by_session(paths: Iterable[Path]) -> list[list[Path]]:
 # written once, however many images refer to it. When most of a file is no longer referred to, a new one is begun
 # (`JournalName`), and the old one is deleted when the new one has been forced to the disk: at each moment the last
 # image that was written survives the death of the process, and the last that was forced survives a loss of power. What
-# a loss of power leaves is the disk that the files are on, or a store (`Durability`).
+# survives one is kept by `Durability`: the disk that the files are on, or a store.
 
 SLACK_BYTES: Final = 4 << 20
 EXCESS_BYTES: Final = 64 << 20
@@ -86,7 +87,7 @@ class JournalLabel(Frozen, frozen=True):
 
 
 class JournalFile:
-    """One file that images are appended to, and the files that it replaces (`replaced`) once the medium has it.
+    """One file that images are appended to, and the files that it replaces (`replaced`) once it is durable.
 
     The engine's thread calls `append`, the forcing thread `force` and `close`.
     """
@@ -366,7 +367,7 @@ def _last(
 
 
 # The folder of one engine's journal: its files, and those that are set aside. How an engine comes to have a folder for
-# itself is known by `locked_folder` (one machine), `LeasedFolder` and `StoredFolder` (several).
+# itself is known by `LockedFolder` (one machine), `LeasedFolder` and `StoredFolder` (several).
 
 log = logging.getLogger(__name__)
 

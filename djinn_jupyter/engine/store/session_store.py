@@ -1,5 +1,5 @@
 """The stores in which an engine's sessions survive its process. `Journal` decides when an image is written and when it
-is forced, a store how: `JournalFolder` in files. Another medium is a class of its own, which `persistence` opens."""
+is forced, a store how: `JournalFolder` in files. Another store is a class of its own, which `persistence` opens."""
 
 from __future__ import annotations
 

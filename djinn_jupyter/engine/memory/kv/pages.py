@@ -1,4 +1,5 @@
-"""One session's keys and values in one page group: its page table, its working copy while it runs, and both as one.
+"""A session's keys and values in one group: its pages in order of position (`PageTable`, which knows nothing of the
+contents), the contiguous copy that attention reads (`WorkingCopy`), and both as one cache (`GroupCache`).
 
 Shapes: H key-value heads, q new rows, R rows returned, D features of a head.
 """

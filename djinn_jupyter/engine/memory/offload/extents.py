@@ -1,4 +1,5 @@
-"""Runs of bytes: the free ones of a range, and those in memory that are copied, many small ones merged into few."""
+"""Runs of bytes: which of a range are free (`Extents`), and those in memory that copies go between (`Span`). Knows
+nothing of the contents."""
 
 from __future__ import annotations
 
