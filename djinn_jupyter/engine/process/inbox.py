@@ -137,9 +137,10 @@ def _decoded(key: str) -> PublicKey:
 
 
 # The requests that wait for their reply, each with a line in the log when it comes and one when it is answered. Called
-# from the thread of the service. request.began its ids, its verb, whose it is and for which session request.ended the
-# same, its outcome (the reply, or the error's class), how long it took, and the site Nothing of what was asked or
-# answered is told: no text, token or value, and no message of an error, which may quote them.
+# from the thread of the service. No text, token or value is logged, and no message of an error, which may quote them.
+#
+#     request.began    its ids, its verb, whose it is and for which session
+#     request.ended    the same, its outcome (the reply, or the error's class), how long it took, and the site
 
 log = logging.getLogger(__name__)
 

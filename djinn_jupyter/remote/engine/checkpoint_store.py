@@ -143,8 +143,10 @@ def require_store(address: str | None) -> None:
         ) from None
 
 
-# Sessions on their way between two engines that have a store in common: two objects each. ID.djinn the session, whole,
-# written by the engine that it leaves. ID.state the word of its record, replaced by compare-and-put alone.
+# Sessions on their way between two engines that have a store in common: two objects each.
+#
+#     ID.djinn    the session, whole, written by the engine that it leaves
+#     ID.state    the word of its record, replaced by compare-and-put alone
 
 
 class MoveStore(Moves):

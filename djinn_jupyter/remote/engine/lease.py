@@ -164,8 +164,10 @@ def await_earlier(lease: JournalLease) -> dict[int, bool]:
     return earlier
 
 
-# The claims on a journal in a folder that several machines share, as files. ROOT/7.claim made once and whole, by the
-# engine of epoch 7; the highest is the present one ROOT/7.ended that engine writes nothing any more
+# The claims on a journal in a folder that several machines share, as files.
+#
+#     ROOT/7.claim    made once and whole, by the engine of epoch 7; the highest is the present one
+#     ROOT/7.ended    that engine writes nothing any more
 
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _CLAIM: Final = re.compile(r"(\d{1,12})\.claim")
@@ -237,9 +239,12 @@ def _make(root: Path, name: str, content: bytes) -> bool:
 
 # The folder of a journal that several machines share. It is named after the epoch of its engine's lease, so the epoch
 # is in the path of every write: an engine that was taken over finds its folder gone, and writes to files that no one
-# reads. ROOT/7.claim, ROOT/7.ended the claims (`ClaimFiles`) ROOT/7/*.session, *.pages the files of the engine of
-# epoch 7 ROOT/7.sealed/ the same while a later engine takes them over ROOT/aside/ unusable files; nothing is ever
-# deleted from it
+# reads.
+#
+#     ROOT/7.claim, ROOT/7.ended    the claims (`ClaimFiles`)
+#     ROOT/7/*.session, *.pages     the files of the engine of epoch 7
+#     ROOT/7.sealed/                the same while a later engine takes them over
+#     ROOT/aside/                   unusable files; nothing is ever deleted from it
 
 SEALED: Final = ".sealed"
 _FOLDER: Final = re.compile(rf"(\d{{1,12}})({re.escape(SEALED)})?")

@@ -244,9 +244,12 @@ def require_journal_store(address: str) -> None:
 
 
 # The head of a journal in a store: one small object that says whose the journal is and which objects it consists of.
-# It is replaced by compare-and-put alone, so an engine that was taken over changes nothing any more. ROOT/head the
-# head ROOT/7/STEM.0.session/0-4096 bytes of a journal file, put by the engine of epoch 7 ROOT/aside/STEM.0.session an
-# unusable file; nothing there is ever deleted What the head does not name is not part of the journal.
+# It is replaced by compare-and-put alone, so an engine that was taken over changes nothing any more. An object that the
+# head does not name is not part of the journal.
+#
+#     ROOT/head                       the head
+#     ROOT/7/STEM.0.session/0-4096    bytes of a journal file, put by the engine of epoch 7
+#     ROOT/aside/STEM.0.session       an unusable file; nothing there is ever deleted
 
 NAME: Final = "head"
 FORMAT: Final = 1
