@@ -345,10 +345,10 @@ class Dispatcher(BuiltOfParts):
         """Work on a session's queued requests, which come before new mail."""
         while session in self._open:
             with WorkingOn(self._open.first(session).logged_as):
-                if not self._retries_first(session):
+                if not self._retry_first(session):
                     return
 
-    def _retries_first(self, session: Session) -> bool:
+    def _retry_first(self, session: Session) -> bool:
         """Work on the first queued request, which a failure answers. False where it stays queued."""
         queued = self._open.first(session)
         try:
