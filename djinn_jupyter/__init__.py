@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.api.interrupts import WorkInterrupted as WorkInterrupted
     from djinn_jupyter.errors import BatchEnded as BatchEnded
     from djinn_jupyter.errors import DjinnError as DjinnError
-    from djinn_jupyter.api.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
+    from djinn_jupyter.api.edits import *  # noqa: F403  the constructors that `api.edits.KINDS` names
 # isort: on
 
 

@@ -513,7 +513,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         return self._rows[-1]
 
     def arrived(self, reply: RunReply) -> Stop:
-        """Return the stop of a move, also of one that `depart` started."""
+        """Return the stop of a move, also of one that `send` started."""
         if isinstance(reply, replies.Paused):
             return self._paused(reply)
         finished = Finished(self, reply, self.moves, self._logits)

@@ -49,7 +49,7 @@ _WORDS: Final = {"received": ("receiving", "come"), "sent": ("sending", "gone")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoFar:
-    """`done` of `total` bytes, as they are when they are pieces.unpacked; `carried` are those that crossed the line."""
+    """`done` of `total` bytes, unpacked; `carried` are those that crossed the connection."""
 
     way: Way
     done: int

@@ -1,1 +1,1 @@
-"""Engines on other machines: their addresses and keys, lines that may be lost, and messages in pieces."""
+"""Engines on other machines: their addresses and keys, connections that may be lost, and messages in pieces."""

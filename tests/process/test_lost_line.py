@@ -1,4 +1,4 @@
-"""ReconnectTable that are down and come back, to the same engine or to the next one of its model."""
+"""Connections that are down and come back, to the same engine or to the next one of its model."""
 
 from __future__ import annotations
 

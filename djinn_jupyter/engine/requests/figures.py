@@ -1,6 +1,6 @@
 """Values pooled for a picture, and their figures, where they are: what leaves the device is as much as a view draws.
 
-A picture is pooled on every line alike: one that depended on the line's speed would be another one on another day."""
+A picture is pooled alike over every connection: one that depended on its speed would be another one on another day."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Open, describe, fork and close sessions; save and restore them; move them off the device and back; and read the
-weights, which are of none."""
+"""Open, describe, fork and close sessions; save and restore them; move them off the device and back. The
+weights, which all sessions share, are read here too."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The engine's side of persons, of lines that may be lost, and of journals and moves that machines share."""
+"""The engine's side of persons, of connections that may be lost, and of journals and moves that machines share."""

@@ -1,4 +1,4 @@
-"""Clients that outlive a lost line: the connection on which each is spoken to now, and what it was answered, so that a
+"""Clients that outlive a lost connection: the one on which each is spoken to now, and what it was answered, so that a
 request that comes again is answered again and not done again. Knows no sockets; called from one thread. A client is
 known by the token of its Hello together with the key of its connection; without a token it is its connection, and ends
 with it. Its requests are numbered upwards, and after a loss it sends those again that were not answered."""

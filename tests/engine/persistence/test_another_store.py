@@ -39,7 +39,7 @@ TABLE = "CREATE TABLE IF NOT EXISTS appended (number INTEGER PRIMARY KEY, sessio
 
 
 class SqliteStore:
-    """Another medium is one class: a committed image is with the system, a checkpoint of the write-ahead log forces it.
+    """Another store is one class: a committed image is with the system, a checkpoint of the write-ahead log forces it.
     `forced` is called with an image that a loss of power leaves."""
 
     forces_first = False
