@@ -1,5 +1,6 @@
 """One daemon thread that runs an event loop, so that sockets work beside synchronous user code. Works inside and
-outside Jupyter; touches no other event loop. A forked child has no such thread: its calls raise EngineUnavailable."""
+outside Jupyter; touches no other event loop. A forked child has no such thread: its calls raise EngineUnavailable.
+`AwaitedReply` shows a waiting caller what the connection does; `ZmqStream` is a socket in a loop."""
 
 from __future__ import annotations
 
