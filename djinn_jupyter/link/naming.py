@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from djinn_jupyter.errors import UsageError
@@ -50,3 +51,9 @@ def default_session_name() -> str:
 def _terminal_name() -> str | None:
     shells = sys.modules.get("IPython.core.interactiveshell")
     return f"ipython-{os.getpid()}" if shells and shells.InteractiveShell.initialized() else None
+
+
+def called(name: str, sessions: Collection[str]) -> list[str]:
+    """Return the sessions with that full name, or with that displayed name."""
+    shown = distinct_labels(sessions)
+    return [name] if name in sessions else [one for one in sessions if name in (shown[one], label(one))]

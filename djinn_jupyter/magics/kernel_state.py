@@ -75,15 +75,14 @@ class KernelState:
     def meant(self, name: str) -> SessionDescription:
         """Return the one session with that full or displayed name, without opening it."""
         known = {one.name: one for one in self.engine.sessions()}
-        shown = naming.distinct_labels(known)
-        matching = [name] if name in known else [one for one in known if name in (shown[one], naming.label(one))]
-        if len(matching) > 1:
-            meant = " or ".join(sorted(shown[one] for one in matching))
+        shown, found = naming.distinct_labels(known), naming.called(name, known)
+        if len(found) > 1:
+            meant = " or ".join(sorted(shown[one] for one in found))
             raise UnknownSession(f"{in_quotes(name)} may be {meant}; write it with its folder.")
-        if not matching:
+        if not found:
             there = few_of(shown.values(), name)
             raise UnknownSession(f"There is no session {in_quotes(name)}. There are: {there}.")
-        return known[matching[0]]
+        return known[found[0]]
 
     def reach(self, name: str | None) -> RemoteSession:
         """Return the present session, or the one called `name`; a session of another notebook is not opened."""

@@ -52,6 +52,8 @@ class LoadingMagics(Group):
             if args.at is None and (passed_over := spelling.folder_passed_over(args.model)) is not None:
                 self.state.screen.say(passed_over)
             there = engine.sessions()
+            found = naming.called(name, [one.name for one in there]) if args.join else []
+            name = found[0] if len(found) == 1 else name
             session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
         from djinn_jupyter.widgets import views  # not before the line about the load
 

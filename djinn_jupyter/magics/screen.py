@@ -136,14 +136,14 @@ class Live:
     @contextmanager
     def loading(self, model: str) -> Iterator[None]:
         """Show that a model is being loaded, before the modules that draw cards are imported, which takes long under a
-        debugger; and if that fails, that it is not."""
+        debugger; and if that fails, that it did."""
         if not self._static:
             self._handle = _display({"text/plain": f"loading {model}"}, raw=True, display_id=True)
         try:
             yield
         except (DjinnError, KeyboardInterrupt):
             if not self._static:
-                self._step(f"{model} is not loaded", self._said, running=False)
+                self._step(f"the load of {model} did not succeed", self._said, running=False)
             raise
 
     def progress(self, line: str) -> None:

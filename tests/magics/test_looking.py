@@ -274,5 +274,5 @@ def test_a_load_that_fails_leaves_no_card_that_says_it_loads(monkeypatch: pytest
     with pytest.raises(UsageError), live.loading("it"):
         raise UsageError("No.")
     assert {"text/plain": "loading it"} in handle.views
-    assert handle.views[-1].plain == "reading it\nit is not loaded"
+    assert handle.views[-1].plain == "reading it\nthe load of it did not succeed"
     assert "dj-dot" not in handle.views[-1].html

@@ -303,6 +303,17 @@ def test_a_session_is_made_or_joined_only_when_asked(notebook: Notebook) -> None
     assert notebook.cell("%djinn_use oslo --join") == "oslo is in use\n"
 
 
+def test_a_load_joins_a_session_by_the_name_that_is_displayed(notebook: Notebook) -> None:
+    notebook.cell("%djinn_use work/rome.ipynb --new")
+    notebook.engine._change("work/rome.ipynb", holder="kernel-2")
+    notebook.shell.run_cell("%djinn_unload")
+    notebook.engine._change("work/rome.ipynb", holder="kernel-2")
+    assert "held by another kernel" in notebook.fails("%djinn_load demo --session work/rome.ipynb")
+    notebook.cell("%djinn_load demo --session rome --join")
+    assert notebook.state.session().name == "work/rome.ipynb"
+    assert "rome" not in notebook.engine.sessions
+
+
 def test_a_fresh_fork_takes_the_place_of_the_one_before(stopped: Notebook) -> None:
     first = stopped.cell("%djinn_fork rome --fresh")
     assert stopped.cell("%djinn_fork rome --fresh") == first

@@ -98,7 +98,9 @@ function Session({ row, engine, service, trans }: RowProps<'session'>): React.JS
       >
         <span className={`djinn-dot djinn-mod-${branch.state}`} aria-hidden="true" />
         <span className="djinn-Stops-session">{label}</span>
-        <span className="djinn-soft djinn-Stops-facts">{trailOf(branch, trans)}</span>
+        <span className="djinn-soft djinn-Stops-facts" title={trailOf(branch, trans)}>
+          {trailOf(branch, trans)}
+        </span>
       </button>
     </li>
   );
@@ -132,7 +134,9 @@ function Stop({ row, picked, pick, ...props }: StopProps): React.JSX.Element {
         onClick={() => pick(picked ? null : row.id)}
       >
         <span className="djinn-mono">{row.stop.site}</span>
-        <span className="djinn-soft djinn-Stops-facts">{factsOf(row.stop, names, trans)}</span>
+        <span className="djinn-soft djinn-Stops-facts" title={factsOf(row.stop, names, trans)}>
+          {factsOf(row.stop, names, trans)}
+        </span>
       </button>
       {picked && (
         <div className="djinn-Stops-ways">
