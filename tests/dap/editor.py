@@ -170,9 +170,10 @@ class Editor:
         answer = self.ask("setFunctionBreakpoints", breakpoints=[{"name": site} for site in sites])
         return list(answer["breakpoints"])
 
-    def stopped(self) -> str:
-        """The site of the next stop."""
-        return str(self.event("stopped")["description"]).removeprefix("Paused at ")
+    def stopped(self, thread: int = 1) -> str:
+        """The site of the next stop of a thread; an editor may be shown the stops of other sessions too."""
+        said = self._next(lambda m: m.get("event") == "stopped" and m["body"]["threadId"] == thread)
+        return str(said["body"]["description"]).removeprefix("Paused at ")
 
     def stack(self, thread: int = 1) -> list[dict[str, Any]]:
         return list(self.ask("stackTrace", threadId=thread)["stackFrames"])
