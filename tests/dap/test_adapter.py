@@ -275,7 +275,7 @@ def test_an_editor_that_is_attached_sees_what_a_notebook_does(engine: RemoteEngi
     assert editor.stopped() == "resid_post.2"
     other.breakpoint("resid_post.1")
     other.run(PROMPT)
-    assert editor.event("stopped")["threadId"] == names["bystander"]
+    assert editor.stopped(names["bystander"]) == "resid_post.1"
     editor.ask("disconnect")
     assert {point.site for point in session.breakpoints()} == {"resid_post.2"}
     assert session.stop.site == "resid_post.2"
