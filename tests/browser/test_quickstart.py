@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,17 @@ def quickstart(lab: LabServer, request: pytest.FixtureRequest) -> str:
 
 
 def shown(opened: LabPage) -> list[list[dict[str, Any]]]:
-    """The outputs of each cell, without the numbers of their cells."""
+    """The outputs of each cell, without the numbers of their cells and the seconds that a slow machine shows."""
     outputs = [cell.get("outputs", []) for cell in opened.cells()]
-    return [[{k: v for k, v in o.items() if k != "execution_count"} for o in of_cell] for of_cell in outputs]
+    return [
+        [{k: v for k, v in o.items() if k != "execution_count"} for o in of_cell if not is_wait(o)]
+        for of_cell in outputs
+    ]
+
+
+def is_wait(output: dict[str, Any]) -> bool:
+    """Return whether an output is the line that a call of more than a second leaves."""
+    return re.fullmatch(r"The engine: .*\d s", str(output.get("data", {}).get("text/plain"))) is not None
 
 
 def unrun(opened: LabPage) -> list[str]:
