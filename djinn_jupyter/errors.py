@@ -51,11 +51,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.displayed import ShownError
+
 if TYPE_CHECKING:
     from typing import Self
 
 
-class DjinnError(Exception):
+class DjinnError(ShownError, Exception):
     """Base of all errors of this package. The text is one sentence: what is wrong and what to do. `request` is the id
     of the request that it ended, by which `djinn log --request` finds what the engine did for it."""
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final, ParamSpec, TypeVar
 
+from djinn_jupyter.displayed import ShownError
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.link.channel import Channel, ask_for, followed
 from djinn_jupyter.link.waiting import far, far_within, waiting
@@ -19,7 +20,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class WorkInterrupted(KeyboardInterrupt):
+class WorkInterrupted(ShownError, KeyboardInterrupt):
     """Raised after a KeyboardInterrupt during a sweep, a collection or a measurement, which has ended in the engine.
     `kept` has the finished part (the Grid so far, the Losses of the first prompts, the Edges of the first pairs, ...),
     or None."""

@@ -15,6 +15,7 @@ import msgspec
 from djinn_jupyter.api import arrays, copies, influences
 from djinn_jupyter.api.looks import Effect, Lens, Snapshot, spell_top
 from djinn_jupyter.api.tables import Displayed, Listing
+from djinn_jupyter.displayed import ShownError
 from djinn_jupyter.errors import DjinnError, IllegalMove
 from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.wire import replies
@@ -217,7 +218,7 @@ class Finished(Generated):
 Stop = Paused | Finished
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(ShownError, KeyboardInterrupt):
     """Raised after a KeyboardInterrupt during a run. The run was stopped and the session is intact, at `stop`."""
 
     def __init__(self, stop: Stop) -> None:
@@ -228,7 +229,7 @@ class Interrupted(KeyboardInterrupt):
         return type(self), (self.stop,)
 
 
-class BatchInterrupted(KeyboardInterrupt):
+class BatchInterrupted(ShownError, KeyboardInterrupt):
     """Raised after a KeyboardInterrupt during a batch. `rows` has, in order, for each row: its stop (at its end or its
     pause), its error, or None where it had not started."""
 

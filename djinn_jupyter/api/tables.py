@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import msgspec
 
+from djinn_jupyter.displayed import Shown
 from djinn_jupyter.errors import MissingDependency
 
 VIEWS: Final = "djinn_jupyter.widgets.views"
@@ -18,8 +19,8 @@ SHORT: Final = 2000  # characters of a result's text
 HEAD, TAIL = 1350, 600
 
 
-class Displayed:
-    """A result that a notebook displays by its view, also without `%load_ext djinn_jupyter`. Its text is short."""
+class Displayed(Shown):
+    """A result that is displayed by its view. Its text is short."""
 
     _view: ClassVar[str] = "table_view"
 
@@ -27,12 +28,12 @@ class Displayed:
         super().__init_subclass__(**options)
         cls.__repr__ = _in_short(cls.__repr__)  # type: ignore[method-assign]
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+    def _bundle(self) -> dict[str, Any]:
         try:
             draw = card_of(type(self))
         except Exception as error:  # noqa: BLE001  a card of another distribution may raise what it likes
             return {"text/plain": shortened(f"{self!r}\n{_why_no_card(self, error)}")}
-        bundle: dict[str, Any] = draw(self._viewed)._repr_mimebundle_()
+        bundle: dict[str, Any] = draw(self._viewed)._bundle()
         return bundle | {"text/plain": self._shortened(bundle["text/plain"])}
 
     def _shortened(self, text: str) -> str:

@@ -114,6 +114,12 @@ def broken_off_view(text: str, tokens: int, *, session: str, why: str, where: st
     return View(plain=f"broken off {said}\n{text}\n{why} {WHERE} {where}".replace("\n\n", "\n"), html=html)
 
 
+def error_view(error: BaseException) -> View:
+    """Show an error that a cell returns, or that a batch has in place of a row."""
+    kind, said = type(error).__name__, str(error)
+    return View(plain=f"{kind}: {said}", html=card(part(said), title=kind))
+
+
 def progress_view(line: str, before: Sequence[str] = (), *, running: bool = True) -> View:
     """Show a line of an engine's start; lines from `before`, such as the streaming plan, stay visible."""
     said = part(*(div("dj-soft", earlier) for earlier in before)) if before else None

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from djinn_jupyter.displayed import Shown
+
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Shown):
     """One display in all its forms. The plain text has the content of the picture; `hover` makes a plotly figure."""
 
     plain: str
@@ -31,8 +33,9 @@ class View:
         """Return the figure alone, to be shown below the card."""
         return None if self.hover is None else Figure(made=self.hover(), plain=self.plain.splitlines()[0])
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": self.plain, "text/html": self.html}
+    def _bundle(self) -> dict[str, Any]:
+        # marimo's encoder takes no subclass of str
+        bundle: dict[str, Any] = {"text/plain": self.plain, "text/html": str(self.html)}
         if self.drawn is not None:
             bundle[self.drawn[0]] = self.drawn[1]
         if self.hover is not None:
@@ -41,7 +44,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Shown):
     """A plotly figure by itself; without plotly's renderer the page shows its text, the first line of the view."""
 
     made: Any
@@ -50,5 +53,5 @@ class Figure:
     def __repr__(self) -> str:
         return self.plain
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+    def _bundle(self) -> dict[str, Any]:
         return {"text/plain": self.plain, PLOTLY: json.loads(self.made.to_json())}

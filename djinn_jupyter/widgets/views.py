@@ -8,7 +8,14 @@ from djinn_jupyter.widgets.diff import DiffSide, diff_view
 from djinn_jupyter.widgets.lens import edit_view, lens_grid_view, lens_view, watch_view, watching
 from djinn_jupyter.widgets.memory import checkpoints_view, memory_view, rest_line, saved_line, sleep_line, swapped_line
 from djinn_jupyter.widgets.pictures import PATTERN_CELLS
-from djinn_jupyter.widgets.result import broken_off_view, progress_view, receiving_view, result_view, running_view
+from djinn_jupyter.widgets.result import (
+    broken_off_view,
+    error_view,
+    progress_view,
+    receiving_view,
+    result_view,
+    running_view,
+)
 from djinn_jupyter.widgets.snapshot import ROWS as SNAPSHOT_ROWS
 from djinn_jupyter.widgets.snapshot import snapshot_view
 from djinn_jupyter.widgets.status import adapter_line, added_line, loaded_view, status_view

@@ -1,0 +1,74 @@
+"""One mechanism displays every value of ours; Jupyter, IPython and marimo take from it what they can draw."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.api.interrupts import WorkInterrupted
+from djinn_jupyter.api.tables import Displayed
+from djinn_jupyter.displayed import Shown, ShownError
+from djinn_jupyter.errors import BY_CODE, from_code
+from djinn_jupyter.widgets.html import Html
+from djinn_jupyter.widgets.view import View
+
+PACKAGE = Path(dj.__file__).parent
+PROTOCOLS = {"_repr_mimebundle_", "_repr_html_", "_display_", "_mime_", "_ipython_display_"}
+
+
+def test_displays_are_defined_in_one_place() -> None:
+    """A widget's bundle is anywidget's own, to which its text is added."""
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if any(name in path.read_text() for name in PROTOCOLS)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name in PROTOCOLS
+    }
+    assert found == {"displayed.py", "widgets/live_memory.py"}
+
+
+@pytest.mark.parametrize("code", BY_CODE)
+def test_an_error_is_a_card_with_its_sentence(code: str) -> None:
+    error = from_code(code, "No <b>, and what to do.")
+    bundle = error._repr_mimebundle_()
+    assert bundle["text/plain"] == f"{code}: No <b>, and what to do."
+    assert "No &lt;b&gt;, and what to do." in bundle["text/html"]
+    assert error._display_()._mime_() == ("text/html", bundle["text/html"])
+
+
+def test_interrupts_are_cards_too() -> None:
+    shown = WorkInterrupted("The sweep was interrupted.")._repr_mimebundle_()
+    assert shown["text/plain"] == "WorkInterrupted: The sweep was interrupted."
+    assert issubclass(dj.Interrupted, ShownError)
+    assert issubclass(dj.BatchInterrupted, ShownError)
+
+
+def test_every_form_is_plain_data() -> None:
+    """marimo encodes no subclass of str."""
+    bundle = View(plain="a", html=Html("<b>a</b>"))._repr_mimebundle_()
+    assert [type(one) for one in bundle.values()] == [str, str]
+    assert json.loads(json.dumps(bundle)) == bundle
+
+
+def test_marimo_gets_the_text_of_a_value_without_html() -> None:
+    class Cardless(Displayed):
+        _view = "no_such_view"
+
+        def __repr__(self) -> str:
+            return "the numbers"
+
+    mime, text = Cardless()._display_()._mime_()
+    assert mime == "text/plain"
+    assert text.startswith("the numbers\nThe card of Cardless cannot be imported")
+
+
+def test_a_value_without_forms_cannot_be_shown() -> None:
+    class Formless(Shown): ...
+
+    with pytest.raises(NotImplementedError):
+        Formless()._repr_mimebundle_()
