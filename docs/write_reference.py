@@ -25,7 +25,7 @@ from djinn_jupyter.engine.session.session import AnsweredRequest
 from djinn_jupyter.engine.session.states import MOVES
 from djinn_jupyter.engine.store import checkpoint_files, identity, image, records, values
 from djinn_jupyter.magics import table
-from djinn_jupyter.magics.parsing import Group
+from djinn_jupyter.magics.parsing import Group, stands_as_it_is
 from djinn_jupyter.magics.stand_ins import groups_in
 from djinn_jupyter.methods.sweep import request as sweeps
 from djinn_jupyter.widgets import html
@@ -69,6 +69,11 @@ NOUNS = (
     modules,
     modules,
 )
+EXPANDED = """\
+Every magic replaces `{x}` and `$x` in its line by values of Python, as IPython does: `%djinn_break {layer + 1}`.
+A prompt, a value written `TEXT` or `EXPR` in these tables, and the body of a cell are taken as they stand; each
+magic names its own.
+"""
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
 
 
@@ -173,7 +178,7 @@ def _structs(module: Any) -> tuple[type, ...]:
 
 def magics() -> str:
     """Every magic with its options, from its own parser."""
-    return "\n".join(["# Magics\n\n" + WRITTEN, *(_magic(member) for member in _magics())])
+    return "\n".join(["# Magics\n\n" + WRITTEN, EXPANDED, *(_magic(member) for member in _magics())])
 
 
 def magics_table() -> str:
@@ -206,7 +211,9 @@ def _magic(member: Any) -> str:
     rows = [f"| `{_option(action)}` | {action.help or ''} |" for action in parser._actions]
     said = " ".join((parser.description or "").split())
     table = "\n".join(["| argument | |", "|---|---|", *rows]) if rows else ""
-    return "\n\n".join(part for part in (f"## %{member.__name__}", said, table) if part) + "\n"
+    literal = ", ".join(f"`{_name(action)}`" for action in parser._actions if stands_as_it_is(action))
+    stands = f"Taken as it stands: {literal}." if literal else ""
+    return "\n\n".join(part for part in (f"## %{member.__name__}", said, table, stands) if part) + "\n"
 
 
 def dap() -> str:
@@ -238,8 +245,12 @@ def _said(name: str, parser: argparse.ArgumentParser) -> str:
     return "\n\n".join(part for part in (f"### {name}", table) if part) + "\n"
 
 
+def _name(action: argparse.Action) -> str:
+    return ", ".join(action.option_strings) or action.dest
+
+
 def _option(action: argparse.Action) -> str:
-    name = ", ".join(action.option_strings) or action.dest
+    name = _name(action)
     metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     return name if not action.option_strings or action.nargs == 0 else f"{name} {metavar}"
 

@@ -174,7 +174,6 @@ class BreakingMagics(Group):
         option("--once", action="store_true", help="gone after its first hit"),
         KEEP,
         SESSION,
-        literal=True,
     )
     def djinn_break(self, args: Namespace) -> None:
         """Stop the forward pass at a site, in every pass that reaches it."""

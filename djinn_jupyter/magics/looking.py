@@ -303,7 +303,6 @@ class LookingMagics(Group):
         HOVER,
         KEEP,
         SESSION,
-        literal=True,
     )
     def djinn_lens(self, args: Namespace) -> None:
         """The logit lens: the model's prediction if it ended at this site."""

@@ -33,9 +33,10 @@ Option = Callable[[Any], Any]
 Read = Callable[[MagicArgumentParser, str], Namespace]
 _REFUSED = (UsageError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer)
 UNHEARD = "The engine finishes what it was asked; its answer is not waited for any more."
-TEXTS = frozenset({"when", "stop", "metric", "metrics", "measure", "token", "clean", "corrupted", "line"})
+TEXTS = ("TEXT", "EXPR")  # the metavars of values that are taken as they stand
 _NEGATIVE = re.compile(r"^-[\d.]")
 _WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
+_UNEXPANDED = re.compile(r"(?:\"[^\"]*\"|'[^']*'|\{[^{}]*\}|\S)+")  # a word, whose names in braces may have spaces
 _DESTS = {"max_new_tokens": "max_tokens", "top": "k"}  # parameters of Python whose option has another name
 _PARAMETER = re.compile(r"^\w+(?=: )|\b[a-z]+(?:_[a-z]+)+\b(?!=)")
 _NOTEBOOK = re.compile(r"(?P<quote>[\"'])(?P<name>(?:(?!(?P=quote)).)*\.ipynb)(?P=quote)")
@@ -109,17 +110,14 @@ def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
     return args
 
 
-def verb(
-    *options: Option, cell: bool = False, reader: Read = read, literal: bool = False
-) -> Callable[[Callable[..., None]], Any]:
-    """Make a method a magic: it gets the parsed line (and the cell); errors of the domain become one line. `literal`:
-    its line has a text or an expression, in which `$x` and `{x}` are not replaced."""
+def verb(*options: Option, cell: bool = False, reader: Read = read) -> Callable[[Callable[..., None]], Any]:
+    """Make a method a magic: it gets the parsed line (and the cell); errors of the domain become one line. `$x` and
+    `{x}` are replaced in the line, except where `stands_as_it_is`."""
 
     def decorate(method: Callable[..., None]) -> Any:
         @functools.wraps(method)
         def magic(self: Group, line: str, *body: str, local_ns: Mapping[str, Any] | None = None) -> None:
-            if literal:
-                line = expanded(made.parser, line, {**self.state.shell.user_ns, **(local_ns or {})})
+            line = expanded(made.parser, line, {**self.state.shell.user_ns, **(local_ns or {})})
             args = Namespace()
             try:
                 with asked_by(f"%{method.__name__}"):
@@ -140,7 +138,7 @@ def verb(
         for each in reversed(options):
             made = each(made)
         made = magic_arguments()(made)  # type: ignore[no-untyped-call]
-        return no_var_expand(needs_local_scope(made)) if literal else made
+        return no_var_expand(needs_local_scope(made))
 
     return decorate
 
@@ -156,26 +154,37 @@ def _interrupted(group: Group, broken: KeyboardInterrupt, name: str | None) -> E
     return ended
 
 
+def stands_as_it_is(action: argparse.Action) -> bool:
+    """Return whether `$x` and `{x}` are not replaced in an argument: in a prompt, a text or an expression."""
+    return action.nargs == argparse.REMAINDER or action.metavar in TEXTS
+
+
 def expanded(parser: argparse.ArgumentParser, line: str, names: Mapping[str, Any]) -> str:
-    """Replace `$x` and `{x}` in a line like IPython, but not in a prompt or a value of TEXTS. Unknown names stay."""
-    values = {name: action for action in parser._actions if action.nargs != 0 for name in action.option_strings}
+    """Replace `$x` and `{x}` in a line like IPython, but not in what `stands_as_it_is`. Unknown names stay."""
     prompt = any(action.nargs == argparse.REMAINDER for action in parser._actions)
-    parts, end, taking = [], 0, None
-    for found in _WORD.finditer(line):
-        word = found[0]
-        if word.startswith("-") and not _NEGATIVE.match(word):
+    parts, end = [], 0
+    taking: argparse.Action | None = None
+    for found in _UNEXPANDED.finditer(line):
+        word, literal = found[0], taking is not None and stands_as_it_is(taking)
+        if word.startswith("-") and word != "--" and not _NEGATIVE.match(word):
             name, joined, _ = word.partition("=")
-            taking = next((action for full, action in values.items() if full.startswith(name)), None)
-            literal = taking is not None and taking.dest in TEXTS
+            taking = _taking(parser, name)
+            literal = taking is not None and stands_as_it_is(taking)
             taking = None if joined else taking
         elif taking is None and prompt:
             break
         else:
-            literal = taking is not None and taking.dest in TEXTS
             taking = taking if taking is not None and taking.nargs == "+" else None
         parts += [line[end : found.start()], word if literal else _formatted(word, names)]
         end = found.end()
     return "".join(parts) + line[end:]
+
+
+def _taking(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:
+    """Return the option of this name, or of its abbreviation, that takes a value."""
+    options = parser._option_string_actions
+    fitting = [options[name]] if name in options else [one for full, one in options.items() if full.startswith(name)]
+    return next((one for one in fitting if one.nargs != 0), None)
 
 
 def _formatted(word: str, names: Mapping[str, Any]) -> str:

@@ -195,7 +195,6 @@ class RunningMagics(Group):
         SESSION,
         cell=True,
         reader=read_prompt,
-        literal=True,
     )
     def djinn_run(self, args: Namespace, cell: str | None = None) -> None:
         """Run a prompt until a breakpoint or the end.

@@ -33,7 +33,6 @@ class AttributingMagics(Group):
         HOVER,
         KEEP,
         SESSION,
-        literal=True,
     )
     def djinn_attribute(self, args: Namespace) -> None:
         """Estimate by gradients the effects of a sweep of the present tokens, and draw them."""

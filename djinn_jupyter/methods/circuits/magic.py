@@ -124,7 +124,6 @@ class EdgeMagics(Group):
         ADAPTER,
         KEEP,
         SESSION,
-        literal=True,
     )
     def djinn_edges(self, args: Namespace) -> None:
         """Score every edge from a writer of the residual to a reader by gradients.

@@ -27,7 +27,6 @@ class DirectMagics(Group):
         HOVER,
         KEEP,
         reader=read_prompt,
-        literal=True,
     )
     def djinn_direct(self, args: Namespace) -> None:
         """Show what each layer, head or neuron adds to a logit at a prompt's end. Options first, then the prompt."""

@@ -24,7 +24,6 @@ class GraphMagics(Group):
         option("--top", type=int, help="draw so many edges, those of most influence; default 30"),
         KEEP,
         SESSION,
-        literal=True,
     )
     def djinn_graph(self, args: Namespace) -> None:
         """Make the attribution graph of the present tokens through added transcoders.

@@ -55,7 +55,6 @@ class PathMagics(Group):
         KEEP,
         SESSION,
         reader=read_path,
-        literal=True,
     )
     def djinn_path(self, args: Namespace) -> None:
         """Patch paths in the present tokens: only the receivers see another value of the sender."""

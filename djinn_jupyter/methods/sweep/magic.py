@@ -88,7 +88,6 @@ class SweepingMagics(Group):
         SO_FAR,
         KEEP,
         SESSION,
-        literal=True,
     )
     def djinn_sweep(self, args: Namespace) -> None:
         """Sweep one edit over layers, positions or heads of the present tokens, and draw its effect on a metric."""
