@@ -33,6 +33,8 @@ REPORTS := tests/artifacts/reports
 SIDEBAR := $(shell find labextension/src labextension/style labextension/schema -type f) \
   $(addprefix labextension/,package.json package-lock.json tsconfig.json install.json build_sidebar.py)
 
+DISTRIBUTION := distribution/pyproject.toml distribution/hatch_build.py
+
 # A Node.js that `make node` had to fetch lies beside Python.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -42,13 +44,14 @@ help:
 setup: $(STAMP)
 
 # Made again when what is installed changes; a second `make setup` does nothing.
-$(STAMP): pyproject.toml evaluation/pyproject.toml constraints.txt djinn_jupyter/_version.py $(SIDEBAR)
+$(STAMP): pyproject.toml $(DISTRIBUTION) evaluation/pyproject.toml constraints.txt djinn_jupyter/_version.py $(SIDEBAR)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Djinn needs Python 3.11 or later; name one with: make setup PYTHON=python3.12"; exit 1; }
 	@echo "Setting up .venv: downloads torch, JupyterLab and what the tests need, and builds the sidebar. This takes minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(MAKE) --no-print-directory node
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,lab,test]' --editable ./evaluation
+	@$(BIN)/python -m pip uninstall --quiet --yes djinn-jupyter 2>/dev/null  # one that had files would take the client's along
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,test]' --editable ./distribution --editable ./evaluation
 	@touch $@
 	@echo "Djinn is set up in .venv: make lab, make demo, or . .venv/bin/activate"
 

@@ -117,7 +117,7 @@ def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Resta
         if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
             raise
         raise MissingDependency(
-            f"An engine needs {error.name}, which is not installed: pip install 'djinn-jupyter[engine]'."
+            f"An engine needs {error.name}, which is not installed: pip install djinn-jupyter."
         ) from None
     given = chosen(GivenOptions, options)
     told = {"silence_seconds": options.silence_seconds, "log": options.log, "end_before": end_before}

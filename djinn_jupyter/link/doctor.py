@@ -86,7 +86,7 @@ def _versions() -> Iterator[Finding]:
         try:
             found = version(package)
         except PackageNotFoundError:
-            yield _bad(f"{package} is not installed: pip install 'djinn-jupyter[engine]'.")
+            yield _bad(f"{package} is not installed: pip install djinn-jupyter.")
             continue
         if package == "ipykernel" and found.startswith("7.0."):
             yield _bad(f"ipykernel {found} loses messages sent from a thread: pip install 'ipykernel!=7.0.*'.")
@@ -112,7 +112,7 @@ def _torch() -> Iterator[Finding]:
     )
     if asked.returncode != 0:
         last = asked.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
-        yield _bad(f"torch cannot be used here ({last[0]}): pip install 'djinn-jupyter[engine]'.")
+        yield _bad(f"torch cannot be used here ({last[0]}): pip install djinn-jupyter.")
         return
     found: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
     yield _ok(f"torch {found['version']}, {found['threads']} threads.")
@@ -139,7 +139,7 @@ def _nvml() -> Iterator[Finding]:
     try:
         import pynvml
     except ImportError:
-        yield _note("NVML cannot be asked: pip install 'djinn-jupyter[engine]'.")
+        yield _note("NVML cannot be asked: pip install djinn-jupyter.")
         return
     try:
         pynvml.nvmlInit()

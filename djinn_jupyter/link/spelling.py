@@ -160,9 +160,7 @@ def require_engine_parts() -> None:
     if missing:
         what = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
         are = "are" if len(missing) > 1 else "is"
-        raise MissingDependency(
-            f"An engine needs {what}, which {are} not installed here: pip install 'djinn-jupyter[engine]'."
-        )
+        raise MissingDependency(f"An engine needs {what}, which {are} not installed here: pip install djinn-jupyter.")
 
 
 def closest(word: str, known: Iterable[str], **meant: str) -> str:

@@ -442,7 +442,7 @@ def test_with_the_client_alone_the_kernel_says_what_to_install(monkeypatch: pyte
     with pytest.raises(MissingDependency) as refused:
         loading.load("demo")
     assert str(refused.value) == (
-        "An engine needs torch and tokenizers, which are not installed here: pip install 'djinn-jupyter[engine]'."
+        "An engine needs torch and tokenizers, which are not installed here: pip install djinn-jupyter."
     )
 
 

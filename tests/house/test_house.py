@@ -42,7 +42,8 @@ def test_the_version_is_the_same_everywhere() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text()
     newest = re.search(r"^## \[(\S+)\]", changelog, re.MULTILINE)
     assert newest
-    assert metadata.version("djinn-jupyter") == djinn_jupyter.__version__ == newest[1]
+    for distribution in ("djinn-jupyter", "djinn-jupyter-client"):
+        assert metadata.version(distribution) == djinn_jupyter.__version__ == newest[1]
 
 
 def test_every_make_command_that_the_documents_name_exists() -> None:

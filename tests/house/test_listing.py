@@ -12,7 +12,7 @@ from jupyterlab.extensions.pypi import PyPIExtensionManager
 from djinn_jupyter._version import __version__
 from tests.house.repository import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((ROOT / "distribution" / "pyproject.toml").read_text())["project"]
 
 
 async def test_the_extension_manager_lists_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +35,8 @@ async def test_the_extension_manager_lists_the_package(monkeypatch: pytest.Monke
     assert [one.pkg_type for one in found.values()] == ["prebuilt"]
     installed = json.loads((ROOT / "labextension" / "install.json").read_text())
     assert [*found] == [installed["packageName"]] == [PROJECT["name"]]
+
+
+def test_it_does_not_list_the_files_beside_it() -> None:
+    files = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [one for one in files["classifiers"] if "JupyterLab" in one] == []

@@ -20,6 +20,7 @@ def test_a_tool_that_is_not_there_is_named_with_its_extra(monkeypatch: pytest.Mo
     for name in [name for name in sys.modules if name.startswith(f"{peer}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, peer, None)
-    with pytest.raises(MissingDependency, match=rf"{PEERS[peer]}: pip install 'djinn-jupyter\[engine,") as raised:
+    extra = peer.replace("_", "-")
+    with pytest.raises(MissingDependency, match=rf"{PEERS[peer]}: pip install 'djinn-jupyter\[{extra}\]'") as raised:
         importlib.import_module(package)
     assert "\n" not in str(raised.value)

@@ -16,7 +16,7 @@ import djinn_jupyter
 
 ROOT = Path(__file__).parents[2]
 NEEDED = ("pyproject.toml", "README.md", "LICENSE", "djinn_jupyter/_version.py", "djinn_jupyter/server/enable.json")
-INSTALLED = f"djinn_jupyter-{djinn_jupyter.__version__}.data/data/share/jupyter/labextensions/djinn-jupyter/"
+INSTALLED = f"djinn_jupyter_client-{djinn_jupyter.__version__}.data/data/share/jupyter/labextensions/djinn-jupyter/"
 
 
 @pytest.fixture

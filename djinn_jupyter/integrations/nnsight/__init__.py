@@ -5,7 +5,7 @@
     with model.trace("The capital of France is"):
         hidden = model.model.layers[4].output.save()
 
-Needs nnsight 0.8, `pip install 'djinn-jupyter[engine,nnsight]'`: nnsight itself loads torch.
+Needs nnsight 0.8, `pip install 'djinn-jupyter[nnsight]'`: nnsight itself loads torch.
 """
 
 from djinn_jupyter.errors import MissingDependency
@@ -14,5 +14,5 @@ try:
     from djinn_jupyter.integrations.nnsight.model import LanguageModel as LanguageModel
 except ImportError as error:
     raise MissingDependency(
-        f"nnsight's traces on an engine need nnsight 0.8: pip install 'djinn-jupyter[engine,nnsight]' ({error})."
+        f"nnsight's traces on an engine need nnsight 0.8: pip install 'djinn-jupyter[nnsight]' ({error})."
     ) from error

@@ -4,7 +4,7 @@
     bridge = boot_djinn(dj.load("demo"))
     logits, cache = bridge.run_with_cache("The capital of France is")
 
-Needs TransformerLens 4, `pip install 'djinn-jupyter[engine,transformer-lens]'`: it loads torch itself.
+Needs TransformerLens 4, `pip install 'djinn-jupyter[transformer-lens]'`: it loads torch itself.
 """
 
 from djinn_jupyter.errors import MissingDependency
@@ -14,6 +14,6 @@ try:
     from djinn_jupyter.integrations.transformer_lens.driver import DjinnDriver as DjinnDriver
 except ImportError as error:
     raise MissingDependency(
-        "TransformerLens on an engine needs TransformerLens 4: pip install 'djinn-jupyter[engine,transformer-lens]' "
+        "TransformerLens on an engine needs TransformerLens 4: pip install 'djinn-jupyter[transformer-lens]' "
         f"({error})."
     ) from error

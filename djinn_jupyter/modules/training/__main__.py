@@ -28,7 +28,7 @@ def main() -> None:
     except ImportError as error:
         _say(
             TrainingRefused(
-                code="MissingDependency", sentence=f"Training needs PyTorch: {error}. pip install djinn-jupyter[engine]"
+                code="MissingDependency", sentence=f"Training needs PyTorch: {error}. pip install djinn-jupyter"
             )
         )
         return

@@ -46,7 +46,7 @@ async def _serve(options: argparse.Namespace) -> None:
     try:
         from djinn_jupyter.remote.hub import Hub, Loans, TokenExchange, listen
     except ImportError as error:
-        raise MissingDependency(f"The service of a hub needs tornado, of djinn-jupyter[hub] ({error}).") from None
+        raise MissingDependency(f"The service of a hub needs tornado: pip install tornado ({error}).") from None
     service = TokenExchange(
         hub=Hub(api, frozenset(json.loads(_given("OAUTH_ACCESS_SCOPES")))),
         loans=Loans(key_folder(), options.lent),

@@ -13,6 +13,7 @@ from ray._private import state
 from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from djinn_jupyter._version import __version__
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.machine import processor
 from djinn_jupyter.units import spell_bytes
@@ -74,11 +75,11 @@ def _spelled(name: str, amount: float) -> str:
 # Fingerprints of machines: the properties, besides its options, that determine the bits of an engine.
 
 ANSWER_SECONDS: Final = 60.0
-_COMPARED: Final = ("torch", "transformers", "djinn-jupyter")
+_COMPARED: Final = ("torch", "transformers")
 
 
 def of_this_machine() -> dict[str, str]:
-    return {"processor": processor(), **{name: version(name) for name in _COMPARED}}
+    return {"processor": processor(), **{name: version(name) for name in _COMPARED}, "djinn-jupyter": __version__}
 
 
 def difference(here: Mapping[str, str], machine: Machine, other: Machine) -> str | None:

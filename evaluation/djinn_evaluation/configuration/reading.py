@@ -180,7 +180,7 @@ def decode_yaml(text: str, source: str) -> Any:
         _require_shallow(text, source)
         return msgspec.yaml.decode(text)
     except ImportError:
-        raise MissingDependency("Configuration files need PyYAML: pip install 'djinn-jupyter[engine]'.") from None
+        raise MissingDependency("Configuration files need PyYAML: pip install pyyaml.") from None
     except (msgspec.DecodeError, yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{source} is no YAML: {' '.join(str(error).split()).rstrip('.')}.") from None
 
