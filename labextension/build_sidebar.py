@@ -2,11 +2,15 @@
 
 Where there is no usable Node.js the install goes on without the sidebar and says so. A bundle is built again when its
 sources are others than those it was built from, whatever the clocks of the files say.
+
+The bundle has the licences of the npm packages within it (`static/third-party-licenses.json`, by JupyterLab's builder).
+The wheel has an SBOM of the same packages, in CycloneDX's form, by npm (PEP 770).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -19,6 +23,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 NAME = "djinn-jupyter"
 INSTALLED_AT = f"share/jupyter/labextensions/{NAME}"
 SOURCES = ("src", "style", "schema", "package.json", "package-lock.json", "tsconfig.json")
+LICENCES = "static/third-party-licenses.json"
+SBOM = "lib/sidebar.cdx.json"
 NEEDED = "Node.js 20.19, 22.12 or later"
 
 
@@ -40,6 +46,7 @@ class SidebarHook(BuildHookInterface[Any]):
         build(home, bundle)
         build_data["shared_data"][str(bundle)] = INSTALLED_AT
         build_data["shared_data"][str(home / "install.json")] = f"{INSTALLED_AT}/install.json"
+        build_data["sbom_files"].append(str(home / SBOM))
 
 
 def what_is_missing() -> str | None:
@@ -64,12 +71,18 @@ def is_new_enough(major: int, minor: int) -> bool:
 def build(home: Path, bundle: Path) -> None:
     """Bring `bundle` up to date with the sources in `home`. CalledProcessError when npm, compiler or bundler fail."""
     built_from, wanted = home / "lib" / ".built-from", digest(home, SOURCES)
-    if (bundle / "static").is_dir() and built_from.is_file() and built_from.read_text() == wanted:
+    if (
+        (bundle / "static").is_dir()
+        and (home / SBOM).is_file()
+        and built_from.is_file()
+        and built_from.read_text() == wanted
+    ):
         return
     install_packages(home)
     for stale in (bundle, home / "lib"):
         shutil.rmtree(stale, ignore_errors=True)
     npm(home, "run", "build")
+    write_sbom(home, bundle)
     built_from.write_text(wanted)
 
 
@@ -82,8 +95,22 @@ def install_packages(home: Path) -> None:
     stamp.write_text(wanted)
 
 
-def npm(home: Path, *arguments: str) -> None:
-    subprocess.run(["npm", *arguments], cwd=home, check=True)
+def write_sbom(home: Path, bundle: Path) -> None:
+    """Write npm's description of the packages within the bundle, the same in every build from the same sources."""
+    found = json.loads((bundle / LICENCES).read_text())["packages"]
+    bundled = {f"{one['name']}@{one['versionInfo']}" for one in found}
+    sbom = json.loads(npm(home, "sbom", "--package-lock-only", "--sbom-format", "cyclonedx", output=subprocess.PIPE))
+    del sbom["serialNumber"], sbom["metadata"]["timestamp"]
+    sbom["components"] = [one for one in sbom["components"] if one["bom-ref"] in bundled]
+    sbom["dependencies"] = [{"ref": sbom["metadata"]["component"]["bom-ref"], "dependsOn": sorted(bundled)}]
+    for one in sbom["components"]:
+        one["scope"], one["properties"] = "required", []  # for npm they are tools of the build
+    (home / SBOM).write_text(json.dumps(sbom, indent=2))
+
+
+def npm(home: Path, *arguments: str, output: int | None = None) -> str:
+    """Run npm in `home`, and return its output where that is asked for."""
+    return subprocess.run(["npm", *arguments], cwd=home, check=True, stdout=output, text=True).stdout
 
 
 def digest(home: Path, names: tuple[str, ...]) -> str:

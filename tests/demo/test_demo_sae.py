@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,27 +93,6 @@ def test_labels_say_the_word_its_kind_what_follows_and_where_it_is() -> None:
     assert found[2] == {'the word " a"', "a feeling comes next"}
     assert found[3] == {'the word " sad"', "a sad word", "a sad word (feel)", "in a sad story"}
     assert found[6] == {'the word " Rome"', "a capital", "in a sad story"}
-
-
-@pytest.mark.slow
-def test_the_wheel_has_it(tmp_path: Path) -> None:
-    """Not in `make test`: it builds the whole package."""
-    import subprocess
-    import sys
-
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(command, cwd=root, check=True, capture_output=True, env={"DJINN_SIDEBAR": "no"})
-    (wheel,) = tmp_path.glob("*.whl")
-    inside = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {
-        "sae/cfg.json",
-        "sae/sae_weights.safetensors",
-        "sae/provenance.json",
-        "sae_names.json",
-        "sae_documents.json",
-    }
-    assert {f"djinn_jupyter/demo/{name}" for name in wanted} <= inside
 
 
 def _f1(fires: Tensor, where: list[int]) -> float:
