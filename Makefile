@@ -11,6 +11,7 @@
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make store-test  set up a server of S3 beside it, and keep checkpoints and journals there
 #   make cluster-test  set up Ray and a server of S3 beside it, and try docs/cluster.md with a head and two machines
+#   make packages hold wheels, recipe and citation against their tools, and install without a network
 #   make peers    set up TransformerLens, nnsight, interp-engine, PEFT, SAELens and pandas beside it, and compare
 #   make sides    set up DeepSpeed and vLLM beside it, and hold the evaluation's calls against them
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
@@ -22,7 +23,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab peers sides gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab packages peers sides gpu \
   wheels docs pictures clean
 
 PYTHON ?= python3
@@ -39,7 +40,7 @@ DISTRIBUTION := distribution/pyproject.toml distribution/hatch_build.py
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,20s/^# *//p' Makefile
+	@sed -n '3,21s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -211,6 +212,19 @@ store-test: setup
 	  > $$($(STORE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(STORE)/bin/python -m pip install --quiet --constraint $(OF_A_STORE) s3fs 'moto[server]'
 	$(STORE)/bin/python -m pytest tests/process/test_store.py tests/process/test_stored_journal.py tests/process/test_stored_moves.py -m slow
+
+# Likewise with what checks packages. Nothing is published.
+PACKAGES := .venv/packages
+packages: $(PACKAGES)/.set-up
+	$(PACKAGES)/bin/python -m pytest tests/distribution -m slow
+
+$(PACKAGES)/.set-up: $(STAMP)
+	@test -x $(PACKAGES)/bin/python || $(BIN)/python -m venv $(PACKAGES)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(PACKAGES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(PACKAGES)/bin/python -m pip install --quiet --constraint constraints.txt \
+	  twine 'cyclonedx-python-lib[json-validation]' py-rattler-build check-jsonschema
+	@touch $@
 
 # Likewise with each tool that is compared with Djinn, in an environment of its own (benchmarks/environments.py has the versions).
 # circuit-tracer is read and not run. One that cannot be installed is said, and its tests are not run. All of them are compared at the end, once.

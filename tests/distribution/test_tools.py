@@ -1,0 +1,115 @@
+"""Wheels, SBOM, recipe and citation, each held against its own tool; `make packages` installs these."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from djinn_jupyter._version import __version__
+from tests.distribution.environments import Environment, build_wheels
+from tests.house.repository import ROOT
+
+pytestmark = pytest.mark.slow
+RECIPE: Final = ROOT / "distribution" / "recipe.yaml"
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Distributions that have another name on conda-forge.
+OF_CONDA: Final = {"prometheus-client": "prometheus_client", "torch": "pytorch", "xxhash": "python-xxhash"}
+FIRST_STOP: Final = """
+import djinn_jupyter as dj
+engine = dj.load("demo")
+session = engine.session("first", fresh=True)
+session.breakpoint("resid_post.4")
+print(session.run("The capital of France is").hidden.shape)
+engine.stop(force=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    build_wheels(ROOT, folder)
+    return folder
+
+
+def test_twine_finds_nothing(wheels: Path) -> None:
+    checked = [sys.executable, "-m", "twine", "check", "--strict", *map(str, wheels.iterdir())]
+    done = subprocess.run(checked, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("PASSED")) == (0, 2), done.stdout
+
+
+def test_the_sbom_is_of_cyclonedx(wheels: Path) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    (client,) = wheels.glob("djinn_jupyter_client-*.whl")
+    name = f"djinn_jupyter_client-{__version__}.dist-info/sboms/sidebar.cdx.json"
+    sbom = zipfile.ZipFile(client).read(name).decode()
+    validator = JsonStrictValidator(SchemaVersion.from_version(json.loads(sbom)["specVersion"]))
+    assert validator.validate_str(sbom) is None
+    assert validator.validate_str(sbom.replace("purl", "url")) is not None
+
+
+def test_the_citation_is_valid(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.citation-file-format"]
+    assert subprocess.run([*command, ROOT / "CITATION.cff"], check=False).returncode == 0
+    damaged = tmp_path / "CITATION.cff"
+    damaged.write_text((ROOT / "CITATION.cff").read_text().replace("authors:", "author:"))
+    assert subprocess.run([*command, damaged], check=False).returncode != 0
+
+
+def test_the_recipe_is_rendered_with_the_requirements_of_pip() -> None:
+    from rattler_build import Stage0Recipe
+
+    rendered = [variant.recipe for variant in Stage0Recipe.from_file(RECIPE).render()]
+    required = {one.package.name: {str(spec) for spec in one.requirements.run} for one in rendered}
+    assert {one.package.version for one in rendered} == {__version__}
+    assert required == {
+        "djinn-jupyter-client": {*map(of_conda, PROJECT["dependencies"]), f"python {PROJECT['requires-python']}"},
+        "djinn-jupyter": {
+            *map(of_conda, PROJECT["optional-dependencies"]["engine"]),
+            f"djinn-jupyter-client =={__version__}",
+        },
+    }
+
+
+def of_conda(requirement: str) -> str:
+    """Write a requirement of pip as one of conda."""
+    name, versions = re.fullmatch(r"([\w-]+)(.*)", requirement).groups()  # type: ignore[union-attr]
+    return f"{OF_CONDA.get(name, name)} {versions}"
+
+
+def test_a_recipe_that_is_none_is_refused() -> None:
+    from rattler_build import RecipeParseError, Stage0Recipe
+
+    with pytest.raises(RecipeParseError, match="unknown field"):
+        Stage0Recipe.from_yaml(RECIPE.read_text().replace("requirements:", "requirement:", 1))
+
+
+def test_a_folder_of_wheels_is_all_that_the_main_job_needs(wheels: Path, tmp_path: Path) -> None:
+    """Downloaded once, then installed by hashes without a network, in an environment that shares nothing with this."""
+    folder = tmp_path / "folder"
+    download = ["download", "--quiet", "--constraint", ROOT / "constraints.txt", "--find-links", wheels]
+    got = [sys.executable, "-m", "pip", *download, "--dest", folder, "djinn-jupyter"]
+    subprocess.run(got, check=True, capture_output=True)
+    wanted = tmp_path / "requirements.txt"
+    wanted.write_text("".join(map(hashed, sorted(folder.iterdir()))))
+    environment = Environment(place=tmp_path / "environment")
+    subprocess.run([sys.executable, "-m", "venv", environment.place], check=True)
+    environment.pip("install", "--no-index", "--find-links", folder, "--require-hashes", "--requirement", wanted)
+    assert environment.pip("check") == "No broken requirements found.\n"
+    stopped = environment.python("-c", FIRST_STOP)
+    assert stopped.stdout == "(5, 128)\n", stopped.stderr
+
+
+def hashed(wheel: Path) -> str:
+    name, version = wheel.name.split("-")[:2]
+    return f"{name}=={version} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
