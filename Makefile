@@ -11,19 +11,20 @@
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make store-test  set up a server of S3 beside it, and keep checkpoints and journals there
 #   make cluster-test  set up Ray and a server of S3 beside it, and try docs/cluster.md with a head and two machines
-#   make packages hold wheels, recipe and citation against their tools, and install without a network
+#   make packages hold wheels, recipe and citation against their tools, install without a network, rehearse a release
 #   make peers    set up TransformerLens, nnsight, interp-engine, PEFT, SAELens and pandas beside it, and compare
 #   make sides    set up DeepSpeed and vLLM beside it, and hold the evaluation's calls against them
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make docs     set up what builds the site beside it, and build it into build/site
+#   make release  VERSION=0.1.0: version, changelog, wheels, sdists, hashes and site in dist/, commit and tag
 #   make pictures put the screenshots of the last `make test` into docs/pictures
 #   make setup    the environment in .venv alone
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab packages peers sides gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab packages release peers sides gpu \
   wheels docs pictures clean
 
 PYTHON ?= python3
@@ -40,7 +41,7 @@ DISTRIBUTION := distribution/pyproject.toml distribution/hatch_build.py
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,21s/^# *//p' Makefile
+	@sed -n '3,22s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -226,6 +227,9 @@ $(PACKAGES)/.set-up: $(STAMP)
 	  twine 'cyclonedx-python-lib[json-validation]' py-rattler-build check-jsonschema
 	@touch $@
 
+release: setup
+	@$(BIN)/python distribution/release.py $(VERSION)
+
 # Likewise with each tool that is compared with Djinn, in an environment of its own (benchmarks/environments.py has the versions).
 # circuit-tracer is read and not run. One that cannot be installed is said, and its tests are not run. All of them are compared at the end, once.
 peers: setup
@@ -260,7 +264,7 @@ PAGES := build/pages
 processes: $(SITE)/.set-up
 docs: $(SITE)/.set-up
 	@rm -rf $(PAGES) && mkdir -p $(PAGES)/evaluation $(PAGES)/assets
-	@ln -s $(addprefix $(CURDIR)/,README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs examples notebooks) $(PAGES)
+	@ln -s $(addprefix $(CURDIR)/,README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs examples notebooks) $(PAGES)
 	@ln -s $(addprefix $(CURDIR)/evaluation/,README.md results) $(PAGES)/evaluation
 	@cp $(SITE)/node_modules/mermaid/dist/mermaid.min.js $(PAGES)/assets/mermaid.js
 	@cp $(SITE)/node_modules/iframe-worker/shim/index.js $(PAGES)/assets/iframe-worker.js

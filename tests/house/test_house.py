@@ -40,7 +40,7 @@ def imported_by() -> set[str]:
 
 def test_the_version_is_the_same_everywhere() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text()
-    newest = re.search(r"^## \[(\S+)\]", changelog, re.MULTILINE)
+    newest = re.search(r"^## \[(\d\S+)\]", changelog, re.MULTILINE)
     assert newest
     for distribution in ("djinn-jupyter", "djinn-jupyter-client"):
         assert metadata.version(distribution) == djinn_jupyter.__version__ == newest[1]

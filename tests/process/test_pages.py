@@ -45,6 +45,7 @@ ELSEWHERE: Final = {
     ("jupyterhub.md", "%load_ext djinn_jupyter\n%djinn_load demo --at hub"): HUB,
     ("metrics.md", "djinn start demo --metrics"): SERVES,
     ("one_h100.md", ""): "an H100, for hours",
+    ("versions.md", "pip uninstall"): "it uninstalls what is tested: tests/distribution/test_wheels.py",
     ("sharing.md", "$ "): PERSONS,
     ("sharing.md", "# useradd"): PERSONS,
     ("sharing.md", "%djinn_share"): PERSONS,
