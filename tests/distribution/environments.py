@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,20 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from djinn_evaluation.benchmarks.installing import outside
 from djinn_jupyter._version import __version__
 from tests.house.repository import ROOT
 
 OURS: Final = ("djinn-jupyter", "djinn-jupyter-client")
 NEXT: Final = "999.0.0"
 OF_A_WHEEL: Final = ("pyproject.toml", "README.md", "LICENSE", "djinn_jupyter", "distribution", "labextension")
-
-
-def build_wheels(tree: Path, folder: Path) -> None:
-    """Build the wheels of both distributions of a tree into `folder`."""
-    for project in (tree / "distribution", tree):
-        build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
-        done = subprocess.run(build, cwd=project, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def tree_of_the_next_version(tree: Path) -> Path:
@@ -62,11 +54,10 @@ class Environment:
 
     def python(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run its Python, in its folder, with nothing of this checkout on the path."""
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return subprocess.run(
             [self.place / "bin" / "python", *map(str, words)],
             cwd=self.place,
-            env={**environment, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+            env={**outside(), "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
             capture_output=True,
             text=True,
             check=False,

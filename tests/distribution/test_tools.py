@@ -14,8 +14,9 @@ from typing import Final
 
 import pytest
 
+from djinn_evaluation.benchmarks.installing import FIRST_STOP, SHAPE, build_wheels, download_dependencies
 from djinn_jupyter._version import __version__
-from tests.distribution.environments import Environment, build_wheels
+from tests.distribution.environments import Environment
 from tests.house.repository import ROOT
 
 pytestmark = pytest.mark.slow
@@ -23,14 +24,6 @@ RECIPE: Final = ROOT / "distribution" / "recipe.yaml"
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Distributions that have another name on conda-forge.
 OF_CONDA: Final = {"prometheus-client": "prometheus_client", "torch": "pytorch", "xxhash": "python-xxhash"}
-FIRST_STOP: Final = """
-import djinn_jupyter as dj
-engine = dj.load("demo")
-session = engine.session("first", fresh=True)
-session.breakpoint("resid_post.4")
-print(session.run("The capital of France is").hidden.shape)
-engine.stop(force=True)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -96,18 +89,15 @@ def test_a_recipe_that_is_none_is_refused() -> None:
 
 def test_a_folder_of_wheels_is_all_that_the_main_job_needs(wheels: Path, tmp_path: Path) -> None:
     """Downloaded once, then installed by hashes without a network, in an environment that shares nothing with this."""
-    folder = tmp_path / "folder"
-    download = ["download", "--quiet", "--constraint", ROOT / "constraints.txt", "--find-links", wheels]
-    got = [sys.executable, "-m", "pip", *download, "--dest", folder, "djinn-jupyter"]
-    subprocess.run(got, check=True, capture_output=True)
+    download_dependencies(wheels)
     wanted = tmp_path / "requirements.txt"
-    wanted.write_text("".join(map(hashed, sorted(folder.iterdir()))))
+    wanted.write_text("".join(map(hashed, sorted(wheels.iterdir()))))
     environment = Environment(place=tmp_path / "environment")
     subprocess.run([sys.executable, "-m", "venv", environment.place], check=True)
-    environment.pip("install", "--no-index", "--find-links", folder, "--require-hashes", "--requirement", wanted)
+    environment.pip("install", "--no-index", "--find-links", wheels, "--require-hashes", "--requirement", wanted)
     assert environment.pip("check") == "No broken requirements found.\n"
     stopped = environment.python("-c", FIRST_STOP)
-    assert stopped.stdout == "(5, 128)\n", stopped.stderr
+    assert stopped.stdout == SHAPE, stopped.stderr
 
 
 def hashed(wheel: Path) -> str:

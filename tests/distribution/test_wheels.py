@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from djinn_evaluation.benchmarks.installing import build_wheels
 from djinn_jupyter._version import __version__
-from tests.distribution.environments import NEXT, OURS, Environment, build_wheels, tree_of_the_next_version
+from tests.distribution.environments import NEXT, OURS, Environment, tree_of_the_next_version
 from tests.house.repository import ROOT, in_the_repository
 
 CLIENT = f"djinn_jupyter_client-{__version__}"

@@ -41,6 +41,7 @@ MODULE_OF: Final = {
         "tools": "agreement analysis tracing",
         "limits": "limits",
         "house": "house",
+        "installing": "install",
     }.items()
     for name in names.split()
 }
