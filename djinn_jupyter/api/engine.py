@@ -225,7 +225,7 @@ class RemoteEngine(EngineVerbs):
         heard: Callable[[MemoryTrace], None] = lambda trace: None,
     ) -> MemoryTrace:
         """Sample memory over time in a background thread until the trace's `stop()`, or the end of its `with` block."""
-        return MemoryTrace(self.channel, hertz=hertz, seconds=seconds, heard=heard)
+        return MemoryTrace(self.channel, model=self.description.name, hertz=hertz, seconds=seconds, heard=heard)
 
     def checkpoints(self) -> Listing[CheckpointDescription]:
         """Return the checkpoint files of this model, including those of earlier engines. Of a long list only the latest

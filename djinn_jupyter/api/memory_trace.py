@@ -147,16 +147,20 @@ def _period(hertz: float) -> float:
 class MemoryTrace(Tabular):
     """Readings of an engine's memory and moves between its tiers, from now until `stop`, for `seconds`, or until the
     engine ends; `error` then holds the reason. The trace's own thread calls `heard` after each reading, each half
-    second while the connection to the engine is down, and once more at the end."""
+    second while the connection to the engine is down, and once more at the end. `model` is the engine's name."""
+
+    _view = "trace_view"
 
     def __init__(
         self,
         channel: Channel,
         *,
+        model: str = "the engine",
         hertz: float = 4.0,
         seconds: float | None = None,
         heard: Callable[[MemoryTrace], None] = lambda trace: None,
     ) -> None:
+        self.model = model
         self.readings: list[Reading] = []
         self.moves: list[TracedTransfer] = []
         self.error: DjinnError | None = None
@@ -196,7 +200,7 @@ class MemoryTrace(Tabular):
         self.stop()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"readings": list(self.readings), "moves": list(self.moves), "error": self.error}
+        return {"model": self.model, "readings": list(self.readings), "moves": list(self.moves), "error": self.error}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _channel=NoEngine(), _told=threading.Event(), _thread=threading.Thread())

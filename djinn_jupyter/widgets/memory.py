@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from djinn_jupyter.api.memory_trace import Reading, TracedTransfer
+from djinn_jupyter.api.memory_trace import MemoryTrace, Reading, TracedTransfer
 from djinn_jupyter.units import spell_option, spell_rate
 from djinn_jupyter.widgets.charts import AXIS, SOFT, WIDTH, MemoryCourse, course_of, drawn
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, mono, part, span, table
@@ -234,6 +234,12 @@ def memory_view(
     if people:
         plain.append(columns(people, PEOPLE_HEAD))
     return View(plain="\n".join(plain), html=html)
+
+
+def trace_view(trace: MemoryTrace) -> View:
+    """Show a trace as far as it has come."""
+    ended = None if trace.error is None else f"ended: {trace.error}"
+    return memory_view(trace.model, list(trace.readings), list(trace.moves), ended=ended)
 
 
 def _people(reading: Reading) -> list[list[str]]:

@@ -6,7 +6,15 @@ from djinn_jupyter.widgets.charts import dose_response_view
 from djinn_jupyter.widgets.diff import ROWS as DIFF_ROWS
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
 from djinn_jupyter.widgets.lens import edit_view, lens_grid_view, lens_view, watch_view, watching
-from djinn_jupyter.widgets.memory import checkpoints_view, memory_view, rest_line, saved_line, sleep_line, swapped_line
+from djinn_jupyter.widgets.memory import (
+    checkpoints_view,
+    memory_view,
+    rest_line,
+    saved_line,
+    sleep_line,
+    swapped_line,
+    trace_view,
+)
 from djinn_jupyter.widgets.pictures import PATTERN_CELLS
 from djinn_jupyter.widgets.result import (
     broken_off_view,
