@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import anywidget
 import traitlets
@@ -28,7 +27,7 @@ class MemoryWidget(anywidget.AnyWidget):
 
     def __init__(self, model: str, frozen: Callable[[], None]) -> None:
         super().__init__(title=f"Memory of {model}")
-        self._model_name = model
+        self._engine_name = model
         self.on_msg(lambda widget, content, buffers: frozen() if content == {"press": "freeze"} else None)
 
     def show(self, trace: MemoryTrace, standing: str = "live") -> None:
@@ -36,13 +35,9 @@ class MemoryWidget(anywidget.AnyWidget):
         readings, moves = list(trace.readings), list(trace.moves)
         with self.hold_sync():
             self.standing = standing
-            self.said = memory_view(self._model_name, readings[-1:], ()).plain
+            self.said = memory_view(self._engine_name, readings[-1:], ()).plain
             self.course = course_of(readings, moves).message()
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        """Return the bundle with plain text added for pages that cannot draw the widget."""
-        made = super()._repr_mimebundle_(**options)
-        bundle = made[0] if isinstance(made, tuple) else made
-        if bundle is not None:
-            bundle["text/plain"] = f"{self.title}, live"
-        return made
+    def __repr__(self) -> str:
+        """Return the text for pages that cannot draw the widget; every version of ipywidgets shows it."""
+        return f"{self.title}, live"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nbclient import NotebookClient
@@ -128,6 +129,24 @@ def test_a_session_leaves_is_kept_restored_and_ends_as_if_it_had_never_left(kern
     assert said("%djinn_checkpoint noon --drop") == "checkpoint noon deleted\n"
     assert "memory of demo" in said("%djinn_vram")
     assert "other closed" in said("%djinn_close other")
+
+
+def test_a_live_chart_draws_while_no_cell_runs_until_it_is_frozen(kernels: Start, model: Path) -> None:
+    kernel = kernels("one.ipynb")
+    loaded(kernel, model, "--fresh")
+    kernel.do("import os\ndel os.environ['DJINN_STATIC']")
+    shown = kernel.do("%djinn_vram")
+    assert shown[0] == f"Memory of {model}, live"
+    assert f"memory of {model}: " in shown[1]
+    drawn = kernel.take(lambda message: len(_course(message).get("times", ())) > 3)
+    assert "weights" in [band["name"] for band in _course(drawn)["bands"]]
+    assert "at the end" in "".join(kernel.do("%djinn_vram stop"))
+
+
+def _course(message: dict[str, Any]) -> dict[str, Any]:
+    """Return what a message to the chart draws; {} for any other message."""
+    told: dict[str, Any] = message["content"].get("data", {}).get("state", {}).get("course", {})
+    return told if message["msg_type"] == "comm_msg" else {}
 
 
 CELLS = ("%load_ext djinn_jupyter", "%djinn_load demo", "%djinn_run What is the capital of France?")
