@@ -82,6 +82,8 @@ def _versions() -> Iterator[Finding]:
         require_supported_platform()
     except DjinnError as error:
         yield _bad(str(error))
+    if sys.platform == "darwin":
+        yield _note("On a Mac an engine computes on the CPU; mps is refused.")
     for package in PACKAGES:
         try:
             found = version(package)

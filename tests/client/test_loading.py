@@ -393,6 +393,27 @@ def test_what_cannot_be_meant_is_refused_without_an_engine(
     assert str(refused.value).startswith(said)
 
 
+def test_mps_is_refused_on_a_mac_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_an_engine(monkeypatch)
+    monkeypatch.setattr(spelling.sys, "platform", "darwin")
+    with pytest.raises(UsageError, match="mps has not been proved: on a Mac an engine computes on the CPU"):
+        loading.load("demo", device="mps")
+    monkeypatch.setenv("DJINN_DEVICE", "mps:0")
+    with pytest.raises(UsageError, match="mps has not been proved"):
+        choose_device(None)
+
+
+def test_windows_is_sent_to_wsl_without_the_modules_of_unix() -> None:
+    load = (
+        "import sys, psutil; sys.modules.update(dict.fromkeys(['fcntl', 'grp', 'pwd', 'resource', 'termios'])); "
+        "import djinn_jupyter as dj; from djinn_jupyter.api import loading; sys.platform = 'win32'; dj.load('demo')"
+    )
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=False)
+    said = done.stderr.splitlines()[-1]
+    assert "Engines run on Linux and macOS, this is win32" in said
+    assert said.endswith("On Windows, use Jupyter inside WSL 2.")
+
+
 @pytest.mark.parametrize(
     ("model", "options", "means"),
     [

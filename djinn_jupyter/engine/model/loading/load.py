@@ -23,7 +23,7 @@ from djinn_jupyter.engine.model.loading.tokenizer import growth_fault
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
 from djinn_jupyter.files import Stamps, first_change, stamps_in
-from djinn_jupyter.machine import device_of_environment, main_memory
+from djinn_jupyter.machine import NOT_PROVED, device_of_environment, main_memory
 from djinn_jupyter.model_files import fault_of
 from djinn_jupyter.units import spell_bytes
 
@@ -102,6 +102,8 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"{name!r} is no device; write cpu, cuda or cuda:1.") from error
+    if device.type == "mps":
+        raise UsageError(NOT_PROVED)
     if device.type != "cuda":
         return device
     index = device.index or 0
