@@ -175,8 +175,9 @@ $(HUB)/.set-up: $(STAMP)
 # platformdirs of Colab lacks the plugin of the one in .venv.
 COLAB := .venv/colab
 one-colab: $(COLAB)/.set-up
-	$(COLAB)/bin/python -c 'import sys, tests, pytest; sys.exit(pytest.main(sys.argv[1:]))' tests/magics tests/kernel/test_real_kernel.py -p no:platformdirs \
-	  -m 'not alone and not slow' --junit-xml $(REPORTS)/colab.xml
+	PYTHONPATH=$(CURDIR) $(COLAB)/bin/python -c 'import sys, tests, pytest; sys.exit(pytest.main(sys.argv[1:]))' \
+	  tests/magics tests/kernel/test_real_kernel.py notebooks/01_quickstart.ipynb -p no:platformdirs --nbval \
+	  --nbval-sanitize-with notebooks/sanitize.cfg -m 'not alone and not slow' --junit-xml $(REPORTS)/colab.xml
 
 $(COLAB)/.set-up: $(STAMP) tests/kernel/colab.txt
 	@test -x $(COLAB)/bin/python || $(BIN)/python -m venv $(COLAB)

@@ -22,7 +22,8 @@ FEWER = ("qwen3_5_text", "gemma4_text:shared", "glm_moe_dsa:shared", "deepseek_v
 
 
 INDEXED = "indexed_attention"  # in older releases of transformers Qwen 4 has it by another name
-KEEP_STATE = () if INDEXED in configuration("qwen4_exp_text").layer_types else ("qwen4_exp_text",)
+QWEN4 = "qwen4_exp_text"
+KEEP_STATE = () if QWEN4 not in MORE or INDEXED in configuration(QWEN4).layer_types else (QWEN4,)
 
 
 def both(name: str) -> tuple[Desk, Outcome]:
