@@ -112,6 +112,6 @@ def run(folder: Path, *command: str) -> str:
 
 if __name__ == "__main__":
     try:
-        main(*sys.argv[1:])
+        main(" ".join(sys.argv[1:]))
     except Refused as reason:
         sys.exit(f"No release: {reason}")

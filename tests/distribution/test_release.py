@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from djinn_evaluation.benchmarks.installing import outside
 from djinn_jupyter._version import __version__
 from tests.house.repository import ROOT
 
@@ -62,6 +63,7 @@ def test_the_version_of_the_tree_and_a_newer_one_can_be_released(tree: Path) -> 
 @pytest.mark.parametrize(
     ("version", "spoil", "reason"),
     [
+        ("", lambda tree: None, "'' is no version: write VERSION="),
         ("1.0", lambda tree: None, "is no version"),
         ("v1.0.0", lambda tree: None, "is no version"),
         ("999.0.0", dirty, r"not committed:\n\?\? new\.txt"),
@@ -92,12 +94,30 @@ def test_the_version_is_written_wherever_it_stands(tree: Path) -> None:
     assert sum(int(line.split("\t")[0]) for line in changed) <= len(WRITTEN) + 2
 
 
+def test_a_release_that_fails_leaves_the_tree_as_it_was(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = release.run(tree, "git", "rev-parse", "HEAD")
+
+    def fail(tree: Path, version: str) -> None:
+        assert release.written(tree) == version
+        raise RuntimeError("no room on the disk")
+
+    monkeypatch.setattr(release, "TREE", tree)
+    monkeypatch.setattr(release, "build", fail)
+    with pytest.raises(RuntimeError):
+        release.main("999.0.0")
+    assert release.written(tree) == __version__
+    for asked in (["status", "--porcelain"], ["tag"]):
+        assert release.run(tree, "git", *asked) == ""
+    assert release.run(tree, "git", "rev-parse", "HEAD") == before
+
+
 def test_the_version_is_the_same_wherever_it_stands() -> None:
     lines = {name: line.format(__version__) for name, line in release.VERSIONED.items()}
     assert [name for name, line in lines.items() if line not in (ROOT / name).read_text().splitlines()] == []
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2400)
 def test_a_release_is_one_command(tmp_path: Path) -> None:
     """In a clone, with an environment of its own: it takes minutes."""
     clone = tmp_path / "clone"
@@ -105,7 +125,8 @@ def test_a_release_is_one_command(tmp_path: Path) -> None:
     for words in (["user.name", "A"], ["user.email", "a@example.org"]):
         release.run(clone, "git", "config", *words)
     command = ["make", "release", "VERSION=999.0.0"]
-    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    outer = {name: value for name, value in outside().items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    done = subprocess.run(command, cwd=clone, env=outer, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert release.run(clone, "git", "describe") == "v999.0.0"
     assert release.run(clone, "git", "status", "--porcelain") == ""
@@ -114,6 +135,6 @@ def test_a_release_is_one_command(tmp_path: Path) -> None:
     archives = {f"{name}{ending}" for name in names for ending in ("-py3-none-any.whl", ".tar.gz")}
     assert made == {*archives, "djinn-jupyter-999.0.0-site.zip", "SHA256SUMS"}
     release.run(clone / "dist", "sha256sum", "--check", "--strict", "SHA256SUMS")
-    again = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    again = subprocess.run(command, cwd=clone, env=outer, capture_output=True, text=True, check=False)
     assert again.returncode != 0
     assert "No release: The tag v999.0.0 exists." in again.stderr

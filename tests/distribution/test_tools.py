@@ -87,6 +87,7 @@ def test_a_recipe_that_is_none_is_refused() -> None:
         Stage0Recipe.from_yaml(RECIPE.read_text().replace("requirements:", "requirement:", 1))
 
 
+@pytest.mark.timeout(1200)
 def test_a_folder_of_wheels_is_all_that_the_main_job_needs(wheels: Path, tmp_path: Path) -> None:
     """Downloaded once, then installed by hashes without a network, in an environment that shares nothing with this."""
     download_dependencies(wheels)
