@@ -11,6 +11,7 @@
 #   make hub-test set up a JupyterHub beside it, and try docs/jupyterhub.md with two users
 #   make store-test  set up a server of S3 beside it, and keep checkpoints and journals there
 #   make cluster-test  set up Ray and a server of S3 beside it, and try docs/cluster.md with a head and two machines
+#   make front-ends  set up JupyterLab 4.4, marimo, papermill, a console and pandoc beside it, and hold docs/front_ends.md against them
 #   make packages hold wheels, recipe and citation against their tools, install without a network, rehearse a release
 #   make peers    set up TransformerLens, nnsight, interp-engine, PEFT, SAELens and pandas beside it, and compare
 #   make sides    set up DeepSpeed and vLLM beside it, and hold the evaluation's calls against them
@@ -24,7 +25,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab packages release peers sides gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab pandoc front-ends packages release peers sides gpu \
   wheels docs pictures clean
 
 PYTHON ?= python3
@@ -41,7 +42,7 @@ DISTRIBUTION := distribution/pyproject.toml distribution/hatch_build.py
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,22s/^# *//p' Makefile
+	@sed -n '3,23s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -186,6 +187,30 @@ $(COLAB)/.set-up: $(STAMP) tests/kernel/colab.txt
 	$(COLAB)/bin/python -m pip install --quiet --constraint tests/kernel/colab.txt \
 	  ipython ipykernel ipywidgets jupyter_client traitlets decorator plotly pyzmq numpy
 	@touch $@
+
+# Likewise with JupyterLab 4.4 and the programs of docs/front_ends.md that .venv has not. What .venv installed for
+# JupyterLab and nbconvert is found there.
+FRONT := .venv/front
+IN_FRONT := JUPYTER_PATH=$(CURDIR)/.venv/share/jupyter JUPYTER_CONFIG_PATH=$(CURDIR)/.venv/etc/jupyter $(FRONT)/bin/python -m pytest -m slow tests/front_ends
+front-ends: $(FRONT)/.set-up pandoc chromium
+	@status=0; $(IN_FRONT) -k 'a_front_end_shows or 4.4' || status=1; \
+	  $(BIN)/pytest -m slow tests/front_ends/test_pages.py -k 'not 4.4' || status=1; exit $$status
+
+$(FRONT)/.set-up: $(STAMP)
+	@test -x $(FRONT)/bin/python || $(BIN)/python -m venv $(FRONT)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(FRONT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(FRONT)/bin/python -m pip install --quiet jupyter-console==6.6.3 jupyterlab==4.4.10 marimo==0.25.2 papermill==2.7.0
+	@touch $@
+
+# Debian's package, when we may install it.
+pandoc:
+	@if command -v pandoc >/dev/null; then exit 0; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pandoc >/dev/null; \
+	else \
+	  echo "A row of docs/front_ends.md needs pandoc: install it."; exit 1; \
+	fi
 
 # What a client of S3 can be installed with: botocore wants a python-dateutil below 3.
 OF_A_STORE := <(grep -v '^python-dateutil=' constraints.txt)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class DjinnError(ShownError, Exception):
+class DjinnError(Exception, ShownError):
     """Base of all errors of this package. The text is one sentence: what is wrong and what to do. `request` is the id
     of the request that it ended, by which `djinn log --request` finds what the engine did for it."""
 

@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class WorkInterrupted(ShownError, KeyboardInterrupt):
+class WorkInterrupted(KeyboardInterrupt, ShownError):
     """Raised after a KeyboardInterrupt during a sweep, a collection or a measurement, which has ended in the engine.
     `kept` has the finished part (the Grid so far, the Losses of the first prompts, the Edges of the first pairs, ...),
     or None."""

@@ -218,7 +218,7 @@ class Finished(Generated):
 Stop = Paused | Finished
 
 
-class Interrupted(ShownError, KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt, ShownError):
     """Raised after a KeyboardInterrupt during a run. The run was stopped and the session is intact, at `stop`."""
 
     def __init__(self, stop: Stop) -> None:
@@ -229,7 +229,7 @@ class Interrupted(ShownError, KeyboardInterrupt):
         return type(self), (self.stop,)
 
 
-class BatchInterrupted(ShownError, KeyboardInterrupt):
+class BatchInterrupted(KeyboardInterrupt, ShownError):
     """Raised after a KeyboardInterrupt during a batch. `rows` has, in order, for each row: its stop (at its end or its
     pause), its error, or None where it had not started."""
 

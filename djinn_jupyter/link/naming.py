@@ -39,6 +39,12 @@ def notebook_path() -> str | None:
     return str(found) if found else None
 
 
+def has_sidebar() -> bool:
+    """Return whether a sidebar may be beside this notebook: Jupyter Server, which JupyterLab and Notebook 7 show, names
+    it, and it is not Colab's page."""
+    return bool(os.environ.get("JPY_SESSION_NAME")) and "google.colab" not in sys.modules
+
+
 def default_session_name() -> str:
     """Return the path of this notebook. Without one (nbconvert, papermill, a console) return the kernel's name, and in
     IPython without a kernel the process's. UsageError in plain Python."""

@@ -184,10 +184,16 @@ class BreakingMagics(Group):
         if made.note is not None:
             self.state.screen.say(made.note)
 
-    @verb(KEEP, SESSION)
+    @verb(ON, OFF, KEEP, SESSION)
     def djinn_breaks(self, args: Namespace) -> None:
-        """List the breakpoints of the session, with their hit counts."""
+        """List the breakpoints of the session, with their hit counts, or turn one on or off."""
         session = self.state.session(args.session)
+        number, enabled = _switched(args)
+        if number is not None:
+            switched = session.enable(number, enabled)
+            said = f"breakpoint {number} is {'on' if enabled else 'off'}: {switched.site}"
+            self.keep_and_show(args, switched, said)
+            return
         points = session.breakpoints()
         self.keep_and_show(args, points, views.breakpoints_view(points, session=session.name))
 

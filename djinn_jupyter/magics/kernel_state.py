@@ -36,6 +36,13 @@ class KernelState:
         self._held: dict[str, RemoteSession] = {}
         self._engine: RemoteEngine | None = None
         self._present: str | None = None
+        self._told_of_sidebar = False
+
+    def tells_of_sidebar(self) -> bool:
+        """Return whether to name the magics in its place: once, where there is no sidebar."""
+        tells = not self._told_of_sidebar and not naming.has_sidebar()
+        self._told_of_sidebar = True
+        return tells
 
     @property
     def loaded(self) -> RemoteEngine | None:

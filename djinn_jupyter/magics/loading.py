@@ -61,7 +61,8 @@ class LoadingMagics(Group):
         self.state.keep(args.keep, engine)
         described = session.describe()
         weights, named = engine.statistics().weights, not self.state.screen.is_static
-        live.end(views.loaded_view(engine.description, described, weights, names_device=named))
+        told = {"names_device": named, "no_sidebar": named and self.state.tells_of_sidebar()}
+        live.end(views.loaded_view(engine.description, described, weights, **told))
         if not args.fresh and all(one.name != described.name for one in there):
             self._tell_of_a_rename(described, there)
 

@@ -271,6 +271,15 @@ class RunningMagics(Group):
             return
         run_rows(self.state, args, session, lambda on_row: session.resume(on_row=on_row, **options))
 
+    @verb(option("name", nargs="?", help="the session; by default this notebook's, which another client runs"))
+    def djinn_pause(self, args: argparse.Namespace) -> None:
+        """Stop a run of another notebook at its next layer. An interrupt of the cell stops one of this notebook."""
+        session = self.state.reach(args.name)
+        stops = session.pause()
+        self.state.screen.say(
+            f"session {session.label} stops at its next layer" if stops else f"nothing runs in session {session.label}"
+        )
+
     @verb(
         option("count", nargs="?", type=int, default=1, help="how many; default 1"),
         option("--token", action="store_true", help="tokens instead of layers"),

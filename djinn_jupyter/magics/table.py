@@ -16,6 +16,7 @@ MODULES: Final = {
     "djinn_clear": "djinn_jupyter.magics.changing",
     "djinn_run": "djinn_jupyter.magics.running",
     "djinn_resume": "djinn_jupyter.magics.running",
+    "djinn_pause": "djinn_jupyter.magics.running",
     "djinn_step": "djinn_jupyter.magics.running",
     "djinn_back": "djinn_jupyter.magics.running",
     "djinn_where": "djinn_jupyter.magics.looking",

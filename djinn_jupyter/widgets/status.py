@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from djinn_jupyter.widgets.html import card, facts, mono
 from djinn_jupyter.widgets.memory import CAUSES, expected_line, streaming_rows, tier_line, transfer_line, weights_line
@@ -12,6 +13,11 @@ from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire import modules, nouns
 from djinn_jupyter.wire.texts import faults_line, label
 
+NO_SIDEBAR: Final = (
+    "No sidebar here. %djinn_sessions, %djinn_breaks, %djinn_tree and %djinn_vram show what it shows; for each of its "
+    "actions there is a magic (docs/front_ends.md)."
+)
+
 
 def loaded_view(
     model: nouns.ModelDescription,
@@ -19,9 +25,10 @@ def loaded_view(
     weights: nouns.WeightsStatistics | None = None,
     *,
     names_device: bool = True,
+    no_sidebar: bool = False,
 ) -> View:
     """Show the output of `%djinn_load`: the model, its streamed weights if any, and the session's existing state.
-    Without the device's name it is the same on every device."""
+    Without the device's name it is the same on every device. `no_sidebar` names the magics that show what it would."""
     held = armed(session)
     where = f"{model.dtype} on {model.device}" if names_device else model.dtype
     size = f"{plural(model.layers, 'layer')}, {model.hidden_size:,} wide, {_context(model)}"
@@ -34,6 +41,7 @@ def loaded_view(
             *model.notes,
             checks,
             f"session {label(session.name)}: {held}",
+            *([NO_SIDEBAR] if no_sidebar else []),
         ]
     )
     rows = [
@@ -43,6 +51,7 @@ def loaded_view(
         *(("note", note) for note in model.notes),
         ("self-test", checks),
         ("session", f"{label(session.name)}: {held}"),
+        *([("sidebar", NO_SIDEBAR)] if no_sidebar else []),
     ]
     return View(plain=plain, html=card(facts(rows), title=mono(model.name), beside="loaded", dot="done"))
 

@@ -15,7 +15,7 @@ from tests.house.repository import nodes, parsed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def required(requirements: list[str]) -> set[str]:
@@ -49,7 +49,7 @@ def test_the_version_is_the_same_everywhere() -> None:
 def test_every_make_command_that_the_documents_name_exists() -> None:
     assert {"lab", "demo", "test", "check", "bench", "setup"} <= TARGETS
     documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "evaluation" / "README.md"]
-    command = re.compile(r"(?:`|^(?=make [a-z]+ *(?:[A-Z#]|$)))make ([a-z]+)", re.MULTILINE)  # prose may begin so too
+    command = re.compile(r"(?:`|^(?=make [a-z]+ *(?:[A-Z#]|$)))make ([a-z-]+)", re.MULTILINE)  # prose may begin so too
     named = {(d.name, t) for d in documents for t in command.findall(d.read_text())}
     assert {target for name, target in named if name == "README.md"} >= {"lab", "demo"}
     assert {(document, target) for document, target in named if target not in TARGETS} == set()

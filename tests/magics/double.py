@@ -20,6 +20,7 @@ from djinn_jupyter.errors import (
     InvalidCondition,
     SessionHeld,
     SessionsWouldSuffer,
+    UnknownBreakpoint,
     UnknownCheckpoint,
     UnknownSession,
     UnknownSite,
@@ -283,6 +284,18 @@ class EngineDouble(Looked, Switched, Attributing, Owned, SweepJob, Collecting, H
         )
         self._change(request.session, breakpoints=(*points, made))
         return replies.BreakpointSet(breakpoint=made, existed=False)
+
+    def _enablebreakpoint(self, request: requests.EnableBreakpoint) -> replies.Reply:
+        points = self.sessions[request.session].breakpoints
+        found = [one for one in points if one.number == request.number]
+        if not found:
+            raise UnknownBreakpoint(f"There is no breakpoint {request.number}.")
+        switched = msgspec.structs.replace(found[0], enabled=request.enabled)
+        self._change(request.session, breakpoints=tuple(switched if one is found[0] else one for one in points))
+        return replies.BreakpointSet(breakpoint=switched, existed=True)
+
+    def _pause(self, request: requests.Pause) -> replies.Reply:
+        return replies.Pausing(was_running=self.sessions[request.session].state == "running")
 
     def _clearbreakpoints(self, request: requests.ClearBreakpoints) -> replies.Reply:
         points = self.sessions[request.session].breakpoints

@@ -43,7 +43,7 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     "attribute": forms("ended", SWEPT, f"{SWEPT} --from ids", f"{SWEPT} --prompts pairs", f"{SWEPT} --edit resample"),
     "back": forms("stopped", "", "--list", "--layer", "--token"),
     "break": forms("idle", "4") + forms("stopped", "4"),
-    "breaks": forms("stopped", ""),
+    "breaks": forms("stopped", "", "--off 1", "--on 1"),
     "checkpoint": forms("stopped", "", "new", "kept", "kept --drop"),
     "circuit": forms(
         "scored",
@@ -84,6 +84,7 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     "loss": forms("ended", "", "--prompts prompts", "--text-from text"),
     "move": forms("idle", "--to 2"),
     "nap": forms("idle", ""),
+    "pause": forms("stopped", "other"),
     "path": forms(
         "ended",
         f"z -> logits --from ids {METRIC}",

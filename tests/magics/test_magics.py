@@ -7,6 +7,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from djinn_jupyter.methods.sweep.api.grid import Grid
 from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
+from tests.widgets import samples
 from tests.widgets.swept import with_values
 
 # ---------------------------------------------------------------------------------------------------- the engine
@@ -32,6 +34,19 @@ def test_load_says_what_was_loaded_and_what_is_still_armed(bare: Notebook, noteb
     assert "1 breakpoint (resid_post.4), stopped at resid_post.4, step 0, 5 tokens" in said
     notebook.cell("%djinn_break 4")
     assert "nothing armed" in notebook.cell("%djinn_load demo --fresh")
+
+
+def test_where_there_is_no_sidebar_the_first_load_names_the_magics(
+    bare: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DJINN_STATIC")
+    assert "No sidebar here" not in bare.cell("%djinn_load demo")
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    bare.state._told_of_sidebar = False
+    said = bare.cell("%djinn_load demo")
+    assert said.count("No sidebar here. %djinn_sessions") == 1
+    assert "No sidebar here. %djinn_sessions" in bare.html()
+    assert "No sidebar here" not in bare.cell("%djinn_load demo")
 
 
 def test_load_hands_its_options_on_and_leaves_the_rest_to_the_client(bare: Notebook) -> None:
@@ -67,6 +82,26 @@ def test_status_shows_the_books_without_clock_and_process_number(notebook: Noteb
 
 
 # -------------------------------------------------------------------------------------------------- breakpoints
+
+
+def test_a_breakpoint_is_turned_off_and_on(notebook: Notebook) -> None:
+    notebook.cell("%djinn_break 4")
+    assert notebook.cell("%djinn_breaks --off 1 -o point") == "breakpoint 1 is off: resid_post.4\n"
+    assert not notebook.shell.user_ns["point"].enabled
+    assert "disabled" in notebook.cell("%djinn_breaks")
+    assert notebook.cell("%djinn_breaks --on 1") == "breakpoint 1 is on: resid_post.4\n"
+    assert "no breakpoint 2" in notebook.fails("%djinn_breaks --on 2")
+    assert "not both" in notebook.fails("%djinn_breaks --on 1 --off 1")
+
+
+def test_a_run_of_another_notebook_is_paused_without_opening_its_session(notebook: Notebook) -> None:
+    notebook.engine.sessions["theirs"] = msgspec.structs.replace(samples.session("theirs"), holder="kernel-2")
+    assert notebook.cell("%djinn_pause theirs") == "nothing runs in session theirs\n"
+    notebook.engine._change("theirs", state="running")
+    assert notebook.cell("%djinn_pause theirs") == "session theirs stops at its next layer\n"
+    assert last(notebook, requests.Pause).session == "theirs"
+    assert notebook.engine.sessions["theirs"].holder == "kernel-2"
+    assert notebook.cell("%djinn_pause") == "nothing runs in session paris\n"
 
 
 def test_a_bare_number_is_the_output_of_that_layer_and_one_breakpoint(notebook: Notebook) -> None:

@@ -35,6 +35,7 @@ def test_displays_are_defined_in_one_place() -> None:
 @pytest.mark.parametrize("code", BY_CODE)
 def test_an_error_is_a_card_with_its_sentence(code: str) -> None:
     error = from_code(code, "No <b>, and what to do.")
+    assert isinstance(error, Exception)
     bundle = error._repr_mimebundle_()
     assert bundle["text/plain"] == f"{code}: No <b>, and what to do."
     assert "No &lt;b&gt;, and what to do." in bundle["text/html"]
