@@ -13,6 +13,7 @@
 #   make cluster-test  set up Ray and a server of S3 beside it, and try docs/cluster.md with a head and two machines
 #   make front-ends  set up JupyterLab 4.4, marimo, papermill, a console and pandoc beside it, and hold docs/front_ends.md against them
 #   make packages hold wheels, recipe and citation against their tools, install without a network, rehearse a release
+#   make resolve  resolve and type-check for each Python with the versions of Colab's image
 #   make peers    set up TransformerLens, nnsight, interp-engine, PEFT, SAELens and pandas beside it, and compare
 #   make sides    set up DeepSpeed and vLLM beside it, and hold the evaluation's calls against them
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
@@ -25,7 +26,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab pandoc front-ends packages release peers sides gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab pandoc front-ends packages release resolve peers sides gpu \
   wheels docs pictures clean
 
 PYTHON ?= python3
@@ -42,7 +43,7 @@ DISTRIBUTION := distribution/pyproject.toml distribution/hatch_build.py
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,23s/^# *//p' Makefile
+	@sed -n '3,24s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -172,7 +173,7 @@ $(HUB)/.set-up: $(STAMP)
 	npm install --silent --no-save --prefix $(HUB) configurable-http-proxy
 	@touch $@
 
-# Likewise Colab's versions of what a kernel needs. `tests` is imported first, for IPython 7 has a package of that name; the
+# Likewise Colab's versions of what a kernel needs, and its transformers. `tests` is imported first, for IPython 7 has a package of that name; the
 # platformdirs of Colab lacks the plugin of the one in .venv.
 COLAB := .venv/colab
 one-colab: $(COLAB)/.set-up
@@ -185,7 +186,7 @@ $(COLAB)/.set-up: $(STAMP) tests/kernel/colab.txt
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(COLAB)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(COLAB)/bin/python -m pip install --quiet --constraint tests/kernel/colab.txt \
-	  ipython ipykernel ipywidgets jupyter_client traitlets decorator plotly pyzmq numpy
+	  ipython ipykernel ipywidgets jupyter_client traitlets decorator plotly pyzmq numpy transformers
 	@touch $@
 
 # Likewise with JupyterLab 4.4 and the programs of docs/front_ends.md that .venv has not. What .venv installed for
@@ -211,6 +212,10 @@ pandoc:
 	else \
 	  echo "A row of docs/front_ends.md needs pandoc: install it."; exit 1; \
 	fi
+
+# What pip finds for the kernel's side with Colab's list as constraints, and mypy, for each Python; minutes, with a network.
+resolve: setup
+	$(BIN)/python tests/kernel/colab_versions.py
 
 # What a client of S3 can be installed with: botocore wants a python-dateutil below 3.
 OF_A_STORE := <(grep -v '^python-dateutil=' constraints.txt)
