@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from djinn_evaluation.benchmarks.installing import FIRST_STOP, SHAPE, build_wheels, download_dependencies
 from djinn_jupyter._version import __version__
 from tests.distribution.environments import Environment
+from tests.distribution.test_recipe import RECIPE, wanted
 from tests.house.repository import ROOT
 
 pytestmark = pytest.mark.slow
-RECIPE: Final = ROOT / "distribution" / "recipe.yaml"
-PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# Distributions that have another name on conda-forge.
-OF_CONDA: Final = {"prometheus-client": "prometheus_client", "torch": "pytorch", "xxhash": "python-xxhash"}
 
 
 @pytest.fixture(scope="module")
@@ -59,25 +53,12 @@ def test_the_citation_is_valid(tmp_path: Path) -> None:
     assert subprocess.run([*command, damaged], check=False).returncode != 0
 
 
-def test_the_recipe_is_rendered_with_the_requirements_of_pip() -> None:
+def test_the_recipe_is_rendered() -> None:
     from rattler_build import Stage0Recipe
 
     rendered = [variant.recipe for variant in Stage0Recipe.from_file(RECIPE).render()]
-    required = {one.package.name: {str(spec) for spec in one.requirements.run} for one in rendered}
+    assert {one.package.name: {str(spec) for spec in one.requirements.run} for one in rendered} == wanted()
     assert {one.package.version for one in rendered} == {__version__}
-    assert required == {
-        "djinn-jupyter-client": {*map(of_conda, PROJECT["dependencies"]), f"python {PROJECT['requires-python']}"},
-        "djinn-jupyter": {
-            *map(of_conda, PROJECT["optional-dependencies"]["engine"]),
-            f"djinn-jupyter-client =={__version__}",
-        },
-    }
-
-
-def of_conda(requirement: str) -> str:
-    """Write a requirement of pip as one of conda."""
-    name, versions = re.fullmatch(r"([\w-]+)(.*)", requirement).groups()  # type: ignore[union-attr]
-    return f"{OF_CONDA.get(name, name)} {versions}"
 
 
 def test_a_recipe_that_is_none_is_refused() -> None:
