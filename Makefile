@@ -14,6 +14,7 @@
 #   make front-ends  set up JupyterLab 4.4, marimo, papermill, a console and pandoc beside it, and hold docs/front_ends.md against them
 #   make packages hold wheels, recipe and citation against their tools, install without a network, rehearse a release
 #   make resolve  resolve and type-check for each Python with the versions of Colab's image
+#   make vsix     build the VS Code package into dist/, with vsce
 #   make peers    set up TransformerLens, nnsight, interp-engine, PEFT, SAELens and pandas beside it, and compare
 #   make sides    set up DeepSpeed and vLLM beside it, and hold the evaluation's calls against them
 #   make gpu      what is worth knowing of one GPU, in steps (LIST=1 says which); without one, tiny, on the CPU
@@ -26,7 +27,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab pandoc front-ends packages release resolve peers sides gpu \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab pandoc front-ends packages release resolve peers sides gpu vsix \
   wheels docs pictures clean
 
 PYTHON ?= python3
@@ -43,7 +44,7 @@ DISTRIBUTION := distribution/pyproject.toml distribution/hatch_build.py
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,24s/^# *//p' Makefile
+	@sed -n 's/^#   make/make/p' Makefile
 
 setup: $(STAMP)
 
@@ -216,6 +217,15 @@ pandoc:
 # What pip finds for the kernel's side with Colab's list as constraints, and mypy, for each Python; minutes, with a network.
 resolve: setup
 	$(BIN)/python tests/kernel/colab_versions.py
+
+# The VS Code package, packed by Microsoft's tool beside it, which also checks the manifest.
+VSCE := .venv/vscode
+VSIX := dist/djinn-debug.vsix
+vsix: setup
+	npm install --silent --no-save --prefix $(VSCE) @vscode/vsce@3.9.2
+	@rm -rf build/vscode && mkdir -p build dist && cp -r vscode build && cp LICENSE build/vscode/LICENSE.txt
+	cd build/vscode && $(abspath $(VSCE))/node_modules/.bin/vsce package --no-dependencies --allow-missing-repository --out $(CURDIR)/$(VSIX)
+	DJINN_VSIX=$(CURDIR)/$(VSIX) $(BIN)/pytest -m slow tests/dap/test_vscode.py
 
 # What a client of S3 can be installed with: botocore wants a python-dateutil below 3.
 OF_A_STORE := <(grep -v '^python-dateutil=' constraints.txt)

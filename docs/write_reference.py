@@ -49,6 +49,7 @@ from djinn_jupyter.wire.edits import Edit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from python_api import python_api  # its neighbours; `docs` is no package
+from vscode_manifest import manifest
 from wire_ts import wire_ts
 
 FOLDER = Path(__file__).parent / "reference"
@@ -271,6 +272,7 @@ PAGES = {
     "checkpoint.md": checkpoint,
     "../../djinn_jupyter/magics/table.py": magics_table,
     "../../labextension/style/cards.css": cards_css,
+    "../../vscode/package.json": manifest,
     **{f"../../labextension/src/wire/{name}": partial(str, text) for name, text in wire_ts().items()},
 }
 

@@ -189,11 +189,10 @@ class Editor:
         self._leave()
 
 
-def on_pipes() -> Editor:
-    """A `djinn dap` process of one's own."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "djinn_jupyter.cli.main", "dap"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+def on_pipes(*command: str) -> Editor:
+    """A `djinn dap` process of one's own, started by this command."""
+    ours = command or (sys.executable, "-m", "djinn_jupyter.cli.main", "dap")
+    process = subprocess.Popen(ours, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     incoming, outgoing = process.stdout.fileno(), process.stdin
 
     def write(data: bytes) -> None:
