@@ -23,6 +23,7 @@ VERSIONED: Final = {
     "evaluation/pyproject.toml": 'version = "{}"',
     "distribution/recipe.yaml": '  version: "{}"',
     "CITATION.cff": "version: {}",
+    "vscode/package.json": '  "version": "{}",',
 }
 
 
