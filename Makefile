@@ -27,7 +27,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab pandoc front-ends packages release resolve peers sides gpu vsix \
+.PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab pandoc front-ends packages release resolve peers sides gpu vsix one-quantized \
   wheels docs pictures clean
 
 PYTHON ?= python3
@@ -93,11 +93,11 @@ sidebar-types: setup
 # starts engines, kernels or JupyterLab (they mostly wait for each other), what needs the cores alone; then one test each
 # with a real JupyterHub and a real Ray cluster. All of them run, also after one that fails; the sum of the tests is the
 # last line.
-TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml processes.xml alone.xml colab.xml hub.xml cluster.xml)
+TESTED := $(addprefix $(REPORTS)/,fast.xml sidebar.xml processes.xml alone.xml colab.xml quantized.xml hub.xml cluster.xml)
 test: setup
 	@rm -f $(TESTED)
 	@status=0; $(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync check chromium sidebar || status=1; \
-	  $(MAKE) --no-print-directory --keep-going fast processes alone one-colab one-hub one-cluster || status=1; \
+	  $(MAKE) --no-print-directory --keep-going fast processes alone one-colab one-quantized one-hub one-cluster || status=1; \
 	  $(BIN)/python tests/tally.py $(TESTED) || status=1; exit $$status
 
 fast: setup
@@ -188,6 +188,18 @@ $(COLAB)/.set-up: $(STAMP) tests/kernel/colab.txt
 	  > $$($(COLAB)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 	$(COLAB)/bin/python -m pip install --quiet --constraint tests/kernel/colab.txt \
 	  ipython ipykernel ipywidgets jupyter_client traitlets decorator plotly pyzmq numpy transformers
+	@touch $@
+
+# Likewise the libraries that read quantized weights: bitsandbytes is 125 MB, and transformers imports each that is there.
+QUANTIZED := .venv/quantized
+one-quantized: $(QUANTIZED)/.set-up
+	$(QUANTIZED)/bin/python -m pytest tests/engine/quantized -m slow --numprocesses 2 --dist loadgroup --junit-xml $(REPORTS)/quantized.xml
+
+$(QUANTIZED)/.set-up: $(STAMP)
+	@test -x $(QUANTIZED)/bin/python || $(BIN)/python -m venv $(QUANTIZED)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(QUANTIZED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(QUANTIZED)/bin/python -m pip install --quiet --constraint constraints.txt accelerate bitsandbytes compressed-tensors gguf torchao
 	@touch $@
 
 # Likewise with JupyterLab 4.4 and the programs of docs/front_ends.md that .venv has not. What .venv installed for

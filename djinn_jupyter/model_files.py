@@ -5,6 +5,7 @@ engine, and the engine refuses files that arrived in another way."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +19,7 @@ ADAPTER: Final = "adapter_config.json"
 LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _SHOWN: Final = 60  # characters of a name that is too long
 _NAMES: Final = ("model.safetensors", "pytorch_model.bin")
-_GGUF: Final = "a GGUF file is written for llama.cpp; load the model that it was made from, as safetensors"
+_PART: Final = re.compile(r"-\d{5}-of-\d{5}\.gguf")
 _MERGE: Final = "merge it with peft (merge_and_unload, then save_pretrained) and load the folder that this writes"
 
 
@@ -36,14 +37,15 @@ def path_called(name: str) -> Path:
 
 
 def folder_called(model: str) -> Path | None:
-    """Return the folder that a model's name stands for; None for a name of the hub. Raises ModelNotFound or
-    ModelRefused for a named folder or file that is missing or has no servable model."""
+    """Return the folder or the GGUF file that a model's name stands for; None for a name of the hub. Raises
+    ModelNotFound or ModelRefused for a named folder or file that is missing or has no servable model."""
     path = path_called(model)
     if model and path.is_dir():
         _require_model(model, path)
         return path
     if path.suffix == ".gguf":
-        raise ModelRefused(f"{model} cannot be served: {_GGUF}.")
+        _require_gguf(model, path)
+        return path
     if path.is_file():
         raise ModelNotFound(f"{model} is a file; give the folder that it lies in, with its config.json.")
     if model.startswith((".", "/", "~")) or model.count("/") > 1 or model.endswith("/"):
@@ -57,12 +59,25 @@ def _require_model(model: str, folder: Path) -> None:
     configuration = folder / "config.json"
     if (folder / ADAPTER).is_file() and not configuration.is_file():
         raise ModelRefused(f"The folder {model} holds an adapter{_base_of(folder)} and no model of its own; {_MERGE}.")
-    if next(folder.glob("*.gguf"), None) is not None and next(folder.glob("*.safetensors"), None) is None:
-        raise ModelRefused(f"The folder {model} cannot be served: {_GGUF}.")
+    packed = next(iter(sorted(folder.glob("*.gguf"))), None)
+    if packed is not None and next(folder.glob("*.safetensors"), None) is None:
+        raise ModelRefused(f"The folder {model} has GGUF files; give one of them: {Path(model) / packed.name}.")
     if not configuration.is_file():
         raise ModelNotFound(f"The folder {model} holds no config.json; give a folder saved by save_pretrained.")
     if fault := fault_of(configuration):
         raise ModelRefused(f"The configuration of {model} cannot be read: {fault}.")
+
+
+def _require_gguf(model: str, path: Path) -> None:
+    """Raise ModelNotFound or ModelRefused unless this is a whole GGUF file."""
+    if not path.is_file():
+        raise ModelNotFound(
+            f"There is no file {model}; download one of the hub first: hf download OWNER/MODEL FILE.gguf --local-dir ."
+        )
+    if _PART.search(path.name):
+        raise ModelRefused(f"{model} is one part of several; join them with llama.cpp: llama-gguf-split --merge.")
+    if fault := fault_of(path):
+        raise ModelRefused(f"{model} cannot be read: {fault}.")
 
 
 def _base_of(folder: Path) -> str:
@@ -84,7 +99,9 @@ def fault_of(path: Path) -> str | None:
         return f"{path.name} is a Git LFS pointer and not the file itself; run `git lfs pull` in that folder"
     if not begin:
         return f"{path.name} is empty; copy or download it again"
-    fault_of_kind = {".json": _fault_of_json, ".safetensors": _fault_of_safetensors}.get(path.suffix)
+    fault_of_kind = {".json": _fault_of_json, ".safetensors": _fault_of_safetensors, ".gguf": _fault_of_gguf}.get(
+        path.suffix
+    )
     return None if fault_of_kind is None else fault_of_kind(path)
 
 
@@ -133,6 +150,11 @@ def _fault_of_json(path: Path) -> str | None:
     except ValueError:  # not JSON, or not text
         return f"{path.name} is not JSON; copy or download it again"
     return None if isinstance(found, dict) else f"{path.name} holds a {type(found).__name__} where fields are due"
+
+
+def _fault_of_gguf(path: Path) -> str | None:
+    with path.open("rb") as file:
+        return None if file.read(4) == b"GGUF" else f"{path.name} is no GGUF file; copy or download it again"
 
 
 def _fault_of_safetensors(path: Path) -> str | None:

@@ -267,6 +267,14 @@ class GivenOptions(TypedDict, total=False):
             "sdpa or eager; under eager the pattern can be stopped at and edited", metavar="NAME", formerly=("attn",)
         ),
     ]
+    quantize: Annotated[
+        str | None,
+        Description(
+            "int8: round the weights to 8 bits at load, by torchao (docs/quantized.md)",
+            metavar="KIND",
+            rule=AllowedValues("quantize is int8", lambda kind: kind == "int8"),
+        ),
+    ]
     random_weights: Annotated[bool, Description("draw the weights of a folder that holds none")]
     random_seed: Annotated[int | None, Description("of those weights; default 0", metavar="S")]
     copy: Annotated[int | None, Description("one of several engines of the same model, by number; default 1", least=1)]
@@ -365,6 +373,7 @@ class ModelOptions:
     device: str | None = None
     tensor_parallel: int = 1
     attention: str | None = None
+    quantize: str | None = None
     random_weights: bool = False
     random_seed: int = 0
     copy: int = 1
@@ -379,7 +388,11 @@ class Identity(ModelOptions):
         import msgspec  # imported late: `%load_ext` needs none of it
 
         readable = re.sub(r"[^A-Za-z0-9.]+", "-", short_name(self.model)).strip("-.")[:40]
-        later = (("copy", 1), ("tensor_parallel", 1))  # without them a journal keeps its former name
+        later = (
+            ("copy", 1),
+            ("tensor_parallel", 1),
+            ("quantize", None),
+        )  # without them a journal keeps its former name
         asked = {name: value for name, value in msgspec.to_builtins(self).items() if (name, value) not in later}
         digest = sha256(msgspec.json.encode(asked)).hexdigest()[:10]
         return f"{readable or 'model'}-{digest}"
@@ -389,7 +402,7 @@ class Identity(ModelOptions):
         return self.model if not extras else f"{self.model} ({', '.join(extras)})"
 
     def _asked(self) -> list[tuple[str, str]]:
-        named = [(name, getattr(self, name)) for name in ("revision", "dtype", "device", "attention")]
+        named = [(name, getattr(self, name)) for name in ("revision", "dtype", "device", "attention", "quantize")]
         asked = [(name, value) for name, value in named if value is not None]
         if self.tensor_parallel > 1:
             asked.append(("tensor parallel", str(self.tensor_parallel)))

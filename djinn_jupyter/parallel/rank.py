@@ -72,7 +72,7 @@ def _end_with_leader(pipe: int) -> None:
 
 def _serve(order: orders.LoadModel, pipe: Connection) -> None:
     loaded, device = load_model(order.config), torch.device(order.device)
-    identity = identity_of(loaded.model, device)
+    identity = identity_of(loaded.model, device, loaded.quantization)
     leave_out(loaded.model)
     orders.send(pipe, orders.ModelLoaded(identity=msgspec.msgpack.encode(identity)))
     split = orders.next_order(pipe)

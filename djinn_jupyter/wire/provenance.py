@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from djinn_jupyter.errors import FingerprintsDiffer
 from djinn_jupyter.wire.base import Frozen
@@ -30,6 +30,7 @@ class Provenance(Frozen, frozen=True):
     transformers: Words
     djinn: Words
     tensor_parallel: int = 1  # ranks among which sums are split
+    quantization: Words | UnsetType = UNSET  # what was done to the weights at load, and by which library
 
 
 # The fingerprint of an engine: the part of its provenance that determines the bits of its sessions.
@@ -37,14 +38,14 @@ class Provenance(Frozen, frozen=True):
 DIGESTS: Final = ("configuration", "weights")
 FINGERPRINT: Final = (
     "architecture", *DIGESTS, "dtype", "attention", "device", "processor", "threads", "tensor_parallel",
-    "torch", "transformers", "djinn",
+    "quantization", "torch", "transformers", "djinn",
 )  # fmt: skip
 
 
 def differences(one: Provenance, other: Provenance) -> list[tuple[str, str, str]]:
     """Return the differences of two fingerprints: (name, of the one, of the other). A model's name is not part of
     them."""
-    named = ((name, str(getattr(one, name)), str(getattr(other, name))) for name in FINGERPRINT)
+    named = ((name, *(str(getattr(of, name) or "none") for of in (one, other))) for name in FINGERPRINT)
     return [(name, first, second) for name, first, second in named if first != second]
 
 

@@ -103,7 +103,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def serves(self, wanted: Identity) -> bool:
         """True if a load of `wanted` means this engine: each field as requested then, or now named as found then."""
-        differing = ("random_weights", "random_seed", "tensor_parallel", "copy")
+        differing = ("random_weights", "random_seed", "tensor_parallel", "copy", "quantize")
         if any(getattr(wanted, name) != getattr(self.identity, name) for name in differing):
             return False
         if wanted.model not in (self.identity.model, self.found.model):

@@ -376,6 +376,7 @@ def without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("demo", {"shared_journal": "a" * 300}, f"'{'a' * 59}... names no folder here: file name too long."),
         ("demo", {"device": "cuda:3"}, "There is no device cuda:3: the system shows no GPU. Write cpu, or leave"),
         (3, {}, "A model is named by a text or a path, not by int: write dj.load('demo')."),
+        ("demo", {"quantize": "int4"}, "quantize is int8; it cannot be 'int4'."),
         ("demo", {"device": "mps"}, "mps is the GPU of a Mac, which this machine is not."),
     ],
 )
@@ -422,6 +423,7 @@ def test_windows_is_sent_to_wsl_without_the_modules_of_unix() -> None:
         ("demo", {"device": torch.device("cuda", 1)}, ("device", "cuda:1")),
         ("gpt2", {"attention": "kernels-community/flash-attn"}, ("attention", "kernels-community/flash-attn")),
         ("demo", {"listen": "tcp://127.0.0.1:65535"}, ("model", "demo")),
+        ("demo", {"quantize": "int8"}, ("quantize", "int8")),
     ],
 )
 def test_what_may_be_meant_is_the_engines_to_judge(
@@ -442,7 +444,7 @@ def test_what_may_be_meant_is_the_engines_to_judge(
     [
         ("notes.txt", "", "The folder {} holds no config.json; give a folder saved by save_pretrained."),
         ("config.json", "{", "The configuration of {} cannot be read: config.json is not JSON"),
-        ("m.gguf", "GGUF", "The folder {} cannot be served: a GGUF file is written for llama.cpp; load the model"),
+        ("m.gguf", "GGUF", "The folder {0} has GGUF files; give one of them: {0}/m.gguf."),
         ("adapter_config.json", '{"base_model_name_or_path": "a/b"}', "The folder {} holds an adapter of a/b and no"),
         ("w.bin", "", "{}/w.bin is a file; give the"),
     ],

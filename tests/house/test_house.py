@@ -68,7 +68,7 @@ def test_every_import_is_a_declared_dependency() -> None:
     extras = PROJECT["optional-dependencies"]
     declared = required(PROJECT["dependencies"]) | required(extras["engine"]) | required(extras["lab"])
     declared |= required(extras["cluster"]) | required(extras["transformer-lens"])
-    declared |= required(extras["store"]) | required(extras["nnsight"])
+    declared |= required(extras["store"]) | required(extras["nnsight"]) | required(extras["quantized"])
     used = imported_by() - set(sys.stdlib_module_names) - {"djinn_jupyter"}
     undeclared = {name for name in used if not {normal(p) for p in providers.get(name, [name])} & declared}
     assert undeclared == set()

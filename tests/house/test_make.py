@@ -14,8 +14,8 @@ from _pytest.mark.expression import Expression
 from tests.house.repository import ROOT
 
 TOGETHER = ("check", "chromium", "sidebar")  # two at a time
-STAGES = ("fast", "processes", "alone", "one-colab", "one-hub", "one-cluster")  # one after the other
-TESTED = ("fast", "sidebar", "processes", "alone", "colab", "hub", "cluster")
+STAGES = ("fast", "processes", "alone", "one-colab", "one-quantized", "one-hub", "one-cluster")  # one after the other
+TESTED = ("fast", "sidebar", "processes", "alone", "colab", "quantized", "hub", "cluster")
 REPORT = '<testsuites><testsuite tests="3" failures="{failures}" errors="0" skipped="1"/></testsuites>'
 PASSED = REPORT.format(failures=0)
 
@@ -47,7 +47,7 @@ def made(folder: Path, reports: dict[str, str], status: int) -> tuple[int, str, 
 
 def test_every_stage_is_run_also_after_one_that_fails(tmp_path: Path) -> None:
     status, said, asked = made(tmp_path, dict.fromkeys(TESTED, PASSED), 0)
-    assert (status, said) == (0, "14 passed, 0 failed, 7 skipped")
+    assert (status, said) == (0, "16 passed, 0 failed, 8 skipped")
     for call, stages in zip(asked, (TOGETHER, STAGES), strict=True):
         assert "--keep-going" in call
         assert tuple(call[-len(stages) :]) == stages
@@ -55,18 +55,18 @@ def test_every_stage_is_run_also_after_one_that_fails(tmp_path: Path) -> None:
 
 def test_a_stage_that_fails_fails_the_run_whose_sum_is_told(tmp_path: Path) -> None:
     status, said, _ = made(tmp_path, {**dict.fromkeys(TESTED, PASSED), "fast": REPORT.format(failures=1)}, 2)
-    assert (status > 0, said) == (True, "13 passed, 1 failed, 7 skipped")
+    assert (status > 0, said) == (True, "15 passed, 1 failed, 8 skipped")
 
 
 def test_checks_that_fail_fail_the_run_though_all_tests_passed(tmp_path: Path) -> None:
     status, said, _ = made(tmp_path, dict.fromkeys(TESTED, PASSED), 2)
-    assert (status > 0, said) == (True, "14 passed, 0 failed, 7 skipped")
+    assert (status > 0, said) == (True, "16 passed, 0 failed, 8 skipped")
 
 
 def test_a_stage_without_a_report_is_named_and_the_report_of_a_run_before_is_not_counted(tmp_path: Path) -> None:
     (tmp_path / "alone.xml").write_text(PASSED)
     status, said, _ = made(tmp_path, {name: PASSED for name in TESTED if name != "alone"}, 0)
-    assert (status > 0, said) == (True, "12 passed, 0 failed, 6 skipped, alone has no report")
+    assert (status > 0, said) == (True, "14 passed, 0 failed, 7 skipped, alone has no report")
 
 
 MARKS = ("processes", "alone", "slow")

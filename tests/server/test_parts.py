@@ -135,6 +135,7 @@ def _idle(since: float, seconds: float) -> LiveEngine:
         Identity(model="demo"),
         Identity(model="gpt2", revision="main", dtype="float16", device="cpu", attention="eager"),
         Identity(model="gpt2", tensor_parallel=2),
+        Identity(model="gpt2", quantize="int8"),
         Identity(model="ada's models/tiny", random_weights=True, random_seed=7),
     ],
 )

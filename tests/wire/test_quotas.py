@@ -150,6 +150,15 @@ def test_a_split_model_is_another_engine() -> None:
     assert not split.serves(Identity(model="demo"))
 
 
+def test_a_rounded_model_is_another_engine_and_a_plain_ones_journal_keeps_its_name() -> None:
+    rounded, plain = Identity(model="demo", quantize="int8"), Identity(model="demo")
+    assert _entry(quantize="int8").serves(rounded)
+    assert not _entry(quantize="int8").serves(plain)
+    assert not _entry().serves(rounded)
+    assert str(rounded) == "demo (quantize int8)"
+    assert rounded.slug() != plain.slug() == "demo-7b92d3b92a"  # as before there was a `quantize`
+
+
 def test_slugs_are_readable_short_and_different() -> None:
     identities = [Identity(model="demo"), Identity(model="demo", dtype="float32"), Identity(model="/a/b c/demo")]
     slugs = [identity.slug() for identity in identities]
@@ -157,7 +166,7 @@ def test_slugs_are_readable_short_and_different() -> None:
     assert all(slug.startswith("demo-") and len(slug) < 60 and "/" not in slug for slug in slugs)
 
 
-def _entry(dtype: str | None = None, tensor_parallel: int = 1) -> Entry:
+def _entry(dtype: str | None = None, tensor_parallel: int = 1, quantize: str | None = None) -> Entry:
     return Entry(
         version="1",
         pid=1,
@@ -165,7 +174,7 @@ def _entry(dtype: str | None = None, tensor_parallel: int = 1) -> Entry:
         host="h",
         boot="b",
         started=3.0,
-        identity=Identity(model="demo", dtype=dtype, tensor_parallel=tensor_parallel),
+        identity=Identity(model="demo", dtype=dtype, tensor_parallel=tensor_parallel, quantize=quantize),
         found=Identity(model="demo", dtype=dtype or "float32", device="cpu", attention="sdpa"),
         options=Options(),
         commands="ipc://x/commands",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from djinn_jupyter.engine.memory.weights.host_weights import is_packed
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy, discover
 from djinn_jupyter.engine.model.hooks.gates import Gates
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -52,7 +53,7 @@ def on_host(value: Tensor) -> Tensor:
 def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor], x_D: Tensor, token: int) -> Readout:
     """Return the Readout of `token` at the residual x_D; `lens` is the model's epilogue. UnknownSite unless linear."""
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
-    if isinstance(norm, str) or norm.module is None or not isinstance(head, nn.Linear):
+    if isinstance(norm, str) or norm.module is None or not isinstance(head, nn.Linear) or is_packed(head.weight):
         raise UnknownSite(NOT_LINEAR.format(why="this model does not end in one norm and one linear head"))
     weight_VD, bias = head.weight, head.bias
     normed_D = norm.module(x_D[None, None])[0, 0]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from djinn_jupyter.engine.memory.weights.host_weights import is_packed
 from djinn_jupyter.engine.model.discovery.matrices import Matrix
 from djinn_jupyter.engine.model.discovery.recording import embedding_weight
 from djinn_jupyter.engine.model.hooks.layout import Heads
@@ -83,7 +84,7 @@ class WeightReader:
         """Return the bias of the map of values, [heads of values, d]; with `norm_folded` plus its product with the bias
         of the norm before it. Raises UnknownSite where no single map makes the values."""
         place = self._place("W_V", layer)
-        values = self._forward.weights.values_of(place.module)
+        values = self._values(place.module, WeightName(name="W_V", layer=layer))
         given_D = torch.zeros(place.width, device=next(iter(values.values())).device)
         if norm_folded and place.norm is not None:
             given_D = self._normed(place.norm)(given_D[None])[0]
@@ -185,11 +186,21 @@ class WeightReader:
 
     def _matrix(self, module: nn.Module, width: int, name: WeightName) -> Tensor:
         """Return M of a linear map, found once by comparing the module's output with each matrix that it has."""
-        values = self._forward.weights.values_of(module)
+        values = self._values(module, name)
         if module not in self._known:
             self._known[module] = self._search(module, values, width, name)
         key, turned = self._known[module]
         return values[key].T if turned else values[key]
+
+    def _values(self, module: nn.Module, name: WeightName) -> dict[str, Tensor]:
+        """Return a module's own parameters. Raises UnknownSite where a library keeps them packed."""
+        values = self._forward.weights.values_of(module)
+        if any(is_packed(value) for value in values.values()):
+            raise UnknownSite(
+                f"There is no {name} here: its weights are packed (docs/quantized.md); load the model that was "
+                "quantized to read them."
+            )
+        return values
 
     def _search(self, module: nn.Module, values: dict[str, Tensor], width: int, name: WeightName) -> tuple[str, bool]:
         for key, value in values.items():

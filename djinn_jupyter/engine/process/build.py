@@ -97,6 +97,8 @@ def devices_of(first: torch.device, ranks: int) -> list[str]:
 def split_model(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> SplitModel:
     """Split a model that is loaded whole. Raises ModelRefused, ModelDoesNotFit, and EngineStartFailed where a rank ends
     meanwhile; none is left behind then."""
+    if loaded.packed:
+        raise ModelRefused(f"{loaded.name} has packed weights, which are not split: leave --tensor-parallel out.")
     count = config.tensor_parallel
     devices = devices_of(loaded.device, count)
     tell(f"starting {count - 1} more ranks")
@@ -113,7 +115,7 @@ def split_model(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> SplitM
 
 
 def _split(config: EngineConfig, loaded: LoadedModel, ranks: Ranks, tell: Tell) -> SplitModel:
-    identity = identity_of(loaded.model, loaded.device)
+    identity = identity_of(loaded.model, loaded.device, loaded.quantization)
     parameters = sum(parameter.numel() for parameter in leave_out(loaded.model).parameters())
     tell("finding the layers and the points of the whole model")
     geometry = probe_geometry(loaded.model, HOST, page_positions(config))

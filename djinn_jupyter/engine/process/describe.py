@@ -47,7 +47,7 @@ def describe(
         hidden_size=anatomy.hidden_size,
         vocab_size=logits.width or 0,
         context_length=position_limit(text),
-        parameters=parameters or sum(parameter.numel() for parameter in model.parameters()),
+        parameters=parameters or _parameters(loaded),
         weight_bytes=weight_bytes,
         has_tokenizer=loaded.tokenizer is not None,
         has_chat_template=has_chat_template(loaded.tokenizer),
@@ -60,6 +60,12 @@ def describe(
         checks=tuple(checks),
         notes=(*loaded.notes, *_absent(anatomy.absent), *([f"{placed}."] if placed else [])),
     )
+
+
+def _parameters(loaded: LoadedModel) -> int:
+    """Return the number of parameters; of packed ones as many as were packed, by transformers' count."""
+    model = loaded.model
+    return model.num_parameters() if loaded.packed else sum(parameter.numel() for parameter in model.parameters())
 
 
 def _absent(paths: Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights, sizes_
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack
 from djinn_jupyter.engine.model.discovery.recording import LENGTHS, spread_tokens, ways_to_keep_last
 from djinn_jupyter.engine.model.hooks.gates import cross
-from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices, empty_model
+from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_devices, empty_model, may_pack
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.process.describe import position_limit
 from djinn_jupyter.engine.store.identity import ModelIdentity, identity_of
@@ -207,7 +207,7 @@ def foresee(config: EngineConfig, tell: Tell) -> residence.Placement | None:
     runs."""
     devices = choose_devices(config)
     device, allowed = devices[0], _allowed(config, devices[0])
-    if config.tensor_parallel > 1 or (allowed is None and len(devices) == 1):
+    if config.tensor_parallel > 1 or (allowed is None and len(devices) == 1) or may_pack(config):
         return None
     model = leave_out(empty_model(config))
     layers: list[nn.Module] = max(
@@ -246,10 +246,14 @@ def settle(
     foreseen: residence.Placement | None = None,
 ) -> Settled:
     """Move a loaded model's weights to their place for computing. Raises ModelDoesNotFit and ModelRefused."""
+    if loaded.packed:
+        return _settle_packed(config, loaded, tell)
     if config.devices is not None:
         return _settle_on_cards(config, loaded, tell, reload)
     allowed = _allowed(config, loaded.device)
-    identity = identity_of(loaded.model, loaded.device)  # of the whole model: journals use it as the name
+    identity = identity_of(
+        loaded.model, loaded.device, loaded.quantization
+    )  # of the whole model: journals use it as the name
     leave_out(loaded.model)
     total = sizes_of(loaded.model, ()).total
     if allowed is None or residence.fits(total, allowed):
@@ -276,6 +280,24 @@ def settle(
     return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)
 
 
+def _settle_packed(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> Settled:
+    """Move weights that a library keeps packed to their one device: they are neither split nor streamed."""
+    if config.devices is not None:
+        raise ModelRefused(f"{loaded.name} has packed weights, which lie on one device: name it with --device.")
+    identity = identity_of(loaded.model, loaded.device, loaded.quantization)
+    leave_out(loaded.model)
+    total, allowed = sizes_of(loaded.model, ()).total, _allowed(config, loaded.device)
+    if allowed is not None and not residence.fits(total, allowed):
+        raise ModelDoesNotFit(
+            f"The packed weights of {loaded.name} take {spell_bytes(total)}, of {spell_bytes(allowed)} that are "
+            "allowed, and do not stream: allow more with --device-memory, or load the model that was quantized."
+        )
+    weights = residence.PackedWeights(_on_device(loaded), loaded.device, stamps=loaded.files)
+    bound = _bound(config, loaded.device)
+    pages = _pages_left(config, loaded, tell) if bound is None else bound - total
+    return Settled(identity=identity, weights=weights, page_bytes=pages)
+
+
 def _pages_left(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> int:
     """Return the bytes for pages beside weights without a limit; on a GPU all but the measured need of a pass. With
     CUDA graphs, which record memory of their own later, as on the CPU."""
@@ -290,7 +312,7 @@ def _pages_left(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> int:
 def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, reload: residence.Reload | None) -> Settled:
     """Spread a loaded model's layers over the devices of `config`, and make passes cross from one to the next."""
     devices = choose_devices(config)
-    identity = identity_of(loaded.model, loaded.device)
+    identity = identity_of(loaded.model, loaded.device, loaded.quantization)
     leave_out(loaded.model)
     with torch.inference_mode():
         stack, _ = find_stack(loaded.model, spread_tokens(loaded.model, LENGTHS[0])[None])

@@ -20,7 +20,7 @@ from djinn_jupyter.engine.memory.offload.disk import DirectFile, DiskTier
 from djinn_jupyter.engine.memory.offload.host import HostTier, Memory
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.memory.weights.host_weights import bytes_in_memory, raw_bytes, weights_of
+from djinn_jupyter.engine.memory.weights.host_weights import bytes_in_memory, plain_parts, raw_bytes, weights_of
 from djinn_jupyter.engine.residency.activity import SessionActivity
 from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.eviction_policy import EvictionOrder, latest_return_first
@@ -289,5 +289,6 @@ class ProcessFootprint:
 
 def footprint_of(model: nn.Module, device: torch.device, runtime: int | None) -> ProcessFootprint:
     """Return the footprint of a model whose weights are in place. Which of them are mapped from a file is read once."""
-    own = bytes_in_memory(raw_bytes(weight.tensor) for weight in weights_of(model) if weight.tensor.is_contiguous())
+    parts = (part for weight in weights_of(model) for part in plain_parts(weight.tensor))
+    own = bytes_in_memory(raw_bytes(part) for part in parts if part.is_contiguous())
     return ProcessFootprint(device=device, runtime=runtime, weights=own)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from djinn_jupyter.engine.memory.weights.host_weights import plain_parts
 from djinn_jupyter.engine.store.records import raw_pieces
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.wire.base import Frozen
@@ -29,7 +30,8 @@ _NOT_THE_MODEL: Final = {
 class ModelIdentity(Frozen, frozen=True):
     """`configuration` and `weights` are digests. The digest of the weights covers every tensor's name, shape and dtype
     and 16 x 4 KiB of its bytes (all bytes of smaller ones): it distinguishes two models that differ in a training step,
-    but may miss a single changed number in a large matrix. Sums are split among `tensor_parallel` ranks."""
+    but may miss a single changed number in a large matrix. Sums are split among `tensor_parallel` ranks.
+    `quantization`: what was done to the weights at load, and by which library."""
 
     architecture: str
     configuration: str
@@ -38,9 +40,10 @@ class ModelIdentity(Frozen, frozen=True):
     attention: str
     device: str
     tensor_parallel: int = 1
+    quantization: str | None = None
 
 
-def identity_of(model: PreTrainedModel, device: torch.device) -> ModelIdentity:
+def identity_of(model: PreTrainedModel, device: torch.device, quantization: str | None = None) -> ModelIdentity:
     """Compute the identity of the model in memory; copies about 64 KiB of each tensor to the host."""
     return ModelIdentity(
         architecture=type(model).__name__,
@@ -49,6 +52,7 @@ def identity_of(model: PreTrainedModel, device: torch.device) -> ModelIdentity:
         dtype=str(model.dtype).removeprefix("torch."),
         attention=str(model.config._attn_implementation),
         device=device.type,
+        quantization=quantization,
     )
 
 
@@ -59,6 +63,9 @@ def check_identity(saved: ModelIdentity, here: ModelIdentity) -> None:
     if saved.configuration != here.configuration or (saved.weights != here.weights and saved.dtype == here.dtype):
         what = "configuration" if saved.configuration != here.configuration else "weights"
         raise CheckpointRefused(f"It is of another {saved.architecture}: the {what} differ from this engine's.")
+    if saved.quantization != here.quantization:
+        theirs, ours = (said or "not quantized" for said in (saved.quantization, here.quantization))
+        raise CheckpointRefused(f"Its model's weights are {theirs}, and this engine's {ours}: load that to restore it.")
     for name in ("dtype", "attention", "device", "tensor_parallel"):
         theirs, ours = getattr(saved, name), getattr(here, name)
         if theirs != ours:
@@ -87,8 +94,9 @@ def _weights_digest(model: nn.Module) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):  # parameters, and the buffers that are saved with a model
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        for piece in raw_pieces(_sampled(tensor)):
-            digest.update(piece)
+        for part in plain_parts(tensor):
+            for piece in raw_pieces(_sampled(part)):
+                digest.update(piece)
     return digest.hexdigest()
 
 

@@ -497,13 +497,13 @@ def _fitted(given: AdaptedModule, module: nn.Module, home: torch.device) -> Fitt
         raise UsageError(
             f"The adapter changes {given.path}, a {type(module).__name__}; those of linear modules are computed here."
         )
-    weight = module.weight
-    if not weight.dtype.is_floating_point or weight.dtype.itemsize == 1:
+    weight, is_library_s = module.weight, type(module).__module__.startswith("bitsandbytes.")
+    if not is_library_s and (not weight.dtype.is_floating_point or weight.dtype.itemsize == 1):
         raise UsageError(
             f"The adapter changes {given.path}, whose weights are {str(weight.dtype).removeprefix('torch.')}; those of "
             "weights in 16 bits or more are computed here."
         )
-    outputs, inputs = weight.shape if isinstance(module, nn.Linear) else weight.shape[::-1]
+    inputs, outputs = weight.shape if isinstance(module, Conv1D) else (module.in_features, module.out_features)
     _require_shapes(given, inputs, outputs)
     dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
     return Fitted(given=given, module=module, home=home, dtype=dtype)

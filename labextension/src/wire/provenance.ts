@@ -19,4 +19,5 @@ export interface Provenance {
   readonly transformers: string;
   readonly djinn: string;
   readonly tensor_parallel: number;
+  readonly quantization?: string;
 }

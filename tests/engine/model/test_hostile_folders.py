@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import LlamaForSequenceClassification
 
 from djinn_jupyter.engine.model.discovery.layer_list import Stack, find_stack
 from djinn_jupyter.engine.model.discovery.recording import LENGTHS, spread_tokens
-from djinn_jupyter.engine.model.loading import pretrained
+from djinn_jupyter.engine.model.loading import pretrained, quantized
 from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import MissingDependency, ModelDoesNotFit, ModelError, ModelNotFound, ModelRefused
@@ -159,7 +160,11 @@ UNREADABLE: dict[str, tuple[Spoil, type[ModelError], str]] = {
         ModelRefused,
         r"layers\.0\.mlp\.down_proj\.weight is 32 x 48 in the checkpoint and 32 x 64 by the configuration, one of 24",
     ),
-    "GGUF": (lambda f: weights(f).rename(f / "model.Q4_K_M.gguf"), ModelRefused, "GGUF .*llama.cpp; load the model"),
+    "GGUF": (
+        lambda f: weights(f).rename(f / "model.Q4_K_M.gguf"),
+        ModelRefused,
+        r"The folder .* has GGUF files; give one of them: .*/model\.Q4_K_M\.gguf\.",
+    ),
     "an adapter alone": (adapter_alone, ModelRefused, "an adapter of some/base and no model .*merge_and_unload"),
 }  # fmt: skip
 LEFT_OVER: dict[str, tuple[Spoil, str]] = {
@@ -222,8 +227,46 @@ def test_a_model_whose_tokenizer_cannot_be_read_is_served_in_token_ids(folder: P
 def test_a_file_is_answered_with_what_to_give_instead(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="is a file; give the folder that it lies in"):
         load_model(EngineConfig(model=str(weights(folder))))
-    with pytest.raises(ModelRefused, match=r"a GGUF file is written for llama.cpp"):
+    with pytest.raises(ModelNotFound, match=r"There is no file .*: hf download OWNER/MODEL FILE\.gguf --local-dir \."):
+        load_model(EngineConfig(model=str(tmp_path / "absent.gguf")))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("model-00001-of-00003.gguf", b"GGUF", r"one part of several; join them with llama\.cpp: llama-gguf-split"),
+        ("model.gguf", LFS.encode(), r"is a Git LFS pointer .* `git lfs pull`"),
+        ("model.gguf", b"PK\x03\x04", r"model\.gguf is no GGUF file; copy or download it again"),
+    ],
+)
+def test_a_gguf_file_that_is_none_is_refused(name: str, content: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelRefused, match=says):
+        load_model(EngineConfig(model=str(tmp_path / name)))
+
+
+def test_quantized_weights_without_their_library_are_answered_with_the_extra(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(quantized, "version", absent)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    install = r", not installed here: pip install 'djinn-jupyter\[quantized\]'\.$"
+    with pytest.raises(MissingDependency, match=f"needs gguf and accelerate{install}"):
         load_model(EngineConfig(model=str(tmp_path / "model.gguf")))
+    with pytest.raises(MissingDependency, match=f"needs torchao{install}"):
+        load_model(EngineConfig(model=str(folder), quantize="int8"))
+    for said, needs in (
+        ({"quant_method": "fp8"}, "accelerate"),
+        ({"quant_method": "compressed-tensors"}, "compressed-tensors"),
+        ({"quant_method": "torchao"}, "torchao"),
+        ({"load_in_8bit": True, "quant_method": "bitsandbytes"}, "bitsandbytes and accelerate"),
+    ):
+        fields(folder, quantization_config=said)
+        with pytest.raises(MissingDependency, match=f"needs {needs}{install}"):
+            load_model(EngineConfig(model=str(folder)))
 
 
 def test_an_adapter_beside_a_model_is_never_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

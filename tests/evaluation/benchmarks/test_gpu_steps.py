@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ import torch
 
 from djinn_evaluation import CHECKOUT
 from djinn_evaluation.benchmarks.environments import NotRun
-from djinn_evaluation.benchmarks.gpu import attention, graphs, pressure, races, ring, shapes, start_up
+from djinn_evaluation.benchmarks.gpu import attention, graphs, pressure, quantized, races, ring, shapes, start_up
 from djinn_evaluation.benchmarks.gpu.__main__ import SIZE_WITHOUT_A_GPU, main
 from djinn_evaluation.benchmarks.gpu.steps import Kept, Unfinished
 from djinn_evaluation.benchmarks.harness import Result, Setting
@@ -26,6 +27,7 @@ from djinn_evaluation.configuration.sections import CheckpointCost, ResumeLatenc
 from djinn_evaluation.serving import Shape, require_whitebox
 from djinn_jupyter.engine.memory.kv.slab import Page
 from djinn_jupyter.engine.memory.weights.copy_engine import StreamCopyEngine, ThreadCopyEngine
+from djinn_jupyter.errors import ModelRefused
 from djinn_jupyter.wire.nouns import LayerCopy
 from tests.device import DEVICE
 
@@ -79,6 +81,28 @@ def test_a_case_that_a_kernel_refuses_leaves_the_others_their_figure(
         figure for figure in attention.run_attention(tiny).figures if "flash attention in float16" in figure.name
     ]
     assert (figure.value, figure.not_run) == (None, "No available kernel. Aborting execution.")
+
+
+def test_each_kind_of_quantized_weights_passes_the_self_test_or_is_named(tiny: Setting) -> None:
+    found = ran(quantized.run_quantized, tiny)
+    for kind in quantized.KINDS:
+        (figure,) = [one for one in found.figures if one.name == f"{kind.name} passes the self-test"]
+        if kind.name in ("fp8", "mxfp4"):  # need no library that is not here
+            assert figure.met is True
+            assert value_of(found, f"weights of {kind.name}")
+        else:
+            assert figure.met is True or re.search(r"torchao|bitsandbytes", figure.not_run)
+
+
+def test_a_kind_that_is_refused_misses_its_bar_with_the_reason(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(config: Any) -> None:
+        raise ModelRefused("It is not exact.")
+
+    monkeypatch.setattr(quantized, "open_engine", refused)
+    monkeypatch.setattr(quantized, "KINDS", quantized.KINDS[:1])
+    passes, weights = quantized.run_quantized(tiny).figures
+    assert (passes.met, passes.name) == (False, "--quantize int8 passes the self-test: It is not exact.")
+    assert (weights.value, weights.not_run) == (None, "It is not exact.")
 
 
 @pytest.mark.processes

@@ -12,9 +12,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from djinn_jupyter.engine.system.host_memory import cut, pinned_if_allowed
 from djinn_jupyter.errors import StorageFailed
@@ -35,8 +37,7 @@ class Weight:
 
     @property
     def nbytes(self) -> int:
-        first = self.parameters[0]
-        return first.numel() * first.element_size()
+        return sum(part.numel() * part.element_size() for part in plain_parts(self.parameters[0]))
 
     def put(self, tensor: Tensor) -> None:
         """Set the parameters' data to `tensor`, of the same shape, dtype and device."""
@@ -52,10 +53,22 @@ def weights_of(module: nn.Module) -> tuple[Weight, ...]:
     """Return the weights of all parameters within `module`, in the order of the module tree."""
     found: dict[tuple[object, ...], tuple[str, list[nn.Parameter]]] = {}
     for name, parameter in module.named_parameters():
-        where = parameter.data_ptr() or id(parameter)  # no address on the meta device, nor for an empty tensor
+        where = parameter.data_ptr() or id(parameter)  # no address on the meta device, of empty or packed tensors
         key = (where, parameter.shape, parameter.stride(), parameter.dtype)
         found.setdefault(key, (name, []))[1].append(parameter)
     return tuple(Weight(name=name, parameters=tuple(group)) for name, group in found.values())
+
+
+def is_packed(weight: Tensor) -> bool:
+    """True for weights that a library packs: no plain matrix of floating numbers."""
+    return type(weight.data) is not Tensor or not weight.is_floating_point()
+
+
+def plain_parts(tensor: Any) -> list[Tensor]:
+    """Return the plain tensors of which a tensor of another class is made, such as rounded weights and their scales."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    return [part for name in tensor.__tensor_flatten__()[0] for part in plain_parts(getattr(tensor, name))]
 
 
 def buffer_bytes(module: nn.Module) -> int:

@@ -204,6 +204,13 @@ class SplitWeights(ResidentWeights):
         raise UsageError("The weights of a model that --tensor-parallel splits stay on their devices.")
 
 
+class PackedWeights(ResidentWeights):
+    """Weights that a library keeps packed. They stay: what the library made of them is not what a load reads again."""
+
+    def check_sleep(self) -> None:
+        raise UsageError("Packed weights (docs/quantized.md) stay on the device: stop the engine to free it.")
+
+
 SLOTS = 2
 PAGES_SHARE = 8  # an eighth of the allowed memory is kept for pages
 

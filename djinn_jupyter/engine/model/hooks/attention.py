@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from djinn_jupyter.engine.memory.weights.host_weights import is_packed
+
 SOFTMAX: Final[frozenset[Any]] = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 SDPA: Final[frozenset[Any]] = frozenset({F.scaled_dot_product_attention})
 _BATCHED: Final[frozenset[Any]] = frozenset({torch.baddbmm, Tensor.baddbmm})
@@ -138,8 +140,8 @@ def _block(head: Any, hidden: Tensor, block: slice) -> Tensor:
 
 def _linear_head(model: Any) -> Any:
     head: object = model.get_output_embeddings()
-    if type(head) is not nn.Linear:
-        raise TypeError(f"the head is a {type(head).__name__}")
+    if type(head) is not nn.Linear or is_packed(head.weight):
+        raise TypeError(f"the head is a {type(head).__name__} without a plain matrix")
     return head
 
 

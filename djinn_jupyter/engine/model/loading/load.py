@@ -16,13 +16,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
+from djinn_jupyter.engine.memory.weights import host_weights
 from djinn_jupyter.engine.model.loading import source as sources
 from djinn_jupyter.engine.model.loading.pretrained import attention_wish, read_pretrained
+from djinn_jupyter.engine.model.loading.quantized import pretrained_arguments, quantization_of
 from djinn_jupyter.engine.model.loading.reasons import missing, on_one_line
 from djinn_jupyter.engine.model.loading.tokenizer import growth_fault
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
-from djinn_jupyter.files import Stamps, first_change, stamps_in
+from djinn_jupyter.files import Stamps, first_change, stamp_of, stamps_in
 from djinn_jupyter.machine import NOT_PROVED, device_of_environment, main_memory
 from djinn_jupyter.model_files import fault_of
 from djinn_jupyter.units import spell_bytes
@@ -41,7 +43,8 @@ DTYPES: Final = {
 class LoadedModel:
     """A model on the host, in eval mode without gradients, and the device it is for. `revision` is the commit it was
     read from, where known, `source` the folder or hub name; None for one that was made in memory. `notes` are sentences
-    on the parts of the checkpoint that are not served; `files` are as they were when they were read."""
+    on the parts of the checkpoint that are not served; `files` are as they were when they were read. `quantization`
+    says what was done to the weights, None for plain ones; `packed`: linear maps compute from packed weights."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
@@ -52,6 +55,8 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
     source: str | None = None
     files: Stamps = field(default_factory=dict)
+    quantization: str | None = None
+    packed: bool = False
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
@@ -62,13 +67,17 @@ def load_model(config: EngineConfig) -> LoadedModel:
     device = choose_devices(config)[0]
     dtype = None if config.dtype is None else parse_dtype(config.dtype)
     source = sources.find_source(config)
-    before = stamps_in(Path(source)) if Path(source).is_dir() else {}
+    path = Path(source)
+    before = stamps_in(path) if path.is_dir() else {source: stamp_of(source)} if path.is_file() else {}
     configuration = sources.read_configuration(config, source)
+    quantization = quantization_of(config, source, configuration)
+    dtype = dtype if quantization is None else quantization.dtype or dtype
     notes: list[str] = []
     if config.random_weights:
         model = _draw_in_memory(config, source, configuration, dtype)
     else:
-        model, notes = read_pretrained(config, source, configuration, dtype)
+        model, notes = read_pretrained(config, source, configuration, dtype, quantization)
+    quantized = None if quantization is None else quantization.of(model)
     tokenizer, unread = load_tokenizer(config, source)
     if (changed := first_change(before)) is not None:
         raise ModelRefused(f"The files of {config.model} changed while they were read ({changed}); load it again.")
@@ -82,7 +91,9 @@ def load_model(config: EngineConfig) -> LoadedModel:
         revision=getattr(configuration, "_commit_hash", None) or config.revision,
         dtype=model.dtype,
         device=device,
-        notes=(*notes, *unread),
+        notes=(*([] if quantized is None else [f"Its weights are quantized: {quantized}."]), *notes, *unread),
+        quantization=quantized,
+        packed=quantization is not None and any(map(host_weights.is_packed, model.parameters())),
     )
 
 
@@ -92,6 +103,13 @@ def empty_model(config: EngineConfig) -> PreTrainedModel:
     source = sources.find_source(config)
     with torch.device("meta"):
         return _draw(config, source, sources.read_configuration(config, source), dtype)
+
+
+def may_pack(config: EngineConfig) -> bool:
+    """True where a load of `config` may keep its weights packed, in fewer bytes than its configuration says."""
+    source = sources.find_source(config)
+    quantization = quantization_of(config, source, sources.read_configuration(config, source))
+    return quantization is not None and quantization.packed
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -177,7 +195,7 @@ def load_tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokeniz
         return None, []
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            source, revision=config.revision, trust_remote_code=config.trust_remote_code
+            **pretrained_arguments(source), revision=config.revision, trust_remote_code=config.trust_remote_code
         )
     except ImportError as error:
         raise missing(config, error) from error

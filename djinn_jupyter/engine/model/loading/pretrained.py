@@ -20,6 +20,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.import_utils import is_peft_available
 
 from djinn_jupyter.engine.model.loading.other_parts import around_text, other_parts, other_sections
+from djinn_jupyter.engine.model.loading.quantized import Quantization, pretrained_arguments
 from djinn_jupyter.engine.model.loading.reasons import unloadable
 from djinn_jupyter.engine.model.loading.source import auto_classes, find_file, folder_of
 from djinn_jupyter.engine.system.config import EngineConfig
@@ -87,17 +88,25 @@ def _weights_in(module: nn.Module) -> int:
 
 
 def read_pretrained(
-    config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
+    config: EngineConfig,
+    source: str,
+    configuration: Any,
+    dtype: torch.dtype | None,
+    quantization: Quantization | None = None,
 ) -> tuple[PreTrainedModel, list[str]]:
     """Return the model as saved, and sentences on its unserved parts. ModelNotFound, ModelRefused,
     MissingDependency."""
     notes = _adapter_notes(config, source)
-    model, report = _whole(config, source, configuration, dtype)
+    model, report = _whole(config, source, configuration, dtype, quantization)
     return model, notes + _left_out(config, source, configuration, model, report["unexpected_keys"])
 
 
 def _whole(
-    config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
+    config: EngineConfig,
+    source: str,
+    configuration: Any,
+    dtype: torch.dtype | None,
+    quantization: Quantization | None,
 ) -> tuple[PreTrainedModel, Any]:
     """Return the model with all its weights, from the first class that finds all its weights in the checkpoint: a model
     saved with its tower may name them differently than the language model alone. ModelRefused says what the first class
@@ -105,7 +114,7 @@ def _whole(
     refused: list[ModelRefused] = []
     for auto in auto_classes(configuration):
         try:
-            model, report = _from_pretrained(auto, config, source, configuration, dtype)
+            model, report = _from_pretrained(auto, config, source, configuration, dtype, quantization)
         except Exception as error:  # a library reading an arbitrary file raises anything
             raise unloadable(config, folder_of(config, source), error) from error
         if not report["mismatched_keys"] and not report["missing_keys"]:
@@ -125,10 +134,15 @@ def _lacking(config: EngineConfig, model: PreTrainedModel, report: Any) -> str:
 
 
 def _from_pretrained(
-    auto: Any, config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
+    auto: Any,
+    config: EngineConfig,
+    source: str,
+    configuration: Any,
+    dtype: torch.dtype | None,
+    quantization: Quantization | None,
 ) -> Any:
     return auto.from_pretrained(
-        source,
+        **pretrained_arguments(source),
         config=configuration,
         revision=config.revision,
         dtype=dtype or "auto",
@@ -136,6 +150,7 @@ def _from_pretrained(
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # `_whole` refuses them by name, with their sizes
         **attention_wish(config),
+        **({} if quantization is None else quantization.arguments),
     )
 
 

@@ -20,6 +20,7 @@ from transformers.utils.hub import cached_file
 
 from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.engine.model.loading.other_parts import sections
+from djinn_jupyter.engine.model.loading.quantized import GGUF, has_tokens, pretrained_arguments, require_gguf
 from djinn_jupyter.engine.model.loading.reasons import missing, needs_code, not_found, unknown_configuration
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelNotFound, ModelRefused
@@ -46,7 +47,7 @@ TOKENIZER_FILES: Final = (
 
 
 def find_source(config: EngineConfig) -> str:
-    """Return the folder or hub name that `config.model` stands for. ModelNotFound if it is neither."""
+    """Return the folder, GGUF file or hub name that `config.model` stands for. ModelNotFound if it is none of them."""
     if config.model == "demo":
         if not (DEMO / "config.json").is_file():
             raise ModelNotFound(
@@ -61,11 +62,15 @@ def find_source(config: EngineConfig) -> str:
 def read_configuration(config: EngineConfig, source: str) -> Any:
     """Return the configuration of a decoder-only language model, or of the language part of a composite model. Raises
     ModelNotFound, ModelRefused, MissingDependency."""
-    if not Path(source).is_dir():
+    if source.endswith(GGUF):
+        require_gguf(config)
+    elif not Path(source).is_dir():
         hub.notice_absence()
     _require_buildable(config, source)
     try:
-        found = AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
+        found = AutoConfig.from_pretrained(
+            **pretrained_arguments(source), revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
     except OSError as error:
         raise not_found(config, error) from error
     except ImportError as error:
@@ -151,12 +156,18 @@ def _builds(auto: Any, configuration: Any) -> bool:
 
 
 def has_tokenizer(config: EngineConfig, source: str) -> bool:
-    """True where tokenizer files lie with the model. (transformers makes up an empty tokenizer if there are none.)"""
+    """True where tokenizer files lie with the model, or in its GGUF file. (transformers makes up an empty tokenizer if
+    there are none.)"""
+    if source.endswith(GGUF):
+        return has_tokens(source)
     return any(find_file(config, source, name) is not None for name in TOKENIZER_FILES)
 
 
 def find_file(config: EngineConfig, source: str, name: str) -> Path | None:
-    """Return the path of a file that lies with the model; for a hub model, in the cache."""
+    """Return the path of a file that lies with the model; for a hub model, in the cache. Beside a GGUF file lies none:
+    that is the whole model."""
+    if source.endswith(GGUF):
+        return None
     if Path(source).is_dir():
         path = Path(source) / name
         return path if path.is_file() else None

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from djinn_jupyter.engine.memory.weights.host_weights import plain_parts
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.passes import conditions, shared_cache
@@ -135,7 +136,7 @@ class _KeptBytes:
     def __init__(self, line: GradedLine) -> None:
         model: nn.Module = line.forward.model
         others = (*model.parameters(), *model.buffers(), *line.arguments.tensors())
-        self._seen = {tensor.untyped_storage().data_ptr() for tensor in others}
+        self._seen = {part.untyped_storage().data_ptr() for tensor in others for part in plain_parts(tensor)}
         self._held: list[Tensor] = []  # so that no other storage reuses a counted address
         self.nbytes = 0
 
@@ -143,11 +144,12 @@ class _KeptBytes:
         return torch.autograd.graph.saved_tensors_hooks(self._count, lambda tensor: tensor)
 
     def _count(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._seen:
-            self._seen.add(storage.data_ptr())
-            self._held.append(tensor.detach())
-            self.nbytes += storage.nbytes()
+        for part in plain_parts(tensor):
+            storage = part.untyped_storage()
+            if storage.data_ptr() not in self._seen:
+                self._seen.add(storage.data_ptr())
+                self._held.append(part.detach())
+                self.nbytes += storage.nbytes()
         return tensor
 
 

@@ -80,6 +80,7 @@ STEPS: Final = (
     _benchmark("prefetch", "the next token of a session that had left, told and untold", 1),
     _of_a_gpu("ring", "13B-shaped weights in 12 GiB: copies, windows of the link, against accelerate", 4),
     _of_a_gpu("large-ring", "70B-shaped weights in 48 GiB, likewise", 7, module="ring"),
+    _of_a_gpu("quantized", "which kinds of quantized weights pass the self-test; those without a library are named", 1),
     _benchmark("streaming", "small weights through the ring, against copying, computing and accelerate", 3),
     _benchmark("generation", "tokens/s against plain generate", 2),
     _of_a_gpu(

@@ -1,0 +1,203 @@
+"""Quantized weights: which library reads them, what it makes of them, and which checkpoints cannot be exact.
+
+A checkpoint whose weights can be unpacked is unpacked at load, whatever is installed, and is then a model like any
+other. Weights that a library computes with as they are stay *packed*.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from djinn_jupyter.engine.system.config import EngineConfig
+from djinn_jupyter.errors import MissingDependency, ModelRefused, UsageError
+from djinn_jupyter.files import Stamp, stamp_of
+
+INSTALL: Final = "pip install 'djinn-jupyter[quantized]'"
+GGUF: Final = ".gguf"
+UNPACKED: Final = {
+    "compressed-tensors": "CompressedTensorsConfig",
+    "fp8": "FineGrainedFP8Config",
+    "mxfp8": "FineGrainedFP8Config",
+    "mxfp4": "Mxfp4Config",
+    "gguf": "GgufConfig",
+}  # method: transformers' class, which takes `dequantize`
+BFLOAT16: Final = ("fp8", "mxfp8", "mxfp4")
+_NEEDED: Final = {
+    "gguf": ("gguf", "accelerate"),
+    "fp8": ("accelerate",),
+    "mxfp8": ("accelerate",),
+    "mxfp4": ("accelerate",),
+}
+_BITSANDBYTES: Final = ("bitsandbytes", "accelerate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """The way in which a model's weights are quantized, in `words`. `packed`: a library may compute with them as they
+    are, packed. `arguments` are those of `from_pretrained`; `dtype` is the only one that transformers unpacks to."""
+
+    words: str
+    packed: bool
+    arguments: dict[str, Any]
+    dtype: torch.dtype | None = None
+
+    def of(self, model: PreTrainedModel) -> str:
+        """Return the words for a loaded model, with its dtype."""
+        dtype = str(model.dtype).removeprefix("torch.")
+        return f"{self.words} in {dtype}" if self.packed else f"{self.words} unpacked to {dtype}"
+
+
+def quantization_of(config: EngineConfig, source: str, configuration: Any) -> Quantization | None:
+    """Return how the weights of a model are read; None for plain ones. Raises MissingDependency where a library is not
+    installed, ModelRefused for a quantization that cannot be exact, UsageError for an impossible `quantize`."""
+    method, fields = ("gguf", {}) if source.endswith(GGUF) else method_of(configuration)
+    if config.quantize is not None:
+        _require_plain(config, method)
+        return _rounded(config)
+    if method is None or config.random_weights:
+        return None
+    if method == "bitsandbytes":
+        return _by_bitsandbytes(config, fields)
+    if method == "torchao":
+        _require(config, "torchao")
+        kind = re.search(r"'_type': '(\w+Config)'", str(fields.get("quant_type")))
+        words = f"{kind[1] if kind else 'rounded'} by {_named('torchao')}"
+        return Quantization(words=words, packed=True, arguments={})
+    if method not in UNPACKED:  # transformers' own way, on this device
+        words = f"{method} as transformers {transformers.__version__} has it"
+        return Quantization(words=words, packed=True, arguments={})
+    _require(config, *_NEEDED.get(method, (method,)))
+    if method in BFLOAT16 and config.dtype not in (None, "bfloat16", "bf16"):
+        raise UsageError(f"transformers unpacks {method} to bfloat16 alone: leave --dtype {config.dtype} out.")
+    return _unpacked(method, fields, source)
+
+
+def method_of(configuration: Any) -> tuple[str | None, dict[str, Any]]:
+    """Return the method of a configuration's quantization that the installed transformers knows, None without one, and
+    its fields."""
+    said = getattr(configuration, "quantization_config", None) or getattr(
+        configuration.get_text_config(decoder=True), "quantization_config", None
+    )
+    fields = said if isinstance(said, dict) else {} if said is None else said.to_dict()
+    method = fields.get("quant_method")
+    if fields.get("load_in_8bit") or fields.get("load_in_4bit"):
+        method = "bitsandbytes"
+    known = transformers.quantizers.auto.AUTO_QUANTIZATION_CONFIG_MAPPING
+    named = str(getattr(method, "value", method))
+    return (named if named == "bitsandbytes" or named in known else None), fields
+
+
+def _rounded(config: EngineConfig) -> Quantization:
+    """Return the quantization of `--quantize`, by torchao at load."""
+    _require(config, "torchao")
+    from torchao.quantization import Int8WeightOnlyConfig  # where it is asked for: it imports for a second
+
+    wish = transformers.TorchAoConfig(Int8WeightOnlyConfig())
+    arguments = {"quantization_config": wish}
+    return Quantization(words=f"Int8WeightOnlyConfig by {_named('torchao')}", packed=True, arguments=arguments)
+
+
+def _word(said: object) -> str:
+    """Return a name in a configuration, which may hold anything, as one short word."""
+    return re.sub(r"[^\w.-]", "", str(said))[:40]
+
+
+def _require_plain(config: EngineConfig, method: str | None) -> None:
+    if method is not None:
+        raise UsageError(f"{config.model} is quantized already ({method}): leave --quantize out.")
+    if config.random_weights:
+        raise UsageError("--quantize rounds weights that are read, and --random-weights draws them: leave one out.")
+
+
+def _by_bitsandbytes(config: EngineConfig, fields: dict[str, Any]) -> Quantization:
+    """Return the quantization of a checkpoint of bitsandbytes. With a threshold, 8 bits are refused: the columns that
+    stay in float are those with a large number at any position, so a position depends on later ones."""
+    _require(config, *_BITSANDBYTES)
+    in_four, named = bool(fields.get("load_in_4bit")), _named("bitsandbytes")
+    if not in_four and fields.get("llm_int8_threshold", 6.0) != 0:
+        raise ModelRefused(
+            f"{config.model} is in 8 bits by bitsandbytes, which chooses the columns that it rounds by all tokens of a "
+            "pass (llm_int8_threshold), so a stopped pass cannot go on exactly. Load the model that it was made from "
+            "with --quantize int8, in Python quantize='int8', or save it with llm_int8_threshold=0."
+        )
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns at every product of 8 bits
+    kind = f"{_word(fields.get('bnb_4bit_quant_type', 'fp4'))} in 4 bits" if in_four else "8 bits"
+    kernel = f" with the kernels of kernels {_version('kernels')}" if in_four and _version("kernels") else ""
+    return Quantization(words=f"{kind} by {named}{kernel}", packed=True, arguments={})
+
+
+def _unpacked(method: str, fields: dict[str, Any], source: str) -> Quantization:
+    words = f"{method} ({_word(fields['format'])})" if "format" in fields else method
+    words = _types_in(source) if method == "gguf" else words
+    made = getattr(transformers, UNPACKED[method], None)  # GgufConfig is new; before it all GGUF was unpacked
+    wish = {} if made is None else {"quantization_config": made(dequantize=True)}
+    dtype = torch.bfloat16 if method in BFLOAT16 else None
+    return Quantization(words=words, packed=False, arguments=wish, dtype=dtype)
+
+
+def require_gguf(config: EngineConfig) -> None:
+    """Raise MissingDependency unless GGUF files can be read here."""
+    _require(config, *_NEEDED["gguf"])
+
+
+def _types_in(path: str) -> str:
+    """Return the types of a GGUF file's tensors, the most frequent first."""
+    counts = Counter(_header(path, stamp_of(path)).types)
+    return f"GGUF ({', '.join(f'{count} {name}' for name, count in counts.most_common())})"
+
+
+def has_tokens(path: str) -> bool:
+    """True for a GGUF file with a tokenizer."""
+    return _header(path, stamp_of(path)).has_tokens
+
+
+class _Header(NamedTuple):
+    types: tuple[str, ...]
+    has_tokens: bool
+
+
+@lru_cache(maxsize=1)
+def _header(path: str, stamp: Stamp) -> _Header:
+    """Read the head of a GGUF file; a large vocabulary takes seconds."""
+    from gguf import GGUFReader  # few have it
+
+    read = GGUFReader(path)
+    types = tuple(tensor.tensor_type.name for tensor in read.tensors)
+    return _Header(types=types, has_tokens="tokenizer.ggml.tokens" in read.fields)
+
+
+def pretrained_arguments(source: str) -> dict[str, Any]:
+    """Return the arguments of transformers' `from_pretrained` that name a source: a folder, a hub name, or a GGUF
+    file."""
+    path = Path(source)
+    if path.suffix != GGUF:
+        return {"pretrained_model_name_or_path": source}
+    return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+
+
+def _require(config: EngineConfig, *packages: str) -> None:
+    absent = [name for name in packages if _version(name) is None]
+    if absent:
+        raise MissingDependency(f"{config.model} needs {' and '.join(absent)}, not installed here: {INSTALL}.")
+
+
+def _named(package: str) -> str:
+    return f"{package} {_version(package)}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
