@@ -40,6 +40,7 @@ pytestmark = pytest.mark.slow
 
 PROMPT, OTHER, NEW = tokens(14), tokens(14, seed=5), 4
 LAYER = 1
+FOUR = "bitsandbytes, 4 bits"
 Hook = Callable[..., Any]
 
 
@@ -207,7 +208,21 @@ def test_a_session_goes_on_from_its_image(served: Served, desk: Desk) -> None:
     assert desk.outcome(desk.resume()) == generate(served.plain, PROMPT, NEW)
 
 
-def test_gradients_are_those_of_autograd_on_the_plain_model(served: Served, desk: Desk) -> None:
+def dense(model: Any) -> Any:
+    """Return a Llama whose matrices are what the linear modules of this one make of each unit vector."""
+    made = LlamaForCausalLM(model.config).to(model.dtype).eval()
+    made.load_state_dict(
+        {name: value for name, value in model.state_dict().items() if "proj" not in name}, strict=False
+    )
+    with torch.no_grad():
+        for path, module in made.named_modules():
+            if path.endswith("_proj"):
+                unit = torch.eye(module.in_features, dtype=model.dtype)
+                module.weight.data = model.get_submodule(path)(unit[None])[0].T.clone()
+    return made
+
+
+def test_gradients_are_those_of_autograd_through_the_matrices_or_are_refused(served: Served, desk: Desk) -> None:
     desk.open()
     request = Sweep(
         session="a",
@@ -218,11 +233,17 @@ def test_gradients_are_those_of_autograd_on_the_plain_model(served: Served, desk
         metrics=("logit(17) - logit(42)",),
         estimate=Estimate(),
     )
+    if served.kind == FOUR:
+        with pytest.raises(
+            UsageError, match=r"gives no gradients: on the CPU bitsandbytes computes 4 bits without them"
+        ):
+            desk.ask(request)
+        return
     found = to_tensor(desk.ask(request).measured[0].values)
-    expected = plain_gradients.attributed(served.plain, OTHER, PROMPT, 17, 42)
-    assert expected.abs().max() > 0
-    most = 1e-4 if served.plain.dtype == torch.float32 else 0.05
-    assert (found - expected).norm() <= most * expected.norm()
+    for model, most in ((served.plain, 1e-4), (dense(served.plain), 0.05)):
+        expected = plain_gradients.attributed(model.requires_grad_(False), OTHER, PROMPT, 17, 42)
+        allowed = most if served.plain.dtype == torch.float32 else 0.05
+        assert (found - expected).norm() <= allowed * expected.norm()
 
 
 def test_an_adapter_has_the_bits_of_pefts_forward(served: Served, desk: Desk, tmp_path: Path) -> None:
@@ -318,9 +339,9 @@ def test_the_page_has_what_these_tests_prove_with_these_versions() -> None:
     page = (ROOT / "docs" / "quantized.md").read_text()
     rows = dict(re.findall(r"^\| ([\w\-, ]+) \| ((?:yes|refused)(?: \| (?:yes|refused))+) \|$", page, re.MULTILINE))
     last = {**dict.fromkeys(UNPACKED, "yes"), **dict.fromkeys(PACKED, "refused")}
-    assert {kind: cells.split(" | ") for kind, cells in rows.items()} == {
-        kind: ["yes"] * 7 + [cell] * 3 for kind, cell in last.items()
-    }
+    proved = {kind: [*["yes"] * 7, *[cell] * 3] for kind, cell in last.items()}
+    proved[FOUR][5] = "refused"  # gradients
+    assert {kind: cells.split(" | ") for kind, cells in rows.items()} == proved
     for package in ("torch", "transformers", "gguf", "compressed-tensors", "torchao", "bitsandbytes"):
         assert f"{package} {version(package)}".removesuffix("+cpu") in page
 

@@ -192,6 +192,13 @@ def _require(config: EngineConfig, *packages: str) -> None:
         raise MissingDependency(f"{config.model} needs {' and '.join(absent)}, not installed here: {INSTALL}.")
 
 
+def why_no_gradients(model: PreTrainedModel) -> str | None:
+    """Return why no gradient goes through a model's packed layers; None where nothing speaks against it. On some
+    CPUs bitsandbytes has a kernel for 4 bits that autograd passes over: gradients would lack its part, unnoticed."""
+    in_four = any(getattr(one, "quant_state", None) is not None for one in model.parameters())
+    return "on the CPU bitsandbytes computes 4 bits without them" if in_four and model.device.type == "cpu" else None
+
+
 def _named(package: str) -> str:
     return f"{package} {_version(package)}"
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from djinn_jupyter.engine.memory.weights.host_weights import plain_parts
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.model.loading import quantized
 from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.passes import conditions, shared_cache
 from djinn_jupyter.engine.passes.forward import Forward, device_memory_for
@@ -64,7 +65,8 @@ class Trials:
         forward = runtime.forward
         way = (forward.attention, None if forward.adapter is None else forward.adapter.identity)
         if way not in self._found:
-            self._found[way] = why_no_line(forward) or (yield from _tried(runtime, alone))
+            why = why_no_line(forward) or quantized.why_no_gradients(forward.model)
+            self._found[way] = why or (yield from _tried(runtime, alone))
         found = self._found[way]
         if isinstance(found, str):
             raise UsageError(f"This model gives no gradients: {found}. Sweep instead.")
