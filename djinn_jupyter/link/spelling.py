@@ -41,14 +41,18 @@ _NEEDED: Final = ("torch", "transformers", "tokenizers", "safetensors")
 
 
 def spell_model(model: str | Path) -> str:
-    """Return a folder as its absolute path, the same in every process; `demo` and hub names unchanged. UsageError where
-    `model` is neither text nor a path."""
+    """Return a folder or a GGUF file as its absolute path, the same in every process; `demo` and hub names unchanged.
+    UsageError where `model` is neither text nor a path."""
     if not isinstance(model, str | PathLike):
         raise UsageError(f"A model is named by a text or a path, not by {type(model).__name__}: write dj.load('demo').")
     text = str(model)
-    if text not in ("", "demo") and (folder := path_called(text)).is_dir():
-        return str(folder.resolve())
-    return text
+    if text in ("", "demo"):
+        return text
+    if (path := path_called(text)).is_dir():
+        return str(path.resolve())
+    return (
+        str(path.absolute()) if path.suffix == ".gguf" and path.is_file() else text
+    )  # the hub's links lose the suffix
 
 
 def folder_passed_over(model: object) -> str | None:

@@ -258,6 +258,16 @@ def test_a_folder_means_the_same_from_everywhere(tmp_path: Path, monkeypatch: py
     assert spell_model("organisation/name") == "organisation/name"
 
 
+def test_a_gguf_file_is_named_by_its_absolute_path_under_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blob").write_bytes(b"GGUF")
+    Path("model.gguf").symlink_to("blob")  # as the hub's cache has it
+    assert spell_model("model.gguf") == str(tmp_path / "model.gguf")
+    assert spell_model("absent.gguf") == "absent.gguf"
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_a_folder_called_demo_is_passed_over_with_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
