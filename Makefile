@@ -157,7 +157,14 @@ processors: setup
 bench: setup
 	$(BIN)/python -m djinn_evaluation.benchmarks
 
-# A hub's environment sees what .venv has, and adds JupyterHub and its proxy.
+# Make an environment that sees what .venv has.
+define environment
+@test -x $(1)/bin/python || $(BIN)/python -m venv $(1)
+@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+  > $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+endef
+
+# A hub's environment adds JupyterHub and its proxy.
 HUB := .venv/hub
 HUB_TEST := DJINN_JUPYTERHUB=$(abspath $(HUB)) $(BIN)/pytest -m slow tests/process/test_jupyterhub.py
 hub-test: $(HUB)/.set-up
@@ -167,9 +174,7 @@ one-hub: $(HUB)/.set-up
 	$(HUB_TEST)::test_two_users_share_an_engine_until_one_logs_out_and_a_token_of_the_other_is_revoked --junit-xml $(REPORTS)/hub.xml
 
 $(HUB)/.set-up: $(STAMP)
-	@test -x $(HUB)/bin/python || $(BIN)/python -m venv $(HUB)
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > $$($(HUB)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(call environment,$(HUB))
 	$(HUB)/bin/python -m pip install --quiet --constraint constraints.txt jupyterhub
 	npm install --silent --no-save --prefix $(HUB) configurable-http-proxy
 	@touch $@
@@ -183,9 +188,7 @@ one-colab: $(COLAB)/.set-up
 	  --nbval-sanitize-with notebooks/sanitize.cfg -m 'not alone and not slow' --junit-xml $(REPORTS)/colab.xml
 
 $(COLAB)/.set-up: $(STAMP) tests/kernel/colab.txt
-	@test -x $(COLAB)/bin/python || $(BIN)/python -m venv $(COLAB)
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > $$($(COLAB)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(call environment,$(COLAB))
 	$(COLAB)/bin/python -m pip install --quiet --constraint tests/kernel/colab.txt \
 	  ipython ipykernel ipywidgets jupyter_client traitlets decorator plotly pyzmq numpy transformers
 	@touch $@
@@ -196,9 +199,7 @@ one-quantized: $(QUANTIZED)/.set-up
 	$(QUANTIZED)/bin/python -m pytest tests/engine/quantized -m slow --numprocesses 2 --dist loadgroup --junit-xml $(REPORTS)/quantized.xml
 
 $(QUANTIZED)/.set-up: $(STAMP)
-	@test -x $(QUANTIZED)/bin/python || $(BIN)/python -m venv $(QUANTIZED)
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > $$($(QUANTIZED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(call environment,$(QUANTIZED))
 	$(QUANTIZED)/bin/python -m pip install --quiet --constraint constraints.txt accelerate bitsandbytes compressed-tensors gguf torchao
 	@touch $@
 
@@ -211,9 +212,7 @@ front-ends: $(FRONT)/.set-up pandoc chromium
 	  $(BIN)/pytest -m slow tests/front_ends/test_pages.py -k 'not 4.4' || status=1; exit $$status
 
 $(FRONT)/.set-up: $(STAMP)
-	@test -x $(FRONT)/bin/python || $(BIN)/python -m venv $(FRONT)
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > $$($(FRONT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(call environment,$(FRONT))
 	$(FRONT)/bin/python -m pip install --quiet jupyter-console==6.6.3 jupyterlab==4.4.10 marimo==0.25.2 papermill==2.7.0
 	@touch $@
 
@@ -252,18 +251,14 @@ one-cluster: $(CLUSTER)/.set-up
 	$(CLUSTER_TEST)::test_an_engine_is_placed_found_and_spoken_to_directly --junit-xml $(REPORTS)/cluster.xml
 
 $(CLUSTER)/.set-up: $(STAMP)
-	@test -x $(CLUSTER)/bin/python || $(BIN)/python -m venv $(CLUSTER)
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > $$($(CLUSTER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(call environment,$(CLUSTER))
 	$(CLUSTER)/bin/python -m pip install --quiet --constraint $(OF_A_STORE) ray s3fs 'moto[server]'
 	@touch $@
 
 # Likewise with a server of S3.
 STORE := .venv/store
 store-test: setup
-	@test -x $(STORE)/bin/python || $(BIN)/python -m venv $(STORE)
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > $$($(STORE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(call environment,$(STORE))
 	$(STORE)/bin/python -m pip install --quiet --constraint $(OF_A_STORE) s3fs 'moto[server]'
 	$(STORE)/bin/python -m pytest tests/process/test_store.py tests/process/test_stored_journal.py tests/process/test_stored_moves.py -m slow
 
@@ -273,9 +268,7 @@ packages: $(PACKAGES)/.set-up
 	$(PACKAGES)/bin/python -m pytest tests/distribution -m slow
 
 $(PACKAGES)/.set-up: $(STAMP)
-	@test -x $(PACKAGES)/bin/python || $(BIN)/python -m venv $(PACKAGES)
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > $$($(PACKAGES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	$(call environment,$(PACKAGES))
 	$(PACKAGES)/bin/python -m pip install --quiet --constraint constraints.txt \
 	  twine 'cyclonedx-python-lib[json-validation]' py-rattler-build check-jsonschema
 	@touch $@
