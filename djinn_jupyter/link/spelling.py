@@ -50,9 +50,9 @@ def spell_model(model: str | Path) -> str:
         return text
     if (path := path_called(text)).is_dir():
         return str(path.resolve())
-    return (
-        str(path.absolute()) if path.suffix == ".gguf" and path.is_file() else text
-    )  # the hub's links lose the suffix
+    if path.suffix == ".gguf" and path.is_file():
+        return str(path.absolute())  # not resolved: a file of the hub's cache, to which a link leads, has no suffix
+    return text
 
 
 def folder_passed_over(model: object) -> str | None:
