@@ -346,6 +346,25 @@ def test_the_page_has_what_these_tests_prove_with_these_versions() -> None:
         assert f"{package} {version(package)}".removesuffix("+cpu") in page
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:300_000])
+
+
+def of_another_architecture(path: Path) -> None:
+    held = path.read_bytes()
+    path.write_bytes(held.replace(b"llama", b"lamas"))
+
+
+@pytest.mark.parametrize("spoil", [cut, of_another_architecture])
+def test_a_gguf_file_that_transformers_cannot_read_is_refused_by_name(
+    spoil: Callable[[Path], None], folder: Path, tmp_path: Path
+) -> None:
+    path = writing.write_gguf(folder, tmp_path / "model")
+    spoil(path)
+    with pytest.raises(ModelRefused, match=re.escape(str(path))):
+        opened(path, tmp_path)
+
+
 def test_weights_are_rounded_at_load_as_transformers_does_it(folder: Path, tmp_path: Path) -> None:
     desk = opened(folder, tmp_path, quantize="int8")
     desk.open()
