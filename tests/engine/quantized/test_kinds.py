@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -409,6 +410,17 @@ def test_fp8_is_unpacked_to_bfloat16_whatever_its_configuration_says(folder: Pat
     files.say(path, dtype="float16")
     loaded = load_model(EngineConfig(model=str(path), device="cpu"))
     assert {one.dtype for one in loaded.model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("form", ["pack-quantized", "float-quantized"])
+def test_what_an_older_transformers_leaves_packed_is_refused(
+    form: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = writing.write_compressed(folder, tmp_path / "model", form)
+    made = transformers.CompressedTensorsConfig
+    monkeypatch.setattr(transformers, "CompressedTensorsConfig", lambda dequantize: made())
+    with pytest.raises(ModelRefused, match=rf"does not unpack .* \(compressed-tensors \({form}\)\): upgrade it"):
+        load_model(EngineConfig(model=str(path), device="cpu"))
 
 
 def test_eight_bits_with_a_threshold_are_refused_with_the_way_out(folder: Path, tmp_path: Path) -> None:

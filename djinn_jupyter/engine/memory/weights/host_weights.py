@@ -60,8 +60,8 @@ def weights_of(module: nn.Module) -> tuple[Weight, ...]:
 
 
 def is_packed(weight: Tensor) -> bool:
-    """True for weights that a library packs: no plain matrix of floating numbers."""
-    return type(weight.data) is not Tensor or not weight.is_floating_point()
+    """True for weights that a library packs: no plain matrix of floating numbers of 16 bits or more."""
+    return type(weight.data) is not Tensor or not weight.is_floating_point() or weight.dtype.itemsize == 1
 
 
 def plain_parts(tensor: Any) -> list[Tensor]:

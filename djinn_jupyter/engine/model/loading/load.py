@@ -77,6 +77,11 @@ def load_model(config: EngineConfig) -> LoadedModel:
         model = _draw_in_memory(config, source, configuration, dtype)
     else:
         model, notes = read_pretrained(config, source, configuration, dtype, quantization)
+    packed = quantization is not None and any(map(host_weights.is_packed, model.parameters()))
+    if packed and quantization is not None and not quantization.packed:
+        raise ModelRefused(
+            f"The installed transformers does not unpack {config.model} ({quantization.words}): upgrade it."
+        )
     quantized = None if quantization is None else quantization.of(model)
     tokenizer, unread = load_tokenizer(config, source)
     if (changed := first_change(before)) is not None:
@@ -93,7 +98,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
         device=device,
         notes=(*([] if quantized is None else [f"Its weights are quantized: {quantized}."]), *notes, *unread),
         quantization=quantized,
-        packed=quantization is not None and any(map(host_weights.is_packed, model.parameters())),
+        packed=packed,
     )
 
 
