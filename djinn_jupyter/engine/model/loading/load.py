@@ -78,10 +78,6 @@ def load_model(config: EngineConfig) -> LoadedModel:
     else:
         model, notes = read_pretrained(config, source, configuration, dtype, quantization)
     packed = quantization is not None and any(map(host_weights.is_packed, model.parameters()))
-    if packed and quantization is not None and not quantization.packed:
-        raise ModelRefused(
-            f"The installed transformers does not unpack {config.model} ({quantization.words}): upgrade it."
-        )
     quantized = None if quantization is None else quantization.of(model)
     tokenizer, unread = load_tokenizer(config, source)
     if (changed := first_change(before)) is not None:

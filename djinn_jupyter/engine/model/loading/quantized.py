@@ -53,7 +53,10 @@ class Quantization:
     dtype: torch.dtype | None = None
 
     def of(self, model: PreTrainedModel) -> str:
-        """Return the words for a loaded model, with its dtype."""
+        """Return the words for a loaded model, with its dtype. ModelRefused where modules go on quantizing, as those of
+        compressed-tensors do in transformers 5.15, which then round activations."""
+        if not self.packed and any(getattr(one, "quantization_scheme", None) is not None for one in model.modules()):
+            raise ModelRefused(f"The installed transformers does not unpack {self.words} altogether: upgrade it.")
         dtype = str(model.dtype).removeprefix("torch.")
         return f"{self.words} in {dtype}" if self.packed else f"{self.words} unpacked to {dtype}"
 
