@@ -11,7 +11,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.api.interrupts import WorkInterrupted
 from djinn_jupyter.api.tables import Displayed
-from djinn_jupyter.displayed import Shown, ShownError
+from djinn_jupyter.displayed import ShownError
 from djinn_jupyter.errors import BY_CODE, from_code
 from djinn_jupyter.widgets.html import Html
 from djinn_jupyter.widgets.view import View
@@ -21,7 +21,6 @@ PROTOCOLS = {"_repr_mimebundle_", "_repr_html_", "_display_", "_mime_", "_ipytho
 
 
 def test_displays_are_defined_in_one_place() -> None:
-    """A widget's bundle is anywidget's own, to which its text is added."""
     found = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
@@ -29,7 +28,7 @@ def test_displays_are_defined_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef) and node.name in PROTOCOLS
     }
-    assert found == {"displayed.py", "widgets/live_memory.py"}
+    assert found == {"displayed.py"}
 
 
 @pytest.mark.parametrize("code", BY_CODE)
@@ -66,10 +65,3 @@ def test_marimo_gets_the_text_of_a_value_without_html() -> None:
     mime, text = Cardless()._display_()._mime_()
     assert mime == "text/plain"
     assert text.startswith("the numbers\nThe card of Cardless cannot be imported")
-
-
-def test_a_value_without_forms_cannot_be_shown() -> None:
-    class Formless(Shown): ...
-
-    with pytest.raises(NotImplementedError):
-        Formless()._repr_mimebundle_()
