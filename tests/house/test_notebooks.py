@@ -53,10 +53,10 @@ def test_no_other_repository_is_named_ours() -> None:
     assert {path: other for path, text in text_files() if (other := {*ours.findall(text)} - {PUBLIC})} == {}
 
 
-def test_binder_installs_extras_that_are_there_and_the_evaluation() -> None:
+def test_binder_installs_extras_that_are_there_and_all_distributions_of_the_checkout() -> None:
     commands = (BINDER / "postBuild").read_text()
     extras = re.findall(r"'\.\[([\w,]+)\]'", commands)[0].split(",")
     assert {*extras} <= PROJECT["optional-dependencies"].keys()
-    assert " ./evaluation" in commands
+    assert {"./distribution", "./evaluation"} <= {*commands.split()}  # the second requires the first
     assert (BINDER / "postBuild").stat().st_mode & 0o111
     assert "pytorch-cpu" in (BINDER / "environment.yml").read_text()
