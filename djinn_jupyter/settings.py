@@ -388,11 +388,8 @@ class Identity(ModelOptions):
         import msgspec  # imported late: `%load_ext` needs none of it
 
         readable = re.sub(r"[^A-Za-z0-9.]+", "-", short_name(self.model)).strip("-.")[:40]
-        later = (
-            ("copy", 1),
-            ("tensor_parallel", 1),
-            ("quantize", None),
-        )  # without them a journal keeps its former name
+        # without them a journal keeps its former name
+        later = (("copy", 1), ("tensor_parallel", 1), ("quantize", None))
         asked = {name: value for name, value in msgspec.to_builtins(self).items() if (name, value) not in later}
         digest = sha256(msgspec.json.encode(asked)).hexdigest()[:10]
         return f"{readable or 'model'}-{digest}"

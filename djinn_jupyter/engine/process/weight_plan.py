@@ -246,21 +246,24 @@ def settle(
     foreseen: residence.Placement | None = None,
 ) -> Settled:
     """Move a loaded model's weights to their place for computing. Raises ModelDoesNotFit and ModelRefused."""
-    if loaded.packed:
-        return _settle_packed(config, loaded, tell)
-    if config.devices is not None:
-        return _settle_on_cards(config, loaded, tell, reload)
-    allowed = _allowed(config, loaded.device)
-    identity = identity_of(
-        loaded.model, loaded.device, loaded.quantization
-    )  # of the whole model: journals use it as the name
+    if loaded.packed and config.devices is not None:
+        raise ModelRefused(f"{loaded.name} has packed weights, which lie on one device: name it with --device.")
+    identity = identity_of(loaded.model, loaded.device, loaded.quantization)  # of the whole model, for journals
     leave_out(loaded.model)
-    total = sizes_of(loaded.model, ()).total
+    if config.devices is not None:
+        return _settle_on_cards(config, loaded, identity, tell, reload)
+    allowed, total = _allowed(config, loaded.device), sizes_of(loaded.model, ()).total
     if allowed is None or residence.fits(total, allowed):
-        weights = residence.ResidentWeights(_on_device(loaded), loaded.device, reload, loaded.files)
+        resident = residence.PackedWeights if loaded.packed else residence.ResidentWeights
+        weights = resident(_on_device(loaded), loaded.device, reload, loaded.files)
         bound = _bound(config, loaded.device)
         pages = _pages_left(config, loaded, tell) if bound is None else bound - total
         return Settled(identity=identity, weights=weights, page_bytes=pages)
+    if loaded.packed:
+        raise ModelDoesNotFit(
+            f"The packed weights of {loaded.name} take {spell_bytes(total)}, of {spell_bytes(allowed)} that are "
+            "allowed, and do not stream: allow more with --device-memory, or load the model that was quantized."
+        )
     with torch.inference_mode():
         stack, _ = find_stack(loaded.model, spread_tokens(loaded.model, LENGTHS[0])[None])
     sizes = sizes_of(loaded.model, stack.layers)
@@ -280,24 +283,6 @@ def settle(
     return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)
 
 
-def _settle_packed(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> Settled:
-    """Move weights that a library keeps packed to their one device: they are neither split nor streamed."""
-    if config.devices is not None:
-        raise ModelRefused(f"{loaded.name} has packed weights, which lie on one device: name it with --device.")
-    identity = identity_of(loaded.model, loaded.device, loaded.quantization)
-    leave_out(loaded.model)
-    total, allowed = sizes_of(loaded.model, ()).total, _allowed(config, loaded.device)
-    if allowed is not None and not residence.fits(total, allowed):
-        raise ModelDoesNotFit(
-            f"The packed weights of {loaded.name} take {spell_bytes(total)}, of {spell_bytes(allowed)} that are "
-            "allowed, and do not stream: allow more with --device-memory, or load the model that was quantized."
-        )
-    weights = residence.PackedWeights(_on_device(loaded), loaded.device, stamps=loaded.files)
-    bound = _bound(config, loaded.device)
-    pages = _pages_left(config, loaded, tell) if bound is None else bound - total
-    return Settled(identity=identity, weights=weights, page_bytes=pages)
-
-
 def _pages_left(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> int:
     """Return the bytes for pages beside weights without a limit; on a GPU all but the measured need of a pass. With
     CUDA graphs, which record memory of their own later, as on the CPU."""
@@ -309,11 +294,11 @@ def _pages_left(config: EngineConfig, loaded: LoadedModel, tell: Tell) -> int:
     return pages
 
 
-def _settle_on_cards(config: EngineConfig, loaded: LoadedModel, tell: Tell, reload: residence.Reload | None) -> Settled:
+def _settle_on_cards(
+    config: EngineConfig, loaded: LoadedModel, identity: ModelIdentity, tell: Tell, reload: residence.Reload | None
+) -> Settled:
     """Spread a loaded model's layers over the devices of `config`, and make passes cross from one to the next."""
     devices = choose_devices(config)
-    identity = identity_of(loaded.model, loaded.device, loaded.quantization)
-    leave_out(loaded.model)
     with torch.inference_mode():
         stack, _ = find_stack(loaded.model, spread_tokens(loaded.model, LENGTHS[0])[None])
     plan = plan_cards(sizes_of(loaded.model, stack.layers), _rooms(config, devices))

@@ -497,8 +497,8 @@ def _fitted(given: AdaptedModule, module: nn.Module, home: torch.device) -> Fitt
         raise UsageError(
             f"The adapter changes {given.path}, a {type(module).__name__}; those of linear modules are computed here."
         )
-    weight, is_library_s = module.weight, type(module).__module__.startswith("bitsandbytes.")
-    if not is_library_s and (not weight.dtype.is_floating_point or weight.dtype.itemsize == 1):
+    weight, by_bitsandbytes = module.weight, type(module).__module__.startswith("bitsandbytes.")
+    if not by_bitsandbytes and (not weight.dtype.is_floating_point or weight.dtype.itemsize == 1):
         raise UsageError(
             f"The adapter changes {given.path}, whose weights are {str(weight.dtype).removeprefix('torch.')}; those of "
             "weights in 16 bits or more are computed here."

@@ -78,7 +78,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
     else:
         model, notes = read_pretrained(config, source, configuration, dtype, quantization)
     packed = quantization is not None and any(map(host_weights.is_packed, model.parameters()))
-    quantized = None if quantization is None else quantization.of(model)
+    quantized = None if quantization is None else quantization.words_of(model)
     tokenizer, unread = load_tokenizer(config, source)
     if (changed := first_change(before)) is not None:
         raise ModelRefused(f"The files of {config.model} changed while they were read ({changed}); load it again.")

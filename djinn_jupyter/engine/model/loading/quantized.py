@@ -23,23 +23,24 @@ from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import MissingDependency, ModelRefused, UsageError
 from djinn_jupyter.files import Stamp, stamp_of
 
-INSTALL: Final = "pip install 'djinn-jupyter[quantized]'"
 GGUF: Final = ".gguf"
-UNPACKED: Final = {
-    "compressed-tensors": "CompressedTensorsConfig",
-    "fp8": "FineGrainedFP8Config",
-    "mxfp8": "FineGrainedFP8Config",
-    "mxfp4": "Mxfp4Config",
-    "gguf": "GgufConfig",
-}  # method: transformers' class, which takes `dequantize`
-BFLOAT16: Final = ("fp8", "mxfp8", "mxfp4")
-_NEEDED: Final = {
-    "gguf": ("gguf", "accelerate"),
-    "fp8": ("accelerate",),
-    "mxfp8": ("accelerate",),
-    "mxfp4": ("accelerate",),
+
+
+class _Unpacking(NamedTuple):
+    """The configuration of transformers that takes `dequantize`, and the only dtype to which it unpacks, if any."""
+
+    configuration: str
+    needs: tuple[str, ...]
+    dtype: torch.dtype | None = None
+
+
+_UNPACKED: Final = {
+    "gguf": _Unpacking("GgufConfig", ("gguf", "accelerate")),
+    "compressed-tensors": _Unpacking("CompressedTensorsConfig", ("compressed-tensors",)),
+    "fp8": _Unpacking("FineGrainedFP8Config", ("accelerate",), torch.bfloat16),
+    "mxfp8": _Unpacking("FineGrainedFP8Config", ("accelerate",), torch.bfloat16),
+    "mxfp4": _Unpacking("Mxfp4Config", ("accelerate",), torch.bfloat16),
 }
-_BITSANDBYTES: Final = ("bitsandbytes", "accelerate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Quantization:
     arguments: dict[str, Any]
     dtype: torch.dtype | None = None
 
-    def of(self, model: PreTrainedModel) -> str:
+    def words_of(self, model: PreTrainedModel) -> str:
         """Return the words for a loaded model, with its dtype. ModelRefused where modules go on quantizing, as those of
         compressed-tensors do in transformers 5.15, which then round activations."""
         if not self.packed and any(getattr(one, "quantization_scheme", None) is not None for one in model.modules()):
@@ -77,13 +78,10 @@ def quantization_of(config: EngineConfig, source: str, configuration: Any) -> Qu
         kind = re.search(r"'_type': '(\w+Config)'", str(fields.get("quant_type")))
         words = f"{kind[1] if kind else 'rounded'} by {_named('torchao')}"
         return Quantization(words=words, packed=True, arguments={})
-    if method not in UNPACKED:  # transformers' own way, on this device
+    if method not in _UNPACKED:  # transformers' own way, on this device
         words = f"{method} as transformers {transformers.__version__} has it"
         return Quantization(words=words, packed=True, arguments={})
-    _require(config, *_NEEDED.get(method, (method,)))
-    if method in BFLOAT16 and config.dtype not in (None, "bfloat16", "bf16"):
-        raise UsageError(f"transformers unpacks {method} to bfloat16 alone: leave --dtype {config.dtype} out.")
-    return _unpacked(method, fields, source)
+    return _unpacked(config, method, fields, source)
 
 
 def method_of(configuration: Any) -> tuple[str | None, dict[str, Any]]:
@@ -106,8 +104,7 @@ def _rounded(config: EngineConfig) -> Quantization:
     _require(config, "torchao")
     from torchao.quantization import Int8WeightOnlyConfig  # where it is asked for: it imports for a second
 
-    wish = transformers.TorchAoConfig(Int8WeightOnlyConfig())
-    arguments = {"quantization_config": wish}
+    arguments = {"quantization_config": transformers.TorchAoConfig(Int8WeightOnlyConfig())}
     return Quantization(words=f"Int8WeightOnlyConfig by {_named('torchao')}", packed=True, arguments=arguments)
 
 
@@ -126,7 +123,7 @@ def _require_plain(config: EngineConfig, method: str | None) -> None:
 def _by_bitsandbytes(config: EngineConfig, fields: dict[str, Any]) -> Quantization:
     """Return the quantization of a checkpoint of bitsandbytes. With a threshold, 8 bits are refused: the columns that
     stay in float are those with a large number at any position, so a position depends on later ones."""
-    _require(config, *_BITSANDBYTES)
+    _require(config, "bitsandbytes", "accelerate")
     in_four, named = bool(fields.get("load_in_4bit")), _named("bitsandbytes")
     if not in_four and fields.get("llm_int8_threshold", 6.0) != 0:
         raise ModelRefused(
@@ -140,18 +137,21 @@ def _by_bitsandbytes(config: EngineConfig, fields: dict[str, Any]) -> Quantizati
     return Quantization(words=f"{kind} by {named}{kernel}", packed=True, arguments={})
 
 
-def _unpacked(method: str, fields: dict[str, Any], source: str) -> Quantization:
+def _unpacked(config: EngineConfig, method: str, fields: dict[str, Any], source: str) -> Quantization:
+    unpacking = _UNPACKED[method]
+    _require(config, *unpacking.needs)
+    if unpacking.dtype is not None and config.dtype not in (None, "bfloat16", "bf16"):
+        raise UsageError(f"transformers unpacks {method} to bfloat16 alone: leave --dtype {config.dtype} out.")
     words = f"{method} ({_word(fields['format'])})" if "format" in fields else method
     words = _types_in(source) if method == "gguf" else words
-    made = getattr(transformers, UNPACKED[method], None)  # GgufConfig is new; before it all GGUF was unpacked
+    made = getattr(transformers, unpacking.configuration, None)  # GgufConfig is new; before it all GGUF was unpacked
     wish = {} if made is None else {"quantization_config": made(dequantize=True)}
-    dtype = torch.bfloat16 if method in BFLOAT16 else None
-    return Quantization(words=words, packed=False, arguments=wish, dtype=dtype)
+    return Quantization(words=words, packed=False, arguments=wish, dtype=unpacking.dtype)
 
 
 def require_gguf(config: EngineConfig) -> None:
     """Raise MissingDependency unless GGUF files can be read here."""
-    _require(config, *_NEEDED["gguf"])
+    _require(config, *_UNPACKED["gguf"].needs)
 
 
 def _types_in(path: str) -> str:
@@ -192,7 +192,9 @@ def pretrained_arguments(source: str) -> dict[str, Any]:
 def _require(config: EngineConfig, *packages: str) -> None:
     absent = [name for name in packages if _version(name) is None]
     if absent:
-        raise MissingDependency(f"{config.model} needs {' and '.join(absent)}, not installed here: {INSTALL}.")
+        raise MissingDependency(
+            f"{config.model} needs {' and '.join(absent)}, not installed here: pip install 'djinn-jupyter[quantized]'."
+        )
 
 
 def why_no_gradients(model: PreTrainedModel) -> str | None:
