@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,6 @@ class Served:
     data: Path
     desk: Desk
     plain: Any
-    shared: dict[str, Any] = field(default_factory=dict)
 
     @property
     def layer(self) -> Any:
@@ -248,17 +247,12 @@ def test_gradients_are_those_of_autograd_through_the_matrices_or_are_refused(ser
 
 
 def test_an_adapter_has_the_bits_of_pefts_forward(served: Served, desk: Desk, tmp_path: Path) -> None:
-    tensors = adapters.drawn(plain_load_of(served), ("q_proj", "down_proj"))
+    tensors = adapters.drawn(LlamaForCausalLM(served.plain.config), ("q_proj", "down_proj"))
     add(desk, adapters.saved(tmp_path, tensors))
     use(desk, "tuned")
     tuned = desk.outcome(desk.run(PROMPT, NEW, name="tuned"), "tuned")
     assert tuned == generate(adapters.adapted(plain_load(served.kind, served.path), tensors), PROMPT, NEW)
     assert tuned.logits.ne(generate(served.plain, PROMPT, NEW).logits).any()
-
-
-def plain_load_of(served: Served) -> Any:
-    """Return a model with unpacked matrices of the same shapes."""
-    return LlamaForCausalLM(served.plain.config)
 
 
 def test_matrices_are_read_or_refused(served: Served, desk: Desk) -> None:
@@ -369,7 +363,7 @@ def test_a_gguf_file_that_transformers_cannot_read_is_refused_by_name(
 def test_weights_are_rounded_at_load_as_transformers_does_it(folder: Path, tmp_path: Path) -> None:
     desk = opened(folder, tmp_path, quantize="int8")
     desk.open()
-    plain = writing.AutoModelForCausalLM.from_pretrained(folder, quantization_config=writing.int8(), dtype="auto")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=writing.int8(), dtype="auto")
     assert desk.outcome(desk.run(PROMPT, NEW)) == generate(plain.eval(), PROMPT, NEW)
     assert desk.engine.description.notes[0].startswith("Its weights are quantized: Int8WeightOnlyConfig by torchao")
     desk.engine.close()
@@ -424,7 +418,7 @@ def test_what_an_older_transformers_does_not_unpack_is_refused(
 
 
 def test_eight_bits_with_a_threshold_are_refused_with_the_way_out(folder: Path, tmp_path: Path) -> None:
-    write = writing.write_loaded(lambda: writing.BitsAndBytesConfig(load_in_8bit=True))
+    write = writing.write_loaded(lambda: transformers.BitsAndBytesConfig(load_in_8bit=True))
     path = write(folder, tmp_path / "int8")
     with pytest.raises(ModelRefused, match=r"by all tokens of a pass .*Load the model that it was made from with --qu"):
         opened(path, tmp_path)
