@@ -379,6 +379,9 @@ class ModelOptions:
     copy: int = 1
 
 
+OPTIONAL: Final = tuple(one.name for one in dataclasses.fields(ModelOptions) if one.default is None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Identity(ModelOptions):
     """The model of an engine, as the name of its files and in messages."""
@@ -399,7 +402,7 @@ class Identity(ModelOptions):
         return self.model if not extras else f"{self.model} ({', '.join(extras)})"
 
     def _asked(self) -> list[tuple[str, str]]:
-        named = [(name, getattr(self, name)) for name in ("revision", "dtype", "device", "attention", "quantize")]
+        named = [(name, getattr(self, name)) for name in OPTIONAL]
         asked = [(name, value) for name, value in named if value is not None]
         if self.tensor_parallel > 1:
             asked.append(("tensor parallel", str(self.tensor_parallel)))

@@ -20,7 +20,7 @@ from djinn_jupyter.link.registry import is_alive, refusal_of
 from djinn_jupyter.link.transport import Connection
 from djinn_jupyter.remote.connection import open_connection
 from djinn_jupyter.server.messages import EngineFound, EngineState, Sampled
-from djinn_jupyter.settings import Identity, flag_of
+from djinn_jupyter.settings import OPTIONAL, Identity, flag_of
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.own import host_name
 from djinn_jupyter.wire.registry import Entry
@@ -39,7 +39,7 @@ Heard = Callable[["EngineLink", Event], None]
 def load_words(identity: Identity, at: str | None = None, key: str | None = None) -> str:
     """Return the arguments of `%djinn_load` that select this engine."""
     way = [f"--{name} {_quoted(value)}" for name, value in (("at", at), ("key", key)) if value]
-    named = {name: getattr(identity, name) for name in ("revision", "dtype", "device", "attention", "quantize")}
+    named = {name: getattr(identity, name) for name in OPTIONAL}
     options = [f"{flag_of(name)} {_quoted(value)}" for name, value in named.items() if value]
     ranks = [f"--tensor-parallel {identity.tensor_parallel}"] if identity.tensor_parallel > 1 else []
     random = [f"--random-weights --random-seed {identity.random_seed}"] if identity.random_weights else []
