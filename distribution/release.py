@@ -1,6 +1,6 @@
 """`make release VERSION=0.1.0`: writes version and date, builds what is published, commits and tags.
 
-It pushes and uploads nothing. Whatever fails leaves the tree as it was.
+It pushes and uploads nothing. A release that fails leaves the tracked files as they were.
 """
 
 from __future__ import annotations
@@ -77,18 +77,17 @@ def write(tree: Path, version: str, today: str) -> None:
     """Write the version everywhere, and the date into the changelog and the citation."""
     present = written(tree)
     for name, line in VERSIONED.items():
-        put(tree / name, re.escape(line.format(present)), line.format(version))
+        put(tree / name, f"^{re.escape(line.format(present))}$", line.format(version))
     put(tree / CHANGELOG, UNRELEASED.pattern, f"## [{version}] - {today}")
     citation = tree / "CITATION.cff"
     released = [line for line in citation.read_text().splitlines() if not line.startswith("date-released:")]
     citation.write_text("\n".join([*released, f"date-released: {today}", ""]))
-    sidebar = ("npm", "version", version, "--no-git-tag-version", "--allow-same-version")
-    run(tree / "labextension", *sidebar)
+    run(tree / "labextension", "npm", "version", version, "--no-git-tag-version", "--allow-same-version")
 
 
 def put(file: Path, pattern: str, line: str) -> None:
     """Replace the one line of a file that is `pattern`."""
-    text, count = re.subn(f"^{pattern.strip('^$')}$", line, file.read_text(), flags=re.MULTILINE)
+    text, count = re.subn(pattern, line, file.read_text(), flags=re.MULTILINE)
     if count != 1:
         raise ValueError(f"{file.name} has {count} lines {pattern}, and one was expected")
     file.write_text(text)
