@@ -21,7 +21,7 @@ import psutil
 
 DEVICE_VARIABLE = "DJINN_DEVICE"
 DEV = Path("/dev")
-NOT_PROVED: Final = "mps has not been proved: on a Mac an engine computes on the CPU. Write cpu, or give no device."
+MPS_REFUSED: Final = "mps has not been proved: on a Mac an engine computes on the CPU. Write cpu, or give no device."
 # Device files of the GPU drivers behind PyTorch's CUDA: NVIDIA's cards (nvidiactl exists without one, too), those of
 # its boards, Windows' in WSL, AMD's.
 _GPUS: Final = ("nvidia[0-9]*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")

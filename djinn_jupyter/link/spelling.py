@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.errors import MissingDependency, ModelNotFound, UsageError
-from djinn_jupyter.machine import NOT_PROVED, why_no_gpu
+from djinn_jupyter.machine import MPS_REFUSED, why_no_gpu
 from djinn_jupyter.model_files import folder_called, path_called
 from djinn_jupyter.settings import AMOUNTS, Identity, ProcessOptions, split_address
 from djinn_jupyter.units import parse_bytes
@@ -235,7 +235,7 @@ def _check_model(model: str) -> None:
 def _check_device(device: str | None) -> None:
     """Raise UsageError for mps, and for cuda without a GPU's device file. torch checks the index of a GPU."""
     if device is not None and device.startswith("mps"):
-        here = "mps is the GPU of a Mac, which this machine is not. Write cpu, cuda or cuda:1."
-        raise UsageError(NOT_PROVED if sys.platform == "darwin" else here)
+        elsewhere = "mps is the GPU of a Mac, which this machine is not. Write cpu, cuda or cuda:1."
+        raise UsageError(MPS_REFUSED if sys.platform == "darwin" else elsewhere)
     if device is not None and device.startswith("cuda") and (why := why_no_gpu()):
         raise UsageError(f"There is no device {device}: {why}. Write cpu, or leave the device out.")

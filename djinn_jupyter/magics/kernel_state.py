@@ -39,7 +39,7 @@ class KernelState:
         self._told_of_sidebar = False
 
     def tells_of_sidebar(self) -> bool:
-        """Return whether to name the magics in its place: once, where there is no sidebar."""
+        """Return whether to name the magics that replace the sidebar: once, and only where there is none."""
         tells = not self._told_of_sidebar and not naming.has_sidebar()
         self._told_of_sidebar = True
         return tells

@@ -28,7 +28,7 @@ def loaded_view(
     no_sidebar: bool = False,
 ) -> View:
     """Show the output of `%djinn_load`: the model, its streamed weights if any, and the session's existing state.
-    Without the device's name it is the same on every device. `no_sidebar` names the magics that show what it would."""
+    Without the device's name it is the same on every device. `no_sidebar` adds the magics that replace the sidebar."""
     held = armed(session)
     where = f"{model.dtype} on {model.device}" if names_device else model.dtype
     size = f"{plural(model.layers, 'layer')}, {model.hidden_size:,} wide, {_context(model)}"

@@ -25,7 +25,7 @@ from djinn_jupyter.engine.model.loading.tokenizer import growth_fault
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
 from djinn_jupyter.files import Stamps, first_change, stamp_of, stamps_in
-from djinn_jupyter.machine import NOT_PROVED, device_of_environment, main_memory
+from djinn_jupyter.machine import MPS_REFUSED, device_of_environment, main_memory
 from djinn_jupyter.model_files import fault_of
 from djinn_jupyter.units import spell_bytes
 
@@ -122,7 +122,7 @@ def choose_device(name: str | None) -> torch.device:
     except RuntimeError as error:
         raise UsageError(f"{name!r} is no device; write cpu, cuda or cuda:1.") from error
     if device.type == "mps":
-        raise UsageError(NOT_PROVED)
+        raise UsageError(MPS_REFUSED)
     if device.type != "cuda":
         return device
     index = device.index or 0
