@@ -39,7 +39,7 @@ def test_no_server_is_asked_for() -> None:
 
 def test_the_kept_outcome_is_of_this_list_and_found_no_conflict() -> None:
     """`make resolve` wrote it. The image's numpy has no wheel for Python 3.14."""
-    kept = json.loads((ROOT / "evaluation" / "results" / "benchmarks" / "colab.json").read_text())
+    kept = json.loads((ROOT / "evaluation" / "results" / "colab" / "resolved.json").read_text())
     assert f"# {kept['list']}" == LINES[0]
     assert [python for python in PYTHONS if kept["with_the_list"][python]["resolved"]] == ["3.11", "3.12", "3.13"]
     assert [python for python in PYTHONS if kept["newest"][python]["resolved"]] == [*PYTHONS]

@@ -1,5 +1,5 @@
 """Resolve what the kernel's side asks for against the packages of Colab's image, and check types, for each supported
-Python; write the outcome to evaluation/results/benchmarks/colab.json. `make resolve` runs it.
+Python; write the outcome to evaluation/results/colab/resolved.json. `make resolve` runs it.
 
 pip takes wheels for the Python named, but reads conditions in requirements with its own."""
 
@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parents[2]
 LIST: Final = ROOT / "tests" / "kernel" / "colab.txt"
-RESULTS: Final = ROOT / "evaluation" / "results" / "benchmarks" / "colab.json"
+RESULTS: Final = ROOT / "evaluation" / "results" / "colab" / "resolved.json"
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 
 
