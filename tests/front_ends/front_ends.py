@@ -15,8 +15,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import v4
 
-from tests.front_ends import lines
 from tests.front_ends.lines import MAGICS, PYTHON, RAISED, as_html, magics_too, setup
+from tests.widgets.static import faults_in
 
 Shown = dict[str, str]
 SECONDS: Final = 240
@@ -97,7 +97,7 @@ def vs_code(place: Path) -> Shown:
     assert sum("No sidebar here" in one for one in shown.values()) == 1
     for kind in (*PYTHON, "memory"):
         assert "<div" in shown[kind]
-        assert lines.scripts_in(shown[kind]) == [], kind
+        assert faults_in(shown[kind]) == [], kind
     return shown
 
 

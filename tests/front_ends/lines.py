@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from html import unescape
-from html.parser import HTMLParser
 from typing import Final
 
 WIDGET: Final = "application/vnd.jupyter.widget-view+json"
@@ -64,28 +63,6 @@ def form(kind: str, shown: str) -> str:
     if MARKS[kind] not in unescape(shown):
         return f"nothing: {shown[-2000:]}"
     return "traceback" if "Traceback" in shown else "text" if not kind.startswith("error") else "one line"
-
-
-class Scripts(HTMLParser):
-    """Collects what a page without scripts would not run or fetch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in ("script", "iframe", "object", "embed", "link"):
-            self.found.append(tag)
-        for name, value in attrs:
-            fetched = name in ("src", "href") and not (value or "").startswith("data:image/")
-            if name.startswith("on") or fetched:
-                self.found.append(f"{tag} {name}={value}")
-
-
-def scripts_in(html: str) -> list[str]:
-    reader = Scripts()
-    reader.feed(html)
-    return reader.found
 
 
 def as_html(data: Mapping[str, str]) -> str:

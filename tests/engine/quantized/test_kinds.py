@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from djinn_jupyter.engine.model.loading.load import load_model
-from djinn_jupyter.engine.process.build import open_engine, split_model
+from djinn_jupyter.engine.process.build import split_model
 from djinn_jupyter.engine.process.weight_plan import settle
 from djinn_jupyter.engine.requests.recipes import origin
 from djinn_jupyter.engine.store.identity import check_identity, identity_of
@@ -30,8 +30,9 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests import adapters
 from tests.engine.adapters.adapting import add, let_go, use
-from tests.engine.desk import PAGE, Desk, Outcome, tokens
+from tests.engine.desk import Desk, Outcome, tokens
 from tests.engine.gradients import plain_gradients
+from tests.engine.memory.weights.saved import desk_from
 from tests.engine.plain import generate
 from tests.engine.quantized import files, writing
 from tests.engine.quantized.writing import KINDS, PACKED, UNPACKED, plain_load
@@ -46,12 +47,7 @@ Hook = Callable[..., Any]
 
 
 def opened(path: Path, data: Path, **options: Any) -> Desk:
-    desk = Desk.__new__(Desk)
-    desk.events = []
-    desk.hears = desk.events.append
-    config = EngineConfig(model=str(path), device="cpu", page_positions=PAGE, data_folder=data, **options)
-    desk.engine = open_engine(config, desk.hears)
-    return desk
+    return desk_from(path, device="cpu", data_folder=data, **options)
 
 
 @dataclass(slots=True)
