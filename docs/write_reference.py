@@ -25,7 +25,7 @@ from djinn_jupyter.engine.session.session import AnsweredRequest
 from djinn_jupyter.engine.session.states import MOVES
 from djinn_jupyter.engine.store import checkpoint_files, identity, image, records, values
 from djinn_jupyter.magics import table
-from djinn_jupyter.magics.parsing import Group, stands_as_it_is
+from djinn_jupyter.magics.parsing import Group, is_literal
 from djinn_jupyter.magics.stand_ins import groups_in
 from djinn_jupyter.methods.sweep import request as sweeps
 from djinn_jupyter.widgets import html
@@ -212,7 +212,7 @@ def _magic(member: Any) -> str:
     rows = [f"| `{_option(action)}` | {action.help or ''} |" for action in parser._actions]
     said = " ".join((parser.description or "").split())
     table = "\n".join(["| argument | |", "|---|---|", *rows]) if rows else ""
-    literal = ", ".join(f"`{_name(action)}`" for action in parser._actions if stands_as_it_is(action))
+    literal = ", ".join(f"`{_name(action)}`" for action in parser._actions if is_literal(action))
     stands = f"Taken as it stands: {literal}." if literal else ""
     return "\n\n".join(part for part in (f"## %{member.__name__}", said, table, stands) if part) + "\n"
 

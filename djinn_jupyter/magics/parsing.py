@@ -112,7 +112,7 @@ def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
 
 def verb(*options: Option, cell: bool = False, reader: Read = read) -> Callable[[Callable[..., None]], Any]:
     """Make a method a magic: it gets the parsed line (and the cell); errors of the domain become one line. `$x` and
-    `{x}` are replaced in the line, except where `stands_as_it_is`."""
+    `{x}` are replaced in the line, except in literal arguments."""
 
     def decorate(method: Callable[..., None]) -> Any:
         @functools.wraps(method)
@@ -154,22 +154,22 @@ def _interrupted(group: Group, broken: KeyboardInterrupt, name: str | None) -> E
     return ended
 
 
-def stands_as_it_is(action: argparse.Action) -> bool:
+def is_literal(action: argparse.Action) -> bool:
     """Return whether `$x` and `{x}` are not replaced in an argument: in a prompt, a text or an expression."""
     return action.nargs == argparse.REMAINDER or action.metavar in TEXTS
 
 
 def expanded(parser: argparse.ArgumentParser, line: str, names: Mapping[str, Any]) -> str:
-    """Replace `$x` and `{x}` in a line like IPython, but not in what `stands_as_it_is`. Unknown names stay."""
+    """Replace `$x` and `{x}` in a line like IPython, but not in literal arguments. Unknown names stay."""
     prompt = any(action.nargs == argparse.REMAINDER for action in parser._actions)
     parts, end = [], 0
     taking: argparse.Action | None = None
     for found in _UNEXPANDED.finditer(line):
-        word, literal = found[0], taking is not None and stands_as_it_is(taking)
+        word, literal = found[0], taking is not None and is_literal(taking)
         if word.startswith("-") and word != "--" and not _NEGATIVE.match(word):
             name, joined, _ = word.partition("=")
             taking = _taking(parser, name)
-            literal = taking is not None and stands_as_it_is(taking)
+            literal = taking is not None and is_literal(taking)
             taking = None if joined else taking
         elif taking is None and prompt:
             break

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from djinn_jupyter.magics.parsing import TEXTS, expanded, stands_as_it_is
+from djinn_jupyter.magics.parsing import TEXTS, expanded, is_literal
 from djinn_jupyter.magics.table import CELL_MAGICS, MODULES
 from djinn_jupyter.wire.requests import Run
 from tests.magics.conftest import Notebook, last
@@ -71,7 +71,7 @@ def test_each_argument_of_each_magic_is_expanded_or_stands_as_it_is(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_literal_arguments_are_the_known_ones_and_are_marked_for_the_reader(bare: Notebook, name: str) -> None:
-    literal = {action.dest: action for action, _ in arguments(bare, name) if stands_as_it_is(action)}
+    literal = {action.dest: action for action, _ in arguments(bare, name) if is_literal(action)}
     assert set(literal) == LITERAL.get(name, set())
     assert all(one.metavar in TEXTS or one.dest == "prompt" for one in literal.values())
 
