@@ -103,13 +103,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def serves(self, wanted: Identity) -> bool:
         """True if a load of `wanted` means this engine: each field as requested then, or now named as found then."""
-        differing = ("random_weights", "random_seed", "tensor_parallel", "copy", "quantize")
-        if any(getattr(wanted, name) != getattr(self.identity, name) for name in differing):
+        found = ("revision", "dtype", "device", "attention")
+        others = {one.name for one in dataclasses.fields(wanted)} - {"model", *found}
+        if any(getattr(wanted, name) != getattr(self.identity, name) for name in others):
             return False
         if wanted.model not in (self.identity.model, self.found.model):
             return False
-        fields = ("revision", "dtype", "device", "attention")
-        return all(_agrees(getattr(wanted, f), getattr(self.identity, f), getattr(self.found, f)) for f in fields)
+        return all(_agrees(getattr(wanted, f), getattr(self.identity, f), getattr(self.found, f)) for f in found)
 
 
 def _agrees(wanted: str | None, asked: str | None, found: str | None) -> bool:
