@@ -51,7 +51,8 @@ def spell_model(model: str | Path) -> str:
     if (path := path_called(text)).is_dir():
         return str(path.resolve())
     if path.suffix == ".gguf" and path.is_file():
-        return str(path.absolute())  # not resolved: a file of the hub's cache, to which a link leads, has no suffix
+        # The file itself is not resolved: one of the hub's cache, to which a link leads, has no suffix.
+        return str(path.parent.resolve() / path.name)
     return text
 
 

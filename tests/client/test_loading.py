@@ -266,6 +266,10 @@ def test_a_gguf_file_is_named_by_its_absolute_path_under_its_own_name(
     Path("model.gguf").symlink_to("blob")  # as the hub's cache has it
     assert spell_model("model.gguf") == str(tmp_path / "model.gguf")
     assert spell_model("absent.gguf") == "absent.gguf"
+    (tmp_path / "below").mkdir()
+    Path("other").symlink_to(".")
+    for spelled in ("./model.gguf", "below/../model.gguf", "other/model.gguf"):  # else one file has two engines
+        assert spell_model(spelled) == str(tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize("there", [False, True])

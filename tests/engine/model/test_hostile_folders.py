@@ -245,6 +245,11 @@ def test_a_gguf_file_that_is_none_is_refused(name: str, content: bytes, says: st
         load_model(EngineConfig(model=str(tmp_path / name)))
 
 
+def test_a_folder_may_be_called_like_a_gguf_file(folder: Path) -> None:
+    named = folder.rename(folder.with_name("model.gguf"))
+    assert load_model(EngineConfig(model=str(named), device="cpu")).source == str(named)
+
+
 def test_quantized_weights_without_their_library_are_answered_with_the_extra(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

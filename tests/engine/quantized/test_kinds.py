@@ -418,3 +418,47 @@ def test_eight_bits_with_a_threshold_are_refused_with_the_way_out(folder: Path, 
     path = write(folder, tmp_path / "int8")
     with pytest.raises(ModelRefused, match=r"by all tokens of a pass .*Load the model that it was made from with --qu"):
         opened(path, tmp_path)
+
+
+def patched(path: Path, name: str, value: int, *, at: int = 4) -> None:
+    """Write a number into the header of a GGUF file, behind the name of a field."""
+    held = path.read_bytes()
+    begin = held.index(name.encode()) + len(name) + at
+    path.write_bytes(held[:begin] + value.to_bytes(4, "little") + held[begin + 4 :])
+
+
+def test_a_gguf_file_with_more_layers_than_its_header_names_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = writing.write_gguf(folder, tmp_path / "model")
+    patched(path, "llama.block_count", 2)
+    with pytest.raises(ModelRefused, match=r"holds 18 tensors beyond the 2 layers .* blk\.2\..* be another model"):
+        load_model(EngineConfig(model=str(path), device="cpu"))
+    patched(path, "llama.block_count", 10**8)
+    with pytest.raises(ModelRefused, match=r"has num_hidden_layers 100000000; models of at most 1,000 layers"):
+        load_model(EngineConfig(model=str(path), device="cpu"))
+
+
+@pytest.mark.parametrize("scaled", [1.0, 8.0])
+def test_scaled_rotary_positions_of_a_gguf_file_are_refused(scaled: float, folder: Path, tmp_path: Path) -> None:
+    """Llama 3.1's file has them as a tensor, which transformers passes over."""
+    factors = writing.np.full(files.HEAD // 2, scaled, dtype="float32")
+    path = writing.write_gguf(folder, tmp_path / "factors", also=lambda to: to.add_tensor("rope_freqs.weight", factors))
+    if scaled == 1:
+        load_model(EngineConfig(model=str(path), device="cpu"))
+        return
+    with pytest.raises(ModelRefused, match=r"scales its rotary positions \(rope_freqs\.weight\), and the installed tr"):
+        load_model(EngineConfig(model=str(path), device="cpu"))
+    path = writing.write_gguf(
+        folder, tmp_path / "yarn", also=lambda to: to.add_rope_scaling_type(writing.gguf.RopeScalingType.YARN)
+    )
+    with pytest.raises(ModelRefused, match=r"scales its rotary positions \(yarn\)"):
+        load_model(EngineConfig(model=str(path), device="cpu"))
+
+
+@pytest.mark.parametrize("field", [16, 24])
+def test_a_damaged_head_of_a_gguf_file_is_no_matter_of_the_hub(field: int, folder: Path, tmp_path: Path) -> None:
+    """A count of fields, or the length of the first name, of 2 ** 60."""
+    path = writing.write_gguf(folder, tmp_path / "model")
+    held = path.read_bytes()
+    path.write_bytes(held[:field] + (2**60).to_bytes(8, "little") + held[field + 8 :])
+    with pytest.raises(ModelRefused, match=r"is cut off or damaged, .*; copy or download it again\.$"):
+        load_model(EngineConfig(model=str(path), device="cpu"))

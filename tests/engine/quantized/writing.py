@@ -38,7 +38,9 @@ from tests.engine.quantized.files import (
 Write = Callable[[Path, Path], Path]
 
 
-def write_gguf(plain: Path, to: Path, kind: str = "Q4_0") -> Path:
+def write_gguf(
+    plain: Path, to: Path, kind: str = "Q4_0", also: Callable[[gguf.GGUFWriter], object] = lambda to: None
+) -> Path:
     """Write as llama.cpp's converter does: its names, and queries and keys in its order of rotary pairs."""
     path = to / f"model.{kind}.gguf"
     to.mkdir(parents=True)
@@ -54,6 +56,7 @@ def write_gguf(plain: Path, to: Path, kind: str = "Q4_0") -> Path:
     writer.add_rope_dimension_count(HIDDEN // HEADS)
     writer.add_vocab_size(VOCAB)
     add_tokens(writer)
+    also(writer)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, LAYERS)
     for name, tensor in load_file(plain / "model.safetensors").items():
         values = _paired(name, tensor).numpy()

@@ -35,6 +35,17 @@ def unknown_configuration(config: EngineConfig, error: Exception) -> ModelRefuse
     return ModelRefused(f"The configuration of {config.model} cannot be read: {on_one_line(error)}.")
 
 
+def unreadable_gguf(config: EngineConfig, error: Exception) -> ModelRefused:
+    """Return the error for a GGUF file whose head cannot be read. transformers takes a text that it cannot decode for
+    JSON, so the reason is the error before its own."""
+    before = error.__context__ if isinstance(error, OSError) else None
+    why = on_one_line(before if isinstance(before, Exception) else error)
+    return ModelRefused(
+        f"{config.model} cannot be read: it is cut off or damaged, or transformers does not know its kind ({why}); "
+        "copy or download it again."
+    )
+
+
 def unloadable(config: EngineConfig, folder: Path | None, error: Exception) -> DjinnError:
     """Return the error for a failed load: check the files first, because a library's message seldom names them."""
     fault = fault_in(folder) if folder is not None else None

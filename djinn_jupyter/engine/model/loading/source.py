@@ -20,8 +20,14 @@ from transformers.utils.hub import cached_file
 
 from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.engine.model.loading.other_parts import sections
-from djinn_jupyter.engine.model.loading.quantized import GGUF, has_tokens, pretrained_arguments, require_gguf
-from djinn_jupyter.engine.model.loading.reasons import missing, needs_code, not_found, unknown_configuration
+from djinn_jupyter.engine.model.loading.quantized import has_tokens, is_gguf, pretrained_arguments, require_gguf
+from djinn_jupyter.engine.model.loading.reasons import (
+    missing,
+    needs_code,
+    not_found,
+    unknown_configuration,
+    unreadable_gguf,
+)
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import ModelNotFound, ModelRefused
 from djinn_jupyter.model_files import folder_called
@@ -62,7 +68,7 @@ def find_source(config: EngineConfig) -> str:
 def read_configuration(config: EngineConfig, source: str) -> Any:
     """Return the configuration of a decoder-only language model, or of the language part of a composite model. Raises
     ModelNotFound, ModelRefused, MissingDependency."""
-    if source.endswith(GGUF):
+    if is_gguf(source):
         require_gguf(config)
     elif not Path(source).is_dir():
         hub.notice_absence()
@@ -71,12 +77,16 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
         found = AutoConfig.from_pretrained(
             **pretrained_arguments(source), revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except OSError as error:
-        raise not_found(config, error) from error
     except ImportError as error:
         raise missing(config, error) from error
     except Exception as error:  # every family checks its fields in its own way
+        if is_gguf(source):
+            raise unreadable_gguf(config, error) from error
+        if isinstance(error, OSError):
+            raise not_found(config, error) from error
         raise unknown_configuration(config, error) from error
+    if is_gguf(source):
+        _require_counts(f"The header of {config.model}", found.to_dict())
     if getattr(found, "is_encoder_decoder", False):
         raise ModelRefused(f"{config.model} is an encoder-decoder; only decoder-only language models can be served.")
     known = any(_builds(auto, found) for auto in auto_classes(found))
@@ -94,16 +104,17 @@ def _require_buildable(config: EngineConfig, source: str) -> None:
     """Raise ModelRefused for impossible numbers of layers or experts in config.json."""
     try:
         path = find_file(config, source, "config.json")
-        counts = [] if path is None else list(_counts(json.loads(path.read_bytes())))
+        said = None if path is None else json.loads(path.read_bytes())
+        _require_counts(f"The config.json of {config.model}", said)
     except (OSError, ValueError, RecursionError):
         return  # transformers says what is wrong with the file
-    for name, count in counts:
+
+
+def _require_counts(where: str, said: Any) -> None:
+    for name, count in _counts(said):
         for names, most, what in MOST:
             if names.fullmatch(name) and count > most:
-                raise ModelRefused(
-                    f"The config.json of {config.model} has {name} {short(count)}; models of at most {most:,} {what} "
-                    "are loaded."
-                )
+                raise ModelRefused(f"{where} has {name} {short(count)}; models of at most {most:,} {what} are loaded.")
 
 
 def _counts(said: Any) -> Iterator[tuple[str, int]]:
@@ -158,7 +169,7 @@ def _builds(auto: Any, configuration: Any) -> bool:
 def has_tokenizer(config: EngineConfig, source: str) -> bool:
     """True where tokenizer files lie with the model, or in its GGUF file. (transformers makes up an empty tokenizer if
     there are none.)"""
-    if source.endswith(GGUF):
+    if is_gguf(source):
         return has_tokens(source)
     return any(find_file(config, source, name) is not None for name in TOKENIZER_FILES)
 
@@ -166,7 +177,7 @@ def has_tokenizer(config: EngineConfig, source: str) -> bool:
 def find_file(config: EngineConfig, source: str, name: str) -> Path | None:
     """Return the path of a file that lies with the model; for a hub model, in the cache. Beside a GGUF file lies none:
     that is the whole model."""
-    if source.endswith(GGUF):
+    if is_gguf(source):
         return None
     if Path(source).is_dir():
         path = Path(source) / name
