@@ -274,7 +274,7 @@ $(PACKAGES)/.set-up: $(STAMP)
 	@touch $@
 
 release: setup
-	@$(BIN)/python distribution/release.py $(VERSION)
+	@$(BIN)/python distribution/release.py "$${VERSION:-}"
 
 # Likewise with each tool that is compared with Djinn, in an environment of its own (benchmarks/environments.py has the versions).
 # circuit-tracer is read and not run. One that cannot be installed is said, and its tests are not run. All of them are compared at the end, once.

@@ -16,6 +16,7 @@ from typing import Final
 
 TREE: Final = Path(__file__).resolve().parents[1]
 CHANGELOG: Final = "CHANGELOG.md"
+VERSION: Final = re.compile(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}")
 UNRELEASED: Final = re.compile(r"^## \[(?:Unreleased\]|[^]]+\] - not released yet)$", re.MULTILINE)
 # The line with the version in each file that has it; npm writes those of the sidebar.
 VERSIONED: Final = {
@@ -33,26 +34,28 @@ class Refused(Exception):
 
 def main(version: str) -> None:
     require_releasable(TREE, version)
-    today = datetime.now(UTC).date().isoformat()
+    today, before = datetime.now(UTC).date().isoformat(), run(TREE, "git", "rev-parse", "HEAD")
     try:
         write(TREE, version, today)
         build(TREE, version)
         run(TREE, "git", "commit", "--quiet", "--all", "--message", f"release: {version}")
+        run(TREE, "git", "tag", "--annotate", f"v{version}", "--message", f"Djinn for Jupyter {version}")
     except BaseException:
-        run(TREE, "git", "restore", "--staged", "--worktree", ".")
+        run(TREE, "git", "reset", "--quiet", "--hard", before)
         raise
-    run(TREE, "git", "tag", "--annotate", f"v{version}", "--message", f"Djinn for Jupyter {version}")
     print(f"Tagged v{version}; dist/ has what is published. To publish it:")
     print("  git push --follow-tags && twine upload dist/*.whl dist/*.tar.gz")
 
 
 def require_releasable(tree: Path, version: str) -> None:
     """Refuse a version or a tree that cannot be released."""
-    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+    if not VERSION.fullmatch(version):
         raise Refused(f"{version!r} is no version: write VERSION=0.1.0, three numbers.")
     if changed := run(tree, "git", "status", "--porcelain"):
         raise Refused(f"The tree has changes that are not committed:\n{changed}")
-    tags = run(tree, "git", "tag", "--list", "v*").split()
+    if not run(tree, "git", "branch", "--show-current"):
+        raise Refused("The checkout is of no branch, so nobody could push the commit: git switch to one.")
+    tags = [tag for tag in run(tree, "git", "tag", "--list", "v*").split() if VERSION.fullmatch(tag[1:])]
     if f"v{version}" in tags:
         raise Refused(f"The tag v{version} exists.")
     newest = max([tag.removeprefix("v") for tag in tags], key=numbers, default=None)

@@ -36,6 +36,11 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def outer() -> dict[str, str]:
+    """Return the environment of a `make` that is not a part of the present one."""
+    return {name: value for name, value in outside().items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+
+
 def commit(tree: Path) -> None:
     release.run(tree, "git", "add", "--all")
     release.run(tree, "git", "commit", "--quiet", "--message", "as it was")
@@ -66,6 +71,10 @@ def test_the_version_of_the_tree_and_a_newer_one_can_be_released(tree: Path) -> 
         ("", lambda tree: None, "'' is no version: write VERSION="),
         ("1.0", lambda tree: None, "is no version"),
         ("v1.0.0", lambda tree: None, "is no version"),
+        ("01.0.0", lambda tree: None, "is no version"),
+        ("\u0661.0.0", lambda tree: None, "is no version"),  # a digit of Arabic
+        ("1.0.0; touch it", lambda tree: None, "is no version"),
+        ("999.0.0", lambda tree: release.run(tree, "git", "checkout", "--quiet", "--detach"), "of no branch"),
         ("999.0.0", dirty, r"not committed:\n\?\? new\.txt"),
         ("999.0.0", tagged("999.0.0"), "The tag v999.0.0 exists"),
         ("999.0.0", tagged("999.0.1"), "999.0.0 is not newer: .* the newest tag is 999.0.1"),
@@ -94,7 +103,10 @@ def test_the_version_is_written_wherever_it_stands(tree: Path) -> None:
     assert sum(int(line.split("\t")[0]) for line in changed) <= len(WRITTEN) + 2
 
 
-def test_a_release_that_fails_leaves_the_tree_as_it_was(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_the_way", [None, "v999.0.0/old"])  # beside the latter git makes no tag v999.0.0
+def test_a_release_that_fails_leaves_the_tree_as_it_was(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, in_the_way: str | None
+) -> None:
     before = release.run(tree, "git", "rev-parse", "HEAD")
 
     def fail(tree: Path, version: str) -> None:
@@ -102,18 +114,33 @@ def test_a_release_that_fails_leaves_the_tree_as_it_was(tree: Path, monkeypatch:
         raise RuntimeError("no room on the disk")
 
     monkeypatch.setattr(release, "TREE", tree)
-    monkeypatch.setattr(release, "build", fail)
-    with pytest.raises(RuntimeError):
+    if in_the_way is not None:
+        release.run(tree, "git", "tag", in_the_way)
+    tags = release.run(tree, "git", "tag")
+    monkeypatch.setattr(release, "build", fail if in_the_way is None else lambda tree, version: None)
+    with pytest.raises((RuntimeError, subprocess.CalledProcessError)):
         release.main("999.0.0")
     assert release.written(tree) == __version__
-    for asked in (["status", "--porcelain"], ["tag"]):
-        assert release.run(tree, "git", *asked) == ""
+    assert release.run(tree, "git", "status", "--porcelain") == ""
+    assert release.run(tree, "git", "tag") == tags
     assert release.run(tree, "git", "rev-parse", "HEAD") == before
 
 
 def test_the_version_is_the_same_wherever_it_stands() -> None:
     lines = {name: line.format(__version__) for name, line in release.VERSIONED.items()}
     assert [name for name, line in lines.items() if line not in (ROOT / name).read_text().splitlines()] == []
+
+
+def test_make_gives_the_version_as_it_was_written(tmp_path: Path) -> None:
+    """Not to a shell, which would take a part of it for a command."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    python.chmod(0o755)
+    command = ["make", "--silent", "--old-file", "setup", "release", f"BIN={python.parent}"]
+    for words, given in ((["VERSION=1.0.0; echo it"], "1.0.0; echo it"), ([], "")):
+        made = subprocess.run([*command, *words], cwd=ROOT, env=outer(), capture_output=True, text=True, check=True)
+        assert made.stdout == f"distribution/release.py|{given}|"
 
 
 @pytest.mark.slow
@@ -125,8 +152,7 @@ def test_a_release_is_one_command(tmp_path: Path) -> None:
     for words in (["user.name", "A"], ["user.email", "a@example.org"]):
         release.run(clone, "git", "config", *words)
     command = ["make", "release", "VERSION=999.0.0"]
-    outer = {name: value for name, value in outside().items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
-    done = subprocess.run(command, cwd=clone, env=outer, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=clone, env=outer(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert release.run(clone, "git", "describe") == "v999.0.0"
     assert release.run(clone, "git", "status", "--porcelain") == ""
@@ -135,6 +161,6 @@ def test_a_release_is_one_command(tmp_path: Path) -> None:
     archives = {f"{name}{ending}" for name in names for ending in ("-py3-none-any.whl", ".tar.gz")}
     assert made == {*archives, "djinn-jupyter-999.0.0-site.zip", "SHA256SUMS"}
     release.run(clone / "dist", "sha256sum", "--check", "--strict", "SHA256SUMS")
-    again = subprocess.run(command, cwd=clone, env=outer, capture_output=True, text=True, check=False)
+    again = subprocess.run(command, cwd=clone, env=outer(), capture_output=True, text=True, check=False)
     assert again.returncode != 0
     assert "No release: The tag v999.0.0 exists." in again.stderr
