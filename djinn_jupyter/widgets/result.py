@@ -14,7 +14,7 @@ from djinn_jupyter.widgets.tokens import guesses_plain
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import RuleDescription, Transfer
 from djinn_jupyter.wire.replies import Finished
-from djinn_jupyter.wire.texts import label
+from djinn_jupyter.wire.texts import label, sendable, shown
 
 PROMPT_SHOWN = 2000
 LIVE = "Live while its cell runs."
@@ -115,8 +115,8 @@ def broken_off_view(text: str, tokens: int, *, session: str, why: str, where: st
 
 
 def error_view(error: BaseException) -> View:
-    """Show an error that a cell returns, or that a batch has in place of a row."""
-    kind, said = type(error).__name__, str(error)
+    """Show an error that a cell returns, or that a batch has in place of a row. No page takes half a surrogate pair."""
+    kind, said = type(error).__name__, "\n".join(map(shown, sendable(str(error)).split("\n")))
     return View(plain=f"{kind}: {said}", html=card(part(said), title=kind))
 
 

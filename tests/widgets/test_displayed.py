@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from jupyter_client.session import json_packer
 
 import djinn_jupyter as dj
 from djinn_jupyter.api.interrupts import WorkInterrupted
@@ -39,6 +40,22 @@ def test_an_error_is_a_card_with_its_sentence(code: str) -> None:
     assert bundle["text/plain"] == f"{code}: No <b>, and what to do."
     assert "No &lt;b&gt;, and what to do." in bundle["text/html"]
     assert error._display_()._mime_() == ("text/html", bundle["text/html"])
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("a\x1b[31mb\x1b]0;c\x07", r"a\x1b[31mb\x1b]0;c\x07"),  # a terminal obeys them
+        ("no model \ud800", r"no model \ud800"),  # Jupyter's messages and marimo's cannot carry it
+        ("two\nlines", "two\nlines"),
+        ("a" * 10**6, f"{'a' * 3996} ..."),
+    ],
+)
+def test_an_error_with_a_text_of_any_origin_can_be_shown(said: str, shown: str) -> None:
+    bundle = from_code("ModelNotFound", said)._repr_mimebundle_()
+    assert bundle["text/plain"] == f"ModelNotFound: {shown}"
+    assert shown in bundle["text/html"]
+    json_packer(bundle)
 
 
 def test_interrupts_are_cards_too() -> None:
