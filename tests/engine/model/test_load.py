@@ -166,6 +166,12 @@ def test_a_gpu_is_known_by_its_index_as_tensors_have_it(monkeypatch: pytest.Monk
     ]
 
 
+@pytest.mark.parametrize("name", ["meta", "xpu", "xpu:1", "vulkan"])
+def test_other_devices_of_torch_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"^{name} is no device of an engine; write cpu, cuda or cuda:1\.$"):
+        choose_device(name)
+
+
 def test_without_a_name_the_device_of_the_environment_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

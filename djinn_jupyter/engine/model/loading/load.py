@@ -123,8 +123,10 @@ def choose_device(name: str | None) -> torch.device:
         raise UsageError(f"{name!r} is no device; write cpu, cuda or cuda:1.") from error
     if device.type == "mps":
         raise UsageError(MPS_REFUSED)
-    if device.type != "cuda":
+    if device.type == "cpu":
         return device
+    if device.type != "cuda":  # torch names twenty more, some of which compute nothing
+        raise UsageError(f"{name} is no device of an engine; write cpu, cuda or cuda:1.")
     index = device.index or 0
     if index >= torch.cuda.device_count():
         raise UsageError(
