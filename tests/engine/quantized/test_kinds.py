@@ -318,12 +318,17 @@ def test_other_forms_have_the_bits_of_generate_too(form: str, folder: Path, tmp_
     desk.engine.close()
 
 
-def test_a_gguf_file_has_its_tokenizer_with_it(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", ["{}", '{"tokenizer_class": "BertTokenizer", "chat_template": "X"}'])
+def test_a_gguf_file_has_its_tokenizer_with_it(beside: str, folder: Path, tmp_path: Path) -> None:
+    """Whatever lies in its folder, which may be of another model."""
     path = writing.write_gguf(folder, tmp_path / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json", "adapter_config.json"):
+        path.with_name(name).write_text(beside)
     tokenizer = load_model(EngineConfig(model=str(path), device="cpu")).tokenizer
     assert tokenizer is not None
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("the hat")) == ["the", "\u0120", "h", "a", "t"]
     assert tokenizer.eos_token == "<end>"
+    assert tokenizer.chat_template is None
 
 
 def test_the_page_has_what_these_tests_prove_with_these_versions() -> None:

@@ -197,9 +197,10 @@ def load_tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokeniz
     if not sources.has_tokenizer(config, source):
         return None, []
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            **pretrained_arguments(source), revision=config.revision, trust_remote_code=config.trust_remote_code
-        )
+        with pretrained_arguments(source) as named:
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+                **named, revision=config.revision, trust_remote_code=config.trust_remote_code
+            )
     except ImportError as error:
         raise missing(config, error) from error
     except Exception as error:  # noqa: BLE001  # a library reading an arbitrary file raises anything

@@ -141,17 +141,18 @@ def _from_pretrained(
     dtype: torch.dtype | None,
     quantization: Quantization | None,
 ) -> Any:
-    return auto.from_pretrained(
-        **pretrained_arguments(source),
-        config=configuration,
-        revision=config.revision,
-        dtype=dtype or "auto",
-        trust_remote_code=config.trust_remote_code,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # `_whole` refuses them by name, with their sizes
-        **attention_wish(config),
-        **({} if quantization is None else quantization.arguments),
-    )
+    with pretrained_arguments(source) as named:
+        return auto.from_pretrained(
+            **named,
+            config=configuration,
+            revision=config.revision,
+            dtype=dtype or "auto",
+            trust_remote_code=config.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # `_whole` refuses them by name, with their sizes
+            **attention_wish(config),
+            **({} if quantization is None else quantization.arguments),
+        )
 
 
 def _mismatched(config: EngineConfig, mismatched: set[tuple[str, tuple[int, ...], tuple[int, ...]]]) -> str:

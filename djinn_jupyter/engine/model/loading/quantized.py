@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -234,13 +236,15 @@ def _text(read: Any, name: str) -> str:
     return "" if field is None else bytes(field.parts[field.data[0]]).decode(errors="replace")
 
 
-def pretrained_arguments(source: str) -> dict[str, Any]:
-    """Return the arguments of transformers' `from_pretrained` that name a source: a folder, a hub name, or a GGUF
-    file."""
-    path = Path(source)
+@contextmanager
+def pretrained_arguments(source: str) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of transformers' `from_pretrained` that name a source: a folder, a hub name, or a GGUF file.
+    The folder of a file may have a tokenizer or an adapter of another model, so an empty one is given in its place."""
     if not is_gguf(source):
-        return {"pretrained_model_name_or_path": source}
-    return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+        yield {"pretrained_model_name_or_path": source}
+        return
+    with TemporaryDirectory() as empty:
+        yield {"pretrained_model_name_or_path": empty, "gguf_file": str(Path(source).absolute())}
 
 
 def _require(config: EngineConfig, *packages: str) -> None:

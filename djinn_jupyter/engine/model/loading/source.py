@@ -74,9 +74,10 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
         hub.notice_absence()
     _require_buildable(config, source)
     try:
-        found = AutoConfig.from_pretrained(
-            **pretrained_arguments(source), revision=config.revision, trust_remote_code=config.trust_remote_code
-        )
+        with pretrained_arguments(source) as named:
+            found = AutoConfig.from_pretrained(
+                **named, revision=config.revision, trust_remote_code=config.trust_remote_code
+            )
     except ImportError as error:
         raise missing(config, error) from error
     except Exception as error:  # every family checks its fields in its own way
