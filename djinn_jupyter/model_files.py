@@ -60,7 +60,8 @@ def _require_model(model: str, folder: Path) -> None:
     if (folder / ADAPTER).is_file() and not configuration.is_file():
         raise ModelRefused(f"The folder {model} holds an adapter{_base_of(folder)} and no model of its own; {_MERGE}.")
     packed = next(iter(sorted(folder.glob("*.gguf"))), None)
-    if packed is not None and next(folder.glob("*.safetensors"), None) is None:
+    plain = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(pattern)]
+    if packed is not None and not plain:
         raise ModelRefused(f"The folder {model} has GGUF files; give one of them: {Path(model) / packed.name}.")
     if not configuration.is_file():
         raise ModelNotFound(f"The folder {model} holds no config.json; give a folder saved by save_pretrained.")

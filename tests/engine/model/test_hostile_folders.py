@@ -245,6 +245,13 @@ def test_a_gguf_file_that_is_none_is_refused(name: str, content: bytes, says: st
         load_model(EngineConfig(model=str(tmp_path / name)))
 
 
+def test_a_folder_with_weights_of_its_own_may_have_a_gguf_file_too(folder: Path) -> None:
+    torch.save(dict(load_file(weights(folder))), folder / "pytorch_model.bin")
+    weights(folder).unlink()
+    (folder / "model.Q4_0.gguf").write_bytes(b"GGUF")
+    assert load_model(EngineConfig(model=str(folder), device="cpu")).source == str(folder)
+
+
 def test_a_folder_may_be_called_like_a_gguf_file(folder: Path) -> None:
     named = folder.rename(folder.with_name("model.gguf"))
     assert load_model(EngineConfig(model=str(named), device="cpu")).source == str(named)
