@@ -54,7 +54,7 @@ def require_releasable(tree: Path, version: str) -> None:
     if changed := run(tree, "git", "status", "--porcelain"):
         raise Refused(f"The tree has changes that are not committed:\n{changed}")
     if not run(tree, "git", "branch", "--show-current"):
-        raise Refused("The checkout is of no branch, so nobody could push the commit: git switch to one.")
+        raise Refused("The checkout is of no branch, and a push would leave its commit out: git switch to one.")
     tags = [tag for tag in run(tree, "git", "tag", "--list", "v*").split() if VERSION.fullmatch(tag[1:])]
     if f"v{version}" in tags:
         raise Refused(f"The tag v{version} exists.")
