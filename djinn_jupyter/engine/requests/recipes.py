@@ -44,7 +44,7 @@ def origin(identity: ModelIdentity, model: ModelDescription) -> Provenance:
         transformers=transformers.__version__,
         djinn=__version__,
         tensor_parallel=identity.tensor_parallel,
-        quantization=identity.quantization or msgspec.UNSET,
+        quantization=identity.quantization,
     )
 
 

@@ -7,6 +7,7 @@ import json
 from typing import Any, Final
 
 import torch
+from msgspec import UNSET, UnsetType
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -40,7 +41,7 @@ class ModelIdentity(Frozen, frozen=True):
     attention: str
     device: str
     tensor_parallel: int = 1
-    quantization: str | None = None
+    quantization: str | UnsetType = UNSET  # of plain weights none is encoded, so that their recipes keep their digests
 
 
 def identity_of(model: PreTrainedModel, device: torch.device, quantization: str | None = None) -> ModelIdentity:
@@ -52,7 +53,7 @@ def identity_of(model: PreTrainedModel, device: torch.device, quantization: str 
         dtype=str(model.dtype).removeprefix("torch."),
         attention=str(model.config._attn_implementation),
         device=device.type,
-        quantization=quantization,
+        quantization=quantization or UNSET,
     )
 
 
