@@ -240,7 +240,7 @@ def _sayable(body: object) -> Iterator[None]:
     try:
         yield
     except (ValueError, OverflowError, TypeError, NotImplementedError, RecursionError) as error:
-        raise NotEncodable(f"A {type(body).__name__} cannot be sent: it holds {_obstacle(error)}.") from None
+        raise NotEncodable(f"The {type(body).__name__} cannot be sent: it holds {_obstacle(error)}.") from None
 
 
 def _obstacle(error: Exception) -> str:

@@ -61,12 +61,12 @@ def check_identity(saved: ModelIdentity, here: ModelIdentity) -> None:
     """Raise CheckpointRefused, with difference and remedy, unless a session saved there continues here bit for bit."""
     if saved.architecture != here.architecture:
         raise CheckpointRefused(f"It is of a {saved.architecture}, and this engine serves a {here.architecture}.")
-    if saved.configuration != here.configuration or (saved.weights != here.weights and saved.dtype == here.dtype):
-        what = "configuration" if saved.configuration != here.configuration else "weights"
-        raise CheckpointRefused(f"It is of another {saved.architecture}: the {what} differ from this engine's.")
     if saved.quantization != here.quantization:
         theirs, ours = (said or "not quantized" for said in (saved.quantization, here.quantization))
         raise CheckpointRefused(f"Its model's weights are {theirs}, and this engine's {ours}: load that to restore it.")
+    if saved.configuration != here.configuration or (saved.weights != here.weights and saved.dtype == here.dtype):
+        what = "configuration differs" if saved.configuration != here.configuration else "weights differ"
+        raise CheckpointRefused(f"It is of another {saved.architecture}: the {what} from this engine's.")
     for name in ("dtype", "attention", "device", "tensor_parallel"):
         theirs, ours = getattr(saved, name), getattr(here, name)
         if theirs != ours:
