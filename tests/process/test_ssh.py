@@ -40,6 +40,14 @@ def far_folders(home: Path) -> dict[str, str]:
     return {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("DATA", "RUNTIME", "CONFIG")}
 
 
+def is_tunnel(process: psutil.Process) -> bool:
+    """Return whether a process forwards a socket through ssh. One that has ended meanwhile does not."""
+    try:
+        return "LocalForward" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
 def far_entries(box: Sshd) -> list[Entry]:
     """The entries that engines of the far side wrote."""
     found = (read_entry(path) for path in (box.home / "runtime" / "djinn").glob(f"*{ENTRY_SUFFIX}"))
@@ -68,7 +76,7 @@ def test_an_engine_is_started_through_ssh_found_again_and_ended(box: Sshd) -> No
     session = engine.session("paris")
     assert session.run("a b", max_new_tokens=3)
     assert dj.connect(AT).channel is engine.channel
-    (tunnel,) = [one for one in psutil.Process().children(recursive=True) if "LocalForward" in " ".join(one.cmdline())]
+    (tunnel,) = filter(is_tunnel, psutil.Process().children(recursive=True))
     (forward,) = (word for word in tunnel.cmdline() if word.startswith("LocalForward="))
     folder = Path(forward.removeprefix("LocalForward=").split()[0]).parent
     assert folder.stat().st_mode & 0o77 == 0
