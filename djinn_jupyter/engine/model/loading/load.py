@@ -18,8 +18,9 @@ from transformers import AutoTokenizer, GenerationMixin, PreTrainedModel, PreTra
 
 from djinn_jupyter.engine.memory.weights import host_weights
 from djinn_jupyter.engine.model.loading import source as sources
+from djinn_jupyter.engine.model.loading.gguf_file import pretrained_arguments
 from djinn_jupyter.engine.model.loading.pretrained import attention_wish, read_pretrained
-from djinn_jupyter.engine.model.loading.quantized import pretrained_arguments, quantization_of
+from djinn_jupyter.engine.model.loading.quantized import quantization_of
 from djinn_jupyter.engine.model.loading.reasons import missing, on_one_line
 from djinn_jupyter.engine.model.loading.tokenizer import growth_fault
 from djinn_jupyter.engine.system.config import EngineConfig

@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.import_utils import is_peft_available
 
+from djinn_jupyter.engine.model.loading.gguf_file import pretrained_arguments
 from djinn_jupyter.engine.model.loading.other_parts import around_text, other_parts, other_sections
-from djinn_jupyter.engine.model.loading.quantized import Quantization, pretrained_arguments
+from djinn_jupyter.engine.model.loading.quantized import Quantization
 from djinn_jupyter.engine.model.loading.reasons import unloadable
 from djinn_jupyter.engine.model.loading.source import auto_classes, find_file, folder_of
 from djinn_jupyter.engine.system.config import EngineConfig

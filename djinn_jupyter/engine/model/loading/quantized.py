@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import torch
 import transformers
 from transformers import PreTrainedModel
 
+from djinn_jupyter.engine.model.loading import gguf_file
 from djinn_jupyter.engine.system.config import EngineConfig
 from djinn_jupyter.errors import MissingDependency, ModelRefused, UsageError
-from djinn_jupyter.files import Stamp, stamp_of
-
-GGUF: Final = ".gguf"
 
 
 class _Unpacking(NamedTuple):
@@ -44,8 +36,6 @@ _UNPACKED: Final = {
     "mxfp8": _Unpacking("FineGrainedFP8Config", ("accelerate",), torch.bfloat16),
     "mxfp4": _Unpacking("Mxfp4Config", ("accelerate",), torch.bfloat16),
 }
-_LAYER: Final = re.compile(r"blk\.(\d+)\.")
-_SCALED: Final = re.compile(r"'rope_type': '(?!default)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +60,7 @@ class Quantization:
 def quantization_of(config: EngineConfig, source: str, configuration: Any) -> Quantization | None:
     """Return how the weights of a model are read; None for plain ones. Raises MissingDependency where a library is not
     installed, ModelRefused for a quantization that cannot be exact, UsageError for an impossible `quantize`."""
-    method, fields = ("gguf", {}) if is_gguf(source) else method_of(configuration)
+    method, fields = ("gguf", {}) if gguf_file.is_gguf(source) else method_of(configuration)
     if config.quantize is not None:
         _require_plain(config, method)
         return _rounded(config)
@@ -87,7 +77,7 @@ def quantization_of(config: EngineConfig, source: str, configuration: Any) -> Qu
         words = f"{method} as transformers {transformers.__version__} has it"
         return Quantization(words=words, packed=True, arguments={})
     if method == "gguf":
-        _require_all_read(config, source, configuration)
+        gguf_file.require_all_read(config, source, configuration)
     return _unpacked(config, method, fields, source)
 
 
@@ -150,101 +140,15 @@ def _unpacked(config: EngineConfig, method: str, fields: dict[str, Any], source:
     if unpacking.dtype is not None and config.dtype not in (None, "bfloat16", "bf16"):
         raise UsageError(f"transformers unpacks {method} to bfloat16 alone: leave --dtype {config.dtype} out.")
     words = f"{method} ({_word(fields['format'])})" if "format" in fields else method
-    words = _types_in(source) if method == "gguf" else words
+    words = gguf_file.types_in(source) if method == "gguf" else words
     made = getattr(transformers, unpacking.configuration, None)  # GgufConfig is new; before it all GGUF was unpacked
     wish = {} if made is None else {"quantization_config": made(dequantize=True)}
     return Quantization(words=words, packed=False, arguments=wish, dtype=unpacking.dtype)
 
 
-def is_gguf(source: str) -> bool:
-    """True for a GGUF file; a folder may have such a name too."""
-    return source.endswith(GGUF) and not Path(source).is_dir()
-
-
 def require_gguf(config: EngineConfig) -> None:
     """Raise MissingDependency unless GGUF files can be read here."""
     _require(config, *_UNPACKED["gguf"].needs)
-
-
-def _types_in(path: str) -> str:
-    """Return the types of a GGUF file's tensors, the most frequent first."""
-    counts = Counter(_header(path, stamp_of(path)).types)
-    return f"GGUF ({', '.join(f'{count} {name}' for name, count in counts.most_common())})"
-
-
-def has_tokens(path: str) -> bool:
-    """True for a GGUF file with a tokenizer."""
-    return _header(path, stamp_of(path)).has_tokens
-
-
-def _require_all_read(config: EngineConfig, source: str, configuration: Any) -> None:
-    """Raise ModelRefused where transformers would pass over a part of a GGUF file without a word, and so compute
-    another model: layers beyond the last, and scaled rotary positions, as those of Llama 3.1."""
-    held = _header(source, stamp_of(source))
-    text = configuration.get_text_config(decoder=True)
-    beyond = [name for layer, name in held.layers if layer >= text.num_hidden_layers]
-    if beyond and held.architecture not in _reported_architectures():
-        raise ModelRefused(
-            f"{config.model} holds {len(beyond)} tensors beyond the {text.num_hidden_layers} layers that its header "
-            f"names, such as {beyond[0]}; computed without them it would be another model."
-        )
-    if held.scaling is not None and not _SCALED.search(str(getattr(text, "rope_parameters", None))):
-        raise ModelRefused(
-            f"{config.model} scales its rotary positions ({held.scaling}), and the installed transformers does not "
-            "read that from a GGUF file: it would be another model. Load the model that it was made from."
-        )
-
-
-def _reported_architectures() -> Container[str]:
-    """Return the architectures of which transformers reports tensors that have no place; older versions have none."""
-    try:
-        from transformers.integrations.gguf import gguf_conversion_mapping
-    except ImportError:
-        return ()
-    return gguf_conversion_mapping.GGUF_ARCHS
-
-
-class _Header(NamedTuple):
-    types: tuple[str, ...]
-    has_tokens: bool
-    architecture: str
-    layers: tuple[tuple[int, str], ...]  # of each tensor of a layer, with its name
-    scaling: str | None  # what scales rotary positions
-
-
-@lru_cache(maxsize=1)
-def _header(path: str, stamp: Stamp) -> _Header:
-    """Read the head of a GGUF file; a large vocabulary takes seconds."""
-    from gguf import GGUFReader  # few have it
-
-    read = GGUFReader(path)
-    types = tuple(tensor.tensor_type.name for tensor in read.tensors)
-    architecture = _text(read, "general.architecture")
-    scaling = _text(read, f"{architecture}.rope.scaling.type")
-    factors = [one.name for one in read.tensors if one.name.startswith("rope_f") and (one.data != 1).any()]
-    return _Header(
-        types=types,
-        has_tokens="tokenizer.ggml.tokens" in read.fields,
-        architecture=architecture,
-        layers=tuple((int(found[1]), one.name) for one in read.tensors if (found := _LAYER.match(one.name))),
-        scaling=scaling if scaling not in ("", "none") else next(iter(factors), None),
-    )
-
-
-def _text(read: Any, name: str) -> str:
-    field = read.fields.get(name)
-    return "" if field is None else bytes(field.parts[field.data[0]]).decode(errors="replace")
-
-
-@contextmanager
-def pretrained_arguments(source: str) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of transformers' `from_pretrained` that name a source: a folder, a hub name, or a GGUF file.
-    The folder of a file may have a tokenizer or an adapter of another model, so an empty one is given in its place."""
-    if not is_gguf(source):
-        yield {"pretrained_model_name_or_path": source}
-        return
-    with TemporaryDirectory() as empty:
-        yield {"pretrained_model_name_or_path": empty, "gguf_file": str(Path(source).absolute())}
 
 
 def _require(config: EngineConfig, *packages: str) -> None:

@@ -19,8 +19,9 @@ from transformers import (
 from transformers.utils.hub import cached_file
 
 from djinn_jupyter.engine.model.loading import hub
+from djinn_jupyter.engine.model.loading.gguf_file import has_tokens, is_gguf, pretrained_arguments
 from djinn_jupyter.engine.model.loading.other_parts import sections
-from djinn_jupyter.engine.model.loading.quantized import has_tokens, is_gguf, pretrained_arguments, require_gguf
+from djinn_jupyter.engine.model.loading.quantized import require_gguf
 from djinn_jupyter.engine.model.loading.reasons import (
     missing,
     needs_code,
