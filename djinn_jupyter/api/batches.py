@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
@@ -79,6 +80,7 @@ def _pause(channel: Channel, session: str, reply: Future[Answer]) -> Answer:
 # forked, run and paused like any session.
 
 MOST_ROWS: Final = 4096
+_ROW: Final = re.compile(r".+/\d+", re.DOTALL)
 OnRow = Callable[[int, Stop], None]
 RunOrder = ask.Run | ask.Resume
 
@@ -175,7 +177,7 @@ class Batch:
             self.rows.append(made)
             as_read(made.order)  # a prompt that no engine reads is refused before the earlier rows end
         _require_tokens(orders[0][0], there)
-        self._close(_earlier(there, self.parent.name, stem))
+        self._close(rows_by_batch(there).get(self.parent.name, ()))
 
     def _close(self, earlier: Sequence[SessionDescription]) -> None:
         """Close an earlier batch's rows. Another notebook's come first, so that a refusal leaves all rows."""
@@ -313,20 +315,30 @@ def _require_tokens(order: RunOrder, there: Sequence[SessionDescription]) -> Non
         raise UsageError("There is nothing to extend; run a prompt first.")
 
 
-def _earlier(there: Sequence[SessionDescription], parent: str, stem: str) -> list[SessionDescription]:
-    """Return the rows of the parent's earlier batch. If its stem was different then (no other notebook had it), return
-    only the rows of its own notebook."""
-    notebook = next((one.notebook for one in there if one.name == parent), None)
-    rows = re.compile(rf"(?:.+/)?{re.escape(label(parent))}/\d+")
-    found = [one for one in there if rows.fullmatch(one.name)]
-    folders = range(1, len(PurePosixPath(parent).parts))
-    stems = {label(parent), *(spelled_with(parent, count) for count in folders)}
-    return [
-        one
-        for one in found
-        if (at := one.name.rpartition("/")[0]) == stem
-        or (at in stems and notebook is not None and one.notebook == notebook)
-    ]
+def rows_by_batch(sessions: Iterable[SessionDescription]) -> dict[str, list[SessionDescription]]:
+    """Return the rows of batches by the name of their session, or by their stem where that is closed. If its stem was
+    different then (no other notebook had it), they are its rows only if they belong to its notebook."""
+    there = {one.name: one for one in sessions}
+    shown = distinct_labels(there)
+    full = {stem: name for name, stem in shown.items()}
+    stems: defaultdict[tuple[str, str | None], list[str]] = defaultdict(list)
+    for name, one in there.items():
+        if one.notebook is not None:
+            for stem in {label(name), *(spelled_with(name, n) for n in range(1, len(PurePosixPath(name).parts)))}:
+                stems[stem, one.notebook].append(name)
+    found: dict[str, list[SessionDescription]] = {}
+    for row in filter(lambda one: _ROW.fullmatch(one.name), there.values()):
+        stem = row.name.rpartition("/")[0]
+        batch = full.get(stem) or next(iter(stems[stem, row.notebook]), stem)
+        found.setdefault(batch, []).append(row)
+    return found
+
+
+def rows_below(name: str, rows: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the rows of a session, each before its own, given the rows of each."""
+    for row in rows.get(name, ()):
+        yield row
+        yield from rows_below(row, rows)
 
 
 def _read_all_logits(ends: Sequence[Stop | DjinnError | None]) -> None:

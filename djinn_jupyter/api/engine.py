@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import to_numpy, token_ids
+from djinn_jupyter.api.closing import sessions_to_close
 from djinn_jupyter.api.memory_trace import MemoryTrace
 from djinn_jupyter.api.patches import Positions, no_ends, spell_positions
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.tables import Listing, Tabular, in_columns
-from djinn_jupyter.errors import EngineUnavailable, UsageError
+from djinn_jupyter.errors import EngineUnavailable, UnknownSession, UsageError
 from djinn_jupyter.link.channel import Channel, all_sessions, ask_for
 from djinn_jupyter.link.naming import default_session_name
 from djinn_jupyter.link.registry import is_alive
@@ -197,6 +198,28 @@ class RemoteEngine(EngineVerbs):
     def reach(self, name: str) -> RemoteSession:
         """Return a handle of a session without opening it, to read, fork or close a session of another notebook."""
         return RemoteSession(self.channel, name)
+
+    @typed
+    def close(self, *names: str, force: bool = False) -> tuple[str, ...]:
+        """Close sessions by name, or by patterns (`"italy*"`) of the displayed names of this notebook's sessions; the
+        rows of a batch close with its session. Return the names of the closed ones. With `force` also sessions of other
+        notebooks, which are refused otherwise (SessionsWouldSuffer). UnknownSession, with nothing closed, where a name
+        or pattern means none.
+
+        >>> [engine.session(name).name for name in ("italy", "italy 2")]
+        ['italy', 'italy 2']
+        >>> engine.close("italy*")
+        ('italy', 'italy 2')
+        """
+        if not names:
+            raise UsageError('Name the sessions to close, or a pattern of their names: engine.close("italy*").')
+        closed = []
+        for name, rows in sessions_to_close(self.channel, names, force=force).items():
+            for one in (name, *rows):
+                with suppress(UnknownSession):  # another client has closed it meanwhile
+                    self.reach(one).close(force=force)
+                closed.append(one)
+        return tuple(closed)
 
     def sessions(self) -> Listing[SessionDescription]:
         """Return the sessions of all notebooks and scripts, with their states and bytes."""

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import UnknownSession, UsageError
 from djinn_jupyter.wire.own import process_mark
 from djinn_jupyter.wire.texts import distinct_labels as distinct_labels
+from djinn_jupyter.wire.texts import few_of, in_quotes
 from djinn_jupyter.wire.texts import label as label
 
 
@@ -63,3 +64,14 @@ def called(name: str, sessions: Collection[str]) -> list[str]:
     """Return the sessions with that full name, or with that displayed name."""
     shown = distinct_labels(sessions)
     return [name] if name in sessions else [one for one in sessions if name in (shown[one], label(one))]
+
+
+def the_one(name: str, sessions: Collection[str]) -> str:
+    """Return the one session with that full or displayed name. Raises UnknownSession."""
+    shown, found = distinct_labels(sessions), called(name, sessions)
+    if len(found) > 1:
+        meant = " or ".join(sorted(shown[one] for one in found))
+        raise UnknownSession(f"{in_quotes(name)} may be {meant}; write it with its folder.")
+    if not found:
+        raise UnknownSession(f"There is no session {in_quotes(name)}. There are: {few_of(shown.values(), name)}.")
+    return found[0]

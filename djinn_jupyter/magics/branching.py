@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.api.closing import sessions_to_close
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UnknownSession, UsageError
@@ -17,8 +18,9 @@ from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.looking import compared, outcome_view, residuals_of_both, side_of
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, refuse_others, unquoted, verb
 from djinn_jupyter.widgets import views
+from djinn_jupyter.widgets.spelling import plural
 from djinn_jupyter.wire.base import Access
-from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.texts import MOST_NAMED, in_quotes
 
 
 @magics_class
@@ -132,36 +134,38 @@ class BranchingMagics(Group):
         return f"{naming.label(present)} is in use" if present is not None else "no session is in use"
 
     @verb(
-        option("names", nargs="*", help="sessions, or patterns of their names, such as italy*; default the one in use"),
-        option("--force", action="store_true", help="also sessions of other notebooks"),
+        option(
+            "names",
+            nargs="*",
+            help="sessions, or patterns of your sessions' names, such as italy*; default the one in use",
+        ),
+        option("--force", action="store_true", help="also sessions of other notebooks; patterns then match those too"),
     )
     def djinn_close(self, args: Namespace) -> None:
-        """End sessions and free their memory. Sessions of other notebooks need --force."""
-        closed, pages = list[str](), 0
+        """End sessions, with the rows of their batches. Sessions of other notebooks need --force."""
+        names = [unquoted(name) for name in args.names] or [self.state.session().name]
+        meant = sessions_to_close(self.state.engine.channel, names, force=args.force)
+        closed, pages = dict[str, list[str]](), 0
         try:
-            for name in self._matching(args.names):
-                session = self.state.reach(name)
-                pages += session.close(force=args.force)
-                self.state.drop(session)
-                closed.append(session.label)
+            for name, rows in meant.items():
+                pages += self._close(name, force=args.force)
+                closed[name] = []
+                for row in rows:
+                    pages += self._close(row, force=args.force)
+                    closed[name].append(row)
         finally:
             if closed:
                 freed = f"{pages} page{'' if pages == 1 else 's'} freed"
-                self.state.screen.say(f"{', '.join(closed)} closed, {freed}; {self._in_use()}")
+                self.state.screen.say(f"{closed_line(closed)} closed, {freed}; {self._in_use()}")
 
-    def _matching(self, names: Sequence[str]) -> list[str | None]:
-        """Return the names (None for no name), with each pattern replaced by the sessions that it matches.
-        UnknownSession."""
-        found: dict[str | None, None] = {}
-        for name in map(unquoted, names):
-            matched = [name]
-            if set(name) & set("*?["):
-                shown = naming.distinct_labels(one.name for one in self.state.engine.sessions())
-                matched = [full for full, short in shown.items() if fnmatchcase(short, name)]
-            if not matched:
-                raise UnknownSession(f"No session matches {in_quotes(name)}.")
-            found.update(dict.fromkeys(matched))
-        return [*found] or [None]
+    def _close(self, name: str, *, force: bool) -> int:
+        """Close a session, and return the pages freed: 0 where another client has closed it meanwhile."""
+        session = self.state.held.get(name) or self.state.engine.reach(name)
+        pages = 0
+        with suppress(UnknownSession):
+            pages = session.close(force=force)
+        self.state.drop(session)
+        return pages
 
     @verb(
         option("name", nargs="?", help="a session; by default the one in use"),
@@ -207,6 +211,14 @@ class BranchingMagics(Group):
                 f"--layers compares two stopped passes and {ended} has finished: its residuals are gone. "
                 f"Go back to one of its stops with %djinn_back --session {ended}."
             )
+
+
+def closed_line(closed: Mapping[str, Sequence[str]]) -> str:
+    """Spell closed sessions with the counts of their rows: `paris with 40 rows, rome`."""
+    shown = naming.distinct_labels(closed)
+    told = [shown[name] + (f" with {plural(len(rows), 'row')}" if rows else "") for name, rows in closed.items()]
+    more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
+    return ", ".join(told[:MOST_NAMED]) + more
 
 
 # Keeping: the place of a session (device, host, disk, a file) and of the weights.

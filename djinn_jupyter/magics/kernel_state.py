@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
+from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.link import naming
 from djinn_jupyter.magics.screen import ReceivingBar, Screen
-from djinn_jupyter.wire.texts import few_of, in_quotes
+from djinn_jupyter.wire.texts import few_of
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -82,14 +82,7 @@ class KernelState:
     def meant(self, name: str) -> SessionDescription:
         """Return the one session with that full or displayed name, without opening it."""
         known = {one.name: one for one in self.engine.sessions()}
-        shown, found = naming.distinct_labels(known), naming.called(name, known)
-        if len(found) > 1:
-            meant = " or ".join(sorted(shown[one] for one in found))
-            raise UnknownSession(f"{in_quotes(name)} may be {meant}; write it with its folder.")
-        if not found:
-            there = few_of(shown.values(), name)
-            raise UnknownSession(f"There is no session {in_quotes(name)}. There are: {there}.")
-        return known[found[0]]
+        return known[naming.the_one(name, known)]
 
     def reach(self, name: str | None) -> RemoteSession:
         """Return the present session, or the one called `name`; a session of another notebook is not opened."""

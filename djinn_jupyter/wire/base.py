@@ -11,7 +11,7 @@ import operator
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, Final, Literal, TypeVar, dataclass_transform
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, dataclass_transform
 
 import msgspec
 from msgspec import Meta
@@ -44,6 +44,22 @@ def known_to_the_same(name: str, names: Iterable[str]) -> list[str]:
     """Return the names that a person who may say `name` may receive: all, or the same person's."""
     person = person_of(name)
     return [one for one in names if person is None or person_of(one) == person]
+
+
+class Owned(Protocol):
+    """A session, or the description of one: its holder, None when detached, and the notebook that it belongs to."""
+
+    @property
+    def holder(self) -> str | None: ...
+    @property
+    def notebook(self) -> str | None: ...
+
+
+def is_anothers(session: Owned, holder: str, notebook: str | None) -> bool:
+    """Return whether it belongs to another than the kernel or process `holder`, which speaks for that notebook."""
+    if session.notebook is not None:
+        return session.notebook != notebook
+    return session.holder not in (None, holder)
 
 
 def respelled(message: Message, spell: Spell) -> Message:

@@ -144,7 +144,12 @@ def several(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
 
 
-NO_LISTINGS: Final = {"RemoteEngine.stop": "names", "RemoteSession.metrics": "numbers", "SteeringRule.limits": "words"}
+NO_LISTINGS: Final = {
+    "RemoteEngine.close": "names",
+    "RemoteEngine.stop": "names",
+    "RemoteSession.metrics": "numbers",
+    "SteeringRule.limits": "words",
+}
 WITHIN_A_DESCRIPTION: Final = {
     "EngineStatistics.slabs": "summed in `engine.memory_trace`, which is a table",
     "EngineStatistics.tiers": "likewise",

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from djinn_jupyter.api.arrays import from_numpy, to_numpy
-from djinn_jupyter.engine.session.table import is_anothers, refusal
+from djinn_jupyter.engine.session.table import refusal
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import SessionsWouldSuffer, UnknownRule, UnknownSite, UsageError
 from djinn_jupyter.methods.circuits.request import AttributeEdges, CircuitRecipe, CircuitsRun, EdgeRecipe, RunCircuits
@@ -24,7 +24,7 @@ from djinn_jupyter.methods.graphs.request import GraphRecipe, MakeGraph
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.methods.sweep.request import Recipe, Sweep
 from djinn_jupyter.wire import nouns, replies, requests
-from djinn_jupyter.wire.base import SharedWith
+from djinn_jupyter.wire.base import SharedWith, is_anothers
 from djinn_jupyter.wire.edits import name_of
 from djinn_jupyter.wire.greeting import Checked
 from djinn_jupyter.wire.looks import Circumstances

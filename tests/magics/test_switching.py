@@ -175,5 +175,23 @@ def test_several_sessions_are_closed_by_names_and_patterns(stopped: Notebook) ->
     assert stopped.cell("%djinn_close rome* riga") == "rome, rome 2, riga closed, 3 pages freed; paris is in use\n"
     assert stopped.fails("%djinn_close rome*") == "No session matches 'rome*'."
     stopped.cell("%djinn_fork riga")
-    stopped.fails("%djinn_close riga nowhere")
-    assert [one.name for one in stopped.state.engine.sessions() if "riga" in one.name] == []
+    assert stopped.fails("%djinn_close riga nowhere").startswith("There is no session 'nowhere'. There are: ")
+    assert [one.name for one in stopped.state.engine.sessions() if "riga" in one.name] == ["riga"]  # a typo closes none
+
+
+def test_a_pattern_means_own_sessions_and_with_force_those_of_others(beside: Notebook) -> None:
+    said = "No session of this notebook matches 'r*'; add --force (in Python force=True) to close those of others too"
+    assert beside.fails("%djinn_close r*") == f"{said}: rome."
+    beside.cell("%djinn_fork riga")
+    assert beside.cell("%djinn_close r*") == "riga closed, 1 page freed; paris is in use\n"
+    assert beside.cell("%djinn_close r* o* --force") == "rome, oslo closed, 2 pages freed; paris is in use\n"
+
+
+def test_rows_of_a_batch_are_closed_and_told_with_their_session(stopped: Notebook) -> None:
+    for name in ("rome", "rome/0", "rome/1", "rome-2", *(f"city {n}" for n in range(10))):
+        stopped.cell(f"%djinn_fork '{name}'")
+    assert stopped.cell("%djinn_close rome") == "rome with 2 rows closed, 3 pages freed; paris is in use\n"
+    assert stopped.cell("%djinn_close rome-2 city*").startswith(
+        "rome-2, city 0, city 1, city 2, city 3, city 4, city 5, "
+    )
+    assert [one.name for one in stopped.state.engine.sessions()] == [PARIS]

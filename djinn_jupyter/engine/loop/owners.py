@@ -14,12 +14,12 @@ from djinn_jupyter.engine.loop.parts import BuiltOfParts, EngineParts
 from djinn_jupyter.engine.loop.scheduler import Job
 from djinn_jupyter.engine.residency.owner_budgets import AwaitedRoom, ask_for_more
 from djinn_jupyter.engine.session.session import Session, arrays_within
-from djinn_jupyter.engine.session.table import is_anothers, refusal
+from djinn_jupyter.engine.session.table import refusal
 from djinn_jupyter.errors import OverQuota, SessionsWouldSuffer, UsageError
 from djinn_jupyter.remote.engine.persons import require_granted
 from djinn_jupyter.units import spell_duration
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.base import person_of, sessions_in
+from djinn_jupyter.wire.base import is_anothers, person_of, sessions_in
 from djinn_jupyter.wire.texts import distinct_labels
 
 MOST_SESSIONS: Final = 5000  # of a person: an empty one has 10 KB of main memory, and 4 KiB of disk in a journal

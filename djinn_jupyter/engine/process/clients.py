@@ -16,12 +16,11 @@ from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.loop.mailbox import Holder
 from djinn_jupyter.engine.process.seam import Admission, Alone, Answer, Owner
 from djinn_jupyter.engine.session.session import RequestId
-from djinn_jupyter.engine.session.table import is_anothers
 from djinn_jupyter.remote.engine.connections import EventRing
 from djinn_jupyter.remote.engine.persons import with_presence
 from djinn_jupyter.wire import protocol, replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.base import person_of
+from djinn_jupyter.wire.base import is_anothers, person_of
 from djinn_jupyter.wire.logs import told_of_end
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.texts import distinct_labels, require_showable

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from torch import Tensor
 
@@ -235,22 +235,6 @@ class SessionTable(Mapping[str, Session]):
 # rule for every client. A session belongs to the notebook of the kernel that has it open, or to a process without a
 # notebook that has it open; one that an engine recovered belongs to the notebook that it is named after, until that
 # opens it. A session that no client has open, and that was not recovered, has no owner. Knows no requests.
-
-
-class Owned(Protocol):
-    """A session, or the description of one: its holder, None when detached, and the notebook that it belongs to."""
-
-    @property
-    def holder(self) -> str | None: ...
-    @property
-    def notebook(self) -> str | None: ...
-
-
-def is_anothers(session: Owned, holder: str, notebook: str | None) -> bool:
-    """Return whether it belongs to another than the kernel or process `holder`, which speaks for that notebook."""
-    if session.notebook is not None:
-        return session.notebook != notebook
-    return session.holder not in (None, holder)
 
 
 def whose(session: Session) -> str:
