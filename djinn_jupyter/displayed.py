@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
+
+PICTURES: Final = (".pdf", ".svg", ".png", ".html")  # endings of the files of a figure
 
 
 class Shown:

@@ -62,6 +62,7 @@ class Lens(StopLook):
     """The model's own epilogue applied to a residual value: for each position its most probable next tokens. `values`
     has a row per token with its id, probability and logit, float64."""
 
+    _view = "lens_card"
     ending = ".lens.djinn"
     named = "file of a lens"
     _tabled = True
@@ -113,6 +114,7 @@ class Effect(StopLook):
     """The next-token distribution without and with the edits of the present stop; `kl` in nats. `values` has a row per
     token with the numbers of `columns()`, float64; the first has `kl`, the norm of the logits' change, and zeros."""
 
+    _view = "effect_card"
     ending = ".effect.djinn"
     named = "file of an effect"
     _tabled = True
@@ -179,6 +181,7 @@ def looked_again(channel: Channel, made: LookRecipe | None, kind: type[ReplyHere
 class Snapshot(StopLook):
     """A copy of a site's value: `value` with the axes that `axes` spells, positions first. It cannot be resumed."""
 
+    _view = "snapshot_card"
     ending = ".snapshot.djinn"
     named = "file of a snapshot"
     reply: Inspected

@@ -103,7 +103,10 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Write the values with their recipe to a safetensors file, and return its path. An existing other file stays
-        unless `replace`. `dj.reproduce` measures the values again. UsageError; StorageFailed."""
+        unless `replace`. `dj.reproduce` measures the values again. A name that ends in .pdf, .svg, .png or .html gets
+        the figure. UsageError; StorageFailed."""
+        if tables.is_picture(path):
+            return super().save(path)
         target = named(path, type(self))
         _ = origin_of(self)
         content, tensors = _content_of(self)

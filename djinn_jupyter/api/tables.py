@@ -7,11 +7,12 @@ from functools import wraps
 from importlib import import_module
 from inspect import unwrap
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import msgspec
 
-from djinn_jupyter.displayed import Shown
+from djinn_jupyter.displayed import PICTURES, Shown
 from djinn_jupyter.errors import MissingDependency
 
 VIEWS: Final = "djinn_jupyter.widgets.views"
@@ -40,6 +41,24 @@ class Displayed(Shown):
         """Return the view's text, cut to SHORT characters."""
         return shortened(text)
 
+    def figure(self) -> Any:
+        """Return a plotly figure of the numbers over their axes. UsageError where they have none."""
+        return self._chart().figure()
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the same with matplotlib into `ax` (for several pictures into as many), by default into a new figure;
+        return the Axes. UsageError; MissingDependency without matplotlib."""
+        return self._chart().plot(ax)
+
+    def save(self, path: str | Path, *, replace: bool = False) -> Path:
+        """Write the figure: .pdf, .svg or .png by matplotlib at a paper's size, .html by plotly, with all that it
+        needs inside. An older picture of that name is replaced. Return the path. UsageError; StorageFailed."""
+        written: Path = self._chart().save(path)
+        return written
+
+    def _chart(self) -> Any:
+        return card_of(type(self))(self._viewed).charted()
+
     def told(self) -> dict[str, list[Any]]:
         """Return the table of a card without its own view, as lists by column; empty where there is none."""
         return {}
@@ -48,6 +67,11 @@ class Displayed(Shown):
     def _viewed(self) -> Any:
         """Return the object that the view draws."""
         return self
+
+
+def is_picture(path: str | Path) -> bool:
+    """Return whether a file of this name is a picture."""
+    return str(path).lower().endswith(PICTURES)
 
 
 def card_of(kind: type[Displayed]) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ class Watched(result.Result):
 
     It has a recipe where its runs were plain or steered by rules, without edits and without `back`."""
 
+    _view = "watched_card"
     ending = ".watched.djinn"
     named = "file of what a watch recorded"
     _words: ClassVar[Mapping[str, str]] = {"values": "pass"}

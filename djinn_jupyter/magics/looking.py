@@ -20,6 +20,7 @@ from djinn_jupyter.magics.parsing import (
     HOVER,
     KEEP,
     POSITIONS,
+    SAVE,
     SESSION,
     TOKEN,
     Group,
@@ -261,6 +262,7 @@ class LookingMagics(Group):
             "--ahead", action="store_true", help="also where the pass has not been: finish it without edits, to look"
         ),
         HOVER,
+        SAVE,
         KEEP,
         SESSION,
     )
@@ -269,12 +271,14 @@ class LookingMagics(Group):
         session = self.state.session(args.session)
         site = _of_head(session, args)
         if args.keep is None:
-            look = look_at(session, site, args.positions, ahead=args.ahead, rounded=not args.hover)
+            look = look_at(session, site, args.positions, ahead=args.ahead, rounded=not (args.hover or args.save))
         else:
             snapshot = session.inspect(site, args.positions, ahead=args.ahead)
             self.state.keep(args.keep, snapshot)
             look = look_of(session, snapshot)
-        self.state.screen.show(views.snapshot_view(look, hover=args.hover))
+        view = views.snapshot_view(look)
+        self.state.screen.show(view)
+        self.draw(args, view)
 
     @verb(
         option(
@@ -301,6 +305,7 @@ class LookingMagics(Group):
         ),
         option("--ahead", action="store_true", help="attn_out, mlp_out, z: with the layers after the stop too"),
         HOVER,
+        SAVE,
         KEEP,
         SESSION,
     )
@@ -312,9 +317,11 @@ class LookingMagics(Group):
                 raise UsageError("--layers reads the layers that have run: leave --ahead out, or step on first.")
             if args.site is not None:
                 raise UsageError("--layers reads every layer that has run: leave the site out.")
-            refuse_others(args, "--layers", "positions", "token", "keep", "session")
+            refuse_others(args, "--layers", "positions", "token", "hover", "save", "keep", "session")
             by_layer, notes = lens_by_layer(session, args.positions, args.token)
-            self.keep_and_show(args, by_layer, views.lens_grid_view(by_layer, session=session.name))
+            view = views.lens_grid_view(by_layer, session=session.name)
+            self.keep_and_show(args, by_layer, view)
+            self.draw(args, view)
             for note in notes:
                 self.state.screen.say(note)
             return
@@ -327,17 +334,21 @@ class LookingMagics(Group):
             )
         if args.token:
             raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")
-        refuse_others(args, "the lens of one site, which has no figure", "site", "k", "positions", "keep", "session")
+        refuse_others(args, "the lens of one site", "site", "k", "positions", "hover", "save", "keep", "session")
         lens = session.lens(args.k, args.site, args.positions)
-        self.keep_and_show(args, lens, views.lens_view(lens.site, lens.rows, session=session.name))
+        view = views.lens_view(lens.site, lens.rows, session=session.name)
+        self.keep_and_show(args, lens, view)
+        self.draw(args, view)
 
     def _attribute(self, session: RemoteSession, args: Namespace) -> None:
         if not 1 <= len(args.token or ()) <= 2:
             raise UsageError(f'{args.site} needs a token: --token " Paris", or two for the difference of their logits.')
-        refuse_others(args, args.site, "site", "token", "positions", "ahead", "hover", "keep", "session")
+        refuse_others(args, args.site, "site", "token", "positions", "ahead", "hover", "save", "keep", "session")
         at = -1 if args.positions is None else args.positions
         read = session.attribute(*args.token, heads=args.site == "z", position=at, ahead=args.ahead)
-        self.keep_and_show(args, read, card_of(type(read))(read, session=session.name, hover=args.hover))
+        view = card_of(type(read))(read, session=session.name)
+        self.keep_and_show(args, read, view)
+        self.draw(args, view)
 
     @verb(
         option("site", nargs="?", help="a site; without one, the watches are listed"),
@@ -354,6 +365,7 @@ class LookingMagics(Group):
         option("--fresh", action="store_true", help="forget what it recorded so far, and go on"),
         option("--off", action="store_true", help="end the watch and forget what it recorded; without a site, all"),
         HOVER,
+        SAVE,
         KEEP,
         SESSION,
     )
@@ -372,13 +384,14 @@ class LookingMagics(Group):
             refuse_others(args, "the list of watches", "keep", "session")
             watches = session.describe().watches
             self.keep_and_show(args, watches, views.watches_view(watches, session=session.name))
-        elif args.show or args.hover:
-            refuse_others(args, "--show", "site", "direction", "hover", "keep", "session")
+        elif args.show or args.hover or args.save:
+            refuse_others(args, "--show", "site", "direction", "hover", "save", "keep", "session")
             watched = session.watched(args.site, args.direction)
             self.state.keep(args.keep, watched)
             read = (watched.reply.watch, watched.values, watched.positions)
-            view = views.watch_view(*read, runs=watched.runs, hover=args.hover, session=session.name)
+            view = views.watch_view(*read, runs=watched.runs, session=session.name)
             self.state.screen.show(view)
+            self.draw(args, view)
         else:
             self._watch(session, args)
 

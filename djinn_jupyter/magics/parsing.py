@@ -8,6 +8,7 @@ import re
 import shlex
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError as ShellUsageError
@@ -15,6 +16,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, needs_local_
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 from IPython.utils.text import DollarFormatter
 
+from djinn_jupyter.displayed import PICTURES
 from djinn_jupyter.errors import DjinnError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer, UsageError
 from djinn_jupyter.link import naming, spelling
 from djinn_jupyter.settings import DRAWN_AS_BEGUN, GivenSampling, settings_of
@@ -57,6 +59,14 @@ class Group(Magics):
             self.state.screen.say(shown)
         else:
             self.state.screen.show(shown)
+
+    def draw(self, args: Namespace, view: View) -> None:
+        """Show the figure of a view, for --hover, and write it, for --save. In one output with its card a page would
+        draw only the figure."""
+        if args.hover:
+            self.state.screen.show(view.figure())
+        if args.save is not None:
+            self.state.screen.say(f"written: {view.charted().save(args.save).name}")
 
 
 def option(*names: str, **settings: Any) -> Option:
@@ -276,7 +286,22 @@ BESIDE = option(
     metavar="ENGINE",
     help="another engine of the model too, by its address or the number of a copy; may be given again",
 )
+
+
+def picture(text: str) -> Path:
+    """Return the path of a figure's file, for argparse: a wrong one is refused before anything is computed."""
+    from djinn_jupyter.widgets.chart import picture_path
+
+    try:
+        return picture_path(unquoted(text))
+    except DjinnError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 HOVER = option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer")
+SAVE = option(
+    "--save", type=picture, metavar="FILE", help=f"write the figure to a file that ends in {', '.join(PICTURES)}"
+)
 METRICS = option(
     "--metric",
     dest="metrics",

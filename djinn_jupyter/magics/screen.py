@@ -19,6 +19,7 @@ from djinn_jupyter.wire.texts import in_quotes, label
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from djinn_jupyter.displayed import Shown
     from djinn_jupyter.link.channel import Channel
     from djinn_jupyter.link.io_thread import SoFar
     from djinn_jupyter.link.waiting import TerminalProgress
@@ -101,12 +102,8 @@ class Screen:
     def say(self, text: str) -> None:
         sys.stdout.write(text + "\n")
 
-    def show(self, view: View) -> None:
-        """Show a view, and below it its figure, if any: in one output a page would draw only the figure."""
-        _display(view.card())
-        figure = view.figure()
-        if figure is not None:
-            _display(figure)
+    def show(self, view: Shown) -> None:
+        _display(view)
 
     def show_stop(self, view: View, stop: StopIdentity, channel: Channel) -> None:
         """Show the card of a stop, which shows when the session has left it."""
@@ -226,14 +223,11 @@ class Redrawn:
             self._handle.update(view())
 
     def end(self, view: View) -> None:
-        """Show the final form, and its figure below, if any."""
+        """Show the final form."""
         if self._handle is None:
             self._screen.show(view)
-            return
-        self._handle.update(view.card())
-        figure = view.figure()
-        if figure is not None:
-            self._screen.show_live(figure)
+        else:
+            self._handle.update(view)
 
 
 class ReceivingBar:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from djinn_jupyter.api.memory_trace import Reading, TracedTransfer
+from djinn_jupyter.widgets.chart import SERIES, Chart, Lines
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, part, span, table
 from djinn_jupyter.widgets.spelling import columns, figure, rounded
 from djinn_jupyter.widgets.view import View
@@ -17,7 +18,6 @@ from djinn_jupyter.wire.texts import label
 
 WIDTH, HEIGHT = 640, 120
 BOTTOM, TOP = 18, 12
-COLOURS = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c")  # those of the plotly figures
 DASHES = (None, "7 3", "2 3", "9 3 2 3", "14 4")  # colour is never the only difference
 LINE = 12  # pixels from one label to the next, so that both can be read
 SOFT, AXIS = "#808080", "rgba(128,128,128,.35)"  # readable on white and on black: a picture cannot follow the theme
@@ -163,7 +163,7 @@ def _key(name: str, index: int) -> Html:
 
 
 def colour(index: int) -> str:
-    return COLOURS[index % len(COLOURS)]
+    return SERIES[index % len(SERIES)]
 
 
 # A memory trace prepared for drawing: stacked bands, pooled to a few hundred columns; the same for canvas and SVG.
@@ -266,20 +266,14 @@ def dose_response_view(
     response: str,
     title: str,
     digits: int = 2,
-    hover: bool = False,
 ) -> View:
     """Draw a dose-response. `series` maps the name of a measure to its values, which the table has with so many
     `digits`; doses rise, and zero is on the axis."""
     rows = [[f"{x:g}", *(figure(values[i], digits) for values in series.values())] for i, x in enumerate(doses)]
-
-    def drawn() -> object:
-        from djinn_jupyter.widgets import figures
-
-        return figures.dose_response(doses, series, dose=dose, response=response, title=title)
+    lines = Lines(title=title, places=doses, series=series, across=dose, measure=response)
 
     chart = series_chart(doses, list(series.values()), name=dose, alt=f"{response} over {dose}")
     figures_as_table = folded(table([dose, *series], rows, numeric=range(len(series) + 1)))
     html = card(part(chart, keys(list(series)), name=response), part(figures_as_table), title=title)
-    return View(
-        plain=f"{title} ({response})\n{columns(rows, [dose, *series])}", html=html, hover=drawn if hover else None
-    )
+    plain = f"{title} ({response})\n{columns(rows, [dose, *series])}"
+    return View(plain=plain, html=html, chart=lambda: Chart(panels=[lines]), is_chart=True)

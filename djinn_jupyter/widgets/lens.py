@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.api.influences import Edits, influence_lines, sections
+from djinn_jupyter.api.looks import Effect, Lens
+from djinn_jupyter.api.watching import Watched
+from djinn_jupyter.widgets.chart import Bars, Chart, Heatmap, Lines, token_labels
 from djinn_jupyter.widgets.charts import keys, line_chart, series_chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, meter, mono, part, span, table
 from djinn_jupyter.widgets.pictures import as_rows
@@ -63,7 +66,41 @@ def lens_view(site: str, rows: Sequence[LensRow], *, session: str | None = None)
         session=session,
     )
     text = f"logit lens at {site}\n{columns(plain, ['position', 'token', 'lens'])}"
-    return View(plain=text, html=html)
+    return View(plain=text, html=html, chart=lambda: Chart(panels=[_ranks(site, rows)]))
+
+
+def lens_card(lens: Lens) -> View:
+    """Show a lens as `%djinn_lens` does."""
+    return lens_view(lens.site, lens.rows)
+
+
+def _ranks(site: str, rows: Sequence[LensRow]) -> Heatmap:
+    """Return the probabilities of the top tokens, which the cells name: a column for each position, a row for each
+    rank."""
+    depth = max((len(row.top) for row in rows), default=0)
+    ranked = [[row.top[rank] if rank < len(row.top) else None for row in rows] for rank in range(depth)]
+    return _predicted(f"logit lens at {site}", ranked, range(1, depth + 1), rows, down="rank")
+
+
+def _predicted(
+    title: str,
+    found: Sequence[Sequence[TopToken | None]],
+    names: Sequence[object],
+    rows: Sequence[LensRow],
+    *,
+    down: str,
+) -> Heatmap:
+    return Heatmap(
+        title=title,
+        cells=np.array([[np.nan if one is None else one.probability for one in line] for line in found]),
+        words=[["" if one is None else marked(one.text, one.token) for one in line] for line in found],
+        rows=names,
+        columns=token_labels([row.text for row in rows], [row.position for row in rows]),
+        down=down,
+        across="position",
+        measure="probability",
+        signed=False,
+    )
 
 
 def lens_grid_view(layers: Mapping[str, Sequence[LensRow]], *, session: str | None = None) -> View:
@@ -87,7 +124,14 @@ def lens_grid_view(layers: Mapping[str, Sequence[LensRow]], *, session: str | No
     ]
     titles = ["site", *(quoted(row.text, row.token) for row in first)]
     text = f"logit lens by layer, top token at each position\n{columns(plain, titles)}"
-    return View(plain=text + _chosen_plain(chosen, first[-1].position), html=html)
+    plain_text = text + _chosen_plain(chosen, first[-1].position)
+    return View(plain=plain_text, html=html, chart=lambda: Chart(panels=[_by_site(layers)]))
+
+
+def _by_site(layers: Mapping[str, Sequence[LensRow]]) -> Heatmap:
+    """Return the probability of the top token of every site at every position, the first layer on top."""
+    found = [[row.top[0] for row in rows] for rows in layers.values()]
+    return _predicted("logit lens, top token", found, list(layers), next(iter(layers.values())), down="site")
 
 
 def _by_layer(layers: Mapping[str, Sequence[LensRow]]) -> list[tuple[int, tuple[TopToken, ...]]]:
@@ -162,6 +206,19 @@ def edit_view(edited: Edited, stop: Paused, effect: EffectReading | None = None)
 
 def _relative(edited: Edited) -> str:
     return "undefined (the value was zero)" if edited.relative_size is None else figure(edited.relative_size)
+
+
+def effect_card(effect: Effect) -> View:
+    """Show the effect of a stop's edits on the next token."""
+    read, names = effect.reply.effect, [marked(one.text, one.token) for one in effect.reply.effect.shifts]
+    series = {
+        "without": [one.probability_before for one in read.shifts],
+        "with": [one.probability_after for one in read.shifts],
+    }
+    bars = Bars(title=f"next token, edits at {effect.site}", names=names, series=series, measure="probability")
+    html = card(effect_part(read, edited=True), title=joined(["Effect at ", mono(effect.site)]),
+                session=effect.reply.stop.session)  # fmt: skip
+    return View(plain=repr(effect), html=html, chart=lambda: Chart(panels=[bars]))
 
 
 def effect_lines(effect: EffectReading | None, *, edited: bool) -> list[str]:
@@ -251,7 +308,6 @@ def watch_view(
     positions: Sequence[Sequence[int]],
     *,
     runs: Sequence[int] = (),
-    hover: bool = False,
     session: str | None = None,
 ) -> View:
     """Draw the norms (or values, or components) of all recorded passes: `values`, `positions` and `runs` have one entry
@@ -268,11 +324,6 @@ def watch_view(
             plain=f"{watch_line(watch)}", html=card(title=mono(title), beside="nothing recorded yet", session=session)
         )
 
-    def drawn() -> object:
-        from djinn_jupyter.widgets import figures
-
-        return figures.by_position([m for *_, m in points], [p for _, p, _ in points], measure=measure, title=title)
-
     shown = points[-ROWS:]
     rows = [[name, str(position), figure(measured)] for name, position, measured in shown]
     chart = line_chart(
@@ -285,7 +336,18 @@ def watch_view(
     html = card(part(chart, name=measure), part(listed), title=mono(title), beside=_counts(watch), session=session)
     few = rows[-8:]
     plain = f"{watch_line(watch)}\n{columns(few, head)}"
-    return View(plain=plain, html=html, hover=drawn if hover else None)
+    return View(plain=plain, html=html, chart=lambda: Chart(panels=[_by_position(points, title, measure)]))
+
+
+def _by_position(points: Sequence[tuple[str, int, float]], title: str, measure: str) -> Lines:
+    """Return a line over positions; of passes over one position in the order in which they ran."""
+    places, values = [position for _, position, _ in points], [measured for *_, measured in points]
+    return Lines(title=title, places=places, series={title: values}, across="position", measure=measure)
+
+
+def watched_card(found: Watched) -> View:
+    """Show what a watch recorded as `%djinn_watch --show` does."""
+    return watch_view(found.reply.watch, found.values, found.positions, runs=found.runs)
 
 
 def _measure(watch: WatchDescription, values: Sequence[NDArray[np.generic]]) -> str:

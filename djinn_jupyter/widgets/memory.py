@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from djinn_jupyter.api.memory_trace import MemoryTrace, Reading, TracedTransfer
 from djinn_jupyter.units import spell_option, spell_rate
+from djinn_jupyter.widgets.chart import Chart, Lines
 from djinn_jupyter.widgets.charts import AXIS, SOFT, WIDTH, MemoryCourse, course_of, drawn
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, mono, part, span, table
 from djinn_jupyter.widgets.spelling import amount, columns, duration, figure, percent, plural
@@ -202,7 +204,8 @@ def _waited(weights: nouns.WeightsStatistics) -> str:
 # Memory as a static view: the stack over time as SVG, and the engine's accounting beside the system's figures.
 
 HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 200, 96, 12, 12, 34
-MOVES_SHOWN, SESSIONS_SHOWN = 16, 8
+MOVES_SHOWN, SESSIONS_SHOWN, SESSIONS_DRAWN = 16, 8, 4
+MIB = 2**20
 PEOPLE_HEAD = ("person", "on the device", "host", "disk")
 OUT_INK, IN_INK = "#e06c28", "#2e7ad6"
 
@@ -239,7 +242,20 @@ def memory_view(
 def trace_view(trace: MemoryTrace) -> View:
     """Show a trace as far as it has come."""
     ended = None if trace.error is None else f"ended: {trace.error}"
-    return memory_view(trace.model, list(trace.readings), list(trace.moves), ended=ended)
+    readings = list(trace.readings)
+    view = memory_view(trace.model, readings, list(trace.moves), ended=ended)
+    return replace(view, chart=lambda: Chart(panels=[_by_time(trace.model, readings)]))
+
+
+def _by_time(model: str, readings: Sequence[Reading]) -> Lines:
+    """Return the bytes on the device over time: all that is accounted for, and the sessions with the most."""
+    held = [dict(one.sessions) for one in readings]
+    names = sorted({name for one in held for name in one}, key=lambda name: -max(one.get(name, 0) for one in held))
+    series = {"on the device": [one.accounted / MIB for one in readings]}
+    series |= {label(name): [one.get(name, 0) / MIB for one in held] for name in names[:SESSIONS_DRAWN]}
+    began = readings[0].at
+    return Lines(title=f"memory of {model}", places=[one.at - began for one in readings], series=series,
+                 across="seconds", measure="MiB")  # fmt: skip
 
 
 def _people(reading: Reading) -> list[list[str]]:

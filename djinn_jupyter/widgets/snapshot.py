@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from djinn_jupyter.api.looks import Snapshot
+from djinn_jupyter.widgets.chart import Chart, Heatmap, token_labels
 from djinn_jupyter.widgets.html import Html, card, joined, mono, part, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
 from djinn_jupyter.widgets.pattern import pattern
 from djinn_jupyter.widgets.pictures import Picture, as_rows, image, read_of, signed, signed_picture, whole_picture
-from djinn_jupyter.widgets.spelling import columns, figure, marked, plural, spans
+from djinn_jupyter.widgets.spelling import columns, figure, plural, spans
 from djinn_jupyter.widgets.stop import Look, features_of, legend, picture_of, site_of
+from djinn_jupyter.widgets.tables import table_view
 from djinn_jupyter.widgets.tokens import cell_token
 from djinn_jupyter.widgets.view import View
 
@@ -20,24 +25,56 @@ ROWS = 16
 LARGEST = 5
 
 
-def snapshot_view(look: Look, *, hover: bool = False) -> View:
-    """Return a card of the values. With `hover` add a plotly figure; for attention it has a menu of heads."""
-
-    def drawn() -> object:
-        from djinn_jupyter.widgets import figures
-
-        labels = [_labelled(look, p) for p in look.all_positions]
-        if look.is_pattern:
-            keys = [_labelled(look, p) for p in look.key_positions]
-            return figures.attention(look.attention, look.heads, labels, keys, site=look.site)
-        return figures.activation(_signed(look), labels, title=look.site)
-
+def snapshot_view(look: Look) -> View:
+    """Return a card of the values; the chart of attention has a picture for each head."""
     plain, html = pattern(look) if look.is_pattern else _values(look)
-    return View(plain=plain, html=html, hover=drawn if hover else None)
+    return View(plain=plain, html=html, chart=partial(_attention if look.is_pattern else _activation, look))
 
 
-def _labelled(look: Look, position: int) -> str:
-    return f"{position} {marked(look.texts.get(position, ''))}"
+def snapshot_card(snapshot: Snapshot) -> View:
+    """Show a kept value by its text, because it may have millions of numbers; its chart has no texts of tokens."""
+    return replace(table_view(snapshot), chart=partial(_chart, snapshot))
+
+
+def _chart(snapshot: Snapshot) -> Chart:
+    value, at = np.asarray(snapshot.value).astype(np.float32), list(snapshot.positions)
+    if snapshot.site.startswith("pattern"):
+        heads = value.reshape(len(at), -1, value.shape[-1]).swapaxes(0, 1)
+        return Chart(panels=[
+            Heatmap(title=f"{snapshot.site}, head {head}" if len(heads) > 1 else snapshot.site, cells=cells, rows=at,
+                    columns=range(value.shape[-1]), down="query", across="key", measure="attention", signed=False)
+            for head, cells in enumerate(heads)
+        ])  # fmt: skip
+    picture = signed(value)
+    return _drawn(picture, snapshot.site, at)
+
+
+def _activation(look: Look) -> Chart:
+    return _drawn(_signed(look), look.site, _labels(look, look.all_positions))
+
+
+def _drawn(picture: Picture, site: str, labels: Sequence[object]) -> Chart:
+    rows = labels[:: picture.rows_per_cell]
+    across = [i * picture.columns_per_cell for i in range(picture.cells.shape[1])]
+    return Chart(panels=[Heatmap(title=site, cells=picture.cells, rows=rows, columns=across, down="position",
+                                 across="index", limit=picture.limit)])  # fmt: skip
+
+
+def _attention(look: Look) -> Chart:
+    drawn = look.attention
+    queries = _labels(look, look.all_positions)[:: drawn.rows_per_cell]
+    keys = _labels(look, look.key_positions)[:: drawn.columns_per_cell]
+    titles = [f"{look.site}, head {head}" if len(look.heads) > 1 or "[" not in look.site else look.site
+              for head in look.heads]  # fmt: skip
+    return Chart(panels=[
+        Heatmap(title=title, cells=cells, rows=queries, columns=keys, down="query", across="key", measure="attention",
+                signed=False)
+        for title, cells in zip(titles, drawn.cells, strict=False)
+    ])  # fmt: skip
+
+
+def _labels(look: Look, positions: Sequence[int]) -> list[str]:
+    return token_labels([look.texts.get(position, "") for position in positions], positions)
 
 
 def _signed(look: Look) -> Picture:

@@ -1,45 +1,53 @@
-"""A cell's output: plain text, static HTML, and a plotly figure if `hover` was requested."""
+"""A cell's output: plain text, static HTML, and the chart of its numbers, if they lie over axes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.displayed import Shown
+from djinn_jupyter.errors import UsageError
+
+if TYPE_CHECKING:
+    from djinn_jupyter.widgets.chart import Chart
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Shown):
-    """One display in all its forms. The plain text has the content of the picture; `hover` makes a plotly figure."""
+    """One display in all its forms. The plain text has the content of the picture; `chart` makes the chart."""
 
     plain: str
     html: str
-    hover: Callable[[], Any] | None = None
+    chart: Callable[[], Chart] | None = None
+    is_chart: bool = False  # the card has nothing but the chart, which a page that draws plotly shows in its place
     since: Callable[[str], View] | None = None  # the same view with a note on later changes of its stop
     drawn: tuple[str, Any] | None = None  # a MIME type of ours with JSON, which the labextension draws instead
 
     def __repr__(self) -> str:
         return self.plain
 
-    def card(self) -> View:
-        """Return the view without its figure: a page given both in one output draws only the figure."""
-        return replace(self, hover=None)
+    def charted(self) -> Chart:
+        """Return the chart. Raises UsageError where there is none."""
+        if self.chart is None:
+            raise UsageError("This has no figure: its numbers lie over no axes.")
+        return self.chart()
 
-    def figure(self) -> Figure | None:
-        """Return the figure alone, to be shown below the card."""
-        return None if self.hover is None else Figure(made=self.hover(), plain=self.plain.splitlines()[0])
+    def figure(self) -> Figure:
+        """Return the plotly figure. UsageError."""
+        return Figure(made=self.charted().figure(), plain=self.plain.splitlines()[0])
 
     def _bundle(self) -> dict[str, Any]:
         # marimo's encoder takes no subclass of str
         bundle: dict[str, Any] = {"text/plain": self.plain, "text/html": str(self.html)}
         if self.drawn is not None:
             bundle[self.drawn[0]] = self.drawn[1]
-        if self.hover is not None:
-            bundle[PLOTLY] = json.loads(self.hover().to_json())
+        if self.is_chart:
+            bundle |= self.figure()._bundle()
+            bundle["text/plain"] = self.plain
         return bundle
 
 

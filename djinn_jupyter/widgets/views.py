@@ -5,7 +5,16 @@ from __future__ import annotations
 from djinn_jupyter.widgets.charts import dose_response_view
 from djinn_jupyter.widgets.diff import ROWS as DIFF_ROWS
 from djinn_jupyter.widgets.diff import DiffSide, diff_view
-from djinn_jupyter.widgets.lens import edit_view, lens_grid_view, lens_view, watch_view, watching
+from djinn_jupyter.widgets.lens import (
+    edit_view,
+    effect_card,
+    lens_card,
+    lens_grid_view,
+    lens_view,
+    watch_view,
+    watched_card,
+    watching,
+)
 from djinn_jupyter.widgets.memory import (
     checkpoints_view,
     memory_view,
@@ -25,7 +34,7 @@ from djinn_jupyter.widgets.result import (
     running_view,
 )
 from djinn_jupyter.widgets.snapshot import ROWS as SNAPSHOT_ROWS
-from djinn_jupyter.widgets.snapshot import snapshot_view
+from djinn_jupyter.widgets.snapshot import snapshot_card, snapshot_view
 from djinn_jupyter.widgets.status import adapter_line, added_line, loaded_view, status_view
 from djinn_jupyter.widgets.stop import ROWS, Look, positions_shown, site_of, stop_view
 from djinn_jupyter.widgets.tables import (

@@ -150,7 +150,7 @@ VALUES: Final = {
     "person": "ada", "point": "mlp_in", "positions": "-1", "prompt": "words", "prompts": "pairs",
     "request": "3f2a9c01", "rows": "0", "rule": "1", "session": "other", "site": "resid_post.3",
     "sites": "resid_post.4", "so_far": "grid", "text_from": "text", "to": "2", "top": "1", "when": "step == 0",
-    "window": "2", "count": "2", "b": "other", "shard_prompts": "1",
+    "save": "<figure>", "window": "2", "count": "2", "b": "other", "shard_prompts": "1",
 }  # fmt: skip
 
 

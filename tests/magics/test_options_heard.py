@@ -64,6 +64,7 @@ def places(tmp_path: Path, bare: Notebook, monkeypatch: pytest.MonkeyPatch) -> d
         "<clt>": transcoders.set_saved(tmp_path / "clt", {n: transcoders.drawn(8) for n in range(2)}, config=False),
         "<sql>": folder_in(tmp_path / "adapter"),
         "<out>": tmp_path / "out",
+        "<figure>": tmp_path / "figure.svg",
     }
     return {name: f'"{path}"' for name, path in found.items()}
 

@@ -48,6 +48,21 @@ def test_a_session_may_be_the_clean_line_and_a_figure_comes_with_hover(notebook:
     assert any("application/vnd.plotly.v1+json" in output.data for output in notebook.outputs)
 
 
+def test_a_figure_is_written_and_a_wrong_file_is_refused_before_the_sweep(notebook: Notebook, tmp_path: Path) -> None:
+    said = notebook.cell(f'%djinn_sweep z --over layer,head --edit zero {METRIC} --save "{tmp_path}/a b.svg" -o grid')
+    assert "written: a b.svg" in said
+    written = (tmp_path / "a b.svg").read_bytes()
+    grid = notebook.shell.user_ns["grid"]
+    assert grid.save(tmp_path / "again.svg").read_bytes() == written
+    assert grid.figure().data[0].type == "heatmap"
+    assert grid.plot().get_title(loc="left") == f"change of {grid.metric}"
+    notebook.engine.channel.requests.clear()
+    assert "ends in .pdf, .svg, .png, .html; 'a.jpg' does not" in notebook.fails(
+        f"%djinn_sweep z --over layer,head --edit zero {METRIC} --save a.jpg"
+    )
+    assert not [one for one in notebook.engine.channel.requests if isinstance(one, Sweep)]
+
+
 def test_an_edit_or_noise_takes_the_place_of_a_clean_line(notebook: Notebook) -> None:
     notebook.cell(f'%djinn_sweep mlp_out.2 --over position --edit "scale 0.5" {METRIC}')
     asked = last(notebook, Sweep)

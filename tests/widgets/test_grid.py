@@ -79,13 +79,13 @@ def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
     assert "layer 0, position 4" in view.html
     wide = msgspec.structs.replace(swept(), places=(tuple(range(8)), tuple(range(200))), texts=("a",) * 200)
     wide = with_values(wide, np.zeros((8, 200)))
-    view = grid_view(Grid([wide]), hover=True)
+    view = grid_view(Grid([wide]))
     assert view.html.count('class="dj-cell"') == 8 * COLUMNS
     for text, drawn in ((view.html, COLUMNS), (view.plain, PLAIN_COLUMNS)):
         assert text.count(f"the first {drawn // 2} and the last {drawn // 2} of 200 columns") == 1
         assert len(re.findall(r"of \d+ columns", text)) == 1
     assert ">199" in view.html
-    assert view.figure() is not None
+    assert view.figure().made.data[0].z
     values = np.full((8, 200), -3.0)
     values[5, 100], values[6, 3], values[0, 0] = 2.0, -4.0, np.nan
     wide = msgspec.structs.replace(swept(), places=(tuple(range(8)), tuple(range(200))), texts=("a",) * 200)
@@ -105,14 +105,12 @@ def test_the_figure_under_the_pointer_has_every_metric() -> None:
     one = swept()
     second = msgspec.structs.replace(with_values(one, np.full((8, 5), -1.0)).measured[0], metric="prob(' b')")
     grid = Grid([msgspec.structs.replace(one, measured=(*one.measured, second))], several=True)
-    hover = grid_view(grid, hover=True).hover
-    assert hover is not None
-    figure = hover()
+    figure = grid_view(grid).figure().made
     assert [bool(trace.visible) for trace in figure.data] == [True, False]
     assert np.array_equal(figure.data[1].z, np.full((8, 5), 2.0))  # from -3
     [menu] = figure.layout.updatemenus
     assert [button.label for button in menu.buttons] == [f"change of {metric}" for metric in grid.metrics]
-    assert grid_view(grid.of(0), hover=True).hover().layout.updatemenus == ()
+    assert grid_view(grid.of(0)).figure().made.layout.updatemenus == ()
 
 
 def test_heads_have_a_cell_or_a_picture_each_cut_where_they_are_many() -> None:

@@ -13,6 +13,7 @@ import pytest
 from djinn_jupyter.widgets import pictures, views
 from djinn_jupyter.widgets.diff import differing
 from djinn_jupyter.widgets.memory import transfer_line
+from djinn_jupyter.widgets.view import PLOTLY
 from djinn_jupyter.wire.nouns import StopDescription, Transfer
 from djinn_jupyter.wire.readings import ReadPooled
 from tests.widgets import cards, compared, samples
@@ -76,9 +77,9 @@ def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> 
     assert shown.html.count("%3Cpolyline") == 2
     assert 'dj-name"><em>probability<' in shown.html
     assert "sad &lt;b&gt;" in shown.html
-    asked = views.dose_response_view([0, 1], {"sad": [0.1, 0.9]}, dose="x", response="y", title="", hover=True)
-    assert asked.hover is not None
-    assert [line.name for line in asked.hover().data] == ["sad"]
+    asked = views.dose_response_view([0, 1], {"sad": [0.1, 0.9]}, dose="x", response="y", title="")
+    assert [line.name for line in asked.figure().made.data] == ["sad"]
+    assert set(asked._repr_mimebundle_()) == {"text/plain", "text/html", PLOTLY}
     series = {"gap": [1.0, float("nan"), 2.0, 3.0], "none": [float("inf")] * 4}
     shown = views.dose_response_view([0, 1, 2, 3], series, dose="x", response="y", title="")
     assert shown.html.count("%3Cpolyline") == 2
@@ -185,12 +186,9 @@ def test_a_pattern_that_the_engine_pooled_is_drawn_as_the_whole_is(count: int) -
     )
     read = pooled(weights, site="pattern.5", axes="T H K", **heads_of(weights, asked))
     drawn = dataclasses.replace(whole, values=weights[:0], pooled=read)
-    for hover in (False, True):
-        assert _drawn(views.snapshot_view(drawn, hover=hover)) == _drawn(views.snapshot_view(whole, hover=hover))
-
-
-def _drawn(view: views.View) -> object:
-    return view._repr_mimebundle_()
+    one, other = views.snapshot_view(drawn), views.snapshot_view(whole)
+    assert one._repr_mimebundle_() == other._repr_mimebundle_()
+    assert one.figure()._repr_mimebundle_() == other.figure()._repr_mimebundle_()
 
 
 def test_a_pattern_of_some_dozen_tokens_is_a_picture_with_its_tokens_along_two_sides() -> None:
@@ -222,12 +220,11 @@ def test_a_watch_lists_norms_or_components_by_pass_and_what_it_left_out() -> Non
     assert "data:image/svg+xml" in CARDS["watch"].html
     assert "nothing recorded yet" in CARDS["watch, empty"].html
     seen = [np.array([0.5, -2.0], np.float32), np.array([-1.5], np.float32)]
-    view = views.watch_view(samples.watch(direction="gender"), seen, [(0, 1), (2,)], hover=True)
+    view = views.watch_view(samples.watch(direction="gender"), seen, [(0, 1), (2,)])
     assert view.plain.splitlines()[0].startswith("watching resid_post.4 along gender: ")
     assert view.plain.splitlines()[-1].split() == ["1", "2", "-1.50"]
     assert "component at resid_post.4 along gender over 3 recorded positions" in view.html
-    assert view.hover is not None
-    assert view.hover().layout.yaxis.title.text == "component"
+    assert view.figure().made.layout.yaxis.title.text == "component"
     assert "2 passes left out at the cap of 256 MiB" in CARDS["watches"].plain
 
 

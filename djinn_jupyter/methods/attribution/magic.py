@@ -8,7 +8,7 @@ from typing import Final
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, HOVER, KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.magics.parsing import ADAPTER, BESIDE, HOVER, KEEP, SAVE, SESSION, Group, given, option, verb
 from djinn_jupyter.methods.attribution import api
 from djinn_jupyter.methods.common.magic import A_LINE, engines_beside, from_line
 from djinn_jupyter.methods.sweep.api.arguments import AXES
@@ -31,6 +31,7 @@ class AttributingMagics(Group):
         ADAPTER,
         BESIDE,
         HOVER,
+        SAVE,
         KEEP,
         SESSION,
     )
@@ -40,7 +41,7 @@ class AttributingMagics(Group):
             raise UsageError("An attribution needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
         session, pairs = self.state.session(args.session), pairs_of(self, args)
         draw_swept(
-            self.state,
+            self,
             args,
             lambda on_progress: api.attribute(
                 self.state.engine,

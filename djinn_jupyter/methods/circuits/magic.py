@@ -10,7 +10,19 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, refuse_others, unquoted, verb
+from djinn_jupyter.magics.parsing import (
+    ADAPTER,
+    HOVER,
+    KEEP,
+    SAVE,
+    SESSION,
+    Group,
+    given,
+    option,
+    refuse_others,
+    unquoted,
+    verb,
+)
 from djinn_jupyter.magics.screen import Redrawn
 from djinn_jupyter.methods.circuits import card
 from djinn_jupyter.methods.circuits.api import circuits, edges, pruning
@@ -40,6 +52,8 @@ class CircuitMagics(Group):
         option("--signed", action="store_true", help="take scores as they are, the largest first, not by their size"),
         option("--known", metavar="NAME", help="a list of (writer, reader) that is the circuit: tell the AUROC too"),
         option("--top", type=int, help="draw so many of the strongest edges that are kept; default 120"),
+        HOVER,
+        SAVE,
         KEEP,
     )
     def djinn_circuit(self, args: Namespace) -> None:
@@ -51,7 +65,9 @@ class CircuitMagics(Group):
         progress = Redrawn(self.state.screen, at_once=False)
         made: Any = self._curve(args, found) if args.curve else self._circuit(args, found, progress)
         self.state.keep(args.keep, made)
-        progress.end(card.curve_view(made) if args.curve else card.circuit_view(made, **given(top=args.top)))
+        view = card.curve_view(made) if args.curve else card.circuit_view(made, **given(top=args.top))
+        progress.end(view)
+        self.draw(args, view)
         if said:
             self.state.screen.say("\n".join(said))
 
@@ -122,6 +138,8 @@ class EdgeMagics(Group):
         option("--top", type=int, help="draw so many of the strongest edges; default 20"),
         option("--exact", action="store_true", help="patch the edges that are drawn exactly too, a pass each"),
         ADAPTER,
+        HOVER,
+        SAVE,
         KEEP,
         SESSION,
     )
@@ -137,7 +155,9 @@ class EdgeMagics(Group):
             top=(DRAWN if args.top is None else args.top) if args.exact else None,
             **given(steps=args.steps, adapter=args.adapter),
         )
-        self.keep_and_show(args, found, card.edges_view(found, top=DRAWN if args.top is None else args.top))
+        view = card.edges_view(found, top=DRAWN if args.top is None else args.top)
+        self.keep_and_show(args, found, view)
+        self.draw(args, view)
 
     def _lines(self, args: Namespace) -> dict[str, Any]:
         if (args.prompts is None) == (args.clean is None):

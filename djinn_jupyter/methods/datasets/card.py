@@ -1,12 +1,20 @@
-"""Collections in words: their sites, prompts and folder."""
+"""Collections in words: their sites, prompts and folder. Losses by position."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from djinn_jupyter.methods.datasets.api.activations import Activations
-from djinn_jupyter.methods.datasets.api.scoring import Losses
+from djinn_jupyter.methods.datasets.api.scoring import Losses, Splice
+from djinn_jupyter.widgets.chart import Bars, Chart, Lines
 from djinn_jupyter.widgets.spelling import amount, plural
+from djinn_jupyter.widgets.tables import table_view
+from djinn_jupyter.widgets.view import View
+
+PROMPTS = 5  # with a line of their own
 
 
 def collected_lines(acts: Activations) -> str:
@@ -32,3 +40,29 @@ def _shared(losses: Losses) -> list[str]:
         return []
     difference = "not measured" if losses.largest_difference is None else f"{losses.largest_difference:.2g}"
     return [f"fast: largest difference {difference}, from prompts that were computed again alone"]
+
+
+def losses_view(losses: Losses) -> View:
+    """Show losses as a table; their chart is by position."""
+    return replace(table_view(losses), chart=lambda: Chart(panels=[_by_position(losses)]))
+
+
+def _by_position(losses: Losses) -> Lines:
+    """Return a line for each of a few prompts, or the mean over all prompts that have the position."""
+    longest = max(map(len, losses))
+    each = np.full((len(losses), longest), np.nan)
+    for number, one in enumerate(losses):
+        each[number, : len(one)] = one
+    series = {f"prompt {number}": row.tolist() for number, row in enumerate(each)}
+    if len(losses) > PROMPTS:
+        series = {f"mean of {len(losses):,} prompts": np.nanmean(each, axis=0).tolist()}
+    return Lines(title=f"loss by position, {losses.mode}", places=range(1, longest + 1), series=series,
+                 across="position", measure="loss, nats")  # fmt: skip
+
+
+def splice_view(splice: Splice) -> View:
+    """Show the three losses of a splice."""
+    losses = splice.columns()
+    bars = Bars(title=f"{splice.module} in place of {splice.at}", names=losses["with"], series={"loss": losses["loss"]},
+                measure="loss, nats")  # fmt: skip
+    return replace(table_view(splice), chart=lambda: Chart(panels=[bars]))

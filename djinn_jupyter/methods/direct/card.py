@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from djinn_jupyter.api.result import STRONGEST
 from djinn_jupyter.methods.direct.api import Attribution
+from djinn_jupyter.widgets.chart import Chart, Heatmap
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, part, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.widgets.spelling import columns, logit, marked
@@ -14,9 +17,7 @@ from djinn_jupyter.widgets.view import View
 SAID = "each module's output through the model's head, with the final norm's factor as it is at this stop"
 
 
-def attribution_view(
-    read: Attribution, *, session: str | None = None, hover: bool = False, top: int | None = None
-) -> View:
+def attribution_view(read: Attribution, *, session: str | None = None, top: int | None = None) -> View:
     """Show the parts by layer and module, and the `top` largest of all; by default some where neurons are included."""
     rows, ends = read.rows(), read.ends()
     strongest = [(name, logit(value, signed=True)) for name, value in read.top(_count(read, top))]
@@ -39,7 +40,7 @@ def attribution_view(
         read.remainder,
         *read.notes,
     ]
-    return View(plain="\n".join(said), html=html, hover=(lambda: _figure(read)) if hover else None)
+    return View(plain="\n".join(said), html=html, chart=lambda: _chart(read))
 
 
 def _count(read: Attribution, top: int | None) -> int:
@@ -60,8 +61,8 @@ def _cell(value: float | None, most: float) -> Html:
     return element("td", logit(value, signed=True), class_="dj-tint dj-num", style=style)
 
 
-def _figure(read: Attribution) -> object:
-    from djinn_jupyter.widgets import figures
-
+def _chart(read: Attribution) -> Chart:
     rows = read.rows()
-    return figures.contributions([[v or 0.0 for v in values] for _, values in rows], read.headings, title=read.of)
+    cells = np.array([[np.nan if v is None else v for v in values] for _, values in rows], dtype=np.float64)
+    return Chart(panels=[Heatmap(title=f"{read.of}, position {read.position}", cells=cells, rows=range(read.layer),
+                                 columns=read.headings, down="layer", measure="logit")])  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.parsing import ADAPTER, HOVER, KEEP, Group, given, option, read_prompt, unquoted, verb
+from djinn_jupyter.magics.parsing import ADAPTER, HOVER, KEEP, SAVE, Group, given, option, read_prompt, unquoted, verb
 from djinn_jupyter.methods.direct import api, card
 
 
@@ -25,6 +25,7 @@ class DirectMagics(Group):
         option("--ids", metavar="NAME", help="a list of token ids in this variable, in place of a text"),
         ADAPTER,
         HOVER,
+        SAVE,
         KEEP,
         reader=read_prompt,
     )
@@ -36,7 +37,9 @@ class DirectMagics(Group):
         if args.late is not None:
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
         read = api.direct(self.state.engine, line, metric=args.metric, **given(over=args.over, adapter=args.adapter))
-        self.keep_and_show(args, read, card.attribution_view(read, hover=args.hover, top=args.top))
+        view = card.attribution_view(read, top=args.top)
+        self.keep_and_show(args, read, view)
+        self.draw(args, view)
 
     def _line(self, args: Namespace) -> Any:
         if bool(args.prompt) == (args.ids is not None):

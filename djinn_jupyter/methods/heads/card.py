@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
 from djinn_jupyter.methods.heads.request import KINDS, Kind
+from djinn_jupyter.widgets.chart import Chart, Heatmap, token_labels
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, over, part, span, table
 from djinn_jupyter.widgets.pictures import image, share_colour, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, plural, share
@@ -23,6 +25,7 @@ WIDTH = 640  # of all patterns of a layer, in pixels
 SMALLEST, LARGEST = 18, 72  # sides of a pattern
 CELL = 14
 MEAN = "mean attention; layers down, heads across"
+PANELS = 64  # of a figure
 ROWS = 1024  # of the table of figures
 
 
@@ -38,7 +41,13 @@ def scores_view(scores: HeadScores) -> View:
         title="Heads",
         beside=scores.over,
     )
-    return View(plain="\n".join([repr(scores), columns(best), *notes]), html=html)
+    plain = "\n".join([repr(scores), columns(best), *notes])
+    return View(plain=plain, html=html, chart=lambda: Chart(panels=[_scored(scores, kind) for kind in KINDS]))
+
+
+def _scored(scores: HeadScores, kind: Kind) -> Heatmap:
+    return Heatmap(title=NAMES[kind], cells=getattr(scores, kind), rows=scores.layers, columns=range(scores.heads),
+                   down="layer", across="head", measure="mean attention", signed=False)  # fmt: skip
 
 
 def patterns_view(patterns: HeadPatterns, session: str | None = None) -> View:
@@ -68,7 +77,26 @@ def patterns_view(patterns: HeadPatterns, session: str | None = None) -> View:
         beside=beside,
         session=session,
     )
-    return View(plain="\n".join([repr(patterns), columns(best), *notes]), html=html)
+    plain = "\n".join([repr(patterns), columns(best), *notes])
+    return View(plain=plain, html=html, chart=lambda: _patterns(patterns))
+
+
+def _patterns(patterns: HeadPatterns) -> Chart:
+    """Return a picture for each head. Raises UsageError where they are too many."""
+    layers, heads, *_ = patterns.values.shape
+    if layers * heads > PANELS:
+        raise UsageError(
+            f"A figure of {layers * heads:,} patterns cannot be read, and {PANELS} are drawn at most: "
+            "session.inspect('pattern.5') has those of a layer."
+        )
+    at = range(0, len(patterns.texts), patterns.pooled)
+    labels = token_labels([patterns.texts[position] for position in at], at)
+    there = [(layer, head) for layer in range(layers) for head in range(heads)]
+    return Chart(panels=[
+        Heatmap(title=f"pattern.{patterns.layers[layer]}[{head}]", cells=patterns.values[layer, head], rows=labels,
+                columns=labels, down="query", across="key", measure="attention", signed=False)
+        for layer, head in there if not np.isnan(patterns.values[layer, head]).any()
+    ])  # fmt: skip
 
 
 def _cut(layers: int, heads: int) -> list[str]:

@@ -7,10 +7,11 @@ from argparse import Namespace
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.parsing import ADAPTER, KEEP, SESSION, Group, given, option, verb
+from djinn_jupyter.magics.parsing import ADAPTER, HOVER, KEEP, SAVE, SESSION, Group, given, option, verb
 from djinn_jupyter.methods.common.magic import prompts_of
 from djinn_jupyter.methods.heads import api as heads
 from djinn_jupyter.methods.heads import card
+from djinn_jupyter.widgets.view import View
 
 
 @magics_class
@@ -24,6 +25,8 @@ class HeadsMagics(Group):
         option("--samples", type=int, help="lines of random tokens; default 8"),
         option("--seed", type=int, help="draws the random tokens; default 0"),
         ADAPTER,
+        HOVER,
+        SAVE,
         KEEP,
         SESSION,
     )
@@ -37,7 +40,7 @@ class HeadsMagics(Group):
                 )
             session = self.state.session(args.session)
             patterns = heads.patterns(session)
-            self.keep_and_show(args, patterns, card.patterns_view(patterns, session.name))
+            self._show(args, patterns, card.patterns_view(patterns, session.name))
             return
         if args.prompts is not None and drawn:
             raise UsageError("--length, --samples and --seed are of random tokens; leave them out beside --prompts.")
@@ -45,7 +48,11 @@ class HeadsMagics(Group):
             raise UsageError("--session has the line of --patterns; scores are of the model.")
         prompts = None if args.prompts is None else prompts_of(self, args.prompts)
         scores = heads.head_scores(self.state.engine, prompts, **drawn, adapter=args.adapter)
-        self.keep_and_show(args, scores, card.scores_view(scores))
+        self._show(args, scores, card.scores_view(scores))
+
+    def _show(self, args: Namespace, result: object, view: View) -> None:
+        self.keep_and_show(args, result, view)
+        self.draw(args, view)
 
     @verb(
         option("name", metavar="NAME", help="W_U, W_E, W_pos; or of a layer W_Q.5, W_OV.5[3], W_in.5[17]"),

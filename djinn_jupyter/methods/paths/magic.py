@@ -14,6 +14,7 @@ from djinn_jupyter.magics.parsing import (
     HOVER,
     KEEP,
     METRICS,
+    SAVE,
     SESSION,
     SO_FAR,
     Group,
@@ -51,6 +52,7 @@ class PathMagics(Group):
         ADAPTER,
         BESIDE,
         HOVER,
+        SAVE,
         SO_FAR,
         KEEP,
         SESSION,
@@ -66,7 +68,7 @@ class PathMagics(Group):
             refuse_session(args)
         pairs = None if args.prompts is None else prompts_of(self, args.prompts)
         draw_swept(
-            self.state,
+            self,
             args,
             lambda on_progress: paths.path(
                 self.state.engine,

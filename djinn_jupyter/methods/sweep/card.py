@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.methods.sweep.api.grid import FEWEST, NO_INTERVAL, Grid
+from djinn_jupyter.widgets.chart import Chart, Heatmap
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, mono, over, part, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, plural
@@ -26,7 +27,7 @@ STRONGEST = "largest mean changes over pairs"
 LARGEST = "largest changes, of the cells that are not drawn too"
 
 
-def grid_view(grid: Grid, *, hover: bool = False) -> View:
+def grid_view(grid: Grid) -> View:
     pictures = [_pictured(grid.of(number)) for number in range(len(grid.metrics))]
     notes = _once([*grid.notes, *(note for one in pictures for note in one.tall)])
     drawn = _once([*notes, *(note for one in pictures for note in one.wide)])
@@ -39,7 +40,7 @@ def grid_view(grid: Grid, *, hover: bool = False) -> View:
     )
     figures = [one.plain(titled=grid.several) for one in pictures]
     plain = "\n".join([repr(grid), *figures, *(f"{name}: {value}" for name, value in _facts(grid)), *notes])
-    return View(plain=plain, html=html, hover=_hovering(grid) if hover else None)
+    return View(plain=plain, html=html, chart=lambda: _chart(grid))
 
 
 def _once(notes: list[str]) -> list[str]:
@@ -128,7 +129,7 @@ def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str,
     values = grid.values.mean(axis=0) if grid.paired else grid.values
     over, places = (grid.over[1:], grid.places()[1:]) if grid.paired else (grid.over, grid.places())
     split = len(over) // 2 if grid.in_pairs else len(over) - 1
-    texts = {} if grid.paired or grid.in_pairs else dict(enumerate(grid.texts))
+    texts = {} if grid.in_pairs else _shared_tokens(grid)
     names = [
         (", ".join(map(str, at)), texts.get(at[-1], "") if over[-1:] == ("position",) else "")
         for at in itertools.product(*places[split:])
@@ -136,6 +137,12 @@ def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str,
     rows = [", ".join(f"{axis} {at}" for axis, at in zip(over, place, strict=False)) for place in
             itertools.product(*places[:split])]  # fmt: skip
     return values.reshape(len(rows), len(names)), rows, names, ", ".join(over[split:])
+
+
+def _shared_tokens(grid: Grid) -> dict[int, str]:
+    """Return the token of each position at which all pairs have the same."""
+    each = zip(*(one.texts for one in grid.replies), strict=False)
+    return {at: tokens[0] for at, tokens in enumerate(each) if len(set(tokens)) == 1}
 
 
 def _picture(of: _Pictured, base: float) -> Html:
@@ -281,19 +288,23 @@ def _agreement(grid: Grid) -> str:
     return f"estimates and exact changes{how}"
 
 
-def _hovering(grid: Grid) -> Any:
-    def made() -> Any:
-        from djinn_jupyter.widgets import figures
-
-        each = [grid.of(number) for number in range(len(grid.metrics))]
-        _, rows, names, _ = _matrix(each[0])
-        labels = [f"{at} {marked(text)}" if text else str(at) for at, text in names]
-        return figures.changes({f"change of {one.metric}": _change(one) for one in each}, rows, labels)
-
-    return made
+def _chart(grid: Grid) -> Chart:
+    return Chart(panels=[_changes(grid.of(number)) for number in range(len(grid.metrics))])
 
 
-def _change(grid: Grid) -> NDArray[np.float64]:
-    """Return the difference of each cell's metric from the unedited prompt's; 0 where it was not computed."""
-    changed: NDArray[np.float64] = np.nan_to_num(_matrix(grid)[0] - float(np.mean(grid.unedited)))
-    return changed
+def _changes(grid: Grid) -> Heatmap:
+    """Return the difference of each cell's metric from the unedited prompt's (the mean over pairs, with its interval);
+    NaN where it was not computed."""
+    values, rows, names, across = _matrix(grid)
+    judged = grid.statistics() if grid.paired and len(grid.replies) >= FEWEST else None
+    low, high = (None, None) if judged is None else (of.reshape(values.shape) for of in (judged.low, judged.high))
+    return Heatmap(
+        title=f"change of {grid.metric}",
+        cells=values - float(np.mean(grid.unedited)),
+        rows=rows,
+        columns=[f"{at} {marked(text)}" if text else at for at, text in names],
+        across=across,
+        measure="mean change over pairs" if grid.paired else "change",
+        low=low,
+        high=high,
+    )

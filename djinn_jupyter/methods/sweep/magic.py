@@ -19,6 +19,7 @@ from djinn_jupyter.magics.parsing import (
     HOVER,
     KEEP,
     METRICS,
+    SAVE,
     SESSION,
     SO_FAR,
     Group,
@@ -85,6 +86,7 @@ class SweepingMagics(Group):
         ADAPTER,
         BESIDE,
         HOVER,
+        SAVE,
         SO_FAR,
         KEEP,
         SESSION,
@@ -97,7 +99,7 @@ class SweepingMagics(Group):
         session = self.state.session(args.session)
         pairs = pairs_of(self, args, noise=noise)
         draw_swept(
-            self.state,
+            self,
             args,
             lambda on_progress: sweeping.sweep(
                 self.state.engine,
@@ -162,9 +164,10 @@ def refuse_session(args: Namespace) -> None:
         raise UsageError("--session has the present line, and another one is given: leave --session out.")
 
 
-def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgress], Grid]) -> None:
+def draw_swept(group: Group, args: Namespace, compute: Callable[[OnProgress], Grid]) -> None:
     """Draw a grid, which fills during the computation, and keep it, also where it ended early. Raises UsageError, so
     that no later cell runs, where it was interrupted."""
+    state = group.state
     drawing = screen.Redrawn(state.screen)
     try:
         grid = compute(lambda so_far, done, total: drawing.draw(lambda: card.grid_view(so_far)))
@@ -173,14 +176,16 @@ def draw_swept(state: KernelState, args: Namespace, compute: Callable[[OnProgres
         if found is None:
             raise
         state.keep(args.keep, found)
-        drawing.end(card.grid_view(found, hover=False))
+        drawing.end(card.grid_view(found))
         raise UsageError(f"Interrupted. {found.notes[-1]}") from None
     except SweepEnded as ended:
         state.keep(args.keep, ended.grid)
-        drawing.end(card.grid_view(ended.grid, hover=False))
+        drawing.end(card.grid_view(ended.grid))
         raise
     state.keep(args.keep, grid)
-    drawing.end(card.grid_view(grid, hover=args.hover))
+    view = card.grid_view(grid)
+    drawing.end(view)
+    group.draw(args, view)
 
 
 def swept_edit(state: KernelState, text: str | None) -> Edit | patches.Patch | str | None:

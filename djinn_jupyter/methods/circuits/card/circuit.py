@@ -12,6 +12,7 @@ from djinn_jupyter.methods.circuits.api.circuits import Circuit, CircuitCurve, I
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.circuits.card.edge_layout import HEIGHT, NODE, Node, laid_out
 from djinn_jupyter.methods.sweep.api.grid import NO_INTERVAL
+from djinn_jupyter.widgets.chart import Arrow, Chart, Graph, Heatmap, Lines
 from djinn_jupyter.widgets.charts import SOFT, picture, series_chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, mono, part, span, table
 from djinn_jupyter.widgets.spelling import columns, figure, plural
@@ -72,6 +73,13 @@ class EdgeGraph:
     def thickness(self, edge: Edge) -> float:
         return round(THIN + (THICK - THIN) * abs(edge.score) / self.most, 1)
 
+    def panel(self) -> Graph:
+        """Return the graph as a figure draws it."""
+        boxes = [(one.label, one.x, one.y, self.box, HEIGHT) for one in self.nodes]
+        edges = [Arrow(name=f"{one.writer} to {one.reader}", path=one.path, score=one.score) for one in self.edges]
+        title = f"{self.kind}, {self.how}: {self.metric}"
+        return Graph(title=title, width=self.width, height=self.height, boxes=boxes, edges=edges)
+
     def drawing(self) -> dict[str, Any]:
         """Return what the labextension draws: the layout, every score, and the graph's source."""
         stop = self.stop
@@ -123,7 +131,8 @@ def graph_view(graph: EdgeGraph, *, title: str) -> View:
     )
     told = [f"{name}: {value}" for name, value in graph.facts]
     plain = "\n".join([title, columns(rows, head), *told, *graph.notes])
-    return View(plain=plain, html=html, drawn=(MIME, graph.drawing()) if graph.edges else None)
+    drawing = (MIME, graph.drawing()) if graph.edges else None
+    return View(plain=plain, html=html, drawn=drawing, chart=lambda: Chart(panels=[graph.panel()]))
 
 
 def _node(node: Node) -> dict[str, Any]:
@@ -173,7 +182,13 @@ def edges_view(found: Edges, *, top: int = 2 * STRONGEST) -> View:
     exact = [_exact(found, writer, reader) for writer, reader, _ in strongest]
     facts = _edge_facts(found, len(strongest))
     graph = graph_of(found, strongest, kind="edges", how=_how_edges(found), facts=facts, exact=exact)
-    return graph_view(graph, title=repr(found).splitlines()[0])
+    view = graph_view(graph, title=repr(found).splitlines()[0])
+    return replace(view, chart=lambda: Chart(panels=[_scores(found), graph.panel()]))
+
+
+def _scores(found: Edges) -> Heatmap:
+    return Heatmap(title=f"edges, {_how_edges(found)}: {found.metric}", cells=found.values, rows=found.writers,
+                   columns=found.readers, down="writer", across="reader", measure="change")  # fmt: skip
 
 
 def graph_of(
@@ -275,7 +290,16 @@ def curve_view(curve: CircuitCurve) -> View:
         beside=f"circuits, {_how(first)}",
     )
     plain = [repr(curve).split(";")[0], columns(rows, list(HEAD)), *(f"{one}: {value}" for one, value in told)]
-    return View(plain="\n".join(plain), html=html)
+    return View(plain="\n".join(plain), html=html, chart=lambda: Chart(panels=[_curve(curve)]))
+
+
+def _curve(curve: CircuitCurve) -> Lines:
+    """Return the faithfulness over the share of the edges, with its interval where there is one."""
+    bounds = [one.interval for one in curve.circuits if one.interval is not None]
+    low, high = ({"faithfulness": [pair[side] for pair in bounds]} for side in (0, 1))
+    drawn = {"low": low, "high": high} if len(bounds) == len(curve.sizes) else {}
+    return Lines(title=curve.circuits[0].metric, places=curve.sizes, series={"faithfulness": curve.faithfulness},
+                 across="share of the edges", measure="faithfulness", **drawn)  # fmt: skip
 
 
 def _how(circuit: Circuit) -> str:

@@ -37,6 +37,7 @@ class Losses(result.Result):
     prompts shared passes `mode` is "fast", and `largest_difference` is the largest difference between losses computed
     together and alone; `notes` say why none were shared."""
 
+    _view = "losses_view"
     ending = ".losses.djinn"
     named = "file of losses"
     _words: ClassVar[Mapping[str, str]] = {"values": "losses"}
@@ -203,6 +204,7 @@ class Splice(result.Result):
     """The losses of some prompts: of the `model`, with the reconstruction of `module` in place of its point, and with
     the point set to zero. `values` [3, tokens] are those of each token, in this order."""
 
+    _view = "splice_view"
     ending = ".splice.djinn"
     named = "file of a splice"
     model: Losses

@@ -19,7 +19,7 @@ from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import from_numpy, largest, to_numpy
 from djinn_jupyter.api.result import STRONGEST
 from djinn_jupyter.api.result_files import FileContent, Reproducible, Tensors, encoded, named, put, read
-from djinn_jupyter.api.tables import SHORT, TAIL, Displayed, Tabular, frame_of, shortened
+from djinn_jupyter.api.tables import SHORT, TAIL, Displayed, Tabular, frame_of, is_picture, shortened
 from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.methods.common.api import SpreadResults
 from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, spelled
@@ -413,7 +413,9 @@ class Grid(Displayed, Reproducible):
         recipe is kept unless `replace`. UsageError; StorageFailed.
 
         The file is in the safetensors format; its tensor `values` has the axes of the grid. `dj.reproduce` computes it
-        again."""
+        again. A name that ends in .pdf, .svg, .png or .html gets the figure."""
+        if is_picture(path):
+            return super().save(path)
         target = named(path, KeptGrid)
         kept = KeptGrid(replies=self.replies, **{name: getattr(self, name) for name in FLAGS})
         put(target, encoded(kept, kept.tensors(self.values.shape)), replace=replace or self._is_made_again(target))

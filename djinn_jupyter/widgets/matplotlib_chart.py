@@ -1,0 +1,210 @@
+"""Charts drawn by matplotlib, at the size and with the letters of a paper. Texts are literal: matplotlib would read
+formulas between dollar signs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any, BinaryIO, Final
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.widgets.chart import SERIES, SIDE, TITLE, Bars, Graph, Heatmap, Lines, Panel, Scale, cut
+
+WIDTH: Final = 5.5  # inches: the text of a page of most conferences
+CELL: Final = 0.16  # inches on a side of a cell, where there is room
+SHORTEST: Final = 1.6  # inches
+ACROSS: Final = 3  # pictures beside each other on a page
+TICKS: Final = 40  # labels of an axis
+CODES: Final = {"M": Path.MOVETO, "C": Path.CURVE4, "V": Path.LINETO}
+DASHES: Final = ("-", "--", ":", "-.", (0, (8, 2)))
+STYLE: Final[Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 300,
+    "pdf.fonttype": 42,  # letters as letters, as most publishers ask
+    "svg.hashsalt": "djinn",  # the same file of the same numbers
+}
+LITERAL: Final[Any] = {"parse_math": False}
+
+
+def plotted(panels: Sequence[Panel], ax: Any = None) -> Any:
+    """Draw panels into Axes, by default into those of a new figure that pyplot shows; return the Axes, an array of them
+    for several panels. UsageError where there are fewer Axes than panels."""
+    if ax is None:
+        from matplotlib import pyplot
+
+        with mpl.rc_context(_style(panels)):
+            given = _axes(pyplot.figure(figsize=_size(panels), layout="constrained"), len(panels))
+    else:
+        given = np.asarray(ax, dtype=object).reshape(-1)
+    if len(given) < len(panels):
+        names = ", ".join(cut(panel.title) for panel in panels[:8])
+        raise UsageError(f"These are {len(panels)} pictures ({names}), and {len(given)} Axes: give as many, or none.")
+    with mpl.rc_context(_style(panels)):
+        for panel, one in zip(panels, given, strict=False):
+            _draw(panel, one)
+        _scales(panels, given)
+    return given[0] if len(panels) == 1 else given
+
+
+def _style(panels: Sequence[Panel]) -> Any:
+    small = {"font.size": 5, "axes.titlesize": 6, "xtick.labelsize": 4, "ytick.labelsize": 4}
+    return STYLE | (small if len(panels) > 1 else {})
+
+
+def _scales(panels: Sequence[Panel], axes: Sequence[Axes]) -> None:
+    """Draw the scale of each heatmap, or one for all where it is the same."""
+    maps = [(panel, ax) for panel, ax in zip(panels, axes, strict=False) if isinstance(panel, Heatmap)]
+    if len({(tuple(panel.rows), tuple(panel.columns)) for panel, _ in maps}) == 1 and len(maps) > 1:
+        for _, ax in maps:
+            ax.label_outer()
+    same = len({(panel.bounds, panel.measure) for panel, _ in maps}) == 1
+    for panel, ax in maps[:1] if same else maps:
+        beside = [one for _, one in maps] if same and len(maps) > 1 else ax
+        bar = ax.figure.colorbar(ax.images[-1], ax=beside, fraction=0.046, pad=0.03)
+        bar.outline.set_visible(False)
+        bar.set_label(cut(panel.measure, SIDE), **LITERAL)
+
+
+def write(panels: Sequence[Panel], file: BinaryIO, ending: str) -> None:
+    """Write a picture of all panels. The same numbers make the same bytes."""
+    with mpl.rc_context(_style(panels)):
+        figure = Figure(figsize=_size(panels), layout="constrained")
+        FigureCanvasAgg(figure)
+        plotted(panels, _axes(figure, len(panels)))
+        dates: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+        figure.savefig(file, format=ending, metadata=dates.get(ending))
+
+
+def _axes(figure: Figure, count: int) -> Any:
+    """Return Axes for so many pictures; those that none needs are taken away."""
+    across = min(count, ACROSS)
+    made = np.asarray(figure.subplots(-(-count // across), across, squeeze=False)).reshape(-1)
+    for spare in made[count:]:
+        spare.remove()
+    return made[:count]
+
+
+def _size(panels: Sequence[Panel]) -> tuple[float, float]:
+    """Return the width and height of a page's picture, in inches."""
+    across = min(len(panels), ACROSS)
+    height = max(_height(panel, WIDTH / across) for panel in panels)
+    return WIDTH, height * -(-len(panels) // across)
+
+
+def _height(panel: Panel, width: float) -> float:
+    if isinstance(panel, Lines):
+        return 2.2
+    if isinstance(panel, Graph):
+        return max(SHORTEST, 0.3 + width * panel.height / panel.width)
+    if isinstance(panel, Bars):
+        return max(SHORTEST, 0.7 + 0.17 * len(panel.names) * max(1, len(panel.series) * 0.7))
+    rows, columns = panel.cells.shape
+    room = max(0.0, width - (1.4 if width == WIDTH else 0.3))
+    cell = min(0.3, room / max(columns, 1)) if panel.is_square else CELL * min(1.0, 24 / rows)
+    return float(max(SHORTEST, 0.9 + cell * rows))
+
+
+@singledispatch
+def _draw(panel: Any, ax: Axes) -> None:
+    raise TypeError(type(panel))
+
+
+@_draw.register
+def _(panel: Heatmap, ax: Axes) -> None:
+    low, high = panel.bounds
+    cells = np.ma.masked_invalid(np.asarray(panel.cells, dtype=np.float64))
+    ax.imshow(cells, cmap=_colours(panel.scale), vmin=low, vmax=high, interpolation="nearest",
+                      aspect="equal" if panel.is_square else "auto")  # fmt: skip
+    columns = [cut(str(label)) for label in panel.columns]
+    upright = 90 if max(map(len, columns), default=0) > 2 else 0
+    _ticks(ax, "x", columns, rotation=upright)
+    _ticks(ax, "y", [cut(str(label)) for label in panel.rows])
+    for place, word in np.ndenumerate(np.array(panel.words if panel.words is not None else [], dtype=object)):
+        ax.text(place[1], place[0], cut(word), ha="center", va="center", fontsize="xx-small", clip_on=True, **LITERAL)
+    _named(ax, panel.title, panel.across, panel.down)
+
+
+@_draw.register
+def _(panel: Lines, ax: Axes) -> None:
+    for number, (name, values) in enumerate(panel.series.items()):
+        ink = SERIES[number % len(SERIES)]
+        ax.plot(panel.places, values, color=ink, linestyle=DASHES[number % len(DASHES)], label=name, marker=".")
+        if panel.low is not None and panel.high is not None and name in panel.low:
+            ax.fill_between(panel.places, panel.low[name], panel.high[name], color=ink, alpha=0.2, linewidth=0)
+    _legend(ax, list(panel.series))
+    _named(ax, panel.title, panel.across, panel.measure)
+
+
+@_draw.register
+def _(panel: Bars, ax: Axes) -> None:
+    places, thick = np.arange(len(panel.names)), 0.8 / max(1, len(panel.series))
+    for number, (name, values) in enumerate(panel.series.items()):
+        ax.barh(places + (number - (len(panel.series) - 1) / 2) * thick, [v if math.isfinite(v) else 0 for v in values],
+                height=thick, color=SERIES[number % len(SERIES)], label=name)  # fmt: skip
+    _ticks(ax, "y", [cut(str(name)) for name in panel.names])
+    ax.invert_yaxis()
+    _legend(ax, list(panel.series))
+    _named(ax, panel.title, panel.measure, "")
+
+
+@_draw.register
+def _(panel: Graph, ax: Axes) -> None:
+    for edge in panel.edges:
+        points = [point for _, step in edge.steps for point in step]
+        codes = [CODES[command] for command, step in edge.steps for _ in step]
+        ink, share = panel.ink(edge)
+        ax.add_patch(PathPatch(Path(points, codes), fill=False, edgecolor=ink, linewidth=0.4 + 2 * share, alpha=0.8))
+    for name, x, y, wide, high in panel.boxes:
+        ax.add_patch(Rectangle((x - wide / 2, y), wide, high, facecolor="0.95", edgecolor="0.5", linewidth=0.5))
+        ax.text(x, y + high / 2, cut(name), ha="center", va="center", fontsize=_letters(panel), **LITERAL)
+    ax.set(xlim=(0, panel.width), ylim=(panel.height, 0), aspect="equal")
+    ax.set_axis_off()
+    ax.set_title(cut(panel.title, TITLE), loc="left", **LITERAL)
+
+
+def _letters(panel: Graph) -> float:
+    """Return a size of letters, in points, that are as large beside their boxes as on a page."""
+    return float(min(8.0, 11 * WIDTH * 72 / max(panel.width, 1)))
+
+
+def _ticks(ax: Axes, axis: str, labels: Sequence[str], **style: Any) -> None:
+    """Write the labels of an axis; of many every second, third, ..."""
+    step = -(-len(labels) // TICKS) or 1
+    at = range(0, len(labels), step)
+    (ax.set_xticks if axis == "x" else ax.set_yticks)(list(at), [labels[i] for i in at], **LITERAL, **style)
+
+
+def _legend(ax: Axes, names: Sequence[str]) -> None:
+    """Write the names of several series, also of those that begin with an underscore, which matplotlib leaves out."""
+    if len(names) > 1:
+        handles: list[Any] = [*ax.get_lines(), *ax.containers][: len(names)]
+        legend = ax.legend(
+            handles, [" "] * len(names), frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3
+        )
+        for text, name in zip(legend.get_texts(), names, strict=True):
+            text.set(text=cut(name, TITLE), **LITERAL)
+
+
+def _named(ax: Axes, title: str, across: str, down: str) -> None:
+    ax.set_title(cut(title, TITLE), loc="left", **LITERAL)
+    ax.set_xlabel(cut(across, TITLE), **LITERAL)
+    ax.set_ylabel(cut(down, SIDE), **LITERAL)
+
+
+def _colours(scale: Scale) -> LinearSegmentedColormap:
+    colours = [(at, (red / 255, green / 255, blue / 255, opacity)) for at, (red, green, blue), opacity in scale]
+    return LinearSegmentedColormap.from_list("djinn", colours)

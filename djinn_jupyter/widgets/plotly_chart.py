@@ -1,0 +1,223 @@
+"""Charts as plotly figures, readable on light and dark pages. Texts are literal: plotly would read tags, entities and
+formulas in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import singledispatch
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from djinn_jupyter.widgets.chart import DASHES, SERIES, SIDE, TITLE, Bars, Graph, Heatmap, Lines, Panel, Scale, cut
+from djinn_jupyter.widgets.spelling import rounded
+
+GREY: Final = "rgb(128,128,128)"  # readable on white and on black
+GRID: Final = "rgba(128,128,128,0.25)"
+CLEAR: Final = "rgba(0,0,0,0)"
+STANDOFF: Final = 14  # pixels between the labels of an axis and its title, which else lies on them
+DIGITS: Final = 4
+LEAST, MOST = 12, 28  # pixels on a side of a cell
+TALLEST: Final = 640
+
+
+def drawn(panels: Sequence[Panel]) -> go.Figure:
+    """Return a figure of the first panel, with a menu of the others."""
+    traces = [_traces(panel) for panel in panels]
+    figure = go.Figure([trace for of_panel in traces for trace in of_panel])
+    figure.update_layout(_layout(panels[0]))
+    if isinstance(panels[0], Graph):
+        figure.update_layout(_drawn_graph(panels[0]))
+    if len(panels) > 1:
+        owners = [number for number, of_panel in enumerate(traces) for _ in of_panel]
+        figure.update_layout(updatemenus=[_menu(panels, owners)], margin={"t": 60})
+        for trace, owner in zip(figure.data, owners, strict=True):
+            trace.visible = owner == 0
+    return figure
+
+
+def literal(text: object, most: int | None = None) -> str:
+    """Return a text that plotly shows as it is: without tags, entities and formulas."""
+    shown = cut(str(text)) if most is None else cut(str(text), most)
+    return escape(shown, quote=False).replace("$", "&#36;")
+
+
+def distinct(labels: Iterable[object]) -> list[str]:
+    """Return labels as places of an axis, on which equal ones would be one place: with numbers where some are equal."""
+    shown = [literal(label) for label in labels]
+    return shown if len(set(shown)) == len(shown) else [f"{at} {label}" for at, label in enumerate(shown)]
+
+
+@singledispatch
+def _traces(panel: Any) -> list[Any]:
+    raise TypeError(type(panel))
+
+
+@_traces.register
+def _(panel: Heatmap) -> list[Any]:
+    low, high = panel.bounds
+    said = "<b>%{z}</b>" if panel.low is None else "<b>%{z}</b>, %{customdata[0]} to %{customdata[1]}"
+    words = {} if panel.words is None else {"text": [[literal(w) for w in row] for row in panel.words]}
+    shown = "" if panel.words is None else "%{text}<br>"
+    return [go.Heatmap(
+        z=_numbers(panel.cells), x=distinct(panel.columns), y=distinct(panel.rows), zmin=low, zmax=high,
+        colorscale=_scale(panel.scale), customdata=_interval(panel), hoverongaps=False, xgap=1, ygap=1,
+        hovertemplate=f"{shown}{_named(panel.down)}%{{y}}, {_named(panel.across)}%{{x}}<br>"
+        f"{literal(panel.measure, TITLE)}: {said}<extra></extra>",
+        colorbar={"thickness": 10, "outlinewidth": 0, "tickfont": {"color": GREY},
+                  "title": {"text": literal(panel.measure, SIDE), "side": "right"}},
+        **words, **({"texttemplate": "%{text}", "textfont": {"size": 10}} if words else {}),
+    )]  # fmt: skip
+
+
+@_traces.register
+def _(panel: Lines) -> list[Any]:
+    return [trace for number, name in enumerate(panel.series) for trace in _line(panel, name, number)]
+
+
+def _line(panel: Lines, name: str, number: int) -> list[Any]:
+    """Return a line, and a band for its interval behind it."""
+    ink = SERIES[number % len(SERIES)]
+    line = go.Scatter(name=literal(name, TITLE), x=list(panel.places), y=_row(panel.series[name]), mode="lines+markers",
+                      line={"color": ink, "dash": DASHES[number % len(DASHES)]})  # fmt: skip
+    if panel.low is None or panel.high is None or name not in panel.low:
+        return [line]
+    around = [*panel.places, *reversed(panel.places)]
+    band = go.Scatter(x=around, y=_row([*panel.high[name], *reversed(panel.low[name])]), fill="toself", fillcolor=ink,
+                      mode="lines", opacity=0.2, line={"width": 0}, hoverinfo="skip", showlegend=False)  # fmt: skip
+    return [band, line]
+
+
+@_traces.register
+def _(panel: Bars) -> list[Any]:
+    names = distinct(panel.names)
+    return [
+        go.Bar(name=literal(name, TITLE), x=_row(values), y=names, orientation="h",
+               marker_color=SERIES[number % len(SERIES)])
+        for number, (name, values) in enumerate(panel.series.items())
+    ]  # fmt: skip
+
+
+@_traces.register
+def _(panel: Graph) -> list[Any]:
+    """Return what the pointer finds: the names of the boxes, and the middle of each edge."""
+    ends = [edge.steps[len(edge.steps) // 2][1][0] for edge in panel.edges]
+    x = [at for _, at, *_ in panel.boxes] + [at for at, _ in ends]
+    y = [top + high / 2 for *_, top, _, high in panel.boxes] + [at for _, at in ends]
+    names = [literal(name, TITLE) for name, *_ in panel.boxes]
+    names += [f"{literal(edge.name, TITLE)}: {rounded(edge.score, DIGITS)}" for edge in panel.edges]
+    return [go.Scatter(x=x, y=y, text=names, mode="markers", marker={"size": 14, "color": CLEAR}, hoverinfo="text")]
+
+
+def _drawn_graph(panel: Graph) -> dict[str, Any]:
+    edges = [
+        {"type": "path", "path": edge.path, "opacity": 0.8, "line": {"color": ink, "width": 1 + 5 * share}}
+        for edge in panel.edges
+        for ink, share in [panel.ink(edge)]
+    ]
+    boxes = [
+        {"type": "rect", "x0": x - wide / 2, "x1": x + wide / 2, "y0": y, "y1": y + high, "line": {"color": GREY},
+         "fillcolor": GRID} for _, x, y, wide, high in panel.boxes
+    ]  # fmt: skip
+    names = [
+        {"x": x, "y": y + high / 2, "text": literal(name), "showarrow": False, "font": {"size": 11}}
+        for name, x, y, _, high in panel.boxes
+    ]
+    hidden = {"visible": False, "constrain": "domain"}
+    return {
+        "shapes": edges + boxes,
+        "annotations": names,
+        "height": round(panel.height) + 60,
+        "xaxis": {**hidden, "range": [0, panel.width]},
+        "yaxis": {**hidden, "range": [panel.height, 0], "scaleanchor": "x"},
+    }
+
+
+def _interval(panel: Heatmap) -> Any:
+    if panel.low is None or panel.high is None:
+        return None
+    pairs = (zip(lows, highs, strict=True) for lows, highs in zip(panel.low, panel.high, strict=True))
+    return [[[_short(one), _short(other)] for one, other in row] for row in pairs]
+
+
+def _layout(panel: Panel) -> dict[str, Any]:
+    axis = {"gridcolor": GRID, "zerolinecolor": GRID, "linecolor": GRID, "automargin": True}
+    across, down = _names(panel)
+    reads_down = not isinstance(panel, Lines)
+    named = {"type": "category", "showgrid": False} if isinstance(panel, Heatmap) else {}
+    square = {"scaleanchor": "x", "constrain": "domain"} if isinstance(panel, Heatmap) and panel.is_square else {}
+    return {
+        "template": "none",
+        "title": {"text": literal(panel.title, TITLE), "font": {"size": 13}, "x": 0.01} if panel.title else None,
+        "margin": {"l": 8, "r": 8, "t": 46 if panel.title and not isinstance(panel, Heatmap) else 30, "b": 8},
+        "height": _height(panel),
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "font": {"color": GREY, "size": 12},
+        "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+        "xaxis": {**axis, **named, "title": _title(across), **({"constrain": "domain"} if square else {})},
+        "yaxis": {**axis, **named, "title": _title(down), "autorange": "reversed" if reads_down else None, **square,
+                  **({"type": "category"} if reads_down else {})},
+    }  # fmt: skip
+
+
+def _names(panel: Panel) -> tuple[str, str]:
+    """Return the names of the axes, across and down."""
+    match panel:
+        case Heatmap():
+            return panel.across, panel.down
+        case Lines():
+            return panel.across, panel.measure
+        case Bars():
+            return panel.measure, ""
+        case Graph():
+            return "", ""
+
+
+def _title(text: str) -> dict[str, Any]:
+    return {"text": literal(text, TITLE), "standoff": STANDOFF}
+
+
+def _height(panel: Panel) -> int:
+    if isinstance(panel, Lines | Graph):
+        return 260
+    if isinstance(panel, Bars):
+        return min(TALLEST, 70 + 26 * len(panel.names))
+    rows, columns = panel.cells.shape
+    cell = max(LEAST, min(MOST, 640 // max(columns, 1))) if panel.is_square else max(3, 400 // max(rows, 20))
+    return int(min(TALLEST, 120 + cell * rows))
+
+
+def _menu(panels: Sequence[Panel], owners: Sequence[int]) -> dict[str, Any]:
+    """Return a menu; each entry shows one panel and its title."""
+    rows = [
+        {"label": literal(panel.title, TITLE), "method": "update",
+         "args": [{"visible": [owner == number for owner in owners]}, {"title.text": literal(panel.title, TITLE)}]}
+        for number, panel in enumerate(panels)
+    ]  # fmt: skip
+    return {"buttons": rows, "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom", "font": {"color": GREY}}
+
+
+def _scale(scale: Scale) -> list[list[Any]]:
+    return [[at, f"rgba({red},{green},{blue},{opacity:g})"] for at, (red, green, blue), opacity in scale]
+
+
+def _named(axis: str) -> str:
+    return f"{literal(axis)} " if axis else ""
+
+
+def _numbers(cells: NDArray[np.generic]) -> list[list[float | None]]:
+    """Return cells as plain lists, so that no dtype or byte order is stored."""
+    return [_row(row) for row in np.asarray(cells, dtype=np.float64)]
+
+
+def _row(values: Iterable[float]) -> list[float | None]:
+    return [_short(float(value)) for value in values]
+
+
+def _short(value: float) -> float | None:
+    return rounded(float(value), DIGITS) if math.isfinite(value) else None

@@ -1,0 +1,206 @@
+"""Charts: the numbers go in and come out, in plotly's figures and in matplotlib's, and every text stays as it is."""
+
+from __future__ import annotations
+
+import json
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib import pyplot
+
+from djinn_jupyter.errors import MissingDependency, UsageError
+from djinn_jupyter.widgets import views
+from djinn_jupyter.widgets.chart import (
+    Arrow,
+    Bars,
+    Chart,
+    Graph,
+    Heatmap,
+    Lines,
+    Panel,
+    cut,
+    picture_path,
+    token_labels,
+)
+from djinn_jupyter.widgets.view import PLOTLY
+from tests.widgets import cards, samples
+
+mpl.use("agg")
+HOSTILE = ("$a$", "<b>", "<a href=javascript:alert(1)>", "</script>", "\u202eabc", "\U0001f600", "&lt;", "%{z}", "_x")
+VALUES = np.array([[1.0, -2.0], [0.5, np.nan]])
+TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40), st.sampled_from(["y" * 10_000, "", " ", "\n"]))
+
+
+def heatmap(text: str = "a", **settings: Any) -> Heatmap:
+    return Heatmap(title=text, cells=VALUES, rows=[text, "x"], columns=[text, text], down=text, across=text,
+                   measure=text, **settings)  # fmt: skip
+
+
+def panels(text: str) -> list[Panel]:
+    return [
+        heatmap(text, words=[[text, text], [text, text]]),
+        Lines(title=text, places=[0, 1], series={text: [1.0, np.nan], f"{text}2": [0, 1]}, across=text, measure=text),
+        Bars(title=text, names=[text, text], series={text: [1, 2], f"{text}2": [0, 1]}, measure=text),
+        Graph(
+            title=text,
+            width=90,
+            height=80,
+            boxes=[(text, 20, 10, 30, 20)],
+            edges=[Arrow(name=text, path="M20,30C20,40 20,50 60,60V70", score=-1.5)],
+        ),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays() -> Any:
+    yield
+    pyplot.close("all")
+
+
+def test_the_numbers_and_places_of_a_heatmap_come_out_of_both_libraries() -> None:
+    made = heatmap("a", low=VALUES - 1, high=VALUES + 1)
+    [heat] = Chart(panels=[made]).figure().data
+    assert [list(row) for row in heat.z] == [[1.0, -2.0], [0.5, None]]
+    assert (heat.zmin, heat.zmax) == (-2, 2)
+    assert list(heat.customdata[0][1]) == [-3, -1]
+    assert list(heat.x) == ["0 a", "1 a"]  # equal labels would be one place
+    ax = Chart(panels=[made]).plot()
+    drawn = ax.images[0].get_array()
+    assert np.array_equal(drawn.filled(9), [[1.0, -2.0], [0.5, 9]])
+    assert ax.images[0].get_clim() == (-2, 2)
+
+
+def test_zero_is_clear_in_both_and_more_is_orange() -> None:
+    scale = Chart(panels=[heatmap()]).figure().data[0].colorscale
+    assert scale[0][1] == "rgba(46,122,214,1)"
+    assert {colour.rsplit(",", 1)[1] for at, colour in scale if at == 0.5} == {"0)"}
+    assert scale[-1][1] == "rgba(224,108,40,1)"
+    colours = Chart(panels=[heatmap()]).plot().images[0].cmap
+    assert [round(float(part) * 255) for part in colours(1.0)] == [224, 108, 40, 255]
+    assert colours(0.5)[3] < 0.01
+
+
+def test_lines_and_bars_have_their_numbers_gaps_and_intervals() -> None:
+    lines = Lines(title="t", places=[0, 2], series={"_a": [1.0, np.nan], "b": [0, 3]}, low={"b": [-1, 2]},
+                  high={"b": [1, 4]})  # fmt: skip
+    first, band, second = Chart(panels=[lines]).figure().data
+    assert (list(first.y), list(second.y)) == ([1.0, None], [0, 3])
+    assert (list(band.x), list(band.y)) == ([0, 2, 2, 0], [1, 4, 2, -1])
+    ax = Chart(panels=[lines]).plot()
+    assert [list(line.get_ydata()) for line in ax.get_lines()][1] == [0, 3]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["_a", "b"]
+    bars = Bars(title="t", names=["x", "y"], series={"without": [1, 2], "with": [3, 4]})
+    assert [list(one.x) for one in Chart(panels=[bars]).figure().data] == [[1, 2], [3, 4]]
+    assert [one.get_width() for one in Chart(panels=[bars]).plot().patches] == [1, 2, 3, 4]
+
+
+def test_several_pictures_have_a_menu_in_one_library_and_axes_each_in_the_other() -> None:
+    chart = Chart(panels=[heatmap("head 4"), heatmap("head 5")])
+    figure = chart.figure()
+    assert [heat.visible for heat in figure.data] == [True, False]
+    chosen = figure.layout.updatemenus[0].buttons[1]
+    assert chosen.args[0] == {"visible": [False, True]}
+    assert chosen.args[1] == {"title.text": "head 5"}
+    drawn = chart.plot()
+    assert [ax.get_title(loc="left") for ax in drawn] == ["head 4", "head 5"]
+    _, (one, other) = pyplot.subplots(1, 2)
+    chart.plot([one, other])
+    assert other.get_title(loc="left") == "head 5"
+    with pytest.raises(UsageError, match=r"2 pictures \(head 4, head 5\), and 1 Axes"):
+        chart.plot(one)
+
+
+@given(text=TEXTS)
+@settings(max_examples=60, deadline=None)
+def test_every_text_of_a_figure_is_literal(text: str) -> None:
+    for panel in panels(text):
+        figure = json.loads(Chart(panels=[panel]).figure().to_json())
+        wanted = cut(text, 96) if len(text) > 96 else cut(text, 10_000)
+        shown = figure["layout"].get("title", {}).get("text", "")
+        assert unescape(shown) == (wanted if text else "")
+        for said in _texts({"data": figure["data"], "layout": figure["layout"]}):
+            left = said.replace("<extra></extra>", "").replace("<b>%{z}</b>", "").replace("<br>", "")
+            assert not set("<>$") & set(left), said
+
+
+def _texts(value: Any, name: str = "") -> list[str]:
+    """Every text of a figure that a reader sees."""
+    if isinstance(value, str):
+        return [value] if name in ("text", "name", "hovertemplate", "x", "y", "label", "title.text") else []
+    if isinstance(value, dict):
+        return [said for key, one in value.items() for said in _texts(one, key)]
+    return [said for one in value for said in _texts(one, name)] if isinstance(value, list) else []
+
+
+@given(text=TEXTS)
+@settings(max_examples=20, deadline=None)
+def test_every_text_of_a_plot_is_literal(text: str) -> None:
+    for panel in panels(text):
+        ax = Chart(panels=[panel]).plot()
+        ax.figure.canvas.draw()
+        words = [ax.title, ax._left_title, ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels(), *ax.get_yticklabels()]
+        words += [] if ax.get_legend() is None else ax.get_legend().get_texts()
+        texts = [*words, *ax.texts]
+        assert ax.get_title(loc="left") == cut(text, 96)
+        assert not any(one.get_parse_math() for one in texts if "$" in one.get_text())
+        pyplot.close(ax.figure)
+
+
+@pytest.mark.parametrize("ending", ["pdf", "svg", "png", "html"])
+def test_a_written_figure_loads_nothing_and_is_the_same_again(tmp_path: Path, ending: str) -> None:
+    for number, panel in enumerate(panels("$a$ <b> </script>")):
+        chart = Chart(panels=[panel, panel])
+        path = chart.save(tmp_path / f"{number}.{ending}")
+        content = path.read_bytes()
+        assert path.name == f"{number}.{ending}"
+        assert {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG", "html": b"<html"}[ending] in content[:40]
+        assert chart.save(path).read_bytes() == content
+        if ending == "html":
+            assert b'src="http' not in content
+            assert b"plotly.js v" in content
+
+
+def test_a_wrong_ending_and_a_missing_library_are_said_before_anything_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=r"ends in \.pdf, \.svg, \.png, \.html; 'a\.jpg' does not"):
+        picture_path(tmp_path / "a.jpg")
+    monkeypatch.setattr("djinn_jupyter.widgets.chart.find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match="pip install matplotlib"):
+        picture_path(tmp_path / "a.pdf")
+    assert picture_path(str(tmp_path / "a.html")).name == "a.html"
+
+
+def test_labels_have_the_position_and_the_token_with_its_space() -> None:
+    assert token_labels([" is", "", "\n"], [3, 4, 5]) == ["3 \u00b7is", "4", "5 \u21b5"]
+    assert len(cut("y" * 10_000)) == 24
+
+
+@pytest.mark.parametrize("panel", panels("x"))
+def test_figures_suit_any_page_and_are_small(panel: Panel) -> None:
+    figure = Chart(panels=[panel]).figure()
+    layout = figure.layout
+    assert all(axis.title.standoff > 0 for axis in (layout.xaxis, layout.yaxis))  # else a title lies on the labels
+    assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
+    assert layout.font.color == "rgb(128,128,128)"
+    assert max(layout.margin.l, layout.margin.r, layout.margin.t, layout.margin.b) <= 60
+    assert len(figure.to_json()) < 20_000
+
+
+def test_a_figure_is_plain_json_beside_its_card() -> None:
+    view = views.snapshot_view(cards.look("mlp_out.2", samples.values(5, 256)))
+    assert set(view._repr_mimebundle_()) == {"text/plain", "text/html"}
+    bundle = view.figure()._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", PLOTLY}
+    assert len(json.dumps(bundle)) < 60_000
+
+
+def test_a_card_without_numbers_over_axes_says_so() -> None:
+    with pytest.raises(UsageError, match="no figure"):
+        views.error_view(ValueError("x")).figure()
