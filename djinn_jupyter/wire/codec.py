@@ -75,13 +75,18 @@ def _write(value: Any, encoder: msgspec.msgpack.Encoder, written: bytearray) -> 
 def _write_struct(value: msgspec.Struct, encoder: msgspec.msgpack.Encoder, written: bytearray) -> None:
     config, defaults = value.__struct_config__, _defaults(value) if value.__struct_config__.omit_defaults else {}
     named = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-    fields = {key: name for key, name in named if name not in defaults or getattr(value, name) != defaults[name]}
+    told = ((key, name, getattr(value, name)) for key, name in named)
+    fields = {
+        key: one
+        for key, name, one in told
+        if one is not msgspec.UNSET and (name not in defaults or one != defaults[name])
+    }
     written += _head(len(fields) + (config.tag is not None), *_MAP)
     if config.tag is not None:
         written += encoder.encode(config.tag_field) + encoder.encode(config.tag)
-    for key, name in fields.items():
+    for key, one in fields.items():
         encoder.encode_into(key, written, -1)
-        _write(getattr(value, name), encoder, written)
+        _write(one, encoder, written)
 
 
 def _defaults(value: msgspec.Struct) -> dict[str, Any]:

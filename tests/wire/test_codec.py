@@ -75,6 +75,16 @@ def test_every_reply_comes_back_as_it_went(kind: type, data: st.DataObject, numb
         assert bytes(codec.encoded(message, encoder)) == encoder.encode(message)
 
 
+def test_a_field_that_is_not_set_is_left_out_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Several(msgspec.Struct):
+        each: tuple[int, ...]
+        other: int | msgspec.UnsetType = msgspec.UNSET
+
+    monkeypatch.setattr(codec, "RUN", 1)
+    encoder = msgspec.msgpack.Encoder(enc_hook=repr)
+    assert bytes(codec.encoded(Several(each=(1, 2, 3)), encoder)) == encoder.encode({"each": (1, 2, 3)})
+
+
 @pytest.mark.parametrize("kind", kinds.known().events, ids=lambda kind: kind.__name__)
 @EACH
 @given(data=st.data(), number=strategies.NUMBERS)
