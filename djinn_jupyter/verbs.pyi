@@ -5,6 +5,7 @@ import djinn_jupyter.methods.datasets.api.scoring
 import djinn_jupyter.methods.datasets.api.session_verbs
 import djinn_jupyter.methods.direct.api
 import djinn_jupyter.methods.heads.api
+import djinn_jupyter.methods.text.api
 
 class Verb:
     module: str
@@ -21,3 +22,4 @@ class SessionVerbs:
     loss = djinn_jupyter.methods.datasets.api.session_verbs.loss
     all_logits = djinn_jupyter.methods.datasets.api.session_verbs.all_logits
     patterns = djinn_jupyter.methods.heads.api.patterns
+    text = djinn_jupyter.methods.text.api.text

@@ -62,5 +62,6 @@ MODULES: Final = {
     "djinn_loss": "djinn_jupyter.methods.datasets.magic",
     "djinn_splice": "djinn_jupyter.methods.datasets.magic",
     "djinn_debugger": "djinn_jupyter.editors.magic",
+    "djinn_text": "djinn_jupyter.methods.text.magic",
 }
 CELL_MAGICS: Final = ("djinn_run", "djinn_edit")

@@ -141,6 +141,7 @@ line-height:22px;vertical-align:middle;border:0;max-width:none;font-weight:norma
 margin-right:-2px;border-radius:2px;border-bottom:2px solid transparent}
 .djinn .dj-token.dj-here{background:#e06c2829;border-bottom-color:var(--dj-stop)}
 .djinn .dj-token.dj-new{background:#2e7ad629}
+.djinn .dj-token.dj-made{border-bottom-color:var(--dj-soft)}
 .djinn .dj-token.dj-differs{background:#e06c2833}
 .djinn .dj-text{white-space:pre-wrap;overflow-wrap:anywhere;font-size:14px}
 .djinn .dj-text .dj-new{background:#2e7ad629;border-radius:2px;padding:1px 0}

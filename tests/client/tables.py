@@ -108,6 +108,7 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     dj.Losses: lambda engine, folder: engine.loss([LINE, OTHER]),
     dj.HeadScores: lambda engine, folder: engine.head_scores([LINE]),
     dj.HeadPatterns: lambda engine, folder: stopped(engine).patterns(),
+    dj.TokenMeasures: lambda engine, folder: stopped(engine).text(metric=METRIC, site="resid_post.1"),
     dj.Attribution: lambda engine, folder: dj.direct(engine, LINE, metric=METRIC, over="layer,head,neuron"),
     dj.Edges: lambda engine, folder: found_edges(engine),
     dj.Circuit: lambda engine, folder: dj.circuit(engine, found_edges(engine), 5),

@@ -23,6 +23,7 @@ from djinn_jupyter.methods.direct.request import Attribute, Attributed
 from djinn_jupyter.methods.graphs.request import GraphRecipe, MakeGraph
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.methods.sweep.request import Recipe, Sweep
+from djinn_jupyter.methods.text.request import ReadText, TextRead
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.base import SharedWith, is_anothers
 from djinn_jupyter.wire.edits import name_of
@@ -250,7 +251,33 @@ def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int =
     )
 
 
+def text_read(texts: tuple[str, ...] = samples.PROMPT, generated: int = 1, **fields: Any) -> TextRead:
+    """Return the measures of a text whose tokens are ever less probable."""
+    length, rows = len(texts), samples.lens_rows(tuple(range(len(texts))), texts)
+    return TextRead(
+        tokens=tuple(range(length)),
+        texts=texts,
+        generated=((length - generated, length),) if generated else (),
+        log_probabilities=to_array(torch.linspace(-0.1, -7, length - 1)),
+        entropies=to_array(torch.linspace(0, 3, length)),
+        rows=rows,
+        made=made(),
+        **fields,
+    )
+
+
 class Headed:
+    def _readtext(self, request: ReadText) -> replies.Reply:
+        given = {
+            name: to_array(torch.linspace(-2, 4, len(samples.PROMPT), dtype=torch.float64).to(dtype))
+            for name, asked, dtype in (
+                ("metrics", request.metric, torch.float64),
+                ("site_values", request.site, torch.float32),
+            )
+            if asked
+        }
+        return text_read(**given)
+
     def _readheads(self, request: ReadHeads) -> replies.Reply:
         read = heads_read(patterns=request.patterns)
         return msgspec.structs.replace(read, lines=read.lines * len(request.lines))

@@ -130,6 +130,7 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     )
     + forms("swept", f"{SWEPT} --edit resample"),
     "tree": forms("stopped", ""),
+    "text": forms("ended", "", f"{METRIC} --by entropy", "--site resid_post.1 --along vec", "--text-from text"),
     "unload": forms("idle", ""),
     "unsteer": forms("ruled", ""),
     "use": forms("stopped", "", "other", "new --new", "theirs"),

@@ -421,7 +421,7 @@ class Watch:
     def observe(self, site_value: SiteValue) -> None:
         value = site_value.units(self.site.selector)
         if self.unit is not None:
-            value = _along(value, self.unit)
+            value = along(value, self.unit)
         size = value.numel() * value.element_size()
         positions = tuple(site_value.row_positions())
         self._reach(self.run, positions)
@@ -499,7 +499,7 @@ def unit_of(vector: Array, site: Site, tap: Tap) -> Tensor:
     return unit.to(torch.float32)
 
 
-def _along(value: Tensor, unit: Tensor) -> Tensor:
+def along(value: Tensor, unit: Tensor) -> Tensor:
     """Return the component of each row of [T, D] or [T, 1, D] along a unit vector [D]: [T]."""
     component: Tensor = (value.to(torch.float32) * unit.to(value.device)).sum(-1)
     return component.reshape(len(value))

@@ -61,9 +61,8 @@ def under_rules_of(sessions: SessionTable, ruling_name: str | None, session: Ses
     return ruling.rules_in_force
 
 
-def fed_tokens(session: Session) -> tuple[int, ...]:
-    """Return the tokens of a session that have been fed. Raises UsageError where a pass of their own would differ from
-    what the session computed."""
+def require_unedited(session: Session) -> None:
+    """Raise UsageError where a session has edits, which are no part of another pass over its tokens."""
     if session.pass_log.edited:
         raise UsageError(
             f"Session {in_quotes(session.name)} has edited keys or values in its cache, which are no part of a pass "
@@ -74,6 +73,12 @@ def fed_tokens(session: Session) -> tuple[int, ...]:
             f"Session {in_quotes(session.name)} has edits made at stops, which are no part of a pass over its tokens; "
             "give the text itself, or make the edit a rule (steer)."
         )
+
+
+def fed_tokens(session: Session) -> tuple[int, ...]:
+    """Return the tokens of a session that have been fed. Raises UsageError where a pass of their own would differ from
+    what the session computed."""
+    require_unedited(session)
     if not session.committed:
         raise UsageError(
             f"Session {in_quotes(session.name)} has finished no pass yet; run a prompt in it, or give the text."

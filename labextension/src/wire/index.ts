@@ -7,6 +7,7 @@ export * from './direct';
 export * from './graphs';
 export * from './heads';
 export * from './sweep';
+export * from './text';
 export * from './messages';
 export * from './base';
 export * from './edits';

@@ -27,6 +27,10 @@ import {
 } from './sweep';
 
 import {
+  TextRead,
+} from './text';
+
+import {
   Cleared,
   Failed,
 } from './base';
@@ -176,4 +180,5 @@ export type WireReply =
   | Attributed
   | GraphMade
   | HeadsRead
-  | Swept;
+  | Swept
+  | TextRead;

@@ -1,0 +1,208 @@
+"""What a model made of each token of a text: probabilities, entropies, a logit difference, the value of a site."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, runs, tables
+from djinn_jupyter.api.session import RemoteSession
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link.channel import Channel
+from djinn_jupyter.methods.text.request import ReadText, TextRead
+from djinn_jupyter.wire.nouns import TopToken
+from djinn_jupyter.wire.texts import in_quotes
+
+WORK: Final = "The reading of a text"
+PROBABILITY, ENTROPY = "probability", "entropy"
+ALONG: Final = "along the direction"
+
+
+class TokenMeasures(result.Result):
+    """The measures of each token of a text: `values` [measures, positions + 1], float64, with a row for each of
+    `measures`: the `probability` of the token given those before it and the `entropy`, in nats, of the distribution
+    that it was chosen from; the metric of its logits; the value of a site at the token; and the probability of the most
+    probable tokens in its place, `top 1` and so on. The last column is the next token, not chosen yet. NaN where there
+    is none: nothing is before the first token.
+
+    `texts` are the tokens; those in the `generated` spans [start, end) were chosen by the model. `by` is the measure
+    that colours them."""
+
+    _view = "text_view"
+    ending = ".text.djinn"
+    named = "file of a text"
+    _tabled = True
+    reply: TextRead
+    request: ReadText
+    by: str
+
+    def __post_init__(self) -> None:
+        reply = self.reply
+        self.tokens = self._lines = (reply.tokens,)
+        self.texts, self.generated = reply.texts, reply.generated
+        numbers = {name: row for name, row in self._rows() if row is not None}
+        self.measures = tuple(numbers)
+        self.values = np.stack(list(numbers.values()))
+
+    def _rows(self) -> list[tuple[str, np.ndarray[Any, Any] | None]]:
+        reply, (site, metric) = self.reply, self._names
+        top = np.array([[one.probability for one in row.top] for row in reply.rows])
+        return [
+            (PROBABILITY, _placed(np.exp(_float(reply.log_probabilities)), 1, len(self.texts))),
+            (ENTROPY, _placed(_float(reply.entropies), 1, len(self.texts))),
+            (metric, None if reply.metrics is None else _placed(_float(reply.metrics), 1, len(self.texts))),
+            (site, None if reply.site_values is None else _placed(_float(reply.site_values), 0, len(self.texts))),
+            *((f"top {rank}", _placed(top[:, rank - 1], 1, len(self.texts))) for rank in range(1, top.shape[1] + 1)),
+        ]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """Return the names of the site's measure and of the metric."""
+        return site_name(self.request), self.request.metric or ""
+
+    def check(self) -> None:
+        """Raise ValueError where the measures are not those of the tokens."""
+        read, length = self.reply, len(self.reply.tokens)
+        each = (read.entropies, *(one for one in (read.metrics, read.site_values) if one is not None))
+        if read.log_probabilities.shape != (length - 1,) or any(one.shape != (length,) for one in each):
+            raise ValueError("its measures are not those of its tokens")
+        if len(read.texts) != length or len(read.rows) != length or len({len(one.top) for one in read.rows}) != 1:
+            raise ValueError("its predictions are not those of its tokens")
+        if any(not 0 <= start < end <= length for start, end in read.generated):
+            raise ValueError("its generated tokens are not in its text")
+
+    def _request_of(self, reply: TextRead) -> ReadText:
+        return msgspec.structs.replace(self.request, line=reply.tokens)
+
+    def _replied_again(self, channel: Channel, reply: TextRead) -> TextRead:
+        likeness.require_modules(channel, reply.made.modules)
+        return super()._replied_again(channel, reply)  # type: ignore[no-any-return]  # of the same request
+
+    def coloured(self, by: str) -> Self:
+        """Return the same measures, shown by another one. UsageError.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=2, free=True)
+        >>> session.text().coloured("entropy").by
+        'entropy'
+        """
+        return msgspec.structs.replace(self, by=self._known(by))
+
+    def of(self, measure: str) -> np.ndarray[Any, Any]:
+        """Return a measure of each token, float64 [positions + 1]. UsageError."""
+        row: np.ndarray[Any, Any] = self.values[self.measures.index(self._known(measure))]
+        return row
+
+    def _known(self, measure: object) -> str:
+        if measure not in self.measures:
+            raise UsageError(
+                f"The text was measured by {', '.join(self.measures)}; {in_quotes(str(measure))} is not there."
+            )
+        return str(measure)
+
+    def predicted(self, position: int) -> tuple[TopToken, ...]:
+        """Return the most probable tokens in the place of the token at `position`, given those before it; none for the
+        first. The position behind the last token has those that may come next."""
+        return self.reply.rows[position - 1].top if 0 < position <= len(self.texts) else ()
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the measure and the position of the value at this index."""
+        measure, position = index
+        return {"measure": self.measures[measure], "position": position}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the tokens as lists by column: the position, the id and the text of the token, whether it was
+        generated, each measure, and the texts of the most probable tokens in its place. The last row is the next token,
+        not chosen yet."""
+        new = {at for start, end in self.generated for at in range(start, end)}
+        places = [(at, token, self.texts[at], at in new) for at, token in enumerate(self.tokens[0])]
+        found = tables.in_columns(
+            ("position", "token", "text", "generated"), [*places, (len(places), None, None, True)]
+        )
+        measures = {name: row.tolist() for name, row in zip(self.measures, self.values, strict=True)}
+        told = [[one.text for one in self.predicted(at)] for at in range(len(places) + 1)]
+        width = len(told[-1])
+        texts = tables.in_columns(
+            [f"top {n} text" for n in range(1, width + 1)], [row or [None] * width for row in told]
+        )
+        return found | measures | texts
+
+    @arguments.typed
+    def top(self, count: int = result.STRONGEST, measure: str | None = None) -> list[tuple[int, str, float]]:
+        """Return the position, the text and the value of the `count` tokens that stand out by a measure, by default the
+        one that colours them: the least probable, else those of largest magnitude. UsageError.
+
+        >>> session.run("The capital of France is", max_new_tokens=1, free=True).text
+        ' Paris'
+        >>> [text for position, text, probability in session.text().top(1)]
+        ['The']
+        """
+        name = self.by if measure is None else self._known(measure)
+        of_tokens = self.of(name)[: len(self.texts)]
+        found = arrays.largest(np.log(of_tokens) if name == PROBABILITY else of_tokens, count)
+        return [(at, self.texts[at], float(of_tokens[at])) for (at,), _ in found]
+
+    def __repr__(self) -> str:
+        chosen = sum(end - start for start, end in self.generated)
+        logs = _float(self.reply.log_probabilities)
+        mean = f", loss {-logs.mean():.4f} a token" if len(logs) else ""
+        return f"Text of {len(self.texts)} tokens, {chosen} of them generated{mean}; coloured by {self.by}"
+
+
+def _float(array: Any) -> np.ndarray[Any, Any]:
+    return arrays.to_numpy(array).astype(np.float64)
+
+
+def _placed(values: np.ndarray[Any, Any], first: int, length: int) -> np.ndarray[Any, Any]:
+    """Return one value for each token of a text, and for the next; the values begin at the `first` position."""
+    row = np.full(length + 1, np.nan)
+    row[first : first + len(values)] = values
+    return row
+
+
+def site_name(request: ReadText) -> str:
+    """Return the name of the measure of a site."""
+    site = request.site or ""
+    return site if request.direction is UNSET else f"{site} {ALONG}"
+
+
+@arguments.typed
+def text(
+    session: RemoteSession,
+    /,
+    prompt: object = None,
+    *,
+    by: str | None = None,
+    metric: str | None = None,
+    site: str | None = None,
+    along: object = None,
+    top: int = 5,
+) -> TokenMeasures:
+    """Measure each token of the session's text, prompt and generated, or of another `prompt` (a text or token ids), in
+    one pass under its steering rules. The text is coloured `by` "probability" (by default), "entropy", or what is
+    measured besides: a `metric` of the logits that chose the token, such as "logit(' Mary') - logit(' John')"; or the
+    value at a `site`, such as a feature "sae.4[17]" or a probe, `along` a direction (a vector) if one is given. `top`
+    most probable tokens are read in the place of each. UsageError where edits were made at its stops, because the pass
+    would not include them; UnknownSite; InvalidCondition.
+
+    >>> done = session.run("The capital of France is", max_new_tokens=2, free=True)
+    >>> read = session.text(metric="logit(' Paris') - logit(' Rome')")
+    >>> read.texts[-2:], read.generated, read.by
+    ((' Paris', '.'), ((5, 7),), "logit(' Paris') - logit(' Rome')")
+    >>> read.of("probability").shape  # of each token, and of the next
+    (8,)
+    """
+    line = session.name if prompt is None else next(runs.tokenized(session.channel, [prompt]))
+    direction = None if along is None else arrays.from_any(along)
+    given = (("metric", metric), ("site", site), ("direction", direction))
+    asked: dict[str, Any] = {name: one for name, one in given if one is not None}
+    request = ReadText(session="text", line=line, rules_of=session.name, top=top, **asked)
+    with interrupts.interruptible(WORK), likeness.temporary_session(session.channel, "text") as name:
+        reply = interrupts.replied_in_parts(
+            session.channel, msgspec.structs.replace(request, session=name), WORK, lambda reply: None
+        )
+    kept = msgspec.structs.replace(request, line=reply.tokens, rules_of=None)
+    found = TokenMeasures(reply, kept, by=site_name(kept) or metric or PROBABILITY)
+    return found if by is None else found.coloured(by)

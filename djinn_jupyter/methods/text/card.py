@@ -1,0 +1,146 @@
+"""A text: its tokens coloured by a measure, the predictions in the place of each on hover, and a table of those that
+stand out. Static: it needs no kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from djinn_jupyter.methods.text.api import ENTROPY, PROBABILITY, TokenMeasures
+from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, share_colour
+from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted, share
+from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain
+from djinn_jupyter.widgets.view import View
+
+SHOWN: Final = 512  # tokens; each takes some 250 bytes
+STRONGEST, STRONGEST_PLAIN = 10, 5
+DARK: Final = 0.55  # a share below it has a dark colour, on which light letters stand
+STRENGTH: Final = 0.75  # of the full colour of signed values, so that letters stay readable on any page
+LONGEST: Final = 40  # characters of a token
+
+
+def text_view(read: TokenMeasures, session: str | None = None) -> View:
+    """Show a text, its tokens coloured by the measure `read.by`."""
+    length, shown = len(read.texts), ends(len(read.texts), SHOWN)
+    notes = ends_note("tokens", shown, length)
+    scale = _Scale(read)
+    gap = [span("dj-soft", f"\u2026 {plural(length - SHOWN, 'token')} \u2026")] if notes else []
+    half = SHOWN // 2 if notes else length
+    chips = [_chip(read, at, scale) for at in shown]
+    html = card(
+        part(div("dj-tokens", joined([*chips[:half], *gap, *chips[half:], _next(read)], " ")), scale.legend()),
+        part(_table(read), name=_named(read)),
+        part(*(div("dj-note", note) for note in notes)) if notes else None,
+        title="Text",
+        beside=_beside(read),
+        session=session,
+    )
+    return View(plain="\n".join([repr(read), *_plain(read), *notes]), html=html)
+
+
+def _beside(read: TokenMeasures) -> str:
+    chosen = sum(end - start for start, end in read.generated)
+    generated = f", {chosen:,} of them generated" if chosen else ""
+    return f"{plural(len(read.texts), 'token')}{generated}, coloured by {read.by}"
+
+
+class _Scale:
+    """The colours of a measure: of shares between 0 and its largest number, or of signed numbers about zero."""
+
+    def __init__(self, read: TokenMeasures) -> None:
+        self.by, self.values = read.by, read.of(read.by)
+        known = np.abs(self.values[np.isfinite(self.values)])
+        self.is_share = read.by in (PROBABILITY, ENTROPY) or read.by.startswith("top ")
+        clipped = float(np.percentile(known, CLIP_PERCENTILE)) if len(known) else 0.0
+        most = float(known.max()) if len(known) and self.is_share else clipped
+        self.limit = 1.0 if read.by != ENTROPY and self.is_share else most or 1.0
+
+    def style(self, at: int) -> str | None:
+        """Return the style of the token at a position; None without a number there."""
+        value = float(self.values[at])
+        if math.isnan(value):
+            return None
+        part = max(-1.0, min(1.0, value / self.limit))
+        if self.is_share:
+            letters = "#fff" if part < DARK else "#000"
+            return f"background:#{''.join(f'{one:02x}' for one in share_colour(share(part)))};color:{letters}"
+        red, green, blue = ABOVE if part > 0 else BELOW
+        return f"background:rgba({red},{green},{blue},{abs(part) ** 0.8 * STRENGTH:.2f})"
+
+    def legend(self) -> Html:
+        """Draw the scale with its ends."""
+        low = "0" if self.is_share else figure(-self.limit)
+        kind = "dj-share" if self.is_share else "dj-signed"
+        high = "1" if self.limit == 1 else f"{figure(self.limit)}{' nats' if self.by == ENTROPY else ''}"
+        ramp = (span("", low), " ", span(f"dj-ramp {kind}", ""), " ", span("", high))
+        return div("dj-legend", *ramp, " \u00b7 ", span("", f"{self.by}; generated tokens are underlined"))
+
+
+def _chip(read: TokenMeasures, at: int, scale: _Scale) -> Html:
+    """Draw a token; a line ends behind one that ends a line."""
+    text = read.texts[at]
+    new = any(start <= at < end for start, end in read.generated)
+    made = span(
+        "dj-token dj-mono dj-made" if new else "dj-token dj-mono",
+        _short(marked(text, read.tokens[0][at])),
+        style=scale.style(at),
+        title=_said(read, at),
+    )
+    return joined([made, element("br")]) if "\n" in text else made
+
+
+def _next(read: TokenMeasures) -> Html:
+    """Draw the place of the next token."""
+    return span("dj-token dj-soft", "next", title=_said(read, len(read.texts)))
+
+
+def _said(read: TokenMeasures, at: int) -> str:
+    """Spell the numbers of a token, and the predictions in its place, one a line."""
+    numbers = [f"{name} {_spelled(name, float(read.of(name)[at]))}" for name in _told(read, at)]
+    top = [f"{_short(marked(one.text, one.token))} {percent(one.probability)}" for one in read.predicted(at)]
+    return "\n".join([f"position {at}", *numbers, *(["predicted here:"] if top else []), *top])
+
+
+def _told(read: TokenMeasures, at: int) -> list[str]:
+    return [name for name in read.measures if not name.startswith("top ") and not np.isnan(read.of(name)[at])]
+
+
+def _spelled(name: str, value: float) -> str:
+    return percent(value) if name == PROBABILITY else f"{figure(value)}{' nats' if name == ENTROPY else ''}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
+
+
+def _named(read: TokenMeasures) -> str:
+    return "the least probable tokens" if read.by == PROBABILITY else f"the largest of {read.by}"
+
+
+def _table(read: TokenMeasures) -> Html:
+    """Return the tokens that stand out, with what was predicted in their places; and the next token."""
+    rows = [[at, cell_token(_short(text)), _spelled(read.by, value), *_guesses(read, at)] for at, text, value in
+            read.top(STRONGEST)]  # fmt: skip
+    last = len(read.texts)
+    rows.append([last, span("dj-soft", "next"), "", *_guesses(read, last)])
+    count = len(read.predicted(last))
+    return table(["position", "token", read.by, "predicted here", *[""] * (count - 1)], rows, numeric=(0, 2))
+
+
+def _guesses(read: TokenMeasures, at: int) -> list[Html]:
+    found = [guess(one) for one in read.predicted(at)]
+    return found or [element("td", "") for _ in read.predicted(len(read.texts))]
+
+
+def _plain(read: TokenMeasures) -> list[str]:
+    """Return the same table in plain text."""
+    rows = [
+        [str(at), quoted(_short(text)), _spelled(read.by, value), guesses_plain(read.predicted(at))]
+        for at, text, value in read.top(STRONGEST_PLAIN)
+    ]
+    last = len(read.texts)
+    rows.append([str(last), "next", "", guesses_plain(read.predicted(last), 5)])
+    return [_named(read), columns(rows, ["position", "token", read.by, "predicted here"])]

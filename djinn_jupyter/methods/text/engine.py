@@ -1,0 +1,216 @@
+"""The measures of each token of a text, in one pass over it: of the logits behind each position, and of a site's value.
+
+Shapes: T positions, V tokens of the vocabulary, n positions at a time, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from msgspec import UNSET
+from torch import Tensor
+
+from djinn_jupyter.engine.loop.mailbox import Holder
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.passes.breakpoints import Rule, along, unit_of
+from djinn_jupyter.engine.passes.conditions import Metrics
+from djinn_jupyter.engine.passes.controller import Unmarked
+from djinn_jupyter.engine.passes.forward import device_memory_for
+from djinn_jupyter.engine.passes.site_value import SiteValue
+from djinn_jupyter.engine.requests import bounds
+from djinn_jupyter.engine.requests.handlers import MethodParts, handles
+from djinn_jupyter.engine.requests.inspection import metrics_in
+from djinn_jupyter.engine.session import queries, reports, residence, run
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.system.arrays import to_array
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.text.request import Of, ReadText, TextRead
+from djinn_jupyter.wire import arrays, looks, nouns
+from djinn_jupyter.wire.sites import Site
+
+ROWS: Final = 64  # of logits that are fp32 at a time
+Spans = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """Tokens to be read in one pass, of which the model chose those in the `generated` spans, under these `rules`."""
+
+    tokens: tuple[int, ...]
+    generated: Spans = ()
+    rules: tuple[Rule, ...] = ()
+
+
+def text_of(session: Session) -> Text:
+    """Return all tokens of a session. Raises UsageError where it has edits or no tokens."""
+    bounds.require_unedited(session)
+    if not session.tokens:
+        raise UsageError("The session has no text yet; run a prompt in it.")
+    fed = [(one.start, one.end) for one in session.pass_log.passes if one.decode]
+    begins = len(session.tokens) if session.generation is None else session.generation.begins
+    return Text(tokens=tuple(session.tokens), generated=tuple(_joined([*fed, (begins, len(session.tokens))])))
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the spans without empty ones; those that meet are one."""
+    held: tuple[int, int] | None = None
+    for start, end in sorted(span for span in spans if span[0] < span[1]):
+        if held is not None and start <= held[1]:
+            held = (held[0], max(held[1], end))
+            continue
+        if held is not None:
+            yield held
+        held = (start, end)
+    if held is not None:
+        yield held
+
+
+def rules_in_one_pass(rules: Iterable[Rule], text: Text) -> tuple[Rule, ...]:
+    """Return rules that do in one pass over the text as these did in a pass for each generated token. Raises UsageError
+    where there are none."""
+    return tuple(_in_one_pass(rule, text) for rule in rules) if text.generated else tuple(rules)
+
+
+def _in_one_pass(rule: Rule, text: Text) -> Rule:
+    by_pass = any(position < 0 for position in rule.positions or ())
+    by_step = rule.guard is not None and "step" in rule.guard.condition.names
+    if rule.on is None and not by_pass and not by_step:
+        return rule
+    [(begins, end), *others] = text.generated
+    chosen = rule.positions is not None or rule.onward is not None
+    if by_pass or by_step or chosen or others or end != len(text.tokens):
+        raise UsageError(
+            f"Rule {rule.number} ({rule.what}) chooses its positions pass by pass, and a text is read in one pass: "
+            "turn the rule off, or give it positions from the beginning."
+        )
+    if rule.on == "new":
+        return replace(rule, on=None, onward=begins).copy()
+    return replace(rule, on=None, positions=tuple(range(begins))).copy()
+
+
+@dataclass(slots=True, kw_only=True)
+class SiteMeasure(Unmarked):
+    """Measures a site's value at each position: along a `unit` vector [D], else its one number, or its norm."""
+
+    site: Site
+    tap: Tap
+    unit_D: Tensor | None
+    values_T: Tensor | None = None
+    of: Of = "component"
+
+    def observe(self, site_value: SiteValue) -> None:
+        value = site_value.units(self.site.selector)
+        if self.unit_D is not None:
+            self.values_T = along(value, self.unit_D).to("cpu")
+            return
+        rows = value.detach().to(torch.float32).reshape(len(value), -1)
+        self.of = "value" if rows.shape[1] == 1 else "norm"
+        self.values_T = (rows[:, 0] if rows.shape[1] == 1 else rows.norm(dim=1)).to("cpu")
+
+
+@dataclass(slots=True, kw_only=True)
+class Behind:
+    """The measures of the logits behind each position, collected some positions at a time."""
+
+    log_probabilities: list[Tensor]
+    entropies: list[Tensor]
+    metrics: list[float]
+    rows: list[nouns.LensRow]
+
+
+def measured(
+    runtime: Runtime, logits_TV: Tensor, tokens: Sequence[int], metrics: Metrics | None, top: int
+) -> Generator[None, None, Behind]:
+    """Return the measures of these logits, the model's own bits: of positions that other jobs may run between."""
+    found = Behind(log_probabilities=[], entropies=[], metrics=[], rows=[])
+    for start in range(0, len(tokens), ROWS):
+        logits_nV = logits_TV[start : start + ROWS].float()
+        logs_nV = torch.log_softmax(logits_nV, -1)
+        after = torch.tensor(tokens[start + 1 : start + 1 + len(logits_nV)], dtype=torch.long, device=logs_nV.device)
+        found.log_probabilities.append(logs_nV[: len(after)].gather(1, after[:, None])[:, 0].to("cpu"))
+        found.entropies.append(torch.special.entr(logs_nV.exp()).sum(-1).to("cpu"))
+        places = list(range(start, start + len(logits_nV)))
+        found.rows += reports.lens_rows(runtime, logits_nV, places, [tokens[at] for at in places], top, ())
+        if metrics is not None:
+            found.metrics += [metrics.of(logits_V)[0] for logits_V in logits_nV]
+        yield None
+    return found
+
+
+def handlers(parts: MethodParts) -> tuple[TextRequests]:
+    """Return the handlers of this method's requests."""
+    return (TextRequests(parts),)
+
+
+class TextRequests:
+    def __init__(self, parts: MethodParts) -> None:
+        self._parts, self._runtime = parts, parts.runtime
+
+    @handles(ReadText)
+    def read_text(self, request: ReadText, session: Session, holder: Holder) -> residence.Steps[TextRead]:
+        bounds.require_empty(session, "read a text", "session.text")
+        text = self._text(request, session)
+        bounds.require_few_tokens(len(text.tokens), request.top)
+        metrics = None if request.metric is UNSET else metrics_in(self._runtime, (request.metric,))
+        site = self._site(request, session)
+        taps = [] if site is None else [site.tap]
+        return self._steps(request, session, text, metrics, site, self._parts.circumstances(session, text.rules, taps))
+
+    def _text(self, request: ReadText, session: Session) -> Text:
+        """Return the text, checked, with the rules under which it is read."""
+        sessions, model = self._parts.sessions, self._runtime.description
+        text = Text(tokens=request.line) if isinstance(request.line, tuple) else text_of(sessions.find(request.line))
+        bounds.require_fit(model, text.tokens, "The text")
+        rules = bounds.under_rules_of(sessions, request.rules_of, session)
+        return replace(text, rules=rules_in_one_pass(rules, text))
+
+    def _site(self, request: ReadText, session: Session) -> SiteMeasure | None:
+        if request.site is UNSET:
+            if request.direction is not UNSET:
+                raise UsageError("A direction is of the value at a site: name the site too.")
+            return None
+        site = self._runtime.site(request.site)
+        tap = self._runtime.of(session).resolve(site)
+        unit_D = None if request.direction is UNSET else unit_of(request.direction, site, tap)
+        return SiteMeasure(site=site, tap=tap, unit_D=unit_D)
+
+    def _steps(
+        self,
+        request: ReadText,
+        session: Session,
+        text: Text,
+        metrics: Metrics | None,
+        site: SiteMeasure | None,
+        made: looks.Circumstances,
+    ) -> residence.Steps[TextRead]:
+        run.publish_progress(self._runtime, session, "reading a text", 0, len(text.tokens), "tokens")
+        observers = () if site is None else (site,)
+        with device_memory_for("the logits of all tokens of a text", "Close sessions, or read a shorter text."):
+            outcome = yield from queries.run_line(
+                self._runtime, session, text.tokens, rules=text.rules, observers=observers, all_logits=True
+            )
+            behind = yield from measured(self._runtime, outcome.logits_1TV[0], text.tokens, metrics, request.top)
+        return TextRead(
+            tokens=text.tokens,
+            texts=tuple(self._runtime.tokenizer.text_of(token) for token in text.tokens),
+            generated=text.generated,
+            log_probabilities=to_array(torch.cat(behind.log_probabilities)),
+            entropies=to_array(torch.cat(behind.entropies)),
+            rows=tuple(behind.rows),
+            made=made,
+            metrics=to_array(torch.tensor(behind.metrics, dtype=torch.float64)) if metrics else None,
+            site_values=_of(site),
+            of=None if site is None else site.of,
+        )
+
+
+def _of(site: SiteMeasure | None) -> arrays.Array | None:
+    if site is None:
+        return None
+    if site.values_T is None:
+        raise UsageError(f"{site.site} was not met in a pass over the text.")
+    return to_array(site.values_T)

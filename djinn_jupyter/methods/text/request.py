@@ -1,0 +1,46 @@
+"""The measures of each token of a text, and the request for them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from djinn_jupyter.wire import arrays, base, looks, nouns
+from djinn_jupyter.wire.request_base import ConditionText, OwnName, SessionRequest, SomeTokens, Spelling
+
+Of = Literal["value", "norm", "component"]
+
+
+class TextRead(base.ReplyBase):
+    """The `tokens` and `texts` of a text; positions in the `generated` spans [start, end) were chosen by the model.
+
+    `log_probabilities` [T - 1], fp32, are those of each token but the first. Row t of the others is about the next
+    token behind position t: its `entropies` [T], fp32, in nats; `metrics` [T], float64; and its most probable tokens,
+    in `rows`. `site_values` [T], fp32, are of the position itself: the value of a site, its norm, or its component
+    along a direction, as `of` says. `made` has what else the numbers follow from."""
+
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+    generated: tuple[tuple[int, int], ...]
+    log_probabilities: arrays.Array
+    entropies: arrays.Array
+    rows: tuple[nouns.LensRow, ...]
+    made: looks.Circumstances
+    metrics: arrays.Array | None = None
+    site_values: arrays.Array | None = None
+    of: Of | None = None
+
+
+class ReadText(SessionRequest[TextRead], shared="write", changes=False, wakes_weights=True, whole_layers=True):
+    """Run a text in a pass of its own and measure its tokens. The `line` is its tokens, or the name of a session: all
+    tokens that it has. The steering rules of session `rules_of` apply. `top` tokens are read behind each position, and
+    there the `metric`, as in sweeps; `site` is read at each position, along a `direction` if one is given. The session
+    itself must be empty; closing it ends the request."""
+
+    line: SomeTokens | OwnName
+    rules_of: OwnName | None = None
+    top: Annotated[int, Meta(ge=1, le=100)] = 5
+    metric: ConditionText | UnsetType = UNSET
+    site: Spelling | UnsetType = UNSET
+    direction: arrays.Array | UnsetType = UNSET

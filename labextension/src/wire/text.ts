@@ -1,0 +1,38 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  ArrayJson,
+} from './values';
+
+import {
+  Circumstances,
+} from './looks';
+
+import {
+  LensRow,
+} from './nouns';
+
+export type Of = 'value' | 'norm' | 'component';
+
+/**
+ * The `tokens` and `texts` of a text; positions in the `generated` spans [start, end) were chosen by the model.
+ *
+ * `log_probabilities` [T - 1], fp32, are those of each token but the first. Row t of the others is about the next
+ * token behind position t: its `entropies` [T], fp32, in nats; `metrics` [T], float64; and its most probable tokens,
+ * in `rows`. `site_values` [T], fp32, are of the position itself: the value of a site, its norm, or its component
+ * along a direction, as `of` says. `made` has what else the numbers follow from.
+ */
+export interface TextRead {
+  readonly reply: 'TextRead';
+  readonly tokens: readonly number[];
+  readonly texts: readonly string[];
+  readonly generated: readonly (readonly number[])[];
+  readonly log_probabilities: ArrayJson;
+  readonly entropies: ArrayJson;
+  readonly rows: readonly LensRow[];
+  readonly made: Circumstances;
+  readonly metrics: ArrayJson | null;
+  readonly site_values: ArrayJson | null;
+  readonly of: 'value' | 'norm' | 'component' | null;
+  readonly not_kept: string | null;
+}

@@ -1,0 +1,136 @@
+"""The measures of a text's tokens are those of the plain model's full forward, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.requests import bounds
+from djinn_jupyter.engine.system.arrays import to_array, to_tensor
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.methods.text import engine
+from djinn_jupyter.methods.text.request import ReadText, TextRead
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Add, Scale
+from tests.device import DEVICE
+from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.plain import plain_of
+
+LAYERS = 3
+PROMPT = tokens(9)
+
+
+def read(desk: Desk, line: Any = "a", **fields: Any) -> TextRead:
+    desk.open("s")
+    reply = desk.ask(ReadText(session="s", line=line, **fields))
+    assert isinstance(reply, TextRead), reply
+    return reply
+
+
+def plain(model: Any, line: tuple[int, ...], **fields: Any) -> Any:
+    with torch.inference_mode():
+        return model(torch.tensor([line], device=DEVICE), use_cache=True, **fields)
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("gemma2", torch.bfloat16), ("mamba2", torch.float32)])
+def test_a_finished_run_has_the_bits_of_the_plain_models_full_forward(
+    family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "ROWS", 4)
+    desk, model = desk_of(family, dtype, layers=LAYERS), plain_of(family, dtype, layers=LAYERS)
+    desk.open("a")
+    new = desk.run(PROMPT, 4).tokens
+    found = read(desk, metric="logit(7) - 2 * p(5)", top=3)
+    line = (*PROMPT, *new)
+    assert (found.tokens, found.generated) == (line, ((9, 13),))
+    logits = plain(model, line).logits[0].float().cpu()
+    logs = torch.log_softmax(logits, -1)
+    after = torch.tensor(line[1:])
+    assert torch.equal(to_tensor(found.log_probabilities), logs[:-1].gather(1, after[:, None])[:, 0])
+    assert torch.equal(to_tensor(found.entropies), torch.special.entr(logs.exp()).sum(-1))
+    chances = logits.softmax(-1)
+    metric = (logits[:, 7].double() - 2 * chances[:, 5].double()).tolist()
+    assert to_tensor(found.metrics).tolist() == pytest.approx(metric, abs=1e-6)
+    best = chances.topk(3)
+    assert [[one.token for one in row.top] for row in found.rows] == logits.topk(3).indices.tolist()
+    assert [[one.probability for one in row.top] for row in found.rows] == best.values.tolist()
+    assert [row.position for row in found.rows] == list(range(13))
+    desk.close_all()
+
+
+def test_a_site_is_measured_by_its_norm_or_along_a_direction_at_each_position() -> None:
+    desk, model = desk_of("llama", layers=LAYERS), plain_of("llama", layers=LAYERS)
+    states = plain(model, PROMPT, output_hidden_states=True).hidden_states[2][0].float().cpu()
+    found = read(desk, PROMPT, site="resid_post.1")
+    assert (found.of, found.generated) == ("norm", ())
+    assert torch.equal(to_tensor(found.site_values), states.norm(dim=1))
+    vector = torch.linspace(-1, 2, states.shape[1])
+    found = read(desk, PROMPT, site="resid_post.1", direction=to_array(vector))
+    assert found.of == "component"
+    assert (to_tensor(found.site_values) - states @ (vector / vector.norm())).abs().max() < 1e-5
+    with pytest.raises(UsageError, match="name the site too"):
+        read(desk, PROMPT, direction=to_array(vector))
+    desk.close_all()
+
+
+def test_a_stopped_prompt_is_read_whole_and_its_stop_stays() -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    desk.stop_at("resid_post.1")
+    before = desk.run(PROMPT, 2)
+    assert read(desk) == read(desk, PROMPT)
+    assert desk.ask(ask.ReadStop(session="a")).stop == before.stop
+    desk.edit(Scale(factor=0.5))
+    with pytest.raises(UsageError, match="has edits made at stops"):
+        read(desk)
+    desk.close_all()
+
+
+@pytest.mark.parametrize("on", ["new", "prompt"])
+def test_a_rule_for_some_passes_holds_at_their_positions(on: Any) -> None:
+    """The values of a pass for each token are those of the one pass, but for the order of its sums."""
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    width = desk.engine.anatomy.hidden_size
+    desk.steer("resid_post.0", Add(vector=to_array(torch.ones(width))), on=on)
+    desk.ask(ask.Watch(session="a", site="resid_post.1"))
+    new = desk.run(PROMPT, 4).tokens
+    values = [to_tensor(one).float() for one in desk.ask(ask.ReadWatch(session="a", site="resid_post.1")).values]
+    fed = torch.cat(values).norm(dim=1)
+    found = read(desk, site="resid_post.1", rules_of="a")
+    assert found.tokens == (*PROMPT, *new)
+    measured = to_tensor(found.site_values)
+    assert (measured[: len(fed)] - fed).abs().max() < 1e-4
+    assert (measured - to_tensor(read(desk, site="resid_post.1").site_values)).abs().max() > 0.1
+    again = read(desk, found.tokens, site="resid_post.1")
+    assert not torch.equal(to_tensor(again.site_values), measured)
+    desk.close_all()
+
+
+@pytest.mark.parametrize("where", [{"positions": (-1,)}, {"when": "step > 0"}, {"on": "new", "positions": (9,)}])
+def test_a_rule_that_one_pass_cannot_have_is_refused(where: Any) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    desk.steer("resid_post.0", Scale(factor=0.5), **where)
+    desk.run(PROMPT, 0)
+    assert read(desk, rules_of="a").generated == ()
+    desk.run(PROMPT, 2)
+    with pytest.raises(UsageError, match=r"^Rule 1 \(.*\) chooses its positions pass by pass"):
+        read(desk, rules_of="a")
+    desk.close_all()
+
+
+def test_an_empty_session_and_a_strange_token_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    with pytest.raises(UsageError, match="The session has no text yet; run a prompt in it"):
+        read(desk)
+    with pytest.raises(UsageError, match="The text has the token id 1000, which is not in the vocabulary"):
+        read(desk, (5, 1000))
+    monkeypatch.setattr(bounds, "ANSWERED_TOKENS", 44)
+    with pytest.raises(UsageError, match="5 tokens at each of 9 positions are more than the 44 of one answer"):
+        read(desk, PROMPT)
+    assert read(desk, (5,)).log_probabilities.shape == (0,)
+    desk.close_all()

@@ -1,0 +1,43 @@
+"""The magic of a text as a whole."""
+
+from __future__ import annotations
+
+from djinn_jupyter.methods.text.request import ReadText
+from djinn_jupyter.wire.arrays import Array
+from tests.magics.conftest import Notebook, last
+
+METRIC = "logit(' Rome') - logit(' Paris')"
+
+
+def test_a_text_is_read_shown_and_kept(notebook: Notebook) -> None:
+    said = notebook.cell("%djinn_run The capital of France is\n%djinn_text -o read")
+    asked = last(notebook, ReadText)
+    assert (asked.line, asked.rules_of, asked.top, asked.metric) == (
+        "work/paris.ipynb",
+        "work/paris.ipynb",
+        5,
+        asked.site,
+    )
+    assert "Text of 5 tokens, 1 of them generated" in said
+    assert "session paris" in notebook.html()
+    assert notebook.shell.user_ns["read"].by == "probability"
+    assert list(notebook.engine.sessions) == ["work/paris.ipynb"]
+
+
+def test_what_colours_it_is_measured(notebook: Notebook) -> None:
+    said = notebook.cell(f'%djinn_text --metric "{METRIC}" --top 3')
+    assert (last(notebook, ReadText).metric, last(notebook, ReadText).top) == (METRIC, 3)
+    assert f"coloured by {METRIC}" in said
+    notebook.shell.user_ns["vector"] = [1.0, 2.0]
+    said = notebook.cell("%djinn_text --site resid_post.4 --along vector --by entropy")
+    asked = last(notebook, ReadText)
+    assert (asked.site, isinstance(asked.direction, Array)) == ("resid_post.4", True)
+    assert "coloured by entropy" in said
+    assert "measured by probability, entropy" in notebook.fails("%djinn_text --by norm")
+    assert "This notebook knows no 'missing'" in notebook.fails("%djinn_text --site resid_post.4 --along missing")
+
+
+def test_another_text_is_read_under_the_sessions_rules(notebook: Notebook) -> None:
+    notebook.shell.user_ns["ids"] = [4, 5, 6]
+    notebook.cell("%djinn_text --text-from ids")
+    assert (last(notebook, ReadText).line, last(notebook, ReadText).rules_of) == ((4, 5, 6), "work/paris.ipynb")
