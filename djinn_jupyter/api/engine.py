@@ -140,6 +140,21 @@ END_SECONDS, SILENCE_SECONDS = 30.0, 0.05
 SHOWN = ("name", "state", "stopped_at", "step", "tokens", "residency", "idle_seconds", "notebook")  # of a session
 
 
+class SessionList(Listing[SessionDescription]):
+    """The sessions of an engine, as this `holder` sees them. The card has the rows of a batch in one line, which
+    opens."""
+
+    _view = "session_list_view"
+    holder: str
+
+    @classmethod
+    def of(cls, channel: Channel) -> SessionList:
+        """List the sessions of a channel's engine."""
+        made = cls(all_sessions(channel), SHOWN)
+        made.holder = channel.holder
+        return made
+
+
 class RemoteEngine(EngineVerbs):
     """An engine that this process is attached to. `entry` is None where the channel leads to no separate process."""
 
@@ -223,7 +238,7 @@ class RemoteEngine(EngineVerbs):
 
     def sessions(self) -> Listing[SessionDescription]:
         """Return the sessions of all notebooks and scripts, with their states and bytes."""
-        return Listing(all_sessions(self.channel), SHOWN)
+        return SessionList.of(self.channel)
 
     def people(self) -> Listing[PersonDescription]:
         """Return the persons at the engine, its own user first (`person` None). Each has memory on device, host and

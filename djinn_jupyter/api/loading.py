@@ -191,9 +191,15 @@ def _attached(find: Callable[[], Entry]) -> RemoteEngine:
 def _not_said(line: str) -> None: ...
 
 
+class EngineList(Listing[Entry]):
+    """Engines that run."""
+
+    _view = "engines_view"
+
+
 def engines() -> Listing[Entry]:
     """Return the engines that run on this machine; `attach` to one of them, or `load` its model."""
-    return Listing(running_engines(), ("identity.model", "pid", "host", "listens", "version"))
+    return EngineList(running_engines(), ("identity.model", "pid", "host", "listens", "version"))
 
 
 def attach(entry: Entry) -> RemoteEngine:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
 from djinn_jupyter.api.tables import Displayed, is_told_as_table
-from djinn_jupyter.link.naming import distinct_labels
 from djinn_jupyter.widgets.html import card, element, mono, part, table
 from djinn_jupyter.widgets.lens import watch_line
-from djinn_jupyter.widgets.memory import PLACES, bytes_where, copies, whereabouts
 from djinn_jupyter.widgets.result import rule_line
-from djinn_jupyter.widgets.spelling import amount, columns, figure, plural, since
+from djinn_jupyter.widgets.spelling import columns, figure, plural
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire import nouns
 from djinn_jupyter.wire.looks import spell_watch
 from djinn_jupyter.wire.replies import Finished, Paused
-from djinn_jupyter.wire.texts import label, natural_order, notebook_shown
+from djinn_jupyter.wire.texts import label
 
 TableRows = Sequence[Sequence[str]]
 
 SHOWN_CHARACTERS = 60
 MOST: Final = 48  # rows of a result
-AT_TIMES = ("stopped at", "breaks", "rules", "shared with")  # columns omitted from a narrow cell where they are empty
 
 
 def table_view(result: Displayed) -> View:
@@ -75,65 +72,6 @@ def rules_view(rules: Sequence[nouns.RuleDescription], *, session: str | None = 
 
 def watches_view(watches: Sequence[nouns.WatchDescription], *, session: str | None = None) -> View:
     return _lines("Watches", [watch_line(watch) for watch in watches], "no watches", session)
-
-
-def sessions_view(sessions: Sequence[nouns.SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
-    """List all sessions of an engine with their tiers and holders; the one in use here is marked."""
-    head = "|session|state|stopped at|tokens|breaks|rules|memory|idle|held by|shared with".split("|")
-    shown = distinct_labels(s.name for s in sessions)
-    rows = [
-        _session(s, shown[s.name], present, mine) for s in sorted(sessions, key=lambda s: natural_order(shown[s.name]))
-    ]
-    kept = [i for i, title in enumerate(head) if title not in AT_TIMES or any(row[i] not in ("", "0") for row in rows)]
-    titles = [head[i] for i in kept]
-    numeric = [i for i, title in enumerate(titles) if title in ("tokens", "breaks", "rules")]
-    code = [i for i, title in enumerate(titles) if title == "stopped at"]
-    long = [i for i, title in enumerate(titles) if title in ("session", "held by", "shared with")]
-    return _listed(
-        "Sessions",
-        titles,
-        [[row[i] for i in kept] for row in rows],
-        "no sessions",
-        numeric=numeric,
-        code=code,
-        long=long,
-    )
-
-
-def _session(s: nouns.SessionDescription, shown: str, present: str | None, mine: Collection[str]) -> list[str]:
-    return [
-        "\u25b8" if s.name == present else "",
-        shown,
-        ", ".join(
-            [
-                s.doing,
-                *([] if s.exactness == "exact" else [s.exactness]),
-                *([s.attention] if s.attention else []),
-                *([f"adapter {s.adapter}"] if s.adapter else []),
-            ]
-        ),
-        "" if s.stopped_at is None else f"{s.stopped_at}, step {s.step}",
-        str(s.tokens),
-        str(len(s.breakpoints)),
-        str(len(s.rules)),
-        _memory(s),
-        "" if s.state == "running" or s.progress is not None else since(s.idle_seconds),
-        "this notebook" if s.name in mine else _held_by(s),
-        ", ".join(f"{one.person} ({one.access})" for one in s.shares),
-    ]
-
-
-def _held_by(s: nouns.SessionDescription) -> str:
-    """Name the notebook that a session belongs to."""
-    if s.notebook is not None:
-        return notebook_shown(s.notebook)
-    return "no kernel" if s.holder is None else "another kernel"
-
-
-def _memory(s: nouns.SessionDescription) -> str:
-    """Spell where its bytes are: `2.26 MiB on device, 141 KiB on host`."""
-    here = f"{amount(bytes_where(s))} {PLACES[whereabouts(s)]}"
-    return ", ".join(filter(None, (here, copies(s))))
 
 
 def rows_view(session: str, rows: Sequence[Paused | Finished | str | None], doses: Sequence[float] = ()) -> View:

@@ -33,6 +33,7 @@ from djinn_jupyter.widgets.result import (
     result_view,
     running_view,
 )
+from djinn_jupyter.widgets.sessions import engines_view, session_list_view, sessions_view
 from djinn_jupyter.widgets.snapshot import ROWS as SNAPSHOT_ROWS
 from djinn_jupyter.widgets.snapshot import snapshot_card, snapshot_view
 from djinn_jupyter.widgets.status import adapter_line, added_line, loaded_view, status_view
@@ -44,7 +45,6 @@ from djinn_jupyter.widgets.tables import (
     history_view,
     rows_view,
     rules_view,
-    sessions_view,
     table_view,
     watches_view,
 )

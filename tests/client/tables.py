@@ -127,7 +127,7 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     SteeringRules: lambda engine, folder: ruled(engine),
     StopHistory: lambda engine, folder: stopped(engine).history(),
     Branches: lambda engine, folder: stopped(engine) and engine.tree(),
-    Listing: lambda engine, folder: stopped(engine) and engine.sessions(),
+    Listing: lambda engine, folder: stopped(engine).breakpoints(),
 }
 
 

@@ -127,6 +127,10 @@ def all_cards() -> dict[str, View]:
             present="rome",
             mine={"rome"},
         ),
+        "sessions folded": views.sessions_view(
+            [*samples.batch("rome", 40), *samples.batch("oslo", 3, holder=None)], present="rome/3", mine={"rome/3"}
+        ),
+        "engines": views.engines_view([samples.entry(), samples.entry(listens="tcp://0.0.0.0:7000")]),
         "checkpoints": views.checkpoints_view([samples.checkpoint(), samples.checkpoint(name="<b>", stopped_at=None)]),
         "many checkpoints": views.checkpoints_view([samples.checkpoint()], left_out=1200),
         "no checkpoints": views.checkpoints_view([]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from djinn_jupyter.api.memory_trace import Reading, TracedTransfer
+from djinn_jupyter.settings import Identity, Options
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Add
@@ -36,6 +37,7 @@ from djinn_jupyter.wire.readings import (
     RuleAtStop,
     TokenShift,
 )
+from djinn_jupyter.wire.registry import Entry
 
 LAYERS, WIDTH, HEADS = 8, 256, 8
 STOP = StopIdentity(session="work/paris.ipynb", number=1, edition=1)
@@ -249,6 +251,28 @@ def session(name: str = "work/paris.ipynb", **changes: object) -> SessionDescrip
         **changes,
     }
     return SessionDescription(**fields)
+
+
+def batch(name: str, rows: int, **changes: object) -> list[SessionDescription]:
+    """A session and the rows of its batch."""
+    return [session(one, **changes) for one in (name, *(f"{name}/{number}" for number in range(rows)))]
+
+
+def entry(**changes: object) -> Entry:
+    fields = {
+        "version": "1",
+        "pid": 4711,
+        "mark": "2",
+        "host": "here",
+        "boot": "b",
+        "started": 3.0,
+        "identity": Identity(model="demo"),
+        "found": Identity(model="work/<b>demo", dtype="float32", device="cpu", attention="sdpa"),
+        "options": Options(),
+        "commands": "ipc://x/commands",
+        **changes,
+    }
+    return Entry(**fields)
 
 
 def transfer(**changes: object) -> Transfer:

@@ -237,7 +237,7 @@ def test_sessions_say_who_holds_them_and_where_they_are() -> None:
     assert alone.plain.endswith("no kernel")
     rows = [samples.session(name, holder=None) for name in ("a/10", "a-fork", "a/2", "a")]
     listed = views.sessions_view(rows, present=None, mine=set()).plain.splitlines()[1:]
-    assert [line.split()[0] for line in listed] == ["a", "a/2", "a/10", "a-fork"]
+    assert [line.strip().split("  ")[0] for line in listed] == ["a", "a/2 ... a/10", "a-fork"]
     # The session's own place is the host, where it has nothing left.
     away = {"residency": "host", "device_bytes": 0, "disk_bytes": 130 * 2**10}
     shown = views.sessions_view([samples.session(host_bytes=0, **away)], present=None, mine=set()).plain
