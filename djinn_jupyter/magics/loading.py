@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +75,7 @@ class LoadingMagics(Group):
         from djinn_jupyter.widgets import views
 
         shown = naming.distinct_labels((described.name, *(one.name for one in there)))
-        for former in _without_notebook(there, beside=described.name):
+        for former in _former(there, beside=described.name, holder=self.state.engine.holder):
             held, name = views.armed(former), shown[former.name]
             self.state.screen.say(
                 f"session {name} ({held}) is of a notebook of this folder that is not there any "
@@ -135,6 +138,29 @@ class LoadingMagics(Group):
         if args.lines < 1:
             raise UsageError("A log has at least one line to show: write %djinn_log 20.")
         self.state.screen.say(registry.last_lines(registry.log_of(entry), args.lines))
+
+
+def _former(sessions: Iterable[SessionDescription], *, beside: str, holder: str) -> Iterator[SessionDescription]:
+    """Yield the sessions that this notebook may have had under a former name: this kernel holds them, or the outputs
+    that it was saved with name them. To other notebooks of the folder they are nothing."""
+    gone = _without_notebook(sessions, beside=beside)
+    saved = _saved(Path(beside)) if gone else ""
+    for one in gone:
+        if one.holder == holder or _names(saved, naming.label(one.name)):
+            yield one
+
+
+def _saved(notebook: Path) -> str:
+    try:
+        return notebook.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _names(saved: str, label: str) -> bool:
+    """Return whether the outputs of a saved notebook name a session, as cards do: `session paris`."""
+    spelled = {json.dumps(text, ensure_ascii=False)[1:-1] for text in (label, escape(label, quote=False))}
+    return any(re.search(rf"\bsession {re.escape(text)}(?![\w-])", saved) for text in spelled)
 
 
 def _without_notebook(sessions: Iterable[SessionDescription], *, beside: str) -> list[SessionDescription]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.wire.replies import Event
 
 
-MOVED, EDITED, CLOSED = "moved on since", "edited since", "closed since"
+MOVED, EDITED, CLOSED = "past", "edited since", "closed since"
 LINE_DOWN = "the line to the engine is down"
 TOLD = {"SessionRunning": MOVED, "SessionClosed": CLOSED}
 

@@ -113,7 +113,6 @@ background:var(--dj-bar);border-bottom:1px solid var(--dj-line)}
 .djinn .dj-part+.dj-part{border-top:1px solid var(--dj-line)}
 .djinn .dj-name em{font-style:normal}
 .djinn .dj-name{color:var(--dj-soft);font-size:11px;margin-bottom:3px}
-.djinn .dj-since{font-style:italic}
 .djinn .dj-whose{margin-left:auto;color:var(--dj-soft);font-size:11px}
 .djinn .dj-scroll{overflow-x:auto;scrollbar-width:thin;scrollbar-color:#80808099 transparent}
 .djinn .dj-last{direction:rtl}

@@ -45,8 +45,8 @@ def stop_view(
 
     def since(words: str) -> View:
         beside = f'<span class="dj-soft">{piece(_beside(stop, restored))}'
-        said = f'<span class="dj-since">{piece(words)}</span> \u00b7 '
-        past = html.replace("dj-dot dj-paused", "dj-dot", 1).replace(beside, beside.replace(">", f">{said}", 1), 1)
+        said = element("span", words.partition(": ")[0], title=words)
+        past = html.replace("dj-dot dj-paused", "dj-dot", 1).replace(beside, f"{beside} \u00b7 {said}", 1)
         return View(plain=f"{plain}\n({words})", html=styled(past))
 
     return View(plain=plain, html=html, since=since)

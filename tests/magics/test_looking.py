@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nbformat
 import pytest
 
 from djinn_jupyter.api import stops
@@ -19,6 +20,7 @@ from djinn_jupyter.magics import screen
 from djinn_jupyter.magics.looking import look_at, pooled_for_card
 from djinn_jupyter.magics.screen import Live, StandingCard
 from djinn_jupyter.widgets import views
+from djinn_jupyter.widgets.html import card
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.nouns import StopIdentity
 from tests.client.direct import DirectChannel
@@ -66,6 +68,23 @@ def test_after_a_rename_the_former_session_is_pointed_out(
     assert "other" not in said
     assert "renamed" not in bare.cell("%djinn_load demo")  # once
     assert bare.cell("%djinn_use old") == "old is in use\n"
+
+
+@pytest.mark.parametrize("label", ["old", "old <b> \u2028 & co", "c'\u00e9\\ta\u202eit"])
+def test_only_a_notebook_whose_outputs_name_the_former_session_hears_of_a_rename(
+    bare: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str
+) -> None:
+    """Other notebooks of the folder hear nothing: neither a new one, nor one that names a session of a longer name."""
+    former = str(tmp_path / f"{label}.ipynb")
+    bare.engine.sessions[former] = samples.session(former, holder="kernel-2", tokens=8)
+    output = nbformat.v4.new_output("display_data", {"text/html": str(card("", title="a", session=former))})
+    cells = {"new": [], "longer": [f"session {label}-2"], "renamed": [output]}
+    for name, held in cells.items():
+        outputs = [one if isinstance(one, dict) else nbformat.v4.new_output("stream", text=one) for one in held]
+        code = nbformat.v4.new_code_cell("%djinn_where", outputs=outputs)
+        nbformat.write(nbformat.v4.new_notebook(cells=[code]), tmp_path / f"{name}.ipynb")
+        monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / f"{name}.ipynb"))
+        assert ("if this one was renamed: " in bare.cell("%djinn_load demo")) == (name == "renamed"), name
 
 
 def test_a_former_session_is_pointed_out_with_its_folder_where_another_has_its_name(
@@ -188,12 +207,12 @@ def channel() -> DirectChannel:
 @pytest.mark.parametrize(
     ("event", "said"),
     [
-        (replies.SessionRunning(session=STOP.session), "moved on since"),
+        (replies.SessionRunning(session=STOP.session), "past"),
         (replies.SessionClosed(session=STOP.session), "closed since"),
         (replies.SessionEdited(session=STOP.session, stop=later(edition=2)), "edited since"),
         (
             replies.SessionPaused(session=STOP.session, stop=later(2, 2), site="z.1", step=0, reason="back"),
-            "moved on since",
+            "past",
         ),
         (replies.SessionPaused(session=STOP.session, stop=STOP, site="z.1", step=0, reason="step"), None),
         (replies.SessionRunning(session="another"), None),
@@ -211,8 +230,8 @@ def test_the_card_of_a_stop_says_when_it_is_past(channel: DirectChannel, event: 
 @pytest.mark.parametrize(
     ("notebook", "event", "hint"),
     [
-        (None, replies.SessionRunning(session=STOP.session), "since: %djinn_where --session paris)"),
-        (STOP.session, replies.SessionRunning(session=STOP.session), "since: %djinn_where)"),
+        (None, replies.SessionRunning(session=STOP.session), "(past: %djinn_where --session paris)"),
+        (STOP.session, replies.SessionRunning(session=STOP.session), "(past: %djinn_where)"),
         (None, replies.SessionClosed(session=STOP.session), "(closed since)"),
     ],
 )
@@ -240,7 +259,7 @@ def test_the_card_of_a_stop_says_that_the_line_is_down_until_it_is_back(channel:
     channel.publish(replies.SessionRunning(session=STOP.session))  # caught up, before the line counts as back
     heard(None)
     assert card.said is not None
-    assert "moved on since" in handle.views[-1].plain
+    assert "(past: " in handle.views[-1].plain
     assert channel.line_watchers == []
 
 
