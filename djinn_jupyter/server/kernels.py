@@ -52,7 +52,21 @@ class Kernels:
         kernel = self.holding(session)
         if kernel is not None and kernel.id in self.paths:
             return self.paths[kernel.id]
-        named = PurePath(session.name)
+        return self._contents_path(session.name)
+
+    def has_closed(self, session: SessionDescription, last_holder: str | None) -> bool:
+        """Return whether no kernel or process has a resting session open, and its notebook is known to have no kernel.
+        An engine takes a kernel that is silent for long for gone: the kernel of its `last_holder` may live."""
+        number = (last_holder or "").removeprefix(HOLDER_PREFIX)
+        if session.holder is not None or session.state == "running" or session.progress is not None:
+            return False
+        if number in self.states or self._contents_path(session.name) in self.paths.values():
+            return False
+        notebook = session.notebook and self._contents_path(session.notebook)
+        return session.notebook is None or (notebook is not None and notebook not in self.paths.values())
+
+    def _contents_path(self, file: str) -> str | None:
+        named = PurePath(file)
         if self.root is None or not named.is_absolute() or not named.is_relative_to(self.root):
             return None
         return named.relative_to(self.root).as_posix()

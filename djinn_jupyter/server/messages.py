@@ -34,13 +34,15 @@ class KernelDescription(Frozen, frozen=True):
 class LiveSession(Frozen, frozen=True):
     """A session with its notebook and kernel. `notebook` is the contents path of the notebook that it belongs to,
     `kernel` the kernel that holds it, both None where this server has none. `idle_since` in seconds since the epoch;
-    `described.idle_seconds` is as of the last change of any other field."""
+    `described.idle_seconds` is as of the last change of any other field. `closed`: no kernel or process has it open,
+    and its notebook has no kernel."""
 
     described: SessionDescription
     label: str
     notebook: str | None
     kernel: KernelDescription | None
     idle_since: float
+    closed: bool = False
 
 
 class EngineFound(Frozen, frozen=True):

@@ -39,6 +39,7 @@ class Monitor:
         self._links: dict[str, EngineLink] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._activities: dict[str, Activities] = {}
+        self._holders: dict[str, dict[str, str | None]] = {}  # the last known ones of the sessions of each engine
         self._gone: dict[str, str] = {}
         self._kernels = Kernels()
         self._kernels_seconds = 0.0
@@ -168,6 +169,7 @@ class Monitor:
             self._gone[link.id] = "" if _in_order(link.entry) else reason
         finally:
             del self._links[link.id], self._keeping[link.id], self._activities[link.id]
+            self._holders.pop(link.id, None)
             self.hurry()
 
     def _hear(self, link: EngineLink, event: Event) -> None:
@@ -180,16 +182,23 @@ class Monitor:
 
     def _described(self, link: EngineLink) -> LiveEngine:
         labels = texts.distinct_labels(session.name for session in link.sessions)
-        sessions = {one.name: self._session(one, labels[one.name], link.read_at) for one in link.sessions}
+        self._note_holders(link)
+        sessions = {one.name: self._session(one, labels[one.name], link) for one in link.sessions}
         return LiveEngine(found=link.found(), statistics=link.statistics, sessions=sessions)
 
-    def _session(self, session: nouns.SessionDescription, label: str, at: float) -> LiveSession:
+    def _note_holders(self, link: EngineLink) -> None:
+        before = self._holders.get(link.id, {})
+        now = {one.name: one.holder or before.get(one.name) for one in link.sessions}
+        self._holders[link.id] = now
+
+    def _session(self, session: nouns.SessionDescription, label: str, link: EngineLink) -> LiveSession:
         return LiveSession(
             described=session,
             label=label,
             notebook=self._kernels.notebook_of(session),
             kernel=self._kernels.holding(session),
-            idle_since=at - session.idle_seconds,
+            idle_since=link.read_at - session.idle_seconds,
+            closed=self._kernels.has_closed(session, self._holders[link.id][session.name]),
         )
 
 

@@ -211,7 +211,8 @@ export function session(
     label: name.split('/').at(-1) ?? name,
     notebook,
     kernel: null,
-    idle_since: 1
+    idle_since: 1,
+    closed: false
   };
 }
 

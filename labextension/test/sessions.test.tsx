@@ -186,24 +186,41 @@ test.each([
   }
 );
 
+const labelled = (label: string) => ({ ...session(label), label });
+const shownLabels = (): (string | null)[] =>
+  [...document.querySelectorAll('.djinn-Session-label')].map(one => one.textContent);
+
 test('the rows of a batch stand under their session, in the order of their numbers', async () => {
-  const labelled = (label: string) => ({ ...session(label), label });
-  await sessions().has(...['a/10', 'a-fork', 'a', 'a/2', 'b/0'].map(labelled));
-  const rows = screen.getAllByRole('listitem');
-  expect(rows.map(one => one.querySelector('.djinn-Session-label')!.textContent)).toEqual([
-    'a',
-    'a/2',
-    'a/10',
-    'a-fork',
-    'b/0'
-  ]);
-  expect(rows.map(one => one.classList.contains('djinn-mod-within'))).toEqual([
-    false,
-    true,
-    true,
-    false,
-    false
-  ]);
+  await sessions().has(...['a/10', 'a-fork', 'a', 'a/2', 'a/2/0', 'b/0', 'c', 'c/7'].map(labelled));
+  expect(shownLabels()).toEqual(['a', 'a-fork', 'b/0', 'c', 'c/7']);
+  const fold = screen.getByRole('button', { name: '3 rows of a, 3 idle' });
+  expect(fold.getAttribute('aria-expanded')).toBe('false');
+  await settled(() => fireEvent.click(fold));
+  expect(fold.getAttribute('aria-expanded')).toBe('true');
+  expect(shownLabels()).toEqual(['a', 'a/2', 'a/2/0', 'a/10', 'a-fork', 'b/0', 'c', 'c/7']);
+  const within = [...document.querySelectorAll('.djinn-mod-within .djinn-Session-label')];
+  expect(within.map(one => one.textContent)).toEqual(['a/2', 'a/2/0', 'a/10', 'c/7']);
+  await settled(() => fireEvent.click(fold));
+  expect(shownLabels()).toEqual(['a', 'a-fork', 'b/0', 'c', 'c/7']);
+});
+
+test('forty rows are one line, which says how many of them run', async () => {
+  const rows = Array.from({ length: 40 }, (_, number) => ({
+    ...session(`a/${number}`, { state: number < 2 ? 'running' : 'idle' }),
+    label: `a/${number}`
+  }));
+  await sessions().has(labelled('a'), ...rows);
+  expect(screen.getByRole('button', { name: '40 rows of a, 2 running, 38 idle' })).toBeTruthy();
+  expect(shownLabels()).toEqual(['a']);
+});
+
+test('a batch opens for the row that is chosen, and closes when a person closes it', async () => {
+  const { has, service } = sessions();
+  await has(...['a', 'a/0', 'a/1'].map(labelled));
+  await settled(() => service.model.choose({ engine: 'e1', session: 'a/1' }));
+  expect(shownLabels()).toEqual(['a', 'a/0', 'a/1']);
+  await settled(() => fireEvent.click(screen.getByRole('button', { name: /^2 rows of a/ })));
+  expect(shownLabels()).toEqual(['a']);
 });
 
 test('a line that is down is named with its engine, and what would wait is disabled until it is back', async () => {

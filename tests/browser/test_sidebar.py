@@ -17,6 +17,7 @@ from tests.browser.sidebar import ATTEMPT_MILLISECONDS, ATTEMPTS, Sidebar, no_co
 
 LOAD = "%load_ext djinn_jupyter\n%djinn_load demo"
 RUN = "%djinn_run --max-tokens 2 The capital of France is"
+SAMPLES = "%djinn_run --samples 40 --temperature 1 --max-tokens 2 Once there was"
 BUSY = """import djinn_jupyter as dj
 from djinn_jupyter.link.naming import default_session_name
 session, stop = dj.load("demo").session(default_session_name()), None
@@ -133,6 +134,47 @@ def test_a_run_is_paused_while_its_kernel_is_busy_and_outlives_a_restart_and_a_r
         Sidebar.show(page)
     sidebar.stands("occupied", stop)
     expect(sidebar.whole.locator("#djinn-activation")).to_be_hidden()
+
+
+def test_rows_are_folded_and_sessions_of_closed_notebooks_swept_with_undo(
+    lab: LabServer, page: Page, artifacts: Path
+) -> None:
+    with no_complaints(page):
+        lab_page, sidebar = opened(page, lab.address(write(lab, "finished", LOAD, SAMPLES)))
+        page.evaluate(RUN_NEXT)
+        page.evaluate(RUN_NEXT)
+        rows = sidebar.whole.get_by_role("button", name="40 rows of finished, 40 idle")
+        expect(rows).to_have_attribute("aria-expanded", "false")
+        expect(sidebar.session("finished/0")).to_have_count(0)
+        rows.click()
+        expect(sidebar.session("finished/39")).to_be_visible()
+        assert sidebar.defects() == []
+        rows.click()
+        page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        lab_page.command("docmanager:save")
+        lab_page, sidebar = opened(page, lab.address(write(lab, "at_work", LOAD)))
+        page.evaluate(RUN_NEXT)
+        sidebar.stands("at_work", "idle")
+        sweep = sidebar.whole.get_by_role("button", name="Close 41 sessions of closed notebooks")
+        sweep.wait_for()
+        expect(sidebar.session("finished")).to_contain_text("notebook closed")
+        assert sidebar.defects() == []
+        sidebar.whole.screenshot(path=artifacts / "sidebar-closed-light.png")
+        lab_page.use_theme(DARK)
+        sidebar.whole.screenshot(path=artifacts / "sidebar-closed-dark.png")
+        lab_page.use_theme(LIGHT)
+        sweep.click()
+        undo = sidebar.whole.get_by_role("button", name="Undo")
+        undo.wait_for()
+        sidebar.whole.screenshot(path=artifacts / "sidebar-swept.png")
+        expect(sidebar.session("finished")).to_have_count(0)
+        undo.click()
+        expect(sidebar.session("finished")).to_be_visible()
+        sweep.click()
+        expect(undo).to_have_count(0)
+        expect(sweep).to_have_count(0)
+        expect(sidebar.session("finished")).to_have_count(0)
+        expect(sidebar.session("at_work")).to_be_visible()
 
 
 def test_keys_alone_set_a_breakpoint(lab: LabServer, page: Page) -> None:

@@ -202,6 +202,27 @@ def test_a_notebook_is_found_by_its_kernel_or_by_the_name_of_the_session() -> No
     assert known.notebook_of(session("paris")) is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "last_holder", "closed"),
+    [
+        ({"name": "paris"}, None, True),
+        ({"name": "paris"}, "kernel-dead", True),
+        ({"name": "paris"}, "kernel-k", False),  # was silent for long, and lives
+        ({"name": "paris", "holder": "process-1-2"}, None, False),
+        ({"name": "paris", "state": "running"}, None, False),
+        ({"name": "/srv/k.ipynb"}, None, False),  # its notebook works with another engine
+        ({"name": "/srv/other.ipynb"}, None, True),
+        ({"name": "/elsewhere/a.ipynb"}, None, True),
+        ({"name": "paris", "notebook": "/srv/k.ipynb"}, None, False),  # as after the engine's restart
+        ({"name": "paris", "notebook": "/srv/other.ipynb"}, None, True),
+        ({"name": "paris", "notebook": "/elsewhere/a.ipynb"}, None, False),  # nobody knows
+    ],
+)
+def test_a_session_is_one_of_a_closed_notebook(changes: dict[str, str], last_holder: str | None, closed: bool) -> None:
+    known = Kernels(states={"k": "idle"}, paths={"k": "k.ipynb"}, root=PurePosixPath("/srv"))
+    assert known.has_closed(msgspec.structs.replace(session(), **changes), last_holder) is closed
+
+
 # ------------------------------------------------------------------------------------------------------- JSON
 
 

@@ -31,6 +31,18 @@ export interface Swap {
   readonly transfer: Transfer;
 }
 
+/** A session with its place. */
+export interface Placed {
+  readonly place: Place;
+  readonly session: LiveSession;
+}
+
+/** Rows of one batch, in order; `stem` is the label of its session. */
+export interface Fold {
+  readonly stem: string;
+  readonly rows: readonly Placed[];
+}
+
 export interface LiveState {
   /** False until the first snapshot, and after a gap until the next. */
   readonly current: boolean;
@@ -139,7 +151,7 @@ export function isDown(engine: LiveEngine | null | undefined): boolean {
 }
 
 /** All sessions with their places: by engine, then by label, the rows of a batch (`a/0`) after their session. */
-export function places(state: LiveState): { place: Place; session: LiveSession }[] {
+export function places(state: LiveState): Placed[] {
   return Object.entries(state.engines).flatMap(([engine, { sessions }]) =>
     Object.entries(sessions)
       .map(([session, value]) => ({ place: { engine, session }, session: value }))
@@ -162,6 +174,25 @@ function inOrder(one: string, other: string): number {
 export function isRowOf(label: string, labels: ReadonlySet<string>): boolean {
   const parent = /^(.+)\/\d+$/.exec(label)?.[1];
   return parent !== undefined && labels.has(parent);
+}
+
+const ROW = /^([^]+?)(\/\d+)+$/;
+
+/** Sessions in order, with the rows of each batch (and their own rows) together where there are several of them. */
+export function folded(all: readonly Placed[]): (Placed | Fold)[] {
+  const runs: { stem: string | null; rows: Placed[] }[] = [];
+  for (const one of all) {
+    const stem = ROW.exec(one.session.label)?.[1] ?? null;
+    const last = runs.at(-1);
+    if (last && stem !== null && last.stem === stem) {
+      last.rows.push(one);
+    } else {
+      runs.push({ stem, rows: [one] });
+    }
+  }
+  return runs.map(({ stem, rows }) =>
+    stem === null || rows.length < 2 ? rows[0] : { stem, rows }
+  );
 }
 
 /** Whether a session can leave the device: it is there, and no pass of it runs. */

@@ -15,10 +15,11 @@ import {
 } from './choice';
 import { Connection } from './connection';
 import { Graph, Graphs, NO_GRAPHS, withGraph } from './graph';
-import { LiveState, NOTHING, Place, find } from './live';
+import { LiveState, NOTHING, Place, Placed, find } from './live';
 import { NO_PAST, Past, markSwap, readingOf, remember } from './memory';
 import { NO_REFUSALS, Refusals, Subject, refuse, stillThere, withdraw } from './refusals';
 import { IDjinn } from '../tokens';
+import { Sweep, aside } from './sweep';
 import { LiveEngine, LiveSession, SessionSwapped } from '../wire';
 
 export class DjinnModel implements IDjinn.IModel {
@@ -146,6 +147,24 @@ export class DjinnModel implements IDjinn.IModel {
     }
   }
 
+  /** The sessions of an engine that a person has swept, and can still have back. */
+  aside(engine: string): readonly Placed[] {
+    return aside(this._live, this._sweeps.get(engine));
+  }
+
+  sweepOf(engine: string): Sweep | undefined {
+    return this._sweeps.get(engine);
+  }
+
+  /** Set the sessions of a sweep aside; without one, show those of the engine's last sweep again. */
+  setAside(engine: string, sweep?: Sweep): void {
+    this._sweeps.delete(engine);
+    if (sweep) {
+      this._sweeps.set(engine, sweep);
+    }
+    this._stateChanged.emit();
+  }
+
   /** The open rows of the tree of layers, by id. */
   get opened(): ReadonlySet<string> {
     return this._opened;
@@ -205,6 +224,7 @@ export class DjinnModel implements IDjinn.IModel {
 
   private readonly _stateChanged = new Signal<this, void>(this);
   private _formerly: Formerly = new Map();
+  private readonly _sweeps = new Map<string, Sweep>();
   private readonly _past = new Map<string, Past>();
   private _preferences: IDjinn.IPreferences = {
     followNotebook: true,

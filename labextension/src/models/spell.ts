@@ -24,11 +24,12 @@ export function spellBytes(bytes: number): string {
   return `${DIGITS.format(value)} ${UNITS[unit]}`;
 }
 
-/** The time of day of a moment, in seconds since the epoch, as `12:03`. */
-export function spellClock(at: number): string {
+/** The time of day of a moment, in seconds since the epoch, as `12:03` or `12:03:30`. */
+export function spellClock(at: number, seconds = false): string {
   return new Date(1000 * at).toLocaleTimeString([], {
     hour: '2-digit',
     minute: '2-digit',
+    second: seconds ? '2-digit' : undefined,
     hourCycle: 'h23'
   });
 }

@@ -5,7 +5,9 @@ import {
   copyIcon,
   notebookIcon,
   stopIcon,
-  addBelowIcon
+  addBelowIcon,
+  caretDownIcon,
+  caretRightIcon
 } from '@jupyterlab/ui-components';
 import { IDisposable } from '@lumino/disposable';
 import * as React from 'react';
@@ -14,11 +16,14 @@ import { attachCell, dragFrom } from './attaching';
 import { doingText } from './doing';
 import { swapInIcon, swapOutIcon } from './icons';
 import {
+  Fold,
   Place,
+  Placed,
   bytesOf,
   canLeave,
   canReturn,
   find,
+  folded,
   isDown,
   isRowOf,
   key,
@@ -26,6 +31,7 @@ import {
 } from '../models/live';
 import { same } from '../models/choice';
 import { CommandIDs, Execute } from './names';
+import { leftOf } from '../models/sweep';
 import { spellBytes, spellClock, spellSeconds } from '../models/spell';
 import { LiveEngine, LiveSession, Residency, SessionState } from '../wire';
 import { Notice } from './notice';
@@ -117,7 +123,10 @@ interface EngineProps extends SessionsProps {
 function Engine(props: EngineProps): React.JSX.Element {
   const { id, engine, service, trans } = props;
   const { found } = engine;
-  const rows = places(service.model.live).filter(({ place }) => place.engine === id);
+  const aside = new Set(service.model.aside(id).map(({ place }) => key(place)));
+  const rows = places(service.model.live).filter(
+    ({ place }) => place.engine === id && !aside.has(key(place))
+  );
   const labels = new Set(rows.map(({ session }) => session.label));
   return (
     <section className="djinn-Engine" aria-label={trans.__('Engine of %1', found.model)}>
@@ -163,19 +172,23 @@ function Engine(props: EngineProps): React.JSX.Element {
           )}
         </p>
       )}
-      {found.state === 'ready' && rows.length === 0 && (
+      <Swept {...props} />
+      {found.state === 'ready' && rows.length === 0 && aside.size === 0 && (
         <p className="djinn-soft djinn-Engine-empty">{trans.__('No sessions.')}</p>
       )}
       <ul className="djinn-list">
-        {rows.map(({ place, session }) => (
-          <Row
-            key={key(place)}
-            place={place}
-            session={session}
-            within={isRowOf(session.label, labels)}
-            {...props}
-          />
-        ))}
+        {folded(rows).map(line =>
+          'rows' in line ? (
+            <Rows key={line.stem} fold={line} {...props} />
+          ) : (
+            <Row
+              key={key(line.place)}
+              {...line}
+              within={isRowOf(line.session.label, labels)}
+              {...props}
+            />
+          )
+        )}
       </ul>
     </section>
   );
@@ -204,9 +217,90 @@ function describe({ found }: LiveEngine, trans: Trans): string {
   );
 }
 
-interface RowProps extends EngineProps {
-  readonly place: Place;
-  readonly session: LiveSession;
+/** Sweeps the sessions of closed notebooks, and has them back. */
+function Swept({ id, engine, service, trans }: EngineProps): React.JSX.Element | null {
+  const sweep = service.model.sweepOf(id);
+  const aside = service.model.aside(id).length;
+  if (sweep && aside > 0) {
+    return (
+      <div className="djinn-Notice djinn-Swept" role="status">
+        <p>
+          {trans._n(
+            '%1 session of a closed notebook is closed at %2.',
+            '%1 sessions of closed notebooks are closed at %2.',
+            aside,
+            spellClock(sweep.due, true)
+          )}
+        </p>
+        <button className="djinn-textButton" onClick={() => service.undoSweep(id)}>
+          {trans.__('Undo')}
+        </button>
+      </div>
+    );
+  }
+  const count = leftOf(service.model.live, id).length;
+  return count === 0 || isDown(engine) ? null : (
+    <button className="djinn-textButton djinn-Sweep" onClick={() => service.sweep(id)}>
+      {trans._n(
+        'Close %1 session of a closed notebook',
+        'Close %1 sessions of closed notebooks',
+        count
+      )}
+    </button>
+  );
+}
+
+/** The rows of a batch in one line, which opens. It is open for the chosen row, until a person closes it. */
+function Rows(props: EngineProps & { readonly fold: Fold }): React.JSX.Element {
+  const { fold, service, trans } = props;
+  const chosen = fold.rows.some(({ place }) => same(place, service.model.chosen));
+  const [set, open] = React.useState<boolean | null>(null);
+  React.useEffect(() => open(null), [chosen]);
+  const opened = set ?? chosen;
+  const Caret = opened ? caretDownIcon : caretRightIcon;
+  return (
+    <li
+      className={`djinn-Fold${fold.rows.every(({ session }) => session.closed) ? ' djinn-mod-closed' : ''}`}
+    >
+      <button
+        className="djinn-Session-main"
+        aria-expanded={opened}
+        aria-label={trans.__(
+          '%1 of %2, %3',
+          trans._n('%1 row', '%1 rows', fold.rows.length),
+          fold.stem,
+          statesText(fold, trans)
+        )}
+        onClick={() => open(!opened)}
+      >
+        <Caret.react tag="span" className="djinn-iconButton-icon" width="12px" height="12px" />
+        <span>{trans._n('%1 row', '%1 rows', fold.rows.length)}</span>
+        <span className="djinn-soft djinn-Session-state">{statesText(fold, trans)}</span>
+      </button>
+      {opened && (
+        <ul className="djinn-list">
+          {fold.rows.map(row => (
+            <Row key={key(row.place)} {...row} within={true} {...props} />
+          ))}
+        </ul>
+      )}
+    </li>
+  );
+}
+
+/** How many rows are in which state: `38 idle, 2 paused`. */
+function statesText(fold: Fold, trans: Trans): string {
+  const counted = (state: SessionState): number =>
+    fold.rows.filter(({ session }) => shownState(session) === state).length;
+  const [running, paused, idle] = [counted('running'), counted('paused'), counted('idle')];
+  return [
+    ...(running ? [trans.__('%1 running', running)] : []),
+    ...(paused ? [trans.__('%1 paused', paused)] : []),
+    ...(idle ? [trans.__('%1 idle', idle)] : [])
+  ].join(', ');
+}
+
+interface RowProps extends EngineProps, Placed {
   /** It is listed under the session of its batch. */
   readonly within: boolean;
 }
@@ -223,7 +317,7 @@ function Row(props: RowProps): React.JSX.Element {
   return (
     <li
       ref={row}
-      className={`djinn-Session${chosen ? ' djinn-mod-chosen' : ''}${within ? ' djinn-mod-within' : ''}${described.progress ? ' djinn-mod-working' : ''}`}
+      className={`djinn-Session${chosen ? ' djinn-mod-chosen' : ''}${within ? ' djinn-mod-within' : ''}${session.closed ? ' djinn-mod-closed' : ''}${described.progress ? ' djinn-mod-working' : ''}`}
       onPointerDown={event => {
         pressed.current?.dispose();
         pressed.current = dragFrom(event, cell, session.label);
@@ -301,6 +395,7 @@ function facts(session: LiveSession, now: number, trans: Trans): string[] {
     ...(described.exactness === 'recomputed' ? [trans.__('recomputed')] : []),
     ...(described.attention === null ? [] : [trans.__('%1 attention', described.attention)]),
     ...(described.adapter === null ? [] : [trans.__('adapter %1', described.adapter)]),
+    ...(session.closed ? [trans.__('notebook closed')] : []),
     ...(kernel === null || kernel.state === 'idle' ? [] : [trans.__('kernel %1', kernel.state)])
   ];
 }

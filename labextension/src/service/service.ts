@@ -3,9 +3,10 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { stopAt } from '../models/graph';
-import { NOTHING, Place, find, follows, reduce } from '../models/live';
+import { NOTHING, Place, find, follows, isDown, reduce } from '../models/live';
 import { DjinnModel } from '../models/model';
 import { aboutStop } from '../models/refusals';
+import { UNDO_SECONDS, begin } from '../models/sweep';
 import { IDjinn } from '../tokens';
 import {
   AddedModuleDescription,
@@ -50,6 +51,7 @@ export class DjinnService implements IDjinn {
       return;
     }
     this._isDisposed = true;
+    this._timers.forEach(timer => clearTimeout(timer));
     this._disposed.emit();
     this._channel.dispose();
     this.model.dispose();
@@ -144,6 +146,33 @@ export class DjinnService implements IDjinn {
 
   async close({ engine, session }: Place, force = false): Promise<void> {
     await this.sendRequest<'Close'>(engine, { request: 'Close', session, force });
+  }
+
+  sweep(engine: string): void {
+    this.undoSweep(engine);
+    this.model.setAside(engine, begin(this.model.live, engine, Date.now() / 1000));
+    this._timers.set(
+      engine,
+      setTimeout(() => void this._closeSwept(engine), 1000 * UNDO_SECONDS)
+    );
+  }
+
+  undoSweep(engine: string): void {
+    clearTimeout(this._timers.get(engine));
+    this._timers.delete(engine);
+    this.model.setAside(engine);
+  }
+
+  /** A refusal says that someone has opened the session just now: it stays. */
+  private async _closeSwept(engine: string): Promise<void> {
+    const due = isDown(this.model.live.engines[engine]) ? [] : this.model.aside(engine);
+    const closed = due.map(({ place, session }) =>
+      this.close(place, session.described.notebook !== null)
+    );
+    await Promise.allSettled(closed);
+    if (!this._isDisposed) {
+      this.undoSweep(engine);
+    }
   }
 
   setBreakpoint(place: Place, site: string, when: string | null = null): Promise<void> {
@@ -302,6 +331,8 @@ export class DjinnService implements IDjinn {
   }
 
   private readonly _channel: IChannel;
+  /** Of sweeps: a page that is closed closes no session. */
+  private readonly _timers = new Map<string, ReturnType<typeof setTimeout>>();
   private readonly _attempts = new Attempts(this);
   private readonly _modules = new Map<string, Promise<readonly ModuleDescription[]>>();
   private readonly _eventMessage = new Signal<this, IDjinn.IEventMessage>(this);

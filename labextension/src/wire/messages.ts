@@ -29,7 +29,8 @@ export interface KernelDescription {
 /**
  * A session with its notebook and kernel. `notebook` is the contents path of the notebook that it belongs to,
  * `kernel` the kernel that holds it, both None where this server has none. `idle_since` in seconds since the epoch;
- * `described.idle_seconds` is as of the last change of any other field.
+ * `described.idle_seconds` is as of the last change of any other field. `closed`: no kernel or process has it open,
+ * and its notebook has no kernel.
  */
 export interface LiveSession {
   readonly described: SessionDescription;
@@ -37,6 +38,7 @@ export interface LiveSession {
   readonly notebook: string | null;
   readonly kernel: KernelDescription | null;
   readonly idle_since: Float;
+  readonly closed: boolean;
 }
 
 /**
