@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.cli import commands as added
-from djinn_jupyter.cli import engines
+from djinn_jupyter.cli import engines, journals
 from djinn_jupyter.cli.commands import Parser, as_typed
 from djinn_jupyter.editors import cli
 from djinn_jupyter.errors import DjinnError
@@ -45,7 +45,7 @@ def parser() -> Parser:
     top = Parser(prog="djinn", description="Engines of Djinn for Jupyter on this machine.")
     top.add_argument("--version", action="version", version=__version__)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for family in (engines, people, entry, keys, hub, cluster, cli, added):
+    for family in (engines, journals, people, entry, keys, hub, cluster, cli, added):
         family.add_to(commands)
     return top
 

@@ -31,7 +31,7 @@ class LockedFolder(JournalFolder):
 
     def __init__(self, folder: Path, lock: int) -> None:
         super().__init__(folder)
-        self._lock = lock
+        self.lock = lock
 
     def require(self) -> None:
         """Do nothing: the lock lasts as long as the process."""
@@ -42,7 +42,7 @@ class LockedFolder(JournalFolder):
             (self.folder / LOCK).unlink(missing_ok=True)
             with suppress(OSError):  # a starting engine has made a lock in it
                 self.folder.rmdir()
-        os.close(self._lock)
+        os.close(self.lock)
 
     def take_over(self, other: LockedFolder, suffix: str, scraps: str) -> None:
         """Take over the files of a folder whose process has ended; delete its `scraps` and release it."""
@@ -71,7 +71,7 @@ def take_folder(root: Path, host: str, suffix: str, scraps: str) -> LockedFolder
 def _free(root: Path, host: str) -> Iterator[LockedFolder]:
     for folder in sorted(root.glob(f"{host}-*")):
         try:
-            locked = _locked(folder)
+            locked = lock_folder(folder)
         except OSError as error:
             log.warning("%s is no folder of a journal, and left alone: %s", folder, error.strerror or error)
             continue
@@ -88,12 +88,12 @@ def _new(root: Path, host: str) -> LockedFolder:
         except FileExistsError:
             number += 1
             continue
-        locked = _locked(folder)
+        locked = lock_folder(folder)
         if locked is not None:
             return locked
 
 
-def _locked(folder: Path) -> LockedFolder | None:
+def lock_folder(folder: Path) -> LockedFolder | None:
     """Return the folder, locked; None where another process holds it, or it was removed meanwhile."""
     import fcntl  # not where engines cannot run
 

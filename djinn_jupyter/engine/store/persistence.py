@@ -39,12 +39,17 @@ OF_STORES: Final = "journals-of-stores"  # the files of journals whose truth is 
 Until = Callable[[Future[Any]], Generator[Blocked | None, None, Any]]
 
 
+def data_folder() -> Path:
+    """Return the folder of this user's journals, checkpoints and moves."""
+    return Path(jupyter_data_dir()) / FOLDER
+
+
 class Persistence:
     """`checkpoints` may be used from any thread; jobs of the engine use `file_worker`. `journal` is set once the engine
     has adopted what earlier processes left; with `forgets` its files are deleted at the end."""
 
     def __init__(self, config: EngineConfig, identity: ModelIdentity, device: torch.device) -> None:
-        folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
+        folder = config.data_folder or data_folder()
         self.identity, self._device = identity, device
         self._store = config.shared_journal if is_store(config.shared_journal) else None
         mounted = None if self._store or config.shared_journal is None else Path(config.shared_journal)

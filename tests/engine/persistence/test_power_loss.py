@@ -173,7 +173,7 @@ class Office:
         for journal in self.journals:
             journal._thread.start(lambda: None).result()
             journal._thread.close()
-            os.close(journal.store._lock)
+            os.close(journal.store.lock)
         self.journals = []
         self.begin()
 
@@ -181,7 +181,7 @@ class Office:
         """End the engine process."""
         for journal in self.journals:
             journal._thread.close()
-            os.close(journal.store._lock)
+            os.close(journal.store.lock)
 
 
 def open_journal(root: Path) -> Journal:
