@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,14 @@ def test_one_has_all_files_and_the_other_has_none(wheels: Path) -> None:
     assert [name for name in files if name.startswith(SIDEBAR + "static/remoteEntry.")]
     without = zipfile.ZipFile(wheels / f"djinn_jupyter-{__version__}-py3-none-any.whl").namelist()
     assert {name.partition("/")[0] for name in without} == {f"djinn_jupyter-{__version__}.dist-info"}
+
+
+def test_both_pages_lead_to_the_public_copy(wheels: Path) -> None:
+    addresses = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    for name in (name.replace("-", "_") for name in OURS):
+        wheel = zipfile.ZipFile(wheels / f"{name}-{__version__}-py3-none-any.whl")
+        page = message_from_bytes(wheel.read(f"{name}-{__version__}.dist-info/METADATA"))
+        assert page.get_all("Project-URL") == [f"{kind}, {address}" for kind, address in addresses.items()]
 
 
 def test_the_sidebars_packages_are_in_the_sbom_each_with_its_licence(wheels: Path) -> None:
