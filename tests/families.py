@@ -288,6 +288,18 @@ def build(
     return model.eval().requires_grad_(False)
 
 
+LATER = "what a position holds depends on tokens after it"  # why a load refuses such a model
+
+
+@functools.cache
+@torch.no_grad()
+def sees_later_tokens(name: str, attention: str | None = None) -> bool:
+    """Return whether the installed transformers, asked without an engine, computes logits from later tokens too."""
+    model: Any = build(name, attention=attention)
+    one, other = (model(torch.tensor([(5, 17, 44, 91, 120, last)])).logits[0, :-1] for last in (7, 8))
+    return not torch.allclose(one, other, atol=1e-4)
+
+
 def _builders(names: Iterable[str]) -> dict[str, Callable[[], PreTrainedModel]]:
     """A builder of each family; an older transformers does not have all of them."""
     return {name: functools.partial(build, name) for name in names if name.partition(":")[0] in CONFIG_MAPPING}

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from transformers import GenerationConfig
 
+from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.errors import ModelRefused, PromptTooLong
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, Outcome, build_desk, tokens
 from tests.engine.plain import generate
 from tests.engine.variants import two_ropes
-from tests.families import MORE, MORE_REFUSED, build, configuration, drawn
+from tests.families import (
+    FAMILIES,
+    LATER,
+    MORE,
+    MORE_REFUSED,
+    build,
+    configuration,
+    drawn,
+    sees_later_tokens,
+)
 
 PROMPT = tokens(26)  # longer than every window, chunk and index of the tiny families
 NEW = 5
@@ -78,7 +89,7 @@ def test_a_stop_at_every_boundary_changes_no_bit(name: str, whole: bool) -> None
 
 REASONS = {
     "hrm_text": "has no single list of decoder layers",
-    "bert:encoder": "what a position holds depends on tokens after it",
+    "bert:encoder": LATER,
     **dict.fromkeys(KEEP_STATE, "it keeps state of its own on the cache"),
 }
 
@@ -87,6 +98,13 @@ REASONS = {
 def test_a_refusal_gives_the_reason(name: str) -> None:
     with pytest.raises(ModelRefused, match=REASONS[name]):
         build_desk({**MORE, **MORE_REFUSED}[name]())
+
+
+@pytest.mark.parametrize("name", drawn([*FAMILIES, *MORE]))
+def test_a_load_refuses_what_plain_transformers_computes_from_later_tokens(name: str) -> None:
+    model = build(name)
+    with pytest.raises(ModelRefused, match=LATER) if sees_later_tokens(name) else nullcontext():
+        discover(model)
 
 
 def test_all_positions_go_through_layers_that_share_keys() -> None:

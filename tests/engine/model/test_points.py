@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.model.discovery.model_map import discover
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.errors import ModelRefused
 from tests.engine.model.looking import TOKENS, Subject, noise, run, subject, zero, zero_head
 from tests.families import FAMILIES, build, drawn
 
@@ -228,26 +226,8 @@ def test_patterns_are_causal_distributions_over_the_scores(name: str) -> None:
         assert not pattern_THK[..., : len(TOKENS)].transpose(0, 1)[:, ahead].any()
 
 
-def under_eager(name: str) -> Subject | None:
-    """The subject under eager attention; None where that is refused: Moshi's has no causal mask in older releases of
-    transformers."""
-    if name != "moshi" or is_causal(build(name, attention="eager")):
-        return subject(name, "eager")
-    with pytest.raises(ModelRefused, match="depends on tokens after it"):
-        subject(name, "eager")
-    return None
-
-
-def is_causal(model: PreTrainedModel) -> bool:
-    """Return whether another token at the end leaves the logits before it as they are."""
-    one, other = (model(torch.tensor([(*TOKENS, last)])).logits[0, :-1] for last in (7, 8))
-    return torch.allclose(one, other, atol=1e-4)
-
-
 def test_an_edited_pattern_is_what_attention_uses(name: str) -> None:
-    tiny = under_eager(name)
-    if tiny is None:
-        return
+    tiny = subject(name, "eager")
     for n in layers_with(tiny, "pattern", "v", "z")[:1]:
         if name in MIXED:
             continue
@@ -265,9 +245,7 @@ def test_an_edited_pattern_is_what_attention_uses(name: str) -> None:
 
 
 def test_recomputed_patterns_are_those_of_eager_attention(name: str) -> None:
-    fused, eager = subject(name), under_eager(name)
-    if eager is None:
-        return
+    fused, eager = subject(name), subject(name, "eager")
     for n in layers_with(fused, "pattern"):
         if fused.tap(f"pattern.{n}").kind != "recomputed" or name in UNLIKE_EAGER:
             continue
