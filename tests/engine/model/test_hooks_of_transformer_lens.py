@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.model.discovery.points import COMPRESSED
+from djinn_jupyter.engine.model.discovery.points import COMPRESSED, PARTLY_SHARED
 from djinn_jupyter.errors import UnknownSite
 from tests.engine.model.looking import TOKENS, Subject, run, subject
 from tests.engine.model.test_points import layers_with
@@ -60,7 +60,8 @@ def test_queries_keys_and_logits_are_what_their_maps_return(name: str) -> None:
             seen = run(tiny, *([] if point == "logits" else [point]))
         value = seen.logits if point == "logits" else seen[point]
         alike = value.numel() == made[0].numel() and torch.equal(value.reshape(made[0].shape), made[0])
-        behind = point[0] == "q" and tiny.anatomy.taps["k", int(point[2:])] == COMPRESSED  # the rotary embedding
+        latent = (COMPRESSED, PARTLY_SHARED)
+        behind = point[0] == "q" and tiny.anatomy.taps["k", int(point[2:])] in latent  # the rotary embedding
         assert (alike and not behind) != (hook in refused), hook
 
 
@@ -98,19 +99,17 @@ def returned(tiny: Subject, module: torch.nn.Module, site: str) -> tuple[torch.T
 def test_rotated_queries_and_keys_are_what_the_embedding_of_positions_returns(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind multipliers, and before the norms of Hunyuan and NanoChat, which are refused."""
+    """Behind multipliers, before the norms of Hunyuan, NanoChat and Llama 4, and a part of what DeepSeek V3.2 attends
+    with: the last two kinds are refused."""
     tiny = subject(name)
     own = sys.modules[type(tiny.model).__module__]
-    rotate = getattr(own, "apply_rotary_pos_emb", None)
-    if rotate is None:
-        return
+    made = returned_by_rotations(monkeypatch, own)
     for n in layers_with(tiny, "q_rot"):
-        made = returned_by(monkeypatch, own, rotate)
         rotated: list[torch.Tensor] = []
         layer = tiny.anatomy.layers[n]
         sites = [f"{one}.{n}" for one in ("q_rot", "k_rot") if tiny.has(one, n)]
-        with layer.register_forward_pre_hook(lambda *_, made=made: made.clear()):
-            with layer.register_forward_hook(lambda *_, made=made, rotated=rotated: rotated.extend(made)):
+        with layer.register_forward_pre_hook(lambda *_: made.clear()):
+            with layer.register_forward_hook(lambda *_, rotated=rotated: rotated.extend(made)):
                 seen = run(tiny, *sites)
         for site in sites if rotated else ():  # a layer without positions rotates nothing
             hook = f"blocks.{n}.attn.hook_rot_{site[0]}"
@@ -123,15 +122,21 @@ def is_among(value: torch.Tensor, made: list[torch.Tensor]) -> bool:
     return any(torch.equal(value[..., : form.shape[-1]], form) for form in forms)
 
 
-def returned_by(monkeypatch: pytest.MonkeyPatch, own: ModuleType, rotate: Any) -> list[torch.Tensor]:
+def returned_by_rotations(monkeypatch: pytest.MonkeyPatch, own: ModuleType) -> list[torch.Tensor]:
+    """Return the list to which a model's functions for rotary embeddings add what they return."""
     made: list[torch.Tensor] = []
 
-    def rotating(*given: Any, **named: Any) -> Any:
-        result = rotate(*given, **named)
-        made.extend(one.clone() for one in (result if isinstance(result, tuple) else (result,)))
-        return result
+    def recorded(rotate: Any) -> Any:
+        def rotating(*given: Any, **named: Any) -> Any:
+            result = rotate(*given, **named)
+            made.extend(one.clone() for one in (result if isinstance(result, tuple) else (result,)))
+            return result
 
-    monkeypatch.setattr(own, "apply_rotary_pos_emb", rotating)
+        return rotating
+
+    for name, rotate in [*vars(own).items()]:
+        if name.startswith("apply_rotary"):
+            monkeypatch.setattr(own, name, recorded(rotate))
     return made
 
 

@@ -17,7 +17,13 @@ from djinn_jupyter.engine.model.discovery.discovery import Discovery
 from djinn_jupyter.engine.model.discovery.layer_list import Stack
 from djinn_jupyter.engine.model.discovery.matrices import FoundMatrices, Matrix, PositionTable
 from djinn_jupyter.engine.model.discovery.modules import ModelModules
-from djinn_jupyter.engine.model.discovery.points import COMPRESSED, NO_OUTPUT_MAP, added_as_it_is
+from djinn_jupyter.engine.model.discovery.points import (
+    COMPRESSED,
+    NO_OUTPUT_MAP,
+    PARTLY_SHARED,
+    REPEATED,
+    added_as_it_is,
+)
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import ModelRefused, UnknownSite
@@ -171,9 +177,10 @@ def check_selector(site: Site, tap: Tap) -> None:
 ADDED: Final = ("hook_attn_out", "hook_mlp_out")
 PROJECTED: Final = ("attn.hook_q", "attn.hook_k", "attn.hook_v")
 GIVEN: Final = {"attn_out": "attn_in", "mlp_out": "mlp_in"}
-COMPRESSED_QUERIES: Final = {
-    "q": "is behind the rotary embedding where the cache is compressed: write q_rot.{n} for that, or q.{n} before it",
-    "q_rot": "is the rotated part alone where the cache is compressed: write q_rot.{n} for the whole query",
+LATENT: Final = {
+    "q": "is behind the rotary embedding where attention is latent: write q_rot.{n} for that, or q.{n} before it",
+    "q_rot": "is the rotated part alone where attention is latent: write q_rot.{n} for the whole query",
+    "k_rot": "is the rotated part alone where attention is latent: write k_rot.{n} for the whole keys",
 }
 
 
@@ -219,8 +226,8 @@ def _why_not(anatomy: Anatomy, hook: str, tap: Tap) -> str | None:
             "is what the head returns, and this model changes that, as by a soft-cap: write logits for what it makes "
             f"of it, or {anatomy.changed_head} for what the head returns"
         )
-    if point in ("q", "q_rot") and anatomy.taps["k", site.layer] == COMPRESSED:
-        return COMPRESSED_QUERIES[point].format(n=site.layer)
+    if point in LATENT and anatomy.taps["k", site.layer] in (COMPRESSED, PARTLY_SHARED):
+        return LATENT[point].format(n=site.layer)
     if hook in PROJECTED:
         return _normed(anatomy, tap)
     if point in ("q_rot", "k_rot") and _rotated_before(anatomy, site):
@@ -259,6 +266,8 @@ def _normed(anatomy: Anatomy, tap: Tap) -> str | None:
 
 def _rotated_before(anatomy: Anatomy, site: Site) -> bool:
     """Return whether the rotary embedding precedes the norm of queries or keys."""
+    if anatomy.taps[site.point[0], site.layer] == REPEATED:
+        return True
     matrix = anatomy.matrices[site.layer or 0][f"W_{site.point[0].upper()}"]
     return isinstance(matrix, Matrix) and matrix.rotated
 

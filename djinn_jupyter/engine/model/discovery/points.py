@@ -196,9 +196,16 @@ def added_as_it_is(point: str, scale: float = 1.0) -> str:
     return f"{point}{scaled} is what is added to the residual"
 
 
+def _partly_shared(keys_BHD: Tensor) -> bool:
+    """Return whether all heads have some columns in common, as the rotated ones of keys with latent attention."""
+    common_D = (keys_BHD == keys_BHD[:, :1]).all(1).all(0)
+    return bool(common_D.any()) and not bool(common_D.all())
+
+
 UNCOMPARED = "no single call compares queries with keys"
 COMPRESSED = "the cache keeps a compressed form, from which keys and values are made anew at every pass"
-
+PARTLY_SHARED = "a part of the keys is the same in all heads, and no single module returns whole keys"
+REPEATED = "a module that the layer calls several times returns it as attention gets it"
 NO_OUTPUT_MAP = "the attention module does not end in a linear map"
 
 
@@ -307,6 +314,11 @@ class _Attention:
             return why_not or ""
         return _heads_of(self.stored.key if what == "key" else self.stored.value)
 
+    def _attended(self) -> set[int]:
+        """Return the storages of the queries and keys as attention gets them: a module that returns one is the last."""
+        seen = (*(self.query.given[:2] if self.query else ()), self.stored.key if self.stored else None)
+        return {one.storage for one in seen if one is not None}
+
     def _maps(self) -> Inner | str:
         softmax = self._softmax()
         if softmax is not None:
@@ -319,6 +331,7 @@ class _Attention:
         """Return the module whose output columns are the tensor that attention gets, at position 0."""
         if isinstance(target_BHD, str):
             return target_BHD
+        repeated = False
         sources = [call for call in self.record.calls if call is not self.call and call.left < self.call.left]
         sources.sort(key=lambda call: not call.inside(self.call))
         for match in (columns_by_bits, columns_by_factor):
@@ -335,6 +348,11 @@ class _Attention:
                 index = match(target_BHD, flat(seen.value))
                 if index is not None and self.record.count(call.module) == 1:
                     return output_of(self.record, call, Heads.of_index(distinct(index)))
+                repeated = repeated or (index is not None and seen.storage in self._attended())
+        if repeated:
+            return REPEATED
+        if what == "k" and _partly_shared(target_BHD):
+            return PARTLY_SHARED
         return f"no single module returns {what} as attention gets it (before the rotary embedding)"
 
     def _output_map(self) -> Call | str:
