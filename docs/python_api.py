@@ -42,7 +42,8 @@ MADE_BY_USERS = {activations.Activations}
 MAKING = ("__init__", "__post_init__")
 OF_THE_CLIENT = {  # called by its other modules
     *("channel", "sibling", "arrived", "send", "row", "spelled", "compared_values"),
-    *("check", "require_fit", "found_at", "notes_on", "ending", "named", "reproduced_by"),
+    *("check", "require_fit", "require_recipe", "found_at", "notes_on", "ending", "named", "reproduced_by"),
+    *("in_file", "from_file", "computed_by"),
 }
 Member = tuple[str, Any]
 

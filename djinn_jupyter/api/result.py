@@ -12,12 +12,13 @@ import msgspec
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.api import arguments, arrays, interrupts, likeness, tables
-from djinn_jupyter.api.result_files import FORMAT, FileContent, Reproducible, encoded, named, put, read
+from djinn_jupyter.api.result_files import FORMAT, FileContent, Reproducible, decoded, encoded, named, put, read
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Answer, Channel
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import ReplyBase
 from djinn_jupyter.wire.looks import Circumstances
+from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.request_base import SessionRequest
 
 if TYPE_CHECKING:
@@ -109,9 +110,23 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
             return super().save(path)
         target = named(path, type(self))
         _ = origin_of(self)
-        content, tensors = _content_of(self)
-        put(target, encoded(content, {name: (one.shape, [one]) for name, one in tensors.items()}), replace=replace)
+        put(target, self.in_file(), replace=replace)
         return target
+
+    def in_file(self) -> bytes:
+        """Return the bytes of its file, which may lack a recipe."""
+        content, tensors = _content_of(self)
+        return encoded(content, {name: (one.shape, [one]) for name, one in tensors.items()})
+
+    @classmethod
+    def from_file(cls, data: bytes, name: str) -> Self:
+        """Return the result in the bytes of the file `name`, which may have no recipe. UsageError."""
+        return decoded(data, name, cls, recipe=False)
+
+    @property
+    def computed_by(self) -> Provenance | None:
+        """The model and the machine that computed it; None where no recipe computes it again."""
+        return self.made[0].by if 0 < len(self._replies) == len(self.made) else None
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -119,16 +134,21 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
         return read(path, cls)
 
     def require_fit(self) -> None:
-        """Raise ValueError where the parts of a file do not fit each other, or have no recipe."""
+        """Raise ValueError where the parts of a file do not fit each other."""
         for one in _results_in(self):
             one.require_fit()
-        if len(self.made) != len(self._replies):
-            raise ValueError("it has no recipe")
         if getattr(self, "engine", None) is not None:
             raise ValueError("it names an engine, which is another by now")
         self.check()
         if self._values is not msgspec.UNSET and self._values != arrays.from_numpy(self.values):
             raise ValueError("its values are not those of its reply")
+
+    def require_recipe(self) -> None:
+        """Raise ValueError where a part of a file has no recipe."""
+        for one in _results_in(self):
+            one.require_recipe()
+        if len(self.made) != len(self._replies):
+            raise ValueError("it has no recipe")
 
     def check(self) -> None:
         """Raise ValueError where arrays of the replies have wrong shapes or dtypes."""

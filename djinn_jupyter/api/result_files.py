@@ -53,6 +53,9 @@ class FileContent(msgspec.Struct, frozen=False, kw_only=True, forbid_unknown_fie
     def require_fit(self) -> None:
         """Raise ValueError where the parts of the content do not fit each other."""
 
+    def require_recipe(self) -> None:
+        """Raise ValueError where nothing computes the content again."""
+
 
 KeptHere = TypeVar("KeptHere", bound=FileContent)
 Tensors = Mapping[str, tuple[Sequence[int], Sequence[Array]]]
@@ -94,8 +97,9 @@ def encoded(content: object, tensors: Tensors) -> bytes:
     return tensor_files.head_of(sizes, {"djinn": text, "digest": _digest(text, body)}) + body
 
 
-def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
-    """Return the content in the bytes of the file `name`. Raises UsageError, with the reason, where there is none."""
+def decoded(data: bytes, name: str, kind: type[KeptHere], *, recipe: bool = True) -> KeptHere:
+    """Return the content in the bytes of the file `name`. Raises UsageError, with the reason, where there is none, or
+    where a required `recipe` is missing."""
     try:
         head = tensor_files.read_head(BytesIO(data))
         text, digest = head.metadata["djinn"], head.metadata["digest"]
@@ -116,16 +120,18 @@ def decoded(data: bytes, name: str, kind: type[KeptHere]) -> KeptHere:
         body = memoryview(data)[head.begin :]
         if digest != _digest(text, body):
             raise UsageError(f"{name} is damaged: its bytes are not those that were written.")
-        return _converted(told, kind, _arrays_in(head.entries, body))
+        return _converted(told, kind, _arrays_in(head.entries, body), recipe=recipe)
     except FAULTS as error:
         raise UsageError(f"{name} is no {kind.named} that Djinn {__version__} wrote: {_said(error)}.") from None
 
 
-def _converted(told: Any, kind: type[KeptHere], arrays: Callable[[type, Any], Array]) -> KeptHere:
+def _converted(told: Any, kind: type[KeptHere], arrays: Callable[[type, Any], Array], *, recipe: bool) -> KeptHere:
     """Return the content of a text. Raises ValueError and others for an invalid text."""
     try:
         kept = msgspec.convert(told, kind, dec_hook=arrays)
         kept.require_fit()
+        if recipe:
+            kept.require_recipe()
     except UsageError as error:
         raise ValueError(str(error)) from None
     return kept
@@ -159,12 +165,17 @@ def _digest(text: str, body: bytes | memoryview) -> str:
 
 def read(path: str | Path, kind: type[KeptHere]) -> KeptHere:
     """Return the content of a file. Raises UsageError where the file is of another kind, or damaged."""
+    source, data = bytes_of(path)
+    return decoded(data, source.name, kind)
+
+
+def bytes_of(path: str | Path) -> tuple[Path, bytes]:
+    """Return the full path of a file, and its bytes. Raises UsageError."""
     source = given_path(path, "file")
     try:
-        data = contents_of(source)
+        return source, contents_of(source)
     except OSError as error:
         raise UsageError(f"{source} could not be read: {error.strerror or error}.") from None
-    return decoded(data, source.name, kind)
 
 
 def named(path: str | Path, kind: type[KeptHere]) -> Path:
@@ -200,6 +211,7 @@ def put(path: Path, data: bytes, *, replace: bool) -> None:
 # A result and the same computed again, compared bit for bit.
 
 FOLDER: Final = "/"
+STUDY: Final = ".study.zip"  # several results in one file, `studies`
 SHARED: Final = (
     'Prompts that shared passes may have other last bits where other ones shared them; those of mode="exact" have not.'
 )
@@ -217,6 +229,20 @@ class Reproducible:
         """Return the result in a file or a folder. UsageError where there is none."""
         found: Self = cls.read(path)  # type: ignore[attr-defined]
         return found
+
+    def in_file(self) -> bytes:
+        """Return the bytes of its file. Raises UsageError where it is no file."""
+        raise UsageError(f"A {type(self).__name__} is in no file of its own.")
+
+    @classmethod
+    def from_file(cls, data: bytes, name: str) -> Self:
+        """Return the result in the bytes of the file `name`, which may have no recipe. Raises UsageError."""
+        raise UsageError(f"{name}: a {cls.__name__} is in no file of its own.")
+
+    @property
+    def computed_by(self) -> Provenance | None:
+        """The model and the machine that computed it; None where no recipe computes it again."""
+        return None
 
     @property
     def compared_values(self) -> np.ndarray[Any, Any]:

@@ -70,7 +70,7 @@ class Watched(result.Result):
             raise ValueError("its passes are not those of its runs")
         if len({value.dtype for value in read.values}) > 1:
             raise ValueError("its values are not of one dtype")
-        if read.made is None or not set(read.runs) <= {line.run for line in read.made.lines}:
+        if read.made is not None and not set(read.runs) <= {line.run for line in read.made.lines}:
             raise ValueError("it has no recipe")
 
     def _replied_again(self, channel: Channel, reply: WatchRead) -> WatchRead:

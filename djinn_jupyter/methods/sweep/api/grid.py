@@ -18,13 +18,13 @@ import numpy as np
 from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import from_numpy, largest, to_numpy
 from djinn_jupyter.api.result import STRONGEST
-from djinn_jupyter.api.result_files import FileContent, Reproducible, Tensors, encoded, named, put, read
+from djinn_jupyter.api.result_files import FileContent, Reproducible, Tensors, decoded, encoded, named, put, read
 from djinn_jupyter.api.tables import SHORT, TAIL, Displayed, Tabular, frame_of, is_picture, shortened
 from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.methods.common.api import SpreadResults
 from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, spelled
 from djinn_jupyter.methods.sweep.request import Continued, Measured, Recipe, Sweep, Swept
-from djinn_jupyter.wire.provenance import differences
+from djinn_jupyter.wire.provenance import Provenance, differences
 
 
 class KeptGrid(FileContent, kw_only=True):
@@ -417,9 +417,24 @@ class Grid(Displayed, Reproducible):
         if is_picture(path):
             return super().save(path)
         target = named(path, KeptGrid)
-        kept = KeptGrid(replies=self.replies, **{name: getattr(self, name) for name in FLAGS})
-        put(target, encoded(kept, kept.tensors(self.values.shape)), replace=replace or self._is_made_again(target))
+        put(target, self.in_file(), replace=replace or self._is_made_again(target))
         return target
+
+    def in_file(self) -> bytes:
+        """Return the bytes of its file."""
+        kept = KeptGrid(replies=self.replies, **{name: getattr(self, name) for name in FLAGS})
+        return encoded(kept, kept.tensors(self.values.shape))
+
+    @classmethod
+    def from_file(cls, data: bytes, name: str) -> Grid:
+        """Return the grid in the bytes of the file `name`. UsageError."""
+        return cls._of(decoded(data, name, KeptGrid))
+
+    @property
+    def computed_by(self) -> Provenance | None:
+        """The model and the machine that computed it; None where no recipe computes it again."""
+        found = [one.made.by for one in self.replies if one.made is not None]
+        return found[0] if self.is_whole and len(found) == len(self.replies) else None
 
     def _is_made_again(self, path: Path) -> bool:
         """True where the file has a grid of this one's recipe."""
@@ -432,7 +447,10 @@ class Grid(Displayed, Reproducible):
     @classmethod
     def read(cls, path: str | Path) -> Grid:
         """Read a grid of `save`, with the same bits. UsageError where the file is of another kind, or damaged."""
-        kept = read(path, KeptGrid)
+        return cls._of(read(path, KeptGrid))
+
+    @classmethod
+    def _of(cls, kept: KeptGrid) -> Grid:
         return cls(kept.replies, **{name: getattr(kept, name) for name in FLAGS})
 
     def __repr__(self) -> str:
