@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.methods.circuits.api.edges import edges as edges
     from djinn_jupyter.methods.sweep.api.arguments import noise as noise
     from djinn_jupyter.api.reproducing import reproduce as reproduce
+    from djinn_jupyter.api.studies import study as study
     from djinn_jupyter.methods.datasets.api.collecting import collect as collect
     from djinn_jupyter.methods.datasets.api.scoring import splice as splice
     from djinn_jupyter.modules.training.calls import train_sae as train_sae
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.methods.direct.api import Attribution as Attribution
     from djinn_jupyter.methods.sweep.api.grid import Grid as Grid
     from djinn_jupyter.api.result_files import Reproduction as Reproduction
+    from djinn_jupyter.api.studies import Study as Study
     from djinn_jupyter.methods.datasets.api.scoring import Losses as Losses
     from djinn_jupyter.methods.circuits.api.edges import Edges as Edges
     from djinn_jupyter.methods.graphs.api import AttributionGraph as AttributionGraph

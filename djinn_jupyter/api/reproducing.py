@@ -12,7 +12,7 @@ from djinn_jupyter.api.arguments import given_path, shown, typed
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.interrupts import interruptible
 from djinn_jupyter.api.result import Result, origin_of
-from djinn_jupyter.api.result_files import FOLDER, Reproducible, Reproduction, compared, naming_models
+from djinn_jupyter.api.result_files import FOLDER, STUDY, Reproducible, Reproduction, compared, naming_models
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.extensions import methods, part
 from djinn_jupyter.modules.training.again import trained_again, trained_in
@@ -83,6 +83,8 @@ def _read(path: Path) -> Reproducible | TrainedModule:
     if (path / PROVENANCE).is_file():
         return trained_in(path)
     name, there = FOLDER if path.is_dir() else path.name, kinds()
+    if name.endswith(STUDY):
+        raise UsageError(f"{path.name} is a study: dj.study({str(path)!r}).reproduce(engine) computes its items again.")
     found = max((ending for ending in there if name.endswith(ending)), key=len, default=None)
     try:
         return there[found or WITHOUT_ENDING].found_at(path)

@@ -50,6 +50,7 @@ MODULES: Final = {
     "djinn_graph": "djinn_jupyter.methods.graphs.magic",
     "djinn_direct": "djinn_jupyter.methods.direct.magic",
     "djinn_reproduce": "djinn_jupyter.magics.reproducing",
+    "djinn_study": "djinn_jupyter.magics.reproducing",
     "djinn_heads": "djinn_jupyter.methods.heads.magic",
     "djinn_weight": "djinn_jupyter.methods.heads.magic",
     "djinn_add_module": "djinn_jupyter.modules.magic",

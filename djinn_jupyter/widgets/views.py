@@ -38,6 +38,7 @@ from djinn_jupyter.widgets.snapshot import ROWS as SNAPSHOT_ROWS
 from djinn_jupyter.widgets.snapshot import snapshot_card, snapshot_view
 from djinn_jupyter.widgets.status import adapter_line, added_line, loaded_view, status_view
 from djinn_jupyter.widgets.stop import ROWS, Look, positions_shown, site_of, stop_view
+from djinn_jupyter.widgets.studies import study_item_view, study_report_view, study_view
 from djinn_jupyter.widgets.tables import (
     armed,
     breakpoint_line,

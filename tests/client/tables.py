@@ -21,6 +21,7 @@ from djinn_jupyter.api.result import Result
 from djinn_jupyter.api.result_files import Reproduction
 from djinn_jupyter.api.rules import SteeringRules
 from djinn_jupyter.api.stops import StopHistory
+from djinn_jupyter.api.studies import KeptTable, Study, StudyItem, StudyReport
 from djinn_jupyter.api.tables import ByColumn, Listing
 from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.methods.circuits.api.circuits import CircuitCurve
@@ -98,6 +99,12 @@ def graphed(engine: RemoteEngine, folder: Path) -> dj.AttributionGraph:
         engine.remove_module("tc")
 
 
+def studied(engine: RemoteEngine) -> Study:
+    study = dj.study("capitals")
+    study.add(engine.loss([LINE, OTHER]), title="loss")
+    return study
+
+
 def found_edges(engine: RemoteEngine) -> dj.Edges:
     return dj.edges(engine, **LINES, top=2)
 
@@ -128,6 +135,10 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     StopHistory: lambda engine, folder: stopped(engine).history(),
     Branches: lambda engine, folder: stopped(engine) and engine.tree(),
     Listing: lambda engine, folder: stopped(engine).breakpoints(),
+    KeptTable: lambda engine, folder: KeptTable({"layer": [0, 1], "value": [0.5, 1.5]}),
+    Study: lambda engine, folder: studied(engine),
+    StudyItem: lambda engine, folder: studied(engine)[0],
+    StudyReport: lambda engine, folder: studied(engine).check(),
 }
 
 

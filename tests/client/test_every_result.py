@@ -23,6 +23,7 @@ from djinn_jupyter.api.reproducing import kinds
 from djinn_jupyter.api.result import Result
 from djinn_jupyter.api.rules import SteeringRules
 from djinn_jupyter.api.stops import StopHistory
+from djinn_jupyter.api.studies import KeptTable, Study, StudyItem, StudyReport
 from djinn_jupyter.api.tables import Listing
 from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.errors import UsageError
@@ -47,6 +48,10 @@ OF_OTHERS: Final = {
     StopHistory: "stops as they are now",
     Branches: "likewise",
     Listing: "descriptions of what there is now",
+    KeptTable: "a table of the user's",
+    Study: "several results",
+    StudyItem: "one of them, which has it",
+    StudyReport: "what is said of them",
 }
 RESULTS: Final = {kind: made for kind, made in tables.TABLES.items() if kind not in OF_OTHERS}
 ENDINGS: Final = {kind: ending for ending, kind in kinds().items()}

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.api import engine, interrupts, memory_trace, reproducing, rules, stops, tables
+from djinn_jupyter.api import engine, interrupts, memory_trace, reproducing, rules, stops, studies, tables
 from djinn_jupyter.link.transport import WireBytes
 from djinn_jupyter.methods.datasets.api import activations
 from djinn_jupyter.methods.graphs import api
@@ -41,7 +41,8 @@ OF_THE_MOMENT: Final = {  # times and bytes, and descriptions of what there is n
         memory_trace.TracedTransfer,
     )
 }
-NO_RESULTS: Final = HANDLES | STOPS | SIGNALS | PARTS | OF_THE_MOMENT
+OF_SEVERAL: Final = {dj.Study, studies.StudyItem, studies.StudyReport, studies.StudyRow}  # results in one file
+NO_RESULTS: Final = HANDLES | STOPS | SIGNALS | PARTS | OF_THE_MOMENT | OF_SEVERAL
 NO_TABLES: Final = {
     dj.Activations: "each of its sites is one: `collection[site]`",
     dj.TrainedModule: "a module in a folder",

@@ -24,6 +24,7 @@ STATES: Final = {
     "recomputed": "",
     "logged": "",
     "charted": "",
+    "studied": f"{RUN}\n%djinn_edges --from ids {METRIC} -o found\n%djinn_study <out> --add found --title edges",
     "added": "%djinn_add_module sae <sae> --at resid_post.4\n%djinn_add_adapter sql <sql>",
 }
 
@@ -121,6 +122,7 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     "step": forms("stopped", "", "--token", "--point"),
     "stop": forms("idle", "", "--force"),
     "swap": forms("idle", "out", "in"),
+    "study": forms("studied", "<out>", "<out> --add found", "<out> --note words", "<out> --check", "<out> --reproduce"),
     "sweep": forms(
         "ended",
         f"{SWEPT} --from ids",
@@ -151,7 +153,8 @@ VALUES: Final = {
     "person": "ada", "point": "mlp_in", "positions": "-1", "prompt": "words", "prompts": "pairs",
     "request": "3f2a9c01", "rows": "0", "rule": "1", "session": "other", "site": "resid_post.3",
     "sites": "resid_post.4", "so_far": "grid", "text_from": "text", "to": "2", "top": "1", "when": "step == 0",
-    "save": "<figure>", "window": "2", "count": "2", "b": "other", "shard_prompts": "1",
+    "save": "<figure>", "window": "2", "count": "2", "b": "other", "add": "vecs", "title": "another",
+    "shard_prompts": "1",
 }  # fmt: skip
 
 
@@ -177,6 +180,7 @@ def variables() -> dict[str, Any]:
         "texts": ["one", "two"],
         "prompts": [[1, 2, 3], [4, 5, 6]],
         "pairs": [([1, 2, 3], [1, 2, 4]), ([1, 2, 3], [1, 2, 6])],
+        "vecs": {"a": [1.0, 2.0]},
         "known": [("embed", "logits")],
     }
 

@@ -71,7 +71,9 @@ def places(tmp_path: Path, bare: Notebook, monkeypatch: pytest.MonkeyPatch) -> d
 
 def bring(notebook: Notebook, state: str, places: dict[str, str]) -> None:
     """Give the notebook an engine and a namespace of its own, in this state."""
-    shutil.rmtree(places["<out>"].strip('"'), ignore_errors=True)
+    out = Path(places["<out>"].strip('"'))
+    shutil.rmtree(out, ignore_errors=True)
+    out.with_suffix(".study.zip").unlink(missing_ok=True)
     notebook.state.forget()
     engine, another = EngineDouble(), EngineDouble()
     another.moves = engine.moves
