@@ -1,4 +1,5 @@
-"""What `djinn-jupyter` takes from `djinn-jupyter-client`, which it requires in the same version with the engine's libraries."""
+"""What `djinn-jupyter` takes from `djinn-jupyter-client`, which it requires in the same version with the engine's
+libraries."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ OF_DEVELOPERS = "test"
 
 class SameVersion(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
-        """Require the client's distribution, once for each extra, and take over its page and addresses. Not called for an
-        sdist, which has the result."""
+        """Require the client's distribution, once for each extra, and take over its page and addresses. Not called for
+        an sdist, which has the result."""
         tree = Path(self.root).parent
         client = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
         extras = {name: f"{client['name']}[{name}]=={metadata['version']}" for name in client["optional-dependencies"]}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from djinn_jupyter.api.copies import NoEngine
-from djinn_jupyter.api.tables import Tabular
+from djinn_jupyter.api.tables import Charted, Tabular
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.link.channel import Channel, sessions_of
 from djinn_jupyter.link.io_thread import awaited
@@ -144,7 +144,7 @@ def _period(hertz: float) -> float:
     return 1.0 / hertz
 
 
-class MemoryTrace(Tabular):
+class MemoryTrace(Tabular, Charted):
     """Readings of an engine's memory and moves between its tiers, from now until `stop`, for `seconds`, or until the
     engine ends; `error` then holds the reason. The trace's own thread calls `heard` after each reading, each half
     second while the connection to the engine is down, and once more at the end. `model` is the engine's name."""

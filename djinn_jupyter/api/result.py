@@ -34,7 +34,7 @@ NOT_KEPT: Final = ("engine", "_format", "_version", "_values")  # the engine her
 Steps = tuple[str | int, ...]  # from a result to an array: fields and numbers
 
 
-class _Numbers(tables.Tabular, Reproducible):
+class _Numbers(tables.Tabular, tables.Charted, Reproducible):
     """Numbers that follow from the fields of a result: all as `values`, with the token ids of each sequence."""
 
     if TYPE_CHECKING:

@@ -41,24 +41,6 @@ class Displayed(Shown):
         """Return the view's text, cut to SHORT characters."""
         return shortened(text)
 
-    def figure(self) -> Any:
-        """Return a plotly figure of the numbers over their axes. UsageError where they have none."""
-        return self._chart().figure()
-
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the same with matplotlib into `ax` (for several pictures into as many), by default into a new figure;
-        return the Axes. UsageError; MissingDependency without matplotlib."""
-        return self._chart().plot(ax)
-
-    def save(self, path: str | Path, *, replace: bool = False) -> Path:
-        """Write the figure: .pdf, .svg or .png by matplotlib at a paper's size, .html by plotly, with all that it
-        needs inside. An older picture of that name is replaced. Return the path. UsageError; StorageFailed."""
-        written: Path = self._chart().save(path)
-        return written
-
-    def _chart(self) -> Any:
-        return card_of(type(self))(self._viewed).charted()
-
     def told(self) -> dict[str, list[Any]]:
         """Return the table of a card without its own view, as lists by column; empty where there is none."""
         return {}
@@ -154,6 +136,28 @@ class Tabular(Displayed):
     def to_pandas(self: ByColumn) -> Any:
         """Return `columns()` as a pandas DataFrame. Raises MissingDependency."""
         return frame_of(self.columns())
+
+
+class Charted(Displayed):
+    """A result whose numbers lie over axes, so that they can be drawn."""
+
+    def figure(self) -> Any:
+        """Return a plotly figure of the numbers over their axes. UsageError where they have none."""
+        return self._chart().figure()
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the same with matplotlib into `ax` (for several pictures into as many), by default into a new figure;
+        return the Axes. UsageError; MissingDependency without matplotlib."""
+        return self._chart().plot(ax)
+
+    def save(self, path: str | Path, *, replace: bool = False) -> Path:
+        """Write the figure: .pdf, .svg or .png by matplotlib at a paper's size, .html by plotly, with all that it
+        needs inside. An older picture of that name is replaced. Return the path. UsageError; StorageFailed."""
+        written: Path = self._chart().save(path)
+        return written
+
+    def _chart(self) -> Any:
+        return card_of(type(self))(self._viewed).charted()
 
 
 def is_told_as_table(result: object) -> bool:

@@ -19,7 +19,7 @@ from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import from_numpy, largest, to_numpy
 from djinn_jupyter.api.result import STRONGEST
 from djinn_jupyter.api.result_files import FileContent, Reproducible, Tensors, decoded, encoded, named, put, read
-from djinn_jupyter.api.tables import SHORT, TAIL, Displayed, Tabular, frame_of, is_picture, shortened
+from djinn_jupyter.api.tables import SHORT, TAIL, Charted, Tabular, frame_of, is_picture, shortened
 from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.methods.common.api import SpreadResults
 from djinn_jupyter.methods.sweep.api.pair_metrics import PerPair, spelled
@@ -185,7 +185,7 @@ FLAGS: Final = ("paired", "several", "interrupted", "missing")
 RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "into", "mode", "seed")
 
 
-class Grid(Displayed, Reproducible):
+class Grid(Charted, Reproducible):
     """`values` is float64 with one axis for each of `over`; with `paired`, a first axis counts the pairs, and with
     `several` metrics the next axis counts them; `per_pair` has the metrics where each pair has its own. Unfinished
     cells are NaN. `replies` holds the sweep of each pair; `missing` pairs were not reached. `interrupted` is True where
