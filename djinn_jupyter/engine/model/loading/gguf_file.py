@@ -49,9 +49,16 @@ def has_tokens(path: str) -> bool:
 
 def require_all_read(config: EngineConfig, source: str, configuration: Any) -> None:
     """Raise ModelRefused where transformers would pass over a part of a GGUF file without a word, and so compute
-    another model: layers beyond the last, and scaled rotary positions, as those of Llama 3.1."""
+    another model: layers beyond the last, and scaled rotary positions, as those of Llama 3.1. So are layers that
+    the file lacks: transformers takes half a minute for 179 of them before it says so."""
     held = _header(source, stamp_of(source))
     text = configuration.get_text_config(decoder=True)
+    absent = sorted({*range(text.num_hidden_layers)} - {layer for layer, _ in held.layers})
+    if absent and held.layers:
+        raise ModelRefused(
+            f"{config.model} names {text.num_hidden_layers} layers in its header and holds no tensor of "
+            f"{len(absent)} of them, such as layer {absent[0]}; copy or download it again."
+        )
     beyond = [name for layer, name in held.layers if layer >= text.num_hidden_layers]
     if beyond and held.architecture not in _reported_architectures():
         raise ModelRefused(

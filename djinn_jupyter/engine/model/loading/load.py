@@ -77,7 +77,8 @@ def load_model(config: EngineConfig) -> LoadedModel:
     if config.random_weights:
         model = _draw_in_memory(config, source, configuration, dtype)
     else:
-        model, notes = read_pretrained(config, source, configuration, dtype, quantization)
+        arguments = {} if quantization is None else quantization.arguments
+        model, notes = read_pretrained(config, source, configuration, dtype, arguments)
     packed = quantization is not None and any(map(host_weights.is_packed, model.parameters()))
     quantized = None if quantization is None else quantization.words_of(model)
     tokenizer, unread = load_tokenizer(config, source)

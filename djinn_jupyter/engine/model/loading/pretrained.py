@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from transformers.utils.import_utils import is_peft_available
 
 from djinn_jupyter.engine.model.loading.gguf_file import pretrained_arguments
 from djinn_jupyter.engine.model.loading.other_parts import around_text, other_parts, other_sections
-from djinn_jupyter.engine.model.loading.quantized import Quantization
 from djinn_jupyter.engine.model.loading.reasons import unloadable
 from djinn_jupyter.engine.model.loading.source import auto_classes, find_file, folder_of
 from djinn_jupyter.engine.system.config import EngineConfig
@@ -93,12 +92,12 @@ def read_pretrained(
     source: str,
     configuration: Any,
     dtype: torch.dtype | None,
-    quantization: Quantization | None = None,
+    arguments: Mapping[str, Any],
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Return the model as saved, and sentences on its unserved parts. ModelNotFound, ModelRefused,
-    MissingDependency."""
+    """Return the model as saved, and sentences on its unserved parts. `arguments` go to `from_pretrained`.
+    ModelNotFound, ModelRefused, MissingDependency."""
     notes = _adapter_notes(config, source)
-    model, report = _whole(config, source, configuration, dtype, quantization)
+    model, report = _whole(config, source, configuration, dtype, arguments)
     return model, notes + _left_out(config, source, configuration, model, report["unexpected_keys"])
 
 
@@ -107,7 +106,7 @@ def _whole(
     source: str,
     configuration: Any,
     dtype: torch.dtype | None,
-    quantization: Quantization | None,
+    arguments: Mapping[str, Any],
 ) -> tuple[PreTrainedModel, Any]:
     """Return the model with all its weights, from the first class that finds all its weights in the checkpoint: a model
     saved with its tower may name them differently than the language model alone. ModelRefused says what the first class
@@ -115,7 +114,7 @@ def _whole(
     refused: list[ModelRefused] = []
     for auto in auto_classes(configuration):
         try:
-            model, report = _from_pretrained(auto, config, source, configuration, dtype, quantization)
+            model, report = _from_pretrained(auto, config, source, configuration, dtype, arguments)
         except Exception as error:  # a library reading an arbitrary file raises anything
             raise unloadable(config, folder_of(config, source), error) from error
         if not report["mismatched_keys"] and not report["missing_keys"]:
@@ -140,7 +139,7 @@ def _from_pretrained(
     source: str,
     configuration: Any,
     dtype: torch.dtype | None,
-    quantization: Quantization | None,
+    arguments: Mapping[str, Any],
 ) -> Any:
     with pretrained_arguments(source) as named:
         return auto.from_pretrained(
@@ -152,7 +151,7 @@ def _from_pretrained(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # `_whole` refuses them by name, with their sizes
             **attention_wish(config),
-            **({} if quantization is None else quantization.arguments),
+            **arguments,
         )
 
 
