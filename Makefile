@@ -69,9 +69,10 @@ node:
 	  || { echo "The sidebar needs Node.js 20.19, 22.12 or later: install it and run make again."; exit 1; }
 
 # In a container the user is often root, whom Jupyter refuses unless it is told. It listens on loopback all the same.
+# The quickstart is the default page, which the printed address names too: a file given to `jupyter lab` is not in it.
 lab: AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 lab: setup
-	$(BIN)/jupyter lab $(AS_ROOT) notebooks/01_quickstart.ipynb
+	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/01_quickstart.ipynb
 
 demo: setup
 	@$(BIN)/python examples/play_notebook.py notebooks/01_quickstart.ipynb
