@@ -42,6 +42,7 @@ MODULE_OF: Final = {
         "limits": "limits",
         "house": "house",
         "installing": "install",
+        "notebooks": "notebooks",
     }.items()
     for name in names.split()
 }
