@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from IPython.core.magic import magics_class
+from msgspec import UNSET
 
 from djinn_jupyter.api import batches, stops
 from djinn_jupyter.api.batches import OnRow
@@ -35,6 +37,7 @@ from djinn_jupyter.magics.screen import Redrawn
 from djinn_jupyter.settings import GivenSampling, add_flags, chosen
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.replies import TokenSampled
 
 DIGITS: Final = 4  # a confident model's logit of its answer changes by little
 
@@ -324,7 +327,7 @@ class RunningMagics(Group):
         before = session.describe()
         interrupted = self.state.client.Interrupted
         try:
-            outcome = go(lambda event: live.gained(event.text))
+            outcome = go(lambda event: live.gained(event.text, _probability(event)))
         except interrupted as broken:
             stop = broken.stop
             self.state.outcomes[stop.session.name] = stop
@@ -340,6 +343,11 @@ class RunningMagics(Group):
         self.state.keep(args.keep, outcome)
         view = outcome_view(outcome, effect=effect_asked(args), restored=restored_by(session, before))
         live.end(view, outcome.reply.stop, self.state.engine.channel)
+
+
+def _probability(event: TokenSampled) -> float | None:
+    """Return the probability of a streamed token, None where its engine does not tell it."""
+    return None if event.log_probability is UNSET else math.exp(event.log_probability)
 
 
 def _count(args: argparse.Namespace) -> int:

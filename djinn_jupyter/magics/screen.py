@@ -127,7 +127,7 @@ class Live:
         self._static, self._terminal, self._session = static, terminal, session
         self._handle: Any = None
         self._said: list[str] = []
-        self._text: list[str] = []
+        self._gained: list[tuple[str, float | None]] = []  # texts with their probabilities
         self._shown_at = 0.0
 
     @contextmanager
@@ -156,15 +156,15 @@ class Live:
         elif self._terminal is not None:
             self._terminal.second(line)
 
-    def gained(self, text: str) -> None:
-        """Add one more token's text; it is shown at most ten times a second."""
-        self._text.append(text)
+    def gained(self, text: str, probability: float | None = None) -> None:
+        """Add one more token's text with its probability; it is shown at most ten times a second."""
+        self._gained.append((text, probability))
         if not self._static and time.monotonic() - self._shown_at >= UPDATE_SECONDS:
             from djinn_jupyter.widgets import views
 
             self._shown_at = time.monotonic()
             said = {"session": self._session or "", "where": where(self._session), "drawn": time.strftime("%H:%M:%S")}
-            self._update(views.running_view("".join(self._text), len(self._text), **said))
+            self._update(views.running_view(self._gained, **said))
 
     def broken_off(self, why: str) -> None:
         """Mark the shown run as failed, so that its card no longer shows it as running."""
@@ -172,7 +172,8 @@ class Live:
             from djinn_jupyter.widgets import views
 
             said = {"session": self._session or "", "where": where(self._session), "why": why}
-            self.end(views.broken_off_view("".join(self._text), len(self._text), **said))
+            text = "".join(text for text, _ in self._gained)
+            self.end(views.broken_off_view(text, len(self._gained), **said))
 
     def end(self, view: View, stop: StopIdentity | None = None, channel: Channel | None = None) -> None:
         """Show the final form in place of the running one. A `stop`'s card hears its session's moves on its channel."""

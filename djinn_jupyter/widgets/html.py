@@ -144,6 +144,7 @@ margin-right:-2px;border-radius:2px;border-bottom:2px solid transparent}
 .djinn .dj-token.dj-differs{background:#e06c2833}
 .djinn .dj-text{white-space:pre-wrap;overflow-wrap:anywhere;font-size:14px}
 .djinn .dj-text .dj-new{background:#2e7ad629;border-radius:2px;padding:1px 0}
+.djinn .dj-text .dj-new span{unicode-bidi:isolate}
 .djinn .dj-layers{display:flex;gap:2px;align-items:center;max-width:760px}
 .djinn .dj-layers .dj-layer{flex:1 1 0;min-width:1px;height:12px;border-radius:1px;background:#80808038}
 .djinn .dj-layers .dj-layer.dj-ran{background:#8080809e}

@@ -10,7 +10,7 @@ from djinn_jupyter.widgets.html import Html, card, div, joined, meter, part, spa
 from djinn_jupyter.widgets.lens import top_table
 from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.widgets.spelling import clipped, figure, percent, plural, quoted
-from djinn_jupyter.widgets.tokens import guesses_plain
+from djinn_jupyter.widgets.tokens import guesses_plain, share_legend, share_style
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import RuleDescription, Transfer
 from djinn_jupyter.wire.replies import Finished
@@ -86,12 +86,16 @@ def _chosen(done: Finished) -> str:
     return "last new token" if done.tokens else "next token"
 
 
-def running_view(text: str, tokens: int, *, session: str, drawn: str, where: str = "%djinn_where") -> View:
-    """Show tokens while they arrive, until the result or the stop card replaces the view. A notebook closed before that
-    keeps it, so it states when it was `drawn`, and `where` to see the session's present state."""
+def running_view(
+    gained: Sequence[tuple[str, float | None]], *, session: str, drawn: str, where: str = "%djinn_where"
+) -> View:
+    """Show tokens, texts with their probabilities, while they arrive, until the result or the stop card replaces the
+    view. A notebook closed before that keeps it, so it states when it was `drawn`, and `where` to see the session's
+    present state."""
+    tokens, text = len(gained), "".join(text for text, _ in gained)
     said = f"running at {drawn}, {plural(tokens, 'token')} so far (session {label(session)})"
     html = card(
-        part(_text("", text)),
+        part(_text("", _streamed(gained)), share_legend("probability of a token") if _known(gained) else None),
         part(span("dj-soft", f"{LIVE} {WHERE} {where}")),
         title=f"Running at {drawn}",
         beside=f"{plural(tokens, 'token')} so far",
@@ -99,6 +103,22 @@ def running_view(text: str, tokens: int, *, session: str, drawn: str, where: str
         session=session,
     )
     return View(plain=f"{said}\n{text}\n{LIVE} {WHERE} {where}", html=html)
+
+
+def _known(gained: Sequence[tuple[str, float | None]]) -> bool:
+    return any(probability is not None for _, probability in gained)
+
+
+def _streamed(gained: Sequence[tuple[str, float | None]]) -> Html:
+    """Return the tokens, coloured by probability; of many the last."""
+    before = "".join(text for text, _ in gained[:-TOKENS_TOLD])
+    return joined([before, *(_streamed_token(*one) for one in gained[-TOKENS_TOLD:] if one[0])])
+
+
+def _streamed_token(text: str, probability: float | None) -> Html:
+    if probability is None:
+        return span("", text)
+    return span("", text, style=share_style(probability), title=f"{quoted(text)} {percent(probability)}")
 
 
 def broken_off_view(text: str, tokens: int, *, session: str, why: str, where: str = "%djinn_where") -> View:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from djinn_jupyter.widgets.html import Html, div, element, joined, span
+from djinn_jupyter.widgets.pictures import share_colour
 from djinn_jupyter.widgets.spelling import marked, percent, plural, quoted, share
 from djinn_jupyter.wire.nouns import TopToken
 from djinn_jupyter.wire.sites import Site
@@ -72,3 +73,18 @@ def guesses_plain(top: Sequence[TopToken], count: int = 3) -> str:
 def cell_token(text: str, token: int | None = None) -> Html:
     """Return a token for use inside a table cell."""
     return element("code", marked(text, token), class_="dj-mono")
+
+
+DARK = 0.55  # a share below it has a dark colour, on which light letters stand
+
+
+def share_style(part: float) -> str:
+    """Return the style of a token with a share, such as its probability."""
+    letters = "#fff" if part < DARK else "#000"
+    return f"background:#{''.join(f'{one:02x}' for one in share_colour(share(part)))};color:{letters}"
+
+
+def share_legend(said: str, most: str = "1") -> Html:
+    """Draw the scale of shares from 0 to `most`."""
+    ramp = (span("", "0"), " ", span("dj-ramp dj-share", ""), " ", span("", most))
+    return div("dj-legend", *ramp, " \u00b7 ", span("", said))

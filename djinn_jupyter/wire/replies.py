@@ -3,6 +3,8 @@ tense."""
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
+
 from djinn_jupyter.wire.base import Cleared, EventBase, Failed, ReplyBase, WorkProgressed
 from djinn_jupyter.wire.greeting import *
 from djinn_jupyter.wire.looks import *
@@ -29,11 +31,13 @@ class SessionRunning(EventBase): ...
 
 
 class TokenSampled(EventBase):
-    """`text` is what the streamed text gained; it may be empty while a character is incomplete."""
+    """`text` is what the streamed text gained; it may be empty while a character is incomplete. `log_probability` is
+    that of the token, as in Finished."""
 
     step: int
     token: int
     text: str
+    log_probability: float | UnsetType = UNSET
 
 
 class SessionPaused(EventBase):

@@ -231,7 +231,8 @@ class EngineDouble(Looked, Switched, Attributing, Owned, SweepJob, Collecting, H
         self.stops[name] = None
         self._change(name, state="idle", stopped_at=None, step=None, tokens=8, stop=self._stand(name))
         for step, text in enumerate(NEW, start=1):
-            self.channel.publish(replies.TokenSampled(session=name, step=step, token=100 + step, text=text))
+            said = {"step": step, "token": 100 + step, "text": text, "log_probability": -0.1}
+            self.channel.publish(replies.TokenSampled(session=name, **said))
         done = samples.finished(session=name, stop=self.sessions[name].stop, rules=self.sessions[name].rules)
         self.channel.publish(replies.SessionFinished(session=name, stop=done.stop, reason=done.reason, new_tokens=3))
         return done

@@ -89,7 +89,7 @@ def all_cards() -> dict[str, View]:
             response="probability",
             title="Mood by dose",
         ),
-        "running": views.running_view(" Paris. The", 3, session="work/paris.ipynb", drawn="10:20:30"),
+        "running": views.running_view(samples.STREAMED, session="work/paris.ipynb", drawn="10:20:30"),
         "progress": views.progress_view("reading the weights"),
         "broken off": views.broken_off_view(" Paris.", 2, session="work/paris.ipynb", why="The engine has ended."),
         "edit": views.edit_view(samples.edited(), edited_stop, samples.effect()),

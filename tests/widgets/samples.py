@@ -42,6 +42,7 @@ from djinn_jupyter.wire.registry import Entry
 LAYERS, WIDTH, HEADS = 8, 256, 8
 STOP = StopIdentity(session="work/paris.ipynb", number=1, edition=1)
 PROMPT = ("The", " capital", " of", " France", " is")
+STREAMED = ((" Paris", 0.9), (".", 0.25), (" <b>", None))
 WORDS = (" Paris", " Lyon", " the", " a", " Rome", "\n", " <b>", " Oslo")
 
 

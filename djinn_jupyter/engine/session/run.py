@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 import torch
+from msgspec import UNSET
 from torch import Tensor
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -257,7 +258,9 @@ def _sample(runtime: Runtime, session: Session, stream: Stream) -> None:
     step = len(generation.new_tokens(session.tokens))
     generation.note_probability(session.logits_1V, token, step)
     text = "" if token in generation.eos else stream.add(token)
-    runtime.publish(TokenSampled(session=session.name, step=step, token=token, text=text))
+    told = generation.log_probabilities[-1]
+    known = UNSET if told is None else told
+    runtime.publish(TokenSampled(session=session.name, step=step, token=token, text=text, log_probability=known))
 
 
 def _ending(runtime: Runtime, session: Session, stream: Stream) -> tuple[FinishReason, str | None] | None:

@@ -44,13 +44,17 @@ export interface SessionRunning {
   readonly session: string;
 }
 
-/** `text` is what the streamed text gained; it may be empty while a character is incomplete. */
+/**
+ * `text` is what the streamed text gained; it may be empty while a character is incomplete. `log_probability` is
+ * that of the token, as in Finished.
+ */
 export interface TokenSampled {
   readonly event: 'TokenSampled';
   readonly session: string;
   readonly step: number;
   readonly token: number;
   readonly text: string;
+  readonly log_probability?: Float;
 }
 
 export interface SessionPaused {

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from djinn_jupyter.widgets.views import result_view
+from djinn_jupyter.wire.replies import TokenSampled
 from tests.device import DEVICE
 from tests.engine.desk import Desk, tokens
 from tests.engine.plain import plain_of
@@ -77,3 +78,11 @@ def test_a_line_of_an_earlier_version_has_none(llama: Desk) -> None:
     done = llama.resume()
     assert done.log_probabilities[:3] == (None, None, None)
     assert all(isinstance(one, float) and math.exp(one) <= 1 for one in done.log_probabilities[3:])
+
+
+def test_each_token_streams_with_its_probability(llama: Desk) -> None:
+    llama.open()
+    llama.events.clear()
+    done = llama.run(PROMPT, NEW)
+    told = [event.log_probability for event in llama.events if isinstance(event, TokenSampled)]
+    assert tuple(told) == done.log_probabilities
