@@ -15,6 +15,7 @@ import { addCommands } from './application/commands';
 import { Front } from './application/front';
 import { findGraphs } from './application/kept';
 import { drawGraphs } from './application/outputs';
+import { stopAtTokens } from './application/texts';
 import { RunningEngines } from './application/running';
 import { SIDEBAR_ID, Sidebar } from './application/sidebar';
 import { PageState } from './application/state';
@@ -124,7 +125,8 @@ const settings: JupyterFrontEndPlugin<void> = {
 
 const outputs: JupyterFrontEndPlugin<void> = {
   id: 'djinn-jupyter:outputs',
-  description: 'Draws graphs of edges in the outputs of cells.',
+  description:
+    'Draws graphs of edges in the outputs of cells, and makes the tokens of texts there set breakpoints.',
   autoStart: true,
   requires: [IDjinn, IRenderMimeRegistry],
   optional: [ITranslator],
@@ -136,6 +138,7 @@ const outputs: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('djinn_jupyter');
     endWith(djinn, drawGraphs(registry, { service: djinn, trans }));
+    endWith(djinn, stopAtTokens(djinn));
   }
 };
 

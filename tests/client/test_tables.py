@@ -195,6 +195,7 @@ TOPS = {
     Effect: lambda effect: effect.values[1:, 2] - effect.values[1:, 1],
     Attribution: lambda parts: parts.values[[name is not None for name in parts.columns()["layer"]]],
     dj.HeadScores: lambda scores: scores.induction,
+    dj.TokenMeasures: lambda read: read.of(read.by),
     Watched: lambda watched: watched.compared_values,
     dj.Circuit: lambda circuit: np.array(circuit.scores),
     dj.AttributionGraph: None,  # by the influence of its edges

@@ -23,7 +23,7 @@ from djinn_jupyter.methods.direct.request import Attribute, Attributed
 from djinn_jupyter.methods.graphs.request import GraphRecipe, MakeGraph
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.methods.sweep.request import Recipe, Sweep
-from djinn_jupyter.methods.text.request import ReadText, TextRead
+from djinn_jupyter.methods.text.request import ReadText, TextMeasured
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.base import SharedWith, is_anothers
 from djinn_jupyter.wire.edits import name_of
@@ -251,10 +251,10 @@ def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int =
     )
 
 
-def text_read(texts: tuple[str, ...] = samples.PROMPT, generated: int = 1, **fields: Any) -> TextRead:
+def text_read(texts: tuple[str, ...] = samples.PROMPT, generated: int = 1, **fields: Any) -> TextMeasured:
     """Return the measures of a text whose tokens are ever less probable."""
     length, rows = len(texts), samples.lens_rows(tuple(range(len(texts))), texts)
-    return TextRead(
+    return TextMeasured(
         tokens=tuple(range(length)),
         texts=texts,
         generated=((length - generated, length),) if generated else (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -43,7 +44,7 @@ def measures(texts: tuple[str, ...] = samples.PROMPT, generated: int = 1, by: st
 
 def chips(markup: str) -> list[tuple[str, str]]:
     """Return the style and the title of each token."""
-    found = re.findall(r'<span class="dj-token dj-mono[^"]*"(?: style="([^"]*)")? title="([^"]*)">', markup)
+    found = re.findall(r'<span class="dj-token dj-mono[^"]*"(?: style="([^"]*)")? title="([^"]*)"', markup)
     return [(style, html.unescape(title)) for style, title in found]
 
 
@@ -103,6 +104,16 @@ def test_a_long_text_says_what_is_left_out() -> None:
     assert "\u2026 2,488 tokens \u2026" in view.html
     assert len(view.plain) < 2_000
     assert len(view.html) < 350_000
+
+
+def test_tokens_name_the_breakpoint_of_a_click_where_an_engine_was_read() -> None:
+    read = measures()
+    assert "data-djinn" not in text_view(read).html
+    placed = msgspec.structs.replace(read, engine=("e1", 'work/a "b".ipynb', "sae.4[3]"))
+    markup = text_view(placed).html
+    assert 'data-djinn-engine="e1" data-djinn-session="work/a &quot;b&quot;.ipynb" data-djinn-site="sae.4[3]"' in markup
+    assert re.findall(r'data-djinn-at="(\d+)"', markup) == list("01234")
+    assert faults_in(markup) == []
 
 
 def test_measures_are_chosen_by_name() -> None:

@@ -1,1 +1,1 @@
-"""A text as a whole: what the model made of each of its tokens."""
+"""A text as a whole: measures of each token."""

@@ -1,4 +1,4 @@
-"""What a model made of each token of a text: probabilities, entropies, a logit difference, the value of a site."""
+"""The measures of each token of a text: probabilities, entropies, a logit difference, the value of a site."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec import UNSET
 from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, runs, tables
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.link.channel import Channel
-from djinn_jupyter.methods.text.request import ReadText, TextRead
+from djinn_jupyter.link.channel import Channel, SocketChannel
+from djinn_jupyter.methods.text.request import ReadText, TextMeasured
 from djinn_jupyter.wire.nouns import TopToken
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -29,15 +29,16 @@ class TokenMeasures(result.Result):
     is none: nothing is before the first token.
 
     `texts` are the tokens; those in the `generated` spans [start, end) were chosen by the model. `by` is the measure
-    that colours them."""
+    that colours them, and `engine` the engine, the session and the site of the breakpoints that clicks on them set."""
 
     _view = "text_view"
     ending = ".text.djinn"
     named = "file of a text"
     _tabled = True
-    reply: TextRead
+    reply: TextMeasured
     request: ReadText
     by: str
+    engine: tuple[str, str, str] | None = None
 
     def __post_init__(self) -> None:
         reply = self.reply
@@ -74,10 +75,10 @@ class TokenMeasures(result.Result):
         if any(not 0 <= start < end <= length for start, end in read.generated):
             raise ValueError("its generated tokens are not in its text")
 
-    def _request_of(self, reply: TextRead) -> ReadText:
+    def _request_of(self, reply: TextMeasured) -> ReadText:
         return msgspec.structs.replace(self.request, line=reply.tokens)
 
-    def _replied_again(self, channel: Channel, reply: TextRead) -> TextRead:
+    def _replied_again(self, channel: Channel, reply: TextMeasured) -> TextMeasured:
         likeness.require_modules(channel, reply.made.modules)
         return super()._replied_again(channel, reply)  # type: ignore[no-any-return]  # of the same request
 
@@ -137,7 +138,7 @@ class TokenMeasures(result.Result):
         >>> session.run("The capital of France is", max_new_tokens=1, free=True).text
         ' Paris'
         >>> [text for position, text, probability in session.text().top(1)]
-        ['The']
+        [' France']
         """
         name = self.by if measure is None else self._known(measure)
         of_tokens = self.of(name)[: len(self.texts)]
@@ -204,5 +205,14 @@ def text(
             session.channel, msgspec.structs.replace(request, session=name), WORK, lambda reply: None
         )
     kept = msgspec.structs.replace(request, line=reply.tokens, rules_of=None)
-    found = TokenMeasures(reply, kept, by=site_name(kept) or metric or PROBABILITY)
+    found = TokenMeasures(reply, kept, by=site_name(kept) or metric or PROBABILITY, engine=_place(session, site))
     return found if by is None else found.coloured(by)
+
+
+def _place(session: RemoteSession, site: str | None) -> tuple[str, str, str] | None:
+    """Return the place of breakpoints at the tokens; None without an engine's process. The default is the end of the
+    last layer."""
+    channel = session.channel
+    if not isinstance(channel, SocketChannel):
+        return None
+    return channel.entry.id, session.name, site or f"resid_post.{channel.welcome.model.layers - 1}"

@@ -10,14 +10,13 @@ import numpy as np
 
 from djinn_jupyter.methods.text.api import ENTROPY, PROBABILITY, TokenMeasures
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
-from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, share_colour
-from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted, share
-from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE
+from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted
+from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share_legend, share_style
 from djinn_jupyter.widgets.view import View
 
 SHOWN: Final = 512  # tokens; each takes some 250 bytes
 STRONGEST, STRONGEST_PLAIN = 10, 5
-DARK: Final = 0.55  # a share below it has a dark colour, on which light letters stand
 STRENGTH: Final = 0.75  # of the full colour of signed values, so that letters stay readable on any page
 LONGEST: Final = 40  # characters of a token
 
@@ -31,7 +30,7 @@ def text_view(read: TokenMeasures, session: str | None = None) -> View:
     half = SHOWN // 2 if notes else length
     chips = [_chip(read, at, scale) for at in shown]
     html = card(
-        part(div("dj-tokens", joined([*chips[:half], *gap, *chips[half:], _next(read)], " ")), scale.legend()),
+        part(_tokens(read, joined([*chips[:half], *gap, *chips[half:], _next(read)], " ")), scale.legend()),
         part(_table(read), name=_named(read)),
         part(*(div("dj-note", note) for note in notes)) if notes else None,
         title="Text",
@@ -39,6 +38,12 @@ def text_view(read: TokenMeasures, session: str | None = None) -> View:
         session=session,
     )
     return View(plain="\n".join([repr(read), *_plain(read), *notes]), html=html)
+
+
+def _tokens(read: TokenMeasures, chips: Html) -> Html:
+    """Return the tokens; where the labextension runs, a click on one sets a breakpoint there."""
+    engine, session, site = read.engine or (None, None, None)
+    return div("dj-tokens", chips, data_djinn_engine=engine, data_djinn_session=session, data_djinn_site=site)
 
 
 def _beside(read: TokenMeasures) -> str:
@@ -65,18 +70,17 @@ class _Scale:
             return None
         part = max(-1.0, min(1.0, value / self.limit))
         if self.is_share:
-            letters = "#fff" if part < DARK else "#000"
-            return f"background:#{''.join(f'{one:02x}' for one in share_colour(share(part)))};color:{letters}"
+            return share_style(part)
         red, green, blue = ABOVE if part > 0 else BELOW
         return f"background:rgba({red},{green},{blue},{abs(part) ** 0.8 * STRENGTH:.2f})"
 
     def legend(self) -> Html:
         """Draw the scale with its ends."""
-        low = "0" if self.is_share else figure(-self.limit)
-        kind = "dj-share" if self.is_share else "dj-signed"
-        high = "1" if self.limit == 1 else f"{figure(self.limit)}{' nats' if self.by == ENTROPY else ''}"
-        ramp = (span("", low), " ", span(f"dj-ramp {kind}", ""), " ", span("", high))
-        return div("dj-legend", *ramp, " \u00b7 ", span("", f"{self.by}; generated tokens are underlined"))
+        said = f"{self.by}; generated tokens are underlined"
+        if self.is_share:
+            return share_legend(said, f"{figure(self.limit)} nats" if self.by == ENTROPY else "1")
+        ends = (span("", figure(-self.limit)), " ", span("dj-ramp dj-signed", ""), " ", span("", figure(self.limit)))
+        return div("dj-legend", *ends, " \u00b7 ", span("", said))
 
 
 def _chip(read: TokenMeasures, at: int, scale: _Scale) -> Html:
@@ -88,6 +92,7 @@ def _chip(read: TokenMeasures, at: int, scale: _Scale) -> Html:
         _short(marked(text, read.tokens[0][at])),
         style=scale.style(at),
         title=_said(read, at),
+        data_djinn_at=None if read.engine is None else at,
     )
     return joined([made, element("br")]) if "\n" in text else made
 

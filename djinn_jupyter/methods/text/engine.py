@@ -28,7 +28,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.text.request import Of, ReadText, TextRead
+from djinn_jupyter.methods.text.request import Of, ReadText, TextMeasured
 from djinn_jupyter.wire import arrays, looks, nouns
 from djinn_jupyter.wire.sites import Site
 
@@ -37,7 +37,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class WholeText:
     """Tokens to be read in one pass, of which the model chose those in the `generated` spans, under these `rules`."""
 
     tokens: tuple[int, ...]
@@ -45,14 +45,14 @@ class Text:
     rules: tuple[Rule, ...] = ()
 
 
-def text_of(session: Session) -> Text:
+def text_of(session: Session) -> WholeText:
     """Return all tokens of a session. Raises UsageError where it has edits or no tokens."""
     bounds.require_unedited(session)
     if not session.tokens:
         raise UsageError("The session has no text yet; run a prompt in it.")
     fed = [(one.start, one.end) for one in session.pass_log.passes if one.decode]
     begins = len(session.tokens) if session.generation is None else session.generation.begins
-    return Text(tokens=tuple(session.tokens), generated=tuple(_joined([*fed, (begins, len(session.tokens))])))
+    return WholeText(tokens=tuple(session.tokens), generated=tuple(_joined([*fed, (begins, len(session.tokens))])))
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -69,13 +69,13 @@ def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield held
 
 
-def rules_in_one_pass(rules: Iterable[Rule], text: Text) -> tuple[Rule, ...]:
+def rules_in_one_pass(rules: Iterable[Rule], text: WholeText) -> tuple[Rule, ...]:
     """Return rules that do in one pass over the text as these did in a pass for each generated token. Raises UsageError
     where there are none."""
     return tuple(_in_one_pass(rule, text) for rule in rules) if text.generated else tuple(rules)
 
 
-def _in_one_pass(rule: Rule, text: Text) -> Rule:
+def _in_one_pass(rule: Rule, text: WholeText) -> Rule:
     by_pass = any(position < 0 for position in rule.positions or ())
     by_step = rule.guard is not None and "step" in rule.guard.condition.names
     if rule.on is None and not by_pass and not by_step:
@@ -148,24 +148,24 @@ def handlers(parts: MethodParts) -> tuple[TextRequests]:
 
 class TextRequests:
     def __init__(self, parts: MethodParts) -> None:
-        self._parts, self._runtime = parts, parts.runtime
+        self._parts, self._runtime, self._workspace = parts, parts.runtime, parts.workspace("texts")
 
     @handles(ReadText)
-    def read_text(self, request: ReadText, session: Session, holder: Holder) -> residence.Steps[TextRead]:
+    def read_text(self, request: ReadText, session: Session, holder: Holder) -> residence.Steps[TextMeasured]:
         bounds.require_empty(session, "read a text", "session.text")
-        text = self._text(request, session)
+        text = self._text(request.line, request.rules_of, session)
         bounds.require_few_tokens(len(text.tokens), request.top)
         metrics = None if request.metric is UNSET else metrics_in(self._runtime, (request.metric,))
         site = self._site(request, session)
         taps = [] if site is None else [site.tap]
         return self._steps(request, session, text, metrics, site, self._parts.circumstances(session, text.rules, taps))
 
-    def _text(self, request: ReadText, session: Session) -> Text:
+    def _text(self, line: tuple[int, ...] | str, rules_of: str | None, session: Session) -> WholeText:
         """Return the text, checked, with the rules under which it is read."""
         sessions, model = self._parts.sessions, self._runtime.description
-        text = Text(tokens=request.line) if isinstance(request.line, tuple) else text_of(sessions.find(request.line))
+        text = WholeText(tokens=line) if isinstance(line, tuple) else text_of(sessions.find(line))
         bounds.require_fit(model, text.tokens, "The text")
-        rules = bounds.under_rules_of(sessions, request.rules_of, session)
+        rules = bounds.under_rules_of(sessions, rules_of, session)
         return replace(text, rules=rules_in_one_pass(rules, text))
 
     def _site(self, request: ReadText, session: Session) -> SiteMeasure | None:
@@ -182,19 +182,24 @@ class TextRequests:
         self,
         request: ReadText,
         session: Session,
-        text: Text,
+        text: WholeText,
         metrics: Metrics | None,
         site: SiteMeasure | None,
         made: looks.Circumstances,
-    ) -> residence.Steps[TextRead]:
+    ) -> residence.Steps[TextMeasured]:
         run.publish_progress(self._runtime, session, "reading a text", 0, len(text.tokens), "tokens")
         observers = () if site is None else (site,)
-        with device_memory_for("the logits of all tokens of a text", "Close sessions, or read a shorter text."):
+        with (
+            device_memory_for("the logits of all tokens of a text", "Close sessions, or read a shorter text."),
+            self._workspace.opened(session) as room,
+        ):
+            if self._runtime.forward.device.type == "cpu":  # where tokens share their memory with sessions
+                yield from room.take(len(text.tokens) * request.top * bounds.TOKEN_BYTES)
             outcome = yield from queries.run_line(
                 self._runtime, session, text.tokens, rules=text.rules, observers=observers, all_logits=True
             )
             behind = yield from measured(self._runtime, outcome.logits_1TV[0], text.tokens, metrics, request.top)
-        return TextRead(
+        return TextMeasured(
             tokens=text.tokens,
             texts=tuple(self._runtime.tokenizer.text_of(token) for token in text.tokens),
             generated=text.generated,

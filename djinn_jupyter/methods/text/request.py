@@ -12,7 +12,7 @@ from djinn_jupyter.wire.request_base import ConditionText, OwnName, SessionReque
 Of = Literal["value", "norm", "component"]
 
 
-class TextRead(base.ReplyBase):
+class TextMeasured(base.ReplyBase):
     """The `tokens` and `texts` of a text; positions in the `generated` spans [start, end) were chosen by the model.
 
     `log_probabilities` [T - 1], fp32, are those of each token but the first. Row t of the others is about the next
@@ -32,7 +32,7 @@ class TextRead(base.ReplyBase):
     of: Of | None = None
 
 
-class ReadText(SessionRequest[TextRead], shared="write", changes=False, wakes_weights=True, whole_layers=True):
+class ReadText(SessionRequest[TextMeasured], shared="write", changes=False, wakes_weights=True, whole_layers=True):
     """Run a text in a pass of its own and measure its tokens. The `line` is its tokens, or the name of a session: all
     tokens that it has. The steering rules of session `rules_of` apply. `top` tokens are read behind each position, and
     there the `metric`, as in sweeps; `site` is read at each position, along a `direction` if one is given. The session

@@ -27,7 +27,7 @@ import {
 } from './sweep';
 
 import {
-  TextRead,
+  TextMeasured,
 } from './text';
 
 import {
@@ -181,4 +181,4 @@ export type WireReply =
   | GraphMade
   | HeadsRead
   | Swept
-  | TextRead;
+  | TextMeasured;

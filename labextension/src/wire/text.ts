@@ -22,8 +22,8 @@ export type Of = 'value' | 'norm' | 'component';
  * in `rows`. `site_values` [T], fp32, are of the position itself: the value of a site, its norm, or its component
  * along a direction, as `of` says. `made` has what else the numbers follow from.
  */
-export interface TextRead {
-  readonly reply: 'TextRead';
+export interface TextMeasured {
+  readonly reply: 'TextMeasured';
   readonly tokens: readonly number[];
   readonly texts: readonly string[];
   readonly generated: readonly (readonly number[])[];

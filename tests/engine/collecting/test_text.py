@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from djinn_jupyter.engine.requests import bounds
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.text import engine
-from djinn_jupyter.methods.text.request import ReadText, TextRead
+from djinn_jupyter.methods.text.request import ReadText, TextMeasured
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Scale
+from tests import saes
 from tests.device import DEVICE
+from tests.engine.added.adding import add, remove
+from tests.engine.added.test_adding import declared
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.plain import plain_of
 
@@ -22,10 +26,10 @@ LAYERS = 3
 PROMPT = tokens(9)
 
 
-def read(desk: Desk, line: Any = "a", **fields: Any) -> TextRead:
+def read(desk: Desk, line: Any = "a", **fields: Any) -> TextMeasured:
     desk.open("s")
     reply = desk.ask(ReadText(session="s", line=line, **fields))
-    assert isinstance(reply, TextRead), reply
+    assert isinstance(reply, TextMeasured), reply
     return reply
 
 
@@ -72,6 +76,26 @@ def test_a_site_is_measured_by_its_norm_or_along_a_direction_at_each_position() 
     assert (to_tensor(found.site_values) - states @ (vector / vector.norm())).abs().max() < 1e-5
     with pytest.raises(UsageError, match="name the site too"):
         read(desk, PROMPT, direction=to_array(vector))
+    desk.close_all()
+
+
+def test_a_probe_and_a_feature_are_measured_by_their_one_number(tmp_path: Path) -> None:
+    desk, model = desk_of("llama", layers=LAYERS), plain_of("llama", layers=LAYERS)
+    state = plain(model, PROMPT, output_hidden_states=True).hidden_states[2][0].cpu()
+    weight, bias = torch.linspace(-1, 1, state.shape[1])[None], torch.tensor([0.5])
+    add(desk, declared(tmp_path / "p", "probe", weight, bias), at="resid_post.1", name="probe")
+    tensors = saes.drawn(state.shape[1])
+    add(desk, saes.saved(tmp_path / "sae", tensors), at="resid_post.1")
+    found = read(desk, PROMPT, site="probe.1")
+    assert (found.of, [one.name for one in found.made.modules]) == ("value", ["probe"])
+    assert (to_tensor(found.site_values) - (state @ weight.T + bias)[:, 0]).abs().max() < 1e-5
+    active = ((state - tensors["b_dec"]) @ tensors["W_enc"] + tensors["b_enc"]).relu()
+    for unit in (0, 5):
+        values = to_tensor(read(desk, PROMPT, site=f"sae.1[{unit}]").site_values)
+        assert (values - active[:, unit]).abs().max() < 1e-4
+    assert (to_tensor(read(desk, PROMPT, site="sae.1").site_values) - active.norm(dim=1)).abs().max() < 1e-4
+    remove(desk, "probe")
+    remove(desk)
     desk.close_all()
 
 
