@@ -23,3 +23,4 @@ class SessionVerbs:
     all_logits = djinn_jupyter.methods.datasets.api.session_verbs.all_logits
     patterns = djinn_jupyter.methods.heads.api.patterns
     text = djinn_jupyter.methods.text.api.text
+    text_lens = djinn_jupyter.methods.text.api.text_lens

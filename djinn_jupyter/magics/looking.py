@@ -295,12 +295,13 @@ class LookingMagics(Group):
             help="the first token after every layer that has run, and how "
             "probable the last layer's favourites were on the way",
         ),
+        option("--text", action="store_true", help="over the whole text: of resid_post.*, or a tuned lens, as tuned.*"),
         option(
             "--token",
             action="append",
             metavar="TEXT",
             type=unquoted,
-            help='--layers: follow this token instead, such as " Paris"; attn_out, mlp_out, z: of '
+            help='--layers, --text: follow this token instead, such as " Paris"; attn_out, mlp_out, z: of '
             "this logit, or of two the difference",
         ),
         option("--ahead", action="store_true", help="attn_out, mlp_out, z: with the layers after the stop too"),
@@ -312,6 +313,9 @@ class LookingMagics(Group):
     def djinn_lens(self, args: Namespace) -> None:
         """The logit lens: the model's prediction if it ended at this site."""
         session = self.state.session(args.session)
+        if args.text:
+            self._of_text(session, args)
+            return
         if args.layers:
             if args.ahead:
                 raise UsageError("--layers reads the layers that have run: leave --ahead out, or step on first.")
@@ -339,6 +343,11 @@ class LookingMagics(Group):
         view = views.lens_view(lens.site, lens.rows, session=session.name)
         self.keep_and_show(args, lens, view)
         self.draw(args, view)
+
+    def _of_text(self, session: RemoteSession, args: Namespace) -> None:
+        refuse_others(args, "--text", "site", "k", "token", "keep", "session")
+        read = session.lens(args.k, args.site, tokens=args.token or (), text=True)
+        self.keep_and_show(args, read, card_of(type(read))(read, session=session.name))
 
     def _attribute(self, session: RemoteSession, args: Namespace) -> None:
         if not 1 <= len(args.token or ()) <= 2:

@@ -103,32 +103,41 @@ def _predicted(
     )
 
 
-def lens_grid_view(layers: Mapping[str, Sequence[LensRow]], *, session: str | None = None) -> View:
+def lens_grid_view(
+    layers: Mapping[str, Sequence[LensRow]],
+    *,
+    session: str | None = None,
+    positions: int = GRID_POSITIONS,
+    title: str = "Logit lens by layer",
+    whole: Html | None = None,
+) -> View:
     """Show the lens's top token by site (the deepest first) and position, tinted by its probability; and the
-    probability of each requested token at the last position, layer by layer."""
+    probability of each requested token at the last position, layer by layer. `whole` is a part above, of all
+    positions."""
     deepest_first = list(layers.items())[::-1][:LAYERS_SHOWN]
-    first = deepest_first[0][1][-GRID_POSITIONS:]
+    first = deepest_first[0][1][-positions:]
     letters = LETTERS_OF_FEW if len(first) <= FEW else LETTERS
     head = ["", *(_over(marked(row.text, row.token), letters) for row in first)]
-    made = [[mono(site), *(_tinted(row, letters) for row in rows[-GRID_POSITIONS:])] for site, rows in deepest_first]
+    made = [[mono(site), *(_tinted(row, letters) for row in rows[-positions:])] for site, rows in deepest_first]
     chosen = _by_layer(layers)
     html = card(
+        whole,
         part(table(head, made, last=True)),
         _chosen_part(chosen, first[-1].position) if chosen else None,
-        title="Logit lens by layer",
-        beside=f"top token at {at_positions([row.position for row in first])}, the stop's layer first",
+        title=title,
+        beside=f"top token at {at_positions([row.position for row in first])}, the deepest layer first",
         session=session,
     )
     plain = [
-        [site, *(quoted(r.top[0].text, r.top[0].token) for r in rows[-GRID_POSITIONS:])] for site, rows in deepest_first
+        [site, *(quoted(r.top[0].text, r.top[0].token) for r in rows[-positions:])] for site, rows in deepest_first
     ]
     titles = ["site", *(quoted(row.text, row.token) for row in first)]
-    text = f"logit lens by layer, top token at each position\n{columns(plain, titles)}"
+    text = f"{title.lower()}, top token at each position\n{columns(plain, titles)}"
     plain_text = text + _chosen_plain(chosen, first[-1].position)
-    return View(plain=plain_text, html=html, chart=lambda: Chart(panels=[_by_site(layers)]))
+    return View(plain=plain_text, html=html, chart=lambda: Chart(panels=[by_site(layers)]))
 
 
-def _by_site(layers: Mapping[str, Sequence[LensRow]]) -> Heatmap:
+def by_site(layers: Mapping[str, Sequence[LensRow]]) -> Heatmap:
     """Return the probability of the top token of every site at every position, the first layer on top."""
     found = [[row.top[0] for row in rows] for rows in layers.values()]
     return _predicted("logit lens, top token", found, list(layers), next(iter(layers.values())), down="site")

@@ -1,4 +1,4 @@
-"""A text in JupyterLab: predictions on hover, and a click that stops at a token."""
+"""A text in JupyterLab: predictions on hover, a click that stops at a token, the lens over all of it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ LOAD = "%load_ext djinn_jupyter\n%djinn_load demo --stops-kept 11"
 RUN = "%djinn_run --max-tokens 24 --free The capital of France is"
 TEXT = "%djinn_text"
 LOGITS = "%djinn_text --metric \"logit(' Paris') - logit(' Rome')\""
+LENS = '%djinn_lens --text --token " Paris"'
 AGAIN = "%djinn_run The capital of Italy is"
 END = "%djinn_stop --forget --force"
 
 
 def test_a_click_on_a_token_stops_there(lab: LabServer, page: Page, artifacts: Path) -> None:
-    notebook = write(lab, "text.ipynb", LOAD, RUN, TEXT, LOGITS, AGAIN, END)
+    notebook = write(lab, "text.ipynb", LOAD, RUN, TEXT, LOGITS, LENS, AGAIN, END)
     with no_complaints(page):
         opened = LabPage.open(page, lab.address(notebook))
         opened.wait_for_kernel()
         sidebar = Sidebar.show(page)
-        for source in (LOAD, RUN, TEXT, LOGITS):
+        for source in (LOAD, RUN, TEXT, LOGITS, LENS):
             opened.run_cell(source)
         text = opened.drawn(".djinn").filter(has_text="coloured by probability").locator(".dj-tokens")
         token = text.locator("[data-djinn-at='3']")

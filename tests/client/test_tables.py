@@ -196,6 +196,7 @@ TOPS = {
     Attribution: lambda parts: parts.values[[name is not None for name in parts.columns()["layer"]]],
     dj.HeadScores: lambda scores: scores.induction,
     dj.TokenMeasures: lambda read: read.of(read.by),
+    dj.TextLens: lambda lens: lens.of("top 1"),
     Watched: lambda watched: watched.compared_values,
     dj.Circuit: lambda circuit: np.array(circuit.scores),
     dj.AttributionGraph: None,  # by the influence of its edges

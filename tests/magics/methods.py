@@ -23,7 +23,7 @@ from djinn_jupyter.methods.direct.request import Attribute, Attributed
 from djinn_jupyter.methods.graphs.request import GraphRecipe, MakeGraph
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.methods.sweep.request import Recipe, Sweep
-from djinn_jupyter.methods.text.request import ReadText, TextMeasured
+from djinn_jupyter.methods.text.request import ReadText, ReadTextLens, TextLensRead, TextMeasured
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.base import SharedWith, is_anothers
 from djinn_jupyter.wire.edits import name_of
@@ -266,7 +266,34 @@ def text_read(texts: tuple[str, ...] = samples.PROMPT, generated: int = 1, **fie
     )
 
 
+def lens_read(
+    sites: tuple[str, ...], texts: tuple[str, ...] = samples.PROMPT, top: int = 5, chosen: tuple[int, ...] = ()
+) -> TextLensRead:
+    """Return the lens of a text, ever surer of its next token with each layer."""
+    count, length = len(sites), len(texts)
+    best = torch.arange(count * length * top, dtype=torch.int32).reshape(count, length, top) % len(samples.WORDS)
+    chances = torch.linspace(0.1, 0.9, count)[:, None, None] / torch.arange(1, top + 1)
+    return TextLensRead(
+        tokens=tuple(range(length)),
+        texts=texts,
+        generated=((length - 1, length),),
+        sites=sites,
+        top_tokens=to_array(best),
+        top_probabilities=to_array(chances.expand(-1, length, -1)),
+        entropies=to_array(torch.ones(count, length)),
+        next_probabilities=to_array(torch.linspace(0.1, 0.8, count)[:, None].expand(-1, length - 1)),
+        chosen=to_array(torch.full((count, length, len(chosen)), 0.25)),
+        chosen_tokens=chosen,
+        spelled=dict(enumerate(samples.WORDS)) | {token: f" t{token}" for token in chosen},
+        made=made(),
+    )
+
+
 class Headed:
+    def _readtextlens(self, request: ReadTextLens) -> replies.Reply:
+        chosen = tuple(100 + n if isinstance(one, str) else one for n, one in enumerate(request.tokens))
+        return lens_read(request.sites, top=request.top, chosen=chosen)
+
     def _readtext(self, request: ReadText) -> replies.Reply:
         given = {
             name: to_array(torch.linspace(-2, 4, len(samples.PROMPT), dtype=torch.float64).to(dtype))

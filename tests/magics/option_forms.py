@@ -79,7 +79,8 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     "graph": forms("ended", "", "--from ids"),
     "heads": forms("ended", "", "--patterns", "--prompts prompts"),
     "inspect": forms("stopped", "", "pattern.2", "-o kept"),
-    "lens": forms("stopped", "", "--layers", "mlp_out --token x", "z --token x"),
+    "lens": forms("stopped", "", "--layers", "mlp_out --token x", "z --token x")
+    + forms("ended", "--text", "resid_post.* --text --token x"),
     "load": forms("idle", "demo", "demo --fresh --session mine", "demo --session theirs", "demo --at host"),
     "log": forms("logged", "", "--request 3f2a9c01"),
     "loss": forms("ended", "", "--prompts prompts", "--text-from text"),

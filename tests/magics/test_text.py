@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.methods.text.request import ReadText
+from djinn_jupyter.methods.text.request import ReadText, ReadTextLens
 from djinn_jupyter.wire.arrays import Array
 from tests.magics.conftest import Notebook, last
+from tests.widgets import samples
 
 METRIC = "logit(' Rome') - logit(' Paris')"
 
@@ -41,3 +42,22 @@ def test_another_text_is_read_under_the_sessions_rules(notebook: Notebook) -> No
     notebook.shell.user_ns["ids"] = [4, 5, 6]
     notebook.cell("%djinn_text --text-from ids")
     assert (last(notebook, ReadText).line, last(notebook, ReadText).rules_of) == ((4, 5, 6), "work/paris.ipynb")
+
+
+def test_the_lens_reads_the_whole_text(notebook: Notebook) -> None:
+    said = notebook.cell('%djinn_run The capital of France is\n%djinn_lens --text -k 2 --token " Paris" -o read')
+    asked = last(notebook, ReadTextLens)
+    layers = samples.model().layers
+    assert asked.sites == tuple(f"resid_post.{layer}" for layer in range(layers))
+    assert (asked.line, asked.rules_of, asked.top, asked.tokens) == (
+        "work/paris.ipynb",
+        "work/paris.ipynb",
+        2,
+        (" Paris",),
+    )
+    assert f"Lens of {layers} sites, resid_post.0 to resid_post.{layers - 1}, over 5 tokens" in said
+    assert "session paris" in notebook.html()
+    assert notebook.shell.user_ns["read"].values.shape == (5, layers, 5)
+    notebook.cell("%djinn_lens resid_post.2 --text")
+    assert last(notebook, ReadTextLens).sites == ("resid_post.2",)
+    assert "--text" in notebook.fails("%djinn_lens --text --positions 2")

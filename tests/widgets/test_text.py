@@ -12,11 +12,11 @@ import torch
 
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.text.api import TokenMeasures
-from djinn_jupyter.methods.text.card import SHOWN, text_view
-from djinn_jupyter.methods.text.request import ReadText
+from djinn_jupyter.methods.text.api import TextLens, TokenMeasures
+from djinn_jupyter.methods.text.card import CELLS, SHOWN, lens_view, text_view
+from djinn_jupyter.methods.text.request import ReadText, ReadTextLens
 from djinn_jupyter.widgets.pictures import VIRIDIS
-from tests.magics.methods import text_read
+from tests.magics.methods import lens_read, text_read
 from tests.widgets import samples
 from tests.widgets.static import faults_in
 
@@ -131,3 +131,42 @@ def test_measures_are_chosen_by_name() -> None:
     assert len({len(column) for column in table.values()}) == 1
     with pytest.raises(UsageError, match=r"measured by probability, entropy, .*; 'norm' is not there"):
         read.coloured("norm")
+
+
+def lens(layers: int, texts: tuple[str, ...] = samples.PROMPT, chosen: tuple[int, ...] = ()) -> TextLens:
+    sites = tuple(f"resid_post.{layer}" for layer in range(layers))
+    read = lens_read(sites, texts, 3, chosen)
+    return TextLens(read, ReadTextLens(session="s", line=read.tokens, sites=sites, top=3, tokens=chosen))
+
+
+def test_the_lens_of_a_text_has_a_picture_of_all_and_the_top_tokens_of_its_end() -> None:
+    view = lens_view(lens(4, chosen=(100, 101)), "paris")
+    assert faults_in(view.html) == []
+    assert 'alt="probability of the own next token, 4 sites by 5 positions"' in view.html
+    assert view.html.count("dj-tint") >= 4 * 5
+    assert view.html.index("resid_post.3") < view.html.index("resid_post.0")
+    lines = view.plain.splitlines()
+    assert lines[0] == "Lens of 4 sites, resid_post.0 to resid_post.3, over 5 tokens"
+    assert lines[1].endswith("resid_post.0 10 %, resid_post.1 33 %, resid_post.2 57 %, resid_post.3 80 %")
+    assert "' t100'" in view.plain
+    assert "25 %" in view.plain
+
+
+def test_the_lens_of_a_long_text_is_bounded() -> None:
+    view = lens_view(lens(48, tuple(f" word{n}" for n in range(2000))))
+    assert view.html.count("<td") < 2 * CELLS
+    assert len(view.html) < 200_000
+    assert len(view.plain) < 2_500
+    assert lens_view(lens(2, HOSTILE)).html.count("</script>") == 0
+    assert "the text has one token" in lens_view(lens(2, (" one",))).plain
+
+
+def test_the_table_of_a_lens_has_each_measure() -> None:
+    read = lens(2, chosen=(100,))
+    assert read.measures == ("next", "entropy", "top 1", "top 2", "top 3", "' t100'")
+    assert read.columns()["site"] == ["resid_post.0"] * 5 + ["resid_post.1"] * 5
+    assert read.top(1) == [("resid_post.1", 0, read.columns()["top 1 text"][5], pytest.approx(0.9))]
+    assert [one.probability for one in read.predicted(1, 0)] == pytest.approx([0.9, 0.45, 0.3])
+    assert np.isnan(read.of("next")[:, -1]).all()
+    with pytest.raises(UsageError, match="The lens has next, entropy"):
+        read.of("norm")

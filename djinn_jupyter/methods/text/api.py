@@ -1,7 +1,9 @@
-"""The measures of each token of a text: probabilities, entropies, a logit difference, the value of a site."""
+"""The measures of each token of a text: probabilities, entropies, a logit difference, the value of a site; its lens."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, Final, Self
 
 import msgspec
@@ -11,14 +13,16 @@ from msgspec import UNSET
 from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, runs, tables
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.link.channel import Channel, SocketChannel
-from djinn_jupyter.methods.text.request import ReadText, TextMeasured
+from djinn_jupyter.link.channel import Channel, SocketChannel, ask_for
+from djinn_jupyter.methods.text.request import ReadText, ReadTextLens, TextLensRead, TextMeasured
+from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import TopToken
 from djinn_jupyter.wire.texts import in_quotes
 
 WORK: Final = "The reading of a text"
 PROBABILITY, ENTROPY = "probability", "entropy"
 ALONG: Final = "along the direction"
+EVERY_LAYER: Final = "resid_post.*"
 
 
 class TokenMeasures(result.Result):
@@ -216,3 +220,155 @@ def _place(session: RemoteSession, site: str | None) -> tuple[str, str, str] | N
     if not isinstance(channel, SocketChannel):
         return None
     return channel.entry.id, session.name, site or f"resid_post.{channel.welcome.model.layers - 1}"
+
+
+# The lens over a whole text: layers by tokens.
+
+LENS_WORK: Final = "The lens of the text"
+NEXT: Final = "next"
+
+
+class TextLens(result.Result):
+    """The lens of `sites` over a text: for each site and position the most probable next tokens. `values` [measures,
+    sites, positions], float64, has a row for each of `measures`: the probability of the text's own `next` token (NaN
+    behind the last), the `entropy` in nats, the probability of the most probable tokens, `top 1` and so on, and of the
+    requested tokens, by their texts. `texts` are the tokens; those in the `generated` spans [start, end) were chosen by
+    the model."""
+
+    _view = "lens_view"
+    ending = ".textlens.djinn"
+    named = "file of a lens over a text"
+    _tabled = True
+    reply: TextLensRead
+    request: ReadTextLens
+
+    def __post_init__(self) -> None:
+        reply = self.reply
+        self.tokens = self._lines = (reply.tokens,)
+        self.texts, self.generated, self.sites = reply.texts, reply.generated, reply.sites
+        top, chosen = _float(reply.top_probabilities), _float(reply.chosen)
+        own = np.full((len(self.sites), len(self.texts)), np.nan)
+        own[:, :-1] = _float(reply.next_probabilities)
+        asked = tuple(repr(reply.spelled[token]) for token in reply.chosen_tokens)
+        self.measures = (NEXT, ENTROPY, *(f"top {rank + 1}" for rank in range(top.shape[2])), *asked)
+        self.values = np.stack([own, _float(reply.entropies), *np.moveaxis(top, 2, 0), *np.moveaxis(chosen, 2, 0)])
+
+    def check(self) -> None:
+        """Raise ValueError where the lens is not that of the tokens."""
+        read, sites, length = self.reply, len(self.reply.sites), len(self.reply.tokens)
+        count, chosen = read.top_tokens.shape[-1], len(read.chosen_tokens)
+        shapes = {
+            (read.top_tokens.shape, (sites, length, count)),
+            (read.top_probabilities.shape, (sites, length, count)),
+            (read.entropies.shape, (sites, length)),
+            (read.next_probabilities.shape, (sites, length - 1)),
+            (read.chosen.shape, (sites, length, chosen)),
+        }
+        named = {*self._ids.reshape(-1).tolist(), *read.chosen_tokens}
+        alike = all(shape == wanted for shape, wanted in shapes) and len(read.texts) == length
+        if not alike or not named <= {*read.spelled}:
+            raise ValueError("its lens is not that of its tokens")
+
+    def _request_of(self, reply: TextLensRead) -> ReadTextLens:
+        return msgspec.structs.replace(self.request, line=reply.tokens)
+
+    def _replied_again(self, channel: Channel, reply: TextLensRead) -> TextLensRead:
+        likeness.require_modules(channel, reply.made.modules)
+        return super()._replied_again(channel, reply)  # type: ignore[no-any-return]  # of the same request
+
+    def of(self, measure: str) -> np.ndarray[Any, Any]:
+        """Return a measure, float64 [sites, positions]. UsageError."""
+        if measure not in self.measures:
+            raise UsageError(f"The lens has {', '.join(self.measures)}; {in_quotes(measure)} is not there.")
+        row: np.ndarray[Any, Any] = self.values[self.measures.index(measure)]
+        return row
+
+    def predicted(self, site: int, position: int) -> tuple[TopToken, ...]:
+        """Return the most probable next tokens at a position, by the lens of the site with this number."""
+        chances = self.values[2 : 2 + self._ids.shape[2], site, position].tolist()
+        ids = self._ids[site, position].tolist()
+        return tuple(
+            TopToken(token=token, text=self.reply.spelled[token], probability=chance, logit=float("nan"))
+            for token, chance in zip(ids, chances, strict=True)
+        )
+
+    @cached_property
+    def _ids(self) -> np.ndarray[Any, Any]:
+        return arrays.to_numpy(self.reply.top_tokens)
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the measure, the site and the position of the value at this index."""
+        measure, site, position = index
+        return {"measure": self.measures[measure], "site": self.sites[site], "position": position}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the lens as lists by column, a row for each site and position: the token there, each measure, and the
+        text of the most probable next token."""
+        places = [(site, at) for site in range(len(self.sites)) for at in range(len(self.texts))]
+        rows = [(self.sites[site], at, self.texts[at], self._best(site, at)) for site, at in places]
+        measures = {name: row.reshape(-1).tolist() for name, row in zip(self.measures, self.values, strict=True)}
+        return tables.in_columns(("site", "position", "token", "top 1 text"), rows) | measures
+
+    @arguments.typed
+    def top(self, count: int = result.STRONGEST) -> list[tuple[str, int, str, float]]:
+        """Return the site, the position, the text and the probability of the `count` most probable next tokens, the
+        most probable first. UsageError."""
+        found = arrays.largest(self.of("top 1"), count)
+        return [(self.sites[site], at, self._best(site, at), chance) for (site, at), chance in found]
+
+    def _best(self, site: int, position: int) -> str:
+        """Return the text of the most probable next token."""
+        return self.reply.spelled[int(self._ids[site, position, 0])]
+
+    def __repr__(self) -> str:
+        first, *others = self.sites
+        names = f"{len(self.sites)} sites, {first} to {others[-1]}" if others else first
+        return f"Lens of {names}, over {len(self.texts)} tokens"
+
+
+def text_lens(
+    session: RemoteSession,
+    /,
+    k: int = 5,
+    site: str = EVERY_LAYER,
+    *,
+    tokens: Iterable[str | int] = (),
+    layers: Sequence[int] | None = None,
+) -> TextLens:
+    """Return the lens over the session's text, prompt and generated: what `session.lens(text=True)` calls.
+
+    >>> done = session.run("The capital of France is", max_new_tokens=2, free=True)
+    >>> read = session.text_lens(3, layers=[0, 7])
+    >>> read.sites, read.values.shape  # measures, sites, positions
+    (('resid_post.0', 'resid_post.7'), (5, 2, 7))
+    """
+    asked = ReadTextLens(
+        session="lens",
+        line=session.name,
+        rules_of=session.name,
+        sites=_sites(session.channel, site, layers),
+        top=k,
+        tokens=arguments.chosen_tokens(tokens),
+    )
+    with interrupts.interruptible(LENS_WORK), likeness.temporary_session(session.channel, "lens") as name:
+        request = msgspec.structs.replace(asked, session=name)
+        reply = interrupts.replied_in_parts(session.channel, request, LENS_WORK, lambda reply: None)
+    kept = msgspec.structs.replace(asked, line=reply.tokens, rules_of=None, tokens=reply.chosen_tokens)
+    return TextLens(reply, kept)
+
+
+def _sites(channel: Channel, site: str, layers: Sequence[int] | None) -> tuple[str, ...]:
+    """Return the sites of a lens: `resid_post.*` is that of every layer, `tuned.*` every added tuned lens of that name.
+    Raises UsageError."""
+    point, star, _ = str(site).partition(".*")
+    if not star:
+        if layers is not None:
+            raise UsageError(f"layers choose among the sites of a point of every layer, such as {EVERY_LAYER}.")
+        return (site,)
+    added = [one.site for one in ask_for(channel, ask.ListAddedModules()).modules if one.name == point]
+    every = added or [f"{point}.{layer}" for layer in range(channel.welcome.model.layers)]
+    found = [one for one in every if layers is None or int(one.rpartition(".")[2]) in layers]
+    if not found:
+        there = ", ".join(one.rpartition(".")[2] for one in every)
+        raise UsageError(f"No layer of {site} is among those given; it has {there}.")
+    return tuple(found)

@@ -8,12 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from djinn_jupyter.methods.text.api import ENTROPY, PROBABILITY, TokenMeasures
+from djinn_jupyter.methods.text.api import ENTROPY, NEXT, PROBABILITY, TextLens, TokenMeasures
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
-from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE
+from djinn_jupyter.widgets.lens import GRID_POSITIONS, LAYERS_SHOWN, lens_grid_view
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, image, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share_legend, share_style
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.nouns import LensRow, TopToken
 
 SHOWN: Final = 512  # tokens; each takes some 250 bytes
 STRONGEST, STRONGEST_PLAIN = 10, 5
@@ -149,3 +151,56 @@ def _plain(read: TokenMeasures) -> list[str]:
     last = len(read.texts)
     rows.append([str(last), "next", "", guesses_plain(read.predicted(last), 5)])
     return [_named(read), columns(rows, ["position", "token", read.by, "predicted here"])]
+
+
+# The lens over a text: a picture of all of it, and the top tokens of its end.
+
+CELLS: Final = 768  # of the table; each takes some 130 bytes
+CELLS_PLAIN: Final = 64
+WIDTH, LARGEST = 900, 12  # of the picture, and of its cells, in pixels
+OWN: Final = "probability of the text's own next token: the deepest layer above, positions across"
+
+
+def lens_view(read: TextLens, session: str | None = None) -> View:
+    """Show the lens over a text: how probable its own next token is by layer and position, and the top tokens."""
+    layers = {site: _rows(read, number) for number, site in enumerate(read.sites)}
+    shown = max(GRID_POSITIONS, CELLS // len(read.sites))
+    view = lens_grid_view(
+        layers, session=session, positions=shown, title="Lens of the text", whole=part(_picture(read))
+    )
+    few = lens_grid_view(layers, positions=max(1, CELLS_PLAIN // min(len(read.sites), LAYERS_SHOWN)))
+    return View(plain="\n".join([repr(read), _own(read), few.plain]), html=view.html)
+
+
+def _rows(read: TextLens, site: int) -> list[LensRow]:
+    """Return the lens of a site, position by position."""
+    chosen = read.reply.chosen_tokens
+    asked = [
+        [
+            TopToken(token=token, text=read.reply.spelled[token], probability=float(chance), logit=math.nan)
+            for token, chance in zip(chosen, chances, strict=True)
+        ]
+        for chances in read.values[len(read.measures) - len(chosen) :, site].T
+    ]
+    return [
+        LensRow(position=at, token=token, text=text, top=read.predicted(site, at), chosen=tuple(asked[at]))
+        for at, (token, text) in enumerate(zip(read.tokens[0], read.texts, strict=True))
+    ]
+
+
+def _picture(read: TextLens) -> Html:
+    own = read.of(NEXT)[::-1]
+    sites, length = own.shape
+    width, height = (size * max(1, min(LARGEST, WIDTH // size)) for size in (length, sites))
+    alt = f"probability of the own next token, {plural(sites, 'site')} by {plural(length, 'position')}"
+    drawn = image(shares(own), width=width, height=height, alt=alt, shrinks=True)
+    return joined([drawn, share_legend(OWN)])
+
+
+def _own(read: TextLens) -> str:
+    """Spell how probable the text's own tokens are by site: the mean of each, the deepest last."""
+    if len(read.texts) < 2:
+        return "the text has one token, so that none is next"
+    sites = ends(len(read.sites), 2 * STRONGEST)
+    means = [f"{read.sites[at]} {percent(float(np.nanmean(read.of(NEXT)[at])))}" for at in sites]
+    return f"mean probability of the text's own next token: {', '.join(means)}"

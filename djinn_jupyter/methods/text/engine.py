@@ -1,11 +1,12 @@
-"""The measures of each token of a text, in one pass over it: of the logits behind each position, and of a site's value.
+"""The measures of each token of a text, in one pass over it: of the logits behind each position, and of a site's value;
+and its lens at many layers.
 
-Shapes: T positions, V tokens of the vocabulary, n positions at a time, D features.
+Shapes: T positions, V tokens of the vocabulary, n positions at a time, D features, k most probable tokens, C requested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -22,13 +23,13 @@ from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.passes.site_value import SiteValue
 from djinn_jupyter.engine.requests import bounds
 from djinn_jupyter.engine.requests.handlers import MethodParts, handles
-from djinn_jupyter.engine.requests.inspection import metrics_in
+from djinn_jupyter.engine.requests.inspection import metrics_in, token_id
 from djinn_jupyter.engine.session import queries, reports, residence, run
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.text.request import Of, ReadText, TextMeasured
+from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.methods.text.request import Of, ReadText, ReadTextLens, TextLensRead, TextMeasured
 from djinn_jupyter.wire import arrays, looks, nouns
 from djinn_jupyter.wire.sites import Site
 
@@ -141,6 +142,50 @@ def measured(
     return found
 
 
+@dataclass(slots=True, kw_only=True)
+class LensValues(Unmarked):
+    """Keeps a site's value [T, D] on the host."""
+
+    site: Site
+    tap: Tap
+    value_TD: Tensor | None = None
+
+    def observe(self, site_value: SiteValue) -> None:
+        self.value_TD = site_value.value.detach().to("cpu", copy=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteLens:
+    """The lens of one site, on the host."""
+
+    top_Tk: Tensor
+    probabilities_Tk: Tensor
+    entropies_T: Tensor
+    next_T: Tensor
+    chosen_TC: Tensor
+
+
+def lens_of(
+    lens: Callable[[Tensor], Tensor], taken: LensValues, tokens: Sequence[int], top: int, chosen: Sequence[int]
+) -> Generator[None, None, SiteLens]:
+    """Return the lens of a site's values, some positions at a time."""
+    parts: list[tuple[Tensor, ...]] = []
+    if taken.value_TD is None:
+        raise UsageError(f"{taken.site} was not met in a pass over the text.")
+    for start in range(0, len(tokens), ROWS):
+        logits_nV = lens(taken.value_TD[start : start + ROWS]).float()
+        chances_nV = torch.softmax(logits_nV, -1)
+        best_nk = logits_nV.topk(min(top, logits_nV.shape[-1])).indices
+        after = torch.tensor(tokens[start + 1 : start + 1 + len(logits_nV)], dtype=torch.long, device=best_nk.device)
+        own_n = chances_nV[: len(after)].gather(1, after[:, None])[:, 0]
+        each = (best_nk.int(), chances_nV.gather(1, best_nk), torch.special.entr(chances_nV).sum(-1), own_n)
+        parts.append(tuple(one.to("cpu") for one in (*each, chances_nV[:, list(chosen)])))
+        yield None
+    taken.value_TD = None
+    best, chances, entropies, own, asked = (torch.cat(one) for one in zip(*parts, strict=True))
+    return SiteLens(top_Tk=best, probabilities_Tk=chances, entropies_T=entropies, next_T=own, chosen_TC=asked)
+
+
 def handlers(parts: MethodParts) -> tuple[TextRequests]:
     """Return the handlers of this method's requests."""
     return (TextRequests(parts),)
@@ -159,6 +204,66 @@ class TextRequests:
         site = self._site(request, session)
         taps = [] if site is None else [site.tap]
         return self._steps(request, session, text, metrics, site, self._parts.circumstances(session, text.rules, taps))
+
+    @handles(ReadTextLens)
+    def read_lens(self, request: ReadTextLens, session: Session, holder: Holder) -> residence.Steps[TextLensRead]:
+        bounds.require_empty(session, "read a text", "session.lens")
+        text = self._text(request.line, request.rules_of, session)
+        chosen = [token_id(self._runtime, token) for token in request.tokens]
+        bounds.require_few_tokens(len(text.tokens) * len(request.sites), request.top + len(chosen))
+        taken = [self._lens_site(session, spelling) for spelling in request.sites]
+        made = self._parts.circumstances(session, text.rules, [one.tap for one in taken])
+        return self._lens_steps(request.top, session, text, chosen, taken, made)
+
+    def _lens_site(self, session: Session, spelling: str) -> LensValues:
+        """Return a site of the residual stream's width. Raises UnknownSite for another."""
+        site, runtime = self._runtime.site(spelling), self._runtime.of(session)
+        tap = runtime.resolve(site)
+        if site.selector is not None or runtime.forward.lens_at(tap) is None:
+            raise UnknownSite(
+                f"The lens of a text reads whole values of the residual stream's width, such as resid_post.4 or those "
+                f"of a tuned lens; {site} is {tap.axes} with {tap.width}."
+            )
+        return LensValues(site=site, tap=tap)
+
+    def _lens_steps(
+        self,
+        top: int,
+        session: Session,
+        text: WholeText,
+        chosen: Sequence[int],
+        taken: Sequence[LensValues],
+        made: looks.Circumstances,
+    ) -> residence.Steps[TextLensRead]:
+        forward, length = self._runtime.of(session).forward, len(text.tokens)
+        size = length * len(taken) * forward.anatomy.hidden_size * forward.model.dtype.itemsize
+        bounds.Room().take(size)
+        found: list[SiteLens] = []
+        with (
+            device_memory_for("the lens of a text", "Close sessions, or read fewer layers."),
+            self._workspace.opened(session) as room,
+        ):
+            if forward.device.type == "cpu":  # where these values share their memory with sessions
+                yield from room.take(size)
+            yield from queries.run_line(self._runtime, session, text.tokens, rules=text.rules, observers=taken)
+            for done, one in enumerate(taken):
+                run.publish_progress(self._runtime, session, "reading the lens", done, len(taken), "sites")
+                found.append((yield from lens_of(forward.lens, one, text.tokens, top, chosen)))
+        told = dict.fromkeys([*torch.stack([one.top_Tk for one in found]).flatten().tolist(), *chosen])
+        return TextLensRead(
+            tokens=text.tokens,
+            texts=tuple(self._runtime.tokenizer.text_of(token) for token in text.tokens),
+            generated=text.generated,
+            sites=tuple(str(one.site) for one in taken),
+            top_tokens=to_array(torch.stack([one.top_Tk for one in found])),
+            top_probabilities=to_array(torch.stack([one.probabilities_Tk for one in found])),
+            entropies=to_array(torch.stack([one.entropies_T for one in found])),
+            next_probabilities=to_array(torch.stack([one.next_T for one in found])),
+            chosen=to_array(torch.stack([one.chosen_TC for one in found])),
+            chosen_tokens=tuple(chosen),
+            spelled={token: self._runtime.tokenizer.text_of(token) for token in told},
+            made=made,
+        )
 
     def _text(self, line: tuple[int, ...] | str, rules_of: str | None, session: Session) -> WholeText:
         """Return the text, checked, with the rules under which it is read."""

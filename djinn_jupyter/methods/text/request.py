@@ -1,4 +1,4 @@
-"""The measures of each token of a text, and the request for them."""
+"""The measures of each token of a text, its lens at many layers, and the requests for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from djinn_jupyter.wire import arrays, base, looks, nouns
-from djinn_jupyter.wire.request_base import ConditionText, OwnName, SessionRequest, SomeTokens, Spelling
+from djinn_jupyter.wire.request_base import Chosen, ConditionText, OwnName, SessionRequest, SomeTokens, Spelling
 
 Of = Literal["value", "norm", "component"]
 
@@ -44,3 +44,35 @@ class ReadText(SessionRequest[TextMeasured], shared="write", changes=False, wake
     metric: ConditionText | UnsetType = UNSET
     site: Spelling | UnsetType = UNSET
     direction: arrays.Array | UnsetType = UNSET
+
+
+class TextLensRead(base.ReplyBase):
+    """The lens of `sites` [S] over a text [T]: `top_tokens` [S, T, k], int32, with their `top_probabilities`, fp32,
+    and the `entropies` [S, T] of the distributions behind each position, in nats. `next_probabilities` [S, T - 1] are
+    those of the text's own next token, `chosen` [S, T, tokens] those of the requested tokens. `spelled` has the texts
+    of all these tokens. `tokens`, `texts`, `generated` and `made` are as in TextMeasured."""
+
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+    generated: tuple[tuple[int, int], ...]
+    sites: tuple[str, ...]
+    top_tokens: arrays.Array
+    top_probabilities: arrays.Array
+    entropies: arrays.Array
+    next_probabilities: arrays.Array
+    chosen: arrays.Array
+    chosen_tokens: tuple[int, ...]
+    spelled: dict[int, str]
+    made: looks.Circumstances
+
+
+class ReadTextLens(SessionRequest[TextLensRead], shared="write", changes=False, wakes_weights=True, whole_layers=True):
+    """Run a text in a pass of its own, as ReadText does, and apply the model's own epilogue to the values of `sites`,
+    of the residual stream or of tuned lenses, at all positions. `tokens`, by text or number, are read besides the `top`
+    most probable."""
+
+    line: SomeTokens | OwnName
+    sites: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=4096)]
+    rules_of: OwnName | None = None
+    top: Annotated[int, Meta(ge=1, le=100)] = 5
+    tokens: Chosen = ()

@@ -27,6 +27,7 @@ import {
 } from './sweep';
 
 import {
+  TextLensRead,
   TextMeasured,
 } from './text';
 
@@ -181,4 +182,5 @@ export type WireReply =
   | GraphMade
   | HeadsRead
   | Swept
-  | TextMeasured;
+  | TextMeasured
+  | TextLensRead;

@@ -36,3 +36,26 @@ export interface TextMeasured {
   readonly of: 'value' | 'norm' | 'component' | null;
   readonly not_kept: string | null;
 }
+
+/**
+ * The lens of `sites` [S] over a text [T]: `top_tokens` [S, T, k], int32, with their `top_probabilities`, fp32,
+ * and the `entropies` [S, T] of the distributions behind each position, in nats. `next_probabilities` [S, T - 1] are
+ * those of the text's own next token, `chosen` [S, T, tokens] those of the requested tokens. `spelled` has the texts
+ * of all these tokens. `tokens`, `texts`, `generated` and `made` are as in TextMeasured.
+ */
+export interface TextLensRead {
+  readonly reply: 'TextLensRead';
+  readonly tokens: readonly number[];
+  readonly texts: readonly string[];
+  readonly generated: readonly (readonly number[])[];
+  readonly sites: readonly string[];
+  readonly top_tokens: ArrayJson;
+  readonly top_probabilities: ArrayJson;
+  readonly entropies: ArrayJson;
+  readonly next_probabilities: ArrayJson;
+  readonly chosen: ArrayJson;
+  readonly chosen_tokens: readonly number[];
+  readonly spelled: { readonly [name: string]: string };
+  readonly made: Circumstances;
+  readonly not_kept: string | null;
+}

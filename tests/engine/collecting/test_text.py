@@ -10,9 +10,9 @@ import torch
 
 from djinn_jupyter.engine.requests import bounds
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.methods.text import engine
-from djinn_jupyter.methods.text.request import ReadText, TextMeasured
+from djinn_jupyter.methods.text.request import ReadText, ReadTextLens, TextLensRead, TextMeasured
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Scale
 from tests import saes
@@ -157,4 +157,97 @@ def test_an_empty_session_and_a_strange_token_are_one_sentence(monkeypatch: pyte
     with pytest.raises(UsageError, match="5 tokens at each of 9 positions are more than the 44 of one answer"):
         read(desk, PROMPT)
     assert read(desk, (5,)).log_probabilities.shape == (0,)
+    desk.close_all()
+
+
+# --- the lens over a text ---------------------------------------------------------------------------------------------
+
+
+def lens(desk: Desk, line: Any = "a", **fields: Any) -> TextLensRead:
+    desk.open("s")
+    reply = desk.ask(ReadTextLens(session="s", line=line, **fields))
+    assert isinstance(reply, TextLensRead), reply
+    return reply
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_the_lens_of_a_finished_run_is_the_plain_models_head_on_its_hidden_states(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "ROWS", 4)
+    desk, model = desk_of(family, layers=LAYERS), plain_of(family, layers=LAYERS)
+    desk.open("a")
+    line = (*PROMPT, *desk.run(PROMPT, 4).tokens)
+    found = lens(desk, sites=("resid_post.0", "resid_post.1"), top=3, tokens=(7, 5))
+    assert (found.tokens, found.generated, found.sites) == (line, ((9, 13),), ("resid_post.0", "resid_post.1"))
+    states = plain(model, line, output_hidden_states=True).hidden_states[1:3]
+    base = model.base_model
+    norm = base.norm if family == "llama" else base.ln_f
+    with torch.inference_mode():
+        chances = torch.stack([model.lm_head(norm(one[0])) for one in states]).float().cpu().softmax(-1)
+    after = torch.tensor(line[1:]).expand(2, -1)[..., None]
+    for name, expected in {
+        "top_probabilities": chances.topk(3).values,
+        "entropies": torch.special.entr(chances).sum(-1),
+        "next_probabilities": chances[:, :-1].gather(2, after)[..., 0],
+        "chosen": chances[..., [7, 5]],
+    }.items():
+        told = to_tensor(getattr(found, name))
+        assert told.shape == expected.shape, name
+        assert (told - expected).abs().max() < 1e-6, name
+    assert torch.equal(to_tensor(found.top_tokens).long(), chances.topk(3).indices)
+    assert set(found.spelled) == {*chances.topk(3).indices.flatten().tolist(), 7, 5}
+    desk.close_all()
+
+
+def test_the_lens_of_a_text_has_the_bits_of_the_lens_at_a_stop() -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    desk.stop_at("resid_post.1")
+    desk.run(PROMPT, 1)
+    rows = desk.ask(ask.Lens(session="a", top=3)).rows
+    found = lens(desk, sites=("resid_post.1",), top=3)
+    assert to_tensor(found.top_probabilities)[0].tolist() == [[one.probability for one in row.top] for row in rows]
+    assert to_tensor(found.top_tokens)[0].tolist() == [[one.token for one in row.top] for row in rows]
+    desk.close_all()
+
+
+def test_a_tuned_lens_is_another_kind_and_other_widths_are_refused(tmp_path: Path) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    width = desk.engine.anatomy.hidden_size
+    generator = torch.Generator().manual_seed(1)
+    weight, bias = torch.randn(width, width, generator=generator) / 9, torch.randn(width, generator=generator)
+    add(desk, declared(tmp_path / "tuned", "tuned_lens", weight, bias), at="resid_post.1", name="tuned")
+    found = lens(desk, PROMPT, sites=("resid_post.1", "tuned.1"), top=1)
+    model = plain_of("llama", layers=LAYERS)
+    state = plain(model, PROMPT, output_hidden_states=True).hidden_states[2][0].cpu()
+    with torch.inference_mode():
+        tuned = model.lm_head(model.model.norm((state + state @ weight.T + bias).to(DEVICE))).float().cpu().softmax(-1)
+    assert (to_tensor(found.top_probabilities)[1, :, 0] - tuned.max(-1).values).abs().max() < 1e-5
+    assert [one.name for one in found.made.modules] == ["tuned"]
+    for site in ("q.1", "resid_post.1[3]", "mlp_post.1"):
+        with pytest.raises(UnknownSite, match="reads whole values of the residual stream's width"):
+            lens(desk, PROMPT, sites=(site,))
+    remove(desk, "tuned")
+    desk.close_all()
+
+
+def test_the_values_of_a_lens_are_bounded_and_in_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    width = desk.engine.anatomy.hidden_size
+    held: list[int] = []
+    plain_lens = engine.lens_of
+
+    def seen(*given: Any) -> Any:
+        held.append(desk.engine.budget.held()["texts"])
+        return plain_lens(*given)
+
+    monkeypatch.setattr(engine, "lens_of", seen)
+    lens(desk, PROMPT, sites=("resid_post.0", "resid_post.1"))
+    if DEVICE == "cpu":
+        assert held == [2 * len(PROMPT) * width * 4] * 2
+    assert desk.engine.budget.held()["texts"] == 0
+    monkeypatch.setattr(bounds, "ANSWERED_VALUES", 2 * len(PROMPT) * width * 4 - 1)
+    with pytest.raises(UsageError, match="ask for those of fewer sites at a time"):
+        lens(desk, PROMPT, sites=("resid_post.0", "resid_post.1"))
     desk.close_all()
