@@ -142,6 +142,15 @@ margin-right:-2px;border-radius:2px;border-bottom:2px solid transparent}
 .djinn .dj-token.dj-new{background:#2e7ad629}
 .djinn .dj-token.dj-made{border-bottom-color:var(--dj-soft)}
 .djinn .dj-token.dj-differs{background:#e06c2833}
+.djinn .dj-queries{position:relative;line-height:20px;overflow-wrap:anywhere}
+.djinn .dj-query{cursor:default;border-bottom:1px dotted var(--dj-soft)}
+.djinn .dj-query:hover,.djinn .dj-query:focus{background:#e06c2829}
+.djinn div.dj-keys{margin-bottom:6px}
+.djinn .dj-query .dj-keys{position:absolute;left:0;right:0;top:0}
+.djinn .dj-query:hover .dj-keys,.djinn .dj-query:focus .dj-keys{display:block}
+.djinn .dj-queries:has(.dj-query:hover)>.dj-keys,.djinn .dj-queries:has(.dj-query:focus)>.dj-keys,
+.djinn .dj-queries:has(.dj-query:hover) .dj-query:focus:not(:hover) .dj-keys{visibility:hidden}
+.djinn .dj-keys i{font-style:normal;padding:0 2px;white-space:pre-wrap}
 .djinn .dj-text{white-space:pre-wrap;overflow-wrap:anywhere;font-size:14px}
 .djinn .dj-text .dj-new{background:#2e7ad629;border-radius:2px;padding:1px 0}
 .djinn .dj-text .dj-new span{unicode-bidi:isolate}

@@ -78,6 +78,7 @@ def test_heads_are_scored_on_random_tokens_or_on_prompts(notebook: Notebook) -> 
     asked = last(notebook, ReadHeads)
     assert (asked.lines, asked.rules_of, asked.patterns) == (("work/paris.ipynb",), "work/paris.ipynb", True)
     assert notebook.shell.user_ns["patterns"].values.shape == (2, 3, 4, 4)
+    assert "head 1.2: the last position looks at" in notebook.cell("%djinn_heads --patterns --head 1.2 --head 0.0")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,7 @@ def test_heads_are_scored_on_random_tokens_or_on_prompts(notebook: Notebook) -> 
         ("--prompts prompts --seed 2", "--length, --samples and --seed are of random tokens"),
         ("--prompts nothing", "neither a variable nor a file 'nothing'"),
         ("--length 1", "two or more tokens"),
+        ("--head 1.2", "--head chooses heads of --patterns"),
         ("--session paris", "--session has the line of --patterns"),
     ],
 )

@@ -6,7 +6,9 @@ import re
 
 import msgspec
 import numpy as np
+import pytest
 
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
 from djinn_jupyter.methods.heads.card import HEADS, LAYERS, patterns_view, scores_view
 from djinn_jupyter.methods.sweep.api.grid import Grid, unfinished
@@ -16,6 +18,7 @@ from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from tests.magics.methods import heads_read
 from tests.widgets import cards, samples
+from tests.widgets.static import faults_in
 from tests.widgets.swept import swept, with_values
 
 
@@ -134,6 +137,31 @@ def test_heads_have_a_cell_or_a_picture_each_cut_where_they_are_many() -> None:
         for told in (view.plain, view.html):
             assert f"the first {HEADS} of {HEADS + 1} heads" in told
             assert f"the first {LAYERS // 2} and the last {LAYERS // 2} of {LAYERS + 2} layers" in told
+
+
+def test_a_chosen_head_shows_where_each_token_looks() -> None:
+    patterns = HeadPatterns(heads_read(patterns=True), "on this line").choose("1.2")
+    view = patterns_view(patterns)
+    strip = view.html[view.html.index("dj-queries dj-mono") :]
+    queries = re.findall(r'title="(position \d looks at [^"]*)"', strip)
+    looks = ["", "0 \u00b7t0 100 %", "1 \u00b7t1 100 %", "2 \u00b7t2 100 %"]
+    assert queries == [f"position {at} looks at {said}" for at, said in enumerate(looks)]
+    seen = re.findall(r'<span class="dj-keys" hidden="">(.*?)</span>', strip)
+    assert [one.count("<i ") for one in seen] == [1, 2, 3, 4]
+    assert seen[2] == (
+        '<i style="background:#440154;color:#fff">\u00b7t0</i><i style="background:#fde725;color:#000">\u00b7t1</i>'
+        '<i style="background:#440154;color:#fff">\u00b7t2</i>'
+    )
+    assert "head 1.2: the last position looks at 2 \u00b7t2 100 %" in view.plain
+    assert faults_in(view.html) == []
+    long = HeadPatterns(heads_read(patterns=True, length=60), "on this line").choose("0.0", "1.1")
+    assert "the last 48 of 60 tokens" in patterns_view(long).html
+    assert len(patterns_view(long).html) < 250_000
+    read = msgspec.structs.replace(heads_read(patterns=True, length=60), pooled=2)
+    assert "no single tokens" in patterns_view(HeadPatterns(read, "on this line").choose("0.0")).html
+    for head, said in (("x", "spelled by its layer"), ("5.0", "no head 5.0: layers 0-1"), ("1.7", "of 3 heads each")):
+        with pytest.raises(UsageError, match=said):
+            patterns.choose(head)
 
 
 def test_a_selected_head_or_feature_is_named_and_has_its_values_with_their_sign() -> None:

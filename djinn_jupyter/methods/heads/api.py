@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
@@ -16,6 +16,8 @@ from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.heads.request import KINDS, MOST_LINES, HeadsRead, Kind, ReadHeads
+from djinn_jupyter.wire.readings import spans
+from djinn_jupyter.wire.texts import in_quotes
 
 WORK: Final = "The reading of heads"
 ANY_SESSION: Final = "heads"
@@ -99,11 +101,13 @@ class HeadScores(_OfHeads):
 
 class HeadPatterns(_OfHeads):
     """The attention patterns of all heads for a token sequence, fp32 [layers, heads, queries, keys]; blocks of `pooled`
-    positions have their largest weight. `texts` are the tokens, and `scores` the heads' scores on it."""
+    positions have their largest weight. `texts` are the tokens, and `scores` the heads' scores on it. `chosen` are the
+    heads, (layer, head), that the card shows token by token."""
 
     _view = "patterns_view"
     ending = ".patterns.djinn"
     named = "file of attention patterns"
+    chosen: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         read = self.read_heads
@@ -113,6 +117,28 @@ class HeadPatterns(_OfHeads):
         self.tokens = self._lines = read.lines
         self.values = arrays.to_numpy(read.patterns)
         self.scores = HeadScores(read, self.over)
+
+    def choose(self, *heads: str) -> Self:
+        """Return the same patterns, whose card shows where each token looks, by these heads, such as "5.1" (layer and
+        head). UsageError.
+
+        >>> done = session.run("The capital of France is", max_new_tokens=1, free=True)
+        >>> session.patterns().choose("5.1", "6.0").chosen
+        ((5, 1), (6, 0))
+        """
+        return msgspec.structs.replace(self, chosen=tuple(map(self._head, heads)))
+
+    def _head(self, spelled: object) -> tuple[int, int]:
+        layer, dot, head = str(spelled).partition(".")
+        if not (dot and layer.isdecimal() and head.isdecimal()):
+            raise UsageError(
+                f"A head is spelled by its layer and number, such as 5.1; {in_quotes(str(spelled))} is none."
+            )
+        if int(layer) not in self.layers or int(head) >= self.heads:
+            raise UsageError(
+                f"There is no head {spelled}: layers {spans(self.layers)} have patterns, of {self.heads} heads each."
+            )
+        return int(layer), int(head)
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the layer, the head, the query's position and the key's (for blocks the first)."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
+from numpy.typing import NDArray
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
 from djinn_jupyter.methods.heads.request import KINDS, Kind
 from djinn_jupyter.widgets.chart import Chart, Heatmap, token_labels
-from djinn_jupyter.widgets.html import Html, card, div, element, folded, over, part, span, table
+from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, over, part, span, table
 from djinn_jupyter.widgets.pictures import image, share_colour, shares
-from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, plural, share
+from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, share
+from djinn_jupyter.widgets.tokens import share_style
 from djinn_jupyter.widgets.view import View
 
 NAMES = {"previous": "previous token", "duplicate": "duplicate token", "induction": "induction"}
@@ -66,6 +70,7 @@ def patterns_view(patterns: HeadPatterns, session: str | None = None) -> View:
         f"{plural(len(patterns.layers), 'layer')}, {plural(patterns.heads, 'head')} each, {plural(length, 'token')}"
     )
     html = card(
+        *(_by_token(patterns, *head) for head in patterns.chosen),
         part(
             table(["", *(str(head) for head in range(heads))], rows),
             _ramp(_said(patterns)),
@@ -77,26 +82,32 @@ def patterns_view(patterns: HeadPatterns, session: str | None = None) -> View:
         beside=beside,
         session=session,
     )
-    plain = "\n".join([repr(patterns), columns(best), *notes])
+    told = [_looks_plain(patterns, *head) for head in patterns.chosen]
+    plain = "\n".join([repr(patterns), *told, columns(best), *notes])
     return View(plain=plain, html=html, chart=lambda: _patterns(patterns))
 
 
 def _patterns(patterns: HeadPatterns) -> Chart:
-    """Return a picture for each head. Raises UsageError where they are too many."""
-    layers, heads, *_ = patterns.values.shape
-    if layers * heads > PANELS:
+    """Return a picture for each chosen head, by default for all. Raises UsageError where they are too many."""
+    every = [(layer, head) for layer in patterns.layers for head in range(patterns.heads)]
+    drawn = list(patterns.chosen) or [one for one in every if not np.isnan(_of(patterns, *one)).any()]
+    if len(drawn) > PANELS:
         raise UsageError(
-            f"A figure of {layers * heads:,} patterns cannot be read, and {PANELS} are drawn at most: "
-            "session.inspect('pattern.5') has those of a layer."
+            f"A figure of {len(drawn):,} patterns cannot be read, and {PANELS} are drawn at most: choose heads, as in "
+            'patterns.choose("5.1").'
         )
     at = range(0, len(patterns.texts), patterns.pooled)
     labels = token_labels([patterns.texts[position] for position in at], at)
-    there = [(layer, head) for layer in range(layers) for head in range(heads)]
     return Chart(panels=[
-        Heatmap(title=f"pattern.{patterns.layers[layer]}[{head}]", cells=patterns.values[layer, head], rows=labels,
-                columns=labels, down="query", across="key", measure="attention", signed=False)
-        for layer, head in there if not np.isnan(patterns.values[layer, head]).any()
+        Heatmap(title=f"pattern.{layer}[{head}]", cells=_of(patterns, layer, head), rows=labels, columns=labels,
+                down="query", across="key", measure="attention", signed=False)
+        for layer, head in drawn
     ])  # fmt: skip
+
+
+def _of(patterns: HeadPatterns, layer: int, head: int) -> NDArray[np.generic]:
+    of_head: NDArray[np.generic] = patterns.values[patterns.layers.index(layer), head]
+    return of_head
 
 
 def _cut(layers: int, heads: int) -> list[str]:
@@ -162,3 +173,59 @@ def _said(patterns: HeadPatterns) -> str:
 
 def _ramp(said: str) -> Html:
     return div("dj-legend", span("", "0"), " ", span("dj-ramp dj-share", ""), span("", "1"), " \u00b7 ", span("", said))
+
+
+# A head token by token: a token under the pointer shows how much it attends to each token before it. The last one
+# shows its own without a pointer.
+
+TOKENS: Final = 48  # the last ones; the pairs of two take 40 bytes each
+SIDE: Final = 240  # of the picture of a chosen head, in pixels
+STRONGEST: Final = 3
+BLOCKS: Final = (
+    "beyond 64 tokens a pattern has blocks of positions, and no single tokens: %djinn_inspect pattern.N[H] has those"
+)
+
+
+def _by_token(patterns: HeadPatterns, layer: int, head: int) -> Html:
+    """Return a chosen head: its picture, and where each token looks."""
+    at, name = patterns.layers.index(layer), f"head {layer}.{head}: a token under the pointer shows where it looks"
+    weights = patterns.values[at, head]
+    if np.isnan(weights).any():
+        return part(f"layer {layer} has fewer heads", name=name)
+    drawn = image(shares(weights, SIDE, SIDE), width=SIDE, height=SIDE, alt=f"layer {layer}, head {head}")
+    if patterns.pooled > 1:
+        return part(drawn, div("dj-note", BLOCKS), name=name)
+    first = max(0, len(weights) - TOKENS)
+    left_out = [div("dj-note", f"the last {TOKENS} of {len(weights)} tokens")] if first else []
+    queries = [_query(patterns, weights, query, first) for query in range(first, len(weights))]
+    strip = div("dj-queries dj-mono", div("dj-keys", _keys(patterns, weights[-1], first)), joined(queries, " "))
+    said = _ramp("attention to the tokens before; without a pointer of the last one")
+    return part(strip, said, drawn, *left_out, name=name)
+
+
+def _query(patterns: HeadPatterns, weights: NDArray[np.generic], query: int, first: int) -> Html:
+    """Return a token with the tokens before it, shown when the pointer or the focus is on it."""
+    seen = element("span", _keys(patterns, weights[query, : query + 1], first), class_="dj-keys", hidden="")
+    name, said = marked(patterns.texts[query]), _strongest(patterns, weights[query, : query + 1])
+    title = f"position {query} looks at {said}"
+    named = span("", name, title=title)
+    return element("span", named, seen, class_="dj-query", tabindex=0, role="note", aria_label=f"{name}, {title}")
+
+
+def _keys(patterns: HeadPatterns, row: NDArray[np.generic], first: int) -> Html:
+    return joined(
+        element("i", marked(patterns.texts[key]), style=share_style(float(row[key]))) for key in range(first, len(row))
+    )
+
+
+def _strongest(patterns: HeadPatterns, row: NDArray[np.generic]) -> str:
+    keys = np.argsort(-np.asarray(row, dtype=np.float64), kind="stable")[:STRONGEST]
+    return ", ".join(f"{key} {marked(patterns.texts[key])} {percent(float(row[key]))}" for key in keys if row[key] > 0)
+
+
+def _looks_plain(patterns: HeadPatterns, layer: int, head: int) -> str:
+    """Spell where the last position looks by a chosen head."""
+    row = patterns.values[patterns.layers.index(layer), head, -1]
+    if np.isnan(row).any() or patterns.pooled > 1:
+        return f"head {layer}.{head}: no single tokens here"
+    return f"head {layer}.{head}: the last position looks at {_strongest(patterns, row)}"

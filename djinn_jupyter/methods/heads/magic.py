@@ -20,6 +20,7 @@ class HeadsMagics(Group):
         option(
             "--patterns", action="store_true", help="draw the attention patterns of all heads over the present line"
         ),
+        option("--head", action="append", metavar="L.H", help="--patterns: show token by token where this one looks"),
         option("--prompts", metavar="FILE|NAME", help="score on these; by default on random tokens, repeated once"),
         option("--length", type=int, help="of the random tokens, before they are repeated; default 50"),
         option("--samples", type=int, help="lines of random tokens; default 8"),
@@ -39,9 +40,11 @@ class HeadsMagics(Group):
                     "--patterns are of the present line; leave --prompts, --length, --samples, --seed, --adapter out."
                 )
             session = self.state.session(args.session)
-            patterns = heads.patterns(session)
+            patterns = heads.patterns(session).choose(*(args.head or ()))
             self._show(args, patterns, card.patterns_view(patterns, session.name))
             return
+        if args.head:
+            raise UsageError("--head chooses heads of --patterns; scores are of all heads.")
         if args.prompts is not None and drawn:
             raise UsageError("--length, --samples and --seed are of random tokens; leave them out beside --prompts.")
         if args.session is not None:
