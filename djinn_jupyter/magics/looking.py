@@ -345,9 +345,11 @@ class LookingMagics(Group):
         self.draw(args, view)
 
     def _of_text(self, session: RemoteSession, args: Namespace) -> None:
-        refuse_others(args, "--text", "site", "k", "token", "keep", "session")
+        refuse_others(args, "--text", "site", "k", "token", "hover", "save", "keep", "session")
         read = session.lens(args.k, args.site, tokens=args.token or (), text=True)
-        self.keep_and_show(args, read, card_of(type(read))(read, session=session.name))
+        view = card_of(type(read))(read, session=session.name)
+        self.keep_and_show(args, read, view)
+        self.draw(args, view)
 
     def _attribute(self, session: RemoteSession, args: Namespace) -> None:
         if not 1 <= len(args.token or ()) <= 2:

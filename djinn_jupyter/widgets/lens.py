@@ -111,26 +111,24 @@ def lens_grid_view(
     title: str = "Logit lens by layer",
     whole: Html | None = None,
 ) -> View:
-    """Show the lens's top token by site (the deepest first) and position, tinted by its probability; and the
+    """Show the lens's top token by site (the first layer on top) and position, tinted by its probability; and the
     probability of each requested token at the last position, layer by layer. `whole` is a part above, of all
     positions."""
-    deepest_first = list(layers.items())[::-1][:LAYERS_SHOWN]
-    first = deepest_first[0][1][-positions:]
+    downwards = list(layers.items())[-LAYERS_SHOWN:]
+    first = downwards[0][1][-positions:]
     letters = LETTERS_OF_FEW if len(first) <= FEW else LETTERS
     head = ["", *(_over(marked(row.text, row.token), letters) for row in first)]
-    made = [[mono(site), *(_tinted(row, letters) for row in rows[-positions:])] for site, rows in deepest_first]
+    made = [[mono(site), *(_tinted(row, letters) for row in rows[-positions:])] for site, rows in downwards]
     chosen = _by_layer(layers)
     html = card(
         whole,
         part(table(head, made, last=True)),
         _chosen_part(chosen, first[-1].position) if chosen else None,
         title=title,
-        beside=f"top token at {at_positions([row.position for row in first])}, the deepest layer first",
+        beside=f"top token at {at_positions([row.position for row in first])}, the first layer on top",
         session=session,
     )
-    plain = [
-        [site, *(quoted(r.top[0].text, r.top[0].token) for r in rows[-positions:])] for site, rows in deepest_first
-    ]
+    plain = [[site, *(quoted(r.top[0].text, r.top[0].token) for r in rows[-positions:])] for site, rows in downwards]
     titles = ["site", *(quoted(row.text, row.token) for row in first)]
     text = f"{title.lower()}, top token at each position\n{columns(plain, titles)}"
     plain_text = text + _chosen_plain(chosen, first[-1].position)

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from djinn_jupyter.methods.text.api import ENTROPY, NEXT, PROBABILITY, TextLens, TokenMeasures
+from djinn_jupyter.widgets.chart import Chart, Heatmap
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
 from djinn_jupyter.widgets.lens import GRID_POSITIONS, LAYERS_SHOWN, lens_grid_view
 from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, image, shares
@@ -17,6 +18,7 @@ from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 
+ACROSS: Final = 12  # tokens of a row of the figure
 SHOWN: Final = 512  # tokens; each takes some 250 bytes
 STRONGEST, STRONGEST_PLAIN = 10, 5
 STRENGTH: Final = 0.75  # of the full colour of signed values, so that letters stay readable on any page
@@ -39,7 +41,29 @@ def text_view(read: TokenMeasures, session: str | None = None) -> View:
         beside=_beside(read),
         session=session,
     )
-    return View(plain="\n".join([repr(read), *_plain(read), *notes]), html=html)
+    plain = "\n".join([repr(read), *_plain(read), *notes])
+    return View(plain=plain, html=html, chart=lambda: Chart(panels=[_wrapped(read, scale)]))
+
+
+def _wrapped(read: TokenMeasures, scale: _Scale) -> Heatmap:
+    """Return the text as rows of cells, a token each."""
+    texts = [_short(marked(text)) for text in read.texts]
+    rows = -(-len(texts) // ACROSS)
+    cells = np.full(rows * ACROSS, np.nan)
+    cells[: len(texts)] = scale.values[: len(texts)]
+    words = [*texts, *[""] * (rows * ACROSS - len(texts))]
+    return Heatmap(
+        title=f"text, coloured by {read.by}",
+        cells=cells.reshape(rows, ACROSS),
+        words=[words[at : at + ACROSS] for at in range(0, len(words), ACROSS)],
+        rows=range(0, rows * ACROSS, ACROSS),
+        columns=range(ACROSS),
+        down="position",
+        across="behind it",
+        measure=read.by,
+        signed=not scale.is_share,
+        limit=scale.limit,
+    )
 
 
 def _tokens(read: TokenMeasures, chips: Html) -> Html:
@@ -158,7 +182,7 @@ def _plain(read: TokenMeasures) -> list[str]:
 CELLS: Final = 768  # of the table; each takes some 130 bytes
 CELLS_PLAIN: Final = 64
 WIDTH, LARGEST = 900, 12  # of the picture, and of its cells, in pixels
-OWN: Final = "probability of the text's own next token: the deepest layer above, positions across"
+OWN: Final = "probability of the text's own next token: the first layer on top, positions across"
 
 
 def lens_view(read: TextLens, session: str | None = None) -> View:
@@ -169,7 +193,7 @@ def lens_view(read: TextLens, session: str | None = None) -> View:
         layers, session=session, positions=shown, title="Lens of the text", whole=part(_picture(read))
     )
     few = lens_grid_view(layers, positions=max(1, CELLS_PLAIN // min(len(read.sites), LAYERS_SHOWN)))
-    return View(plain="\n".join([repr(read), _own(read), few.plain]), html=view.html)
+    return View(plain="\n".join([repr(read), _own(read), few.plain]), html=view.html, chart=view.chart)
 
 
 def _rows(read: TextLens, site: int) -> list[LensRow]:
@@ -189,7 +213,7 @@ def _rows(read: TextLens, site: int) -> list[LensRow]:
 
 
 def _picture(read: TextLens) -> Html:
-    own = read.of(NEXT)[::-1]
+    own = read.of(NEXT)
     sites, length = own.shape
     width, height = (size * max(1, min(LARGEST, WIDTH // size)) for size in (length, sites))
     alt = f"probability of the own next token, {plural(sites, 'site')} by {plural(length, 'position')}"

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.magics.parsing import HOVER, KEEP, SAVE, SESSION, Group, given, option, unquoted, verb
 from djinn_jupyter.methods.text import api, card
 
 
@@ -19,6 +19,8 @@ class TextMagics(Group):
         option("--along", metavar="VECTOR", help="--site: its component along the vector in this variable"),
         option("--top", type=int, help="most probable tokens in the place of each; default 5"),
         option("--text-from", metavar="NAME", help="the text or token ids in this variable, under the session's rules"),
+        HOVER,
+        SAVE,
         KEEP,
         SESSION,
     )
@@ -29,4 +31,6 @@ class TextMagics(Group):
         prompt, along = (None if name is None else self.state.value(name) for name in (args.text_from, args.along))
         asked = given(by=args.by, metric=args.metric, site=args.site, along=along, top=args.top)
         read = api.text(session, prompt, **asked)
-        self.keep_and_show(args, read, card.text_view(read, session.name))
+        view = card.text_view(read, session.name)
+        self.keep_and_show(args, read, view)
+        self.draw(args, view)
