@@ -10,8 +10,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from djinn_jupyter.api.memory_trace import Reading, TracedTransfer
-from djinn_jupyter.widgets.chart import SERIES, Chart, Lines
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, part, span, table
+from djinn_jupyter.widgets.panels import SERIES, Lines
 from djinn_jupyter.widgets.spelling import columns, figure, rounded
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.texts import label

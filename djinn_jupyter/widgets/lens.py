@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from djinn_jupyter.api.influences import Edits, influence_lines, sections
 from djinn_jupyter.api.looks import Effect, Lens
 from djinn_jupyter.api.watching import Watched
-from djinn_jupyter.widgets.chart import Bars, Chart, Heatmap, Lines, token_labels
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import keys, line_chart, series_chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, meter, mono, part, span, table
+from djinn_jupyter.widgets.panels import Bars, Heatmap, Lines, token_labels
 from djinn_jupyter.widgets.pictures import as_rows
 from djinn_jupyter.widgets.spelling import (
     amount,

@@ -18,7 +18,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.widgets.chart import SERIES, SIDE, TITLE, Bars, Graph, Heatmap, Lines, Panel, Scale, cut
+from djinn_jupyter.widgets.panels import SERIES, SIDE, TITLE, Bars, Heatmap, Lines, Network, Panel, Scale, cut
 
 WIDTH: Final = 5.5  # inches: the text of a page of most conferences
 CELL: Final = 0.16  # inches on a side of a cell, where there is room
@@ -108,7 +108,7 @@ def _size(panels: Sequence[Panel]) -> tuple[float, float]:
 def _height(panel: Panel, width: float) -> float:
     if isinstance(panel, Lines):
         return 2.2
-    if isinstance(panel, Graph):
+    if isinstance(panel, Network):
         return max(SHORTEST, 0.3 + width * panel.height / panel.width)
     if isinstance(panel, Bars):
         return max(SHORTEST, 0.7 + 0.17 * len(panel.names) * max(1, len(panel.series) * 0.7))
@@ -162,7 +162,7 @@ def _(panel: Bars, ax: Axes) -> None:
 
 
 @_draw.register
-def _(panel: Graph, ax: Axes) -> None:
+def _(panel: Network, ax: Axes) -> None:
     for edge in panel.edges:
         points = [point for _, step in edge.steps for point in step]
         codes = [CODES[command] for command, step in edge.steps for _ in step]
@@ -176,7 +176,7 @@ def _(panel: Graph, ax: Axes) -> None:
     ax.set_title(cut(panel.title, TITLE), loc="left", **LITERAL)
 
 
-def _letters(panel: Graph) -> float:
+def _letters(panel: Network) -> float:
     """Return a size of letters, in points, that are as large beside their boxes as on a page."""
     return float(min(8.0, 11 * WIDTH * 72 / max(panel.width, 1)))
 

@@ -8,9 +8,10 @@ from datetime import datetime
 
 from djinn_jupyter.api.memory_trace import MemoryTrace, Reading, TracedTransfer
 from djinn_jupyter.units import spell_option, spell_rate
-from djinn_jupyter.widgets.chart import Chart, Lines
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import AXIS, SOFT, WIDTH, MemoryCourse, course_of, drawn
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, mono, part, span, table
+from djinn_jupyter.widgets.panels import Lines
 from djinn_jupyter.widgets.spelling import amount, columns, duration, figure, percent, plural
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire import nouns, replies

@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.chart import DASHES, SERIES, SIDE, TITLE, Bars, Graph, Heatmap, Lines, Panel, Scale, cut
+from djinn_jupyter.widgets.panels import DASHES, SERIES, SIDE, TITLE, Bars, Heatmap, Lines, Network, Panel, Scale, cut
 from djinn_jupyter.widgets.spelling import rounded
 
 GREY: Final = "rgb(128,128,128)"  # readable on white and on black
@@ -30,7 +30,7 @@ def drawn(panels: Sequence[Panel]) -> go.Figure:
     traces = [_traces(panel) for panel in panels]
     figure = go.Figure([trace for of_panel in traces for trace in of_panel])
     figure.update_layout(_layout(panels[0]))
-    if isinstance(panels[0], Graph):
+    if isinstance(panels[0], Network):
         figure.update_layout(_drawn_graph(panels[0]))
     if len(panels) > 1:
         owners = [number for number, of_panel in enumerate(traces) for _ in of_panel]
@@ -103,7 +103,7 @@ def _(panel: Bars) -> list[Any]:
 
 
 @_traces.register
-def _(panel: Graph) -> list[Any]:
+def _(panel: Network) -> list[Any]:
     """Return what the pointer finds: the names of the boxes, and the middle of each edge."""
     ends = [edge.steps[len(edge.steps) // 2][1][0] for edge in panel.edges]
     x = [at for _, at, *_ in panel.boxes] + [at for at, _ in ends]
@@ -113,7 +113,7 @@ def _(panel: Graph) -> list[Any]:
     return [go.Scatter(x=x, y=y, text=names, mode="markers", marker={"size": 14, "color": CLEAR}, hoverinfo="text")]
 
 
-def _drawn_graph(panel: Graph) -> dict[str, Any]:
+def _drawn_graph(panel: Network) -> dict[str, Any]:
     edges = [
         {"type": "path", "path": edge.path, "opacity": 0.8, "line": {"color": ink, "width": 1 + 5 * share}}
         for edge in panel.edges
@@ -174,7 +174,7 @@ def _names(panel: Panel) -> tuple[str, str]:
             return panel.across, panel.measure
         case Bars():
             return panel.measure, ""
-        case Graph():
+        case Network():
             return "", ""
 
 
@@ -183,7 +183,7 @@ def _title(text: str) -> dict[str, Any]:
 
 
 def _height(panel: Panel) -> int:
-    if isinstance(panel, Lines | Graph):
+    if isinstance(panel, Lines | Network):
         return 260
     if isinstance(panel, Bars):
         return min(TALLEST, 70 + 26 * len(panel.names))

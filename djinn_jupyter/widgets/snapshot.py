@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.api.looks import Snapshot
-from djinn_jupyter.widgets.chart import Chart, Heatmap, token_labels
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, joined, mono, part, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
+from djinn_jupyter.widgets.panels import Heatmap, token_labels
 from djinn_jupyter.widgets.pattern import pattern
 from djinn_jupyter.widgets.pictures import Picture, as_rows, image, read_of, signed, signed_picture, whole_picture
 from djinn_jupyter.widgets.spelling import columns, figure, plural, spans

@@ -35,12 +35,9 @@ LATE = {
     "magics/live_chart.py": ("ipywidgets, when a chart is drawn", {"widgets.live_memory"}),
     "magics/loading.py": ("a load shows its line before cards are imported", {"widgets.views", "link.registry"}),
     "magics/screen.py": ("a load shows its line before cards are imported", {"widgets.views"}),
+    "magics/parsing.py": ("`%load_ext` waits for no card", {"widgets.chart"}),
+    "widgets/chart.py": ("plotly and matplotlib, when a figure is drawn", {"widgets"}),
     "magics/stand_ins.py": ("`%load_ext` waits for no magic", {"magics"}),
-    "methods/direct/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
-    "widgets/charts.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
-    "methods/sweep/card.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
-    "widgets/snapshot.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
-    "widgets/lens.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
 }
 MAY_TAKE_ENGINE = {"process/build.py", "process/selftest.py"}  # beside the loop itself
 

@@ -16,18 +16,8 @@ from matplotlib import pyplot
 
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.widgets import views
-from djinn_jupyter.widgets.chart import (
-    Arrow,
-    Bars,
-    Chart,
-    Graph,
-    Heatmap,
-    Lines,
-    Panel,
-    cut,
-    picture_path,
-    token_labels,
-)
+from djinn_jupyter.widgets.chart import Chart, picture_path
+from djinn_jupyter.widgets.panels import Arrow, Bars, Heatmap, Lines, Network, Panel, cut, token_labels
 from djinn_jupyter.widgets.view import PLOTLY
 from tests.widgets import cards, samples
 
@@ -47,7 +37,7 @@ def panels(text: str) -> list[Panel]:
         heatmap(text, words=[[text, text], [text, text]]),
         Lines(title=text, places=[0, 1], series={text: [1.0, np.nan], f"{text}2": [0, 1]}, across=text, measure=text),
         Bars(title=text, names=[text, text], series={text: [1, 2], f"{text}2": [0, 1]}, measure=text),
-        Graph(
+        Network(
             title=text,
             width=90,
             height=80,

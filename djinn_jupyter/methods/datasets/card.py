@@ -9,7 +9,8 @@ import numpy as np
 
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.methods.datasets.api.scoring import Losses, Splice
-from djinn_jupyter.widgets.chart import Bars, Chart, Lines
+from djinn_jupyter.widgets.chart import Chart
+from djinn_jupyter.widgets.panels import Bars, Lines
 from djinn_jupyter.widgets.spelling import amount, plural
 from djinn_jupyter.widgets.tables import table_view
 from djinn_jupyter.widgets.view import View

@@ -8,9 +8,10 @@ import numpy as np
 
 from djinn_jupyter.api.result import STRONGEST
 from djinn_jupyter.methods.direct.api import Attribution
-from djinn_jupyter.widgets.chart import Chart, Heatmap
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, part, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
+from djinn_jupyter.widgets.panels import Heatmap
 from djinn_jupyter.widgets.spelling import columns, logit, marked
 from djinn_jupyter.widgets.view import View
 

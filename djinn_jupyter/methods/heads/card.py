@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
 from djinn_jupyter.methods.heads.request import KINDS, Kind
-from djinn_jupyter.widgets.chart import Chart, Heatmap, token_labels
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, over, part, span, table
+from djinn_jupyter.widgets.panels import Heatmap, token_labels
 from djinn_jupyter.widgets.pictures import image, share_colour, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, share
 from djinn_jupyter.widgets.tokens import share_style

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.methods.sweep.api.grid import FEWEST, NO_INTERVAL, Grid
-from djinn_jupyter.widgets.chart import Chart, Heatmap
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, mono, over, part, table
 from djinn_jupyter.widgets.matrix import BLUE, ORANGE
+from djinn_jupyter.widgets.panels import Heatmap
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, plural
 from djinn_jupyter.widgets.tokens import cell_token
 from djinn_jupyter.widgets.view import View

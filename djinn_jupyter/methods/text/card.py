@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from djinn_jupyter.methods.text.api import ENTROPY, NEXT, PROBABILITY, TextLens, TokenMeasures
-from djinn_jupyter.widgets.chart import Chart, Heatmap
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
 from djinn_jupyter.widgets.lens import GRID_POSITIONS, LAYERS_SHOWN, lens_grid_view
+from djinn_jupyter.widgets.panels import Heatmap
 from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, image, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share_legend, share_style

@@ -12,9 +12,10 @@ from djinn_jupyter.methods.circuits.api.circuits import Circuit, CircuitCurve, I
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.circuits.card.edge_layout import HEIGHT, NODE, Node, laid_out
 from djinn_jupyter.methods.sweep.api.grid import NO_INTERVAL
-from djinn_jupyter.widgets.chart import Arrow, Chart, Graph, Heatmap, Lines
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import SOFT, picture, series_chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, mono, part, span, table
+from djinn_jupyter.widgets.panels import Arrow, Heatmap, Lines, Network
 from djinn_jupyter.widgets.spelling import columns, figure, plural
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import StopIdentity
@@ -73,12 +74,12 @@ class EdgeGraph:
     def thickness(self, edge: Edge) -> float:
         return round(THIN + (THICK - THIN) * abs(edge.score) / self.most, 1)
 
-    def panel(self) -> Graph:
+    def panel(self) -> Network:
         """Return the graph as a figure draws it."""
         boxes = [(one.label, one.x, one.y, self.box, HEIGHT) for one in self.nodes]
         edges = [Arrow(name=f"{one.writer} to {one.reader}", path=one.path, score=one.score) for one in self.edges]
         title = f"{self.kind}, {self.how}: {self.metric}"
-        return Graph(title=title, width=self.width, height=self.height, boxes=boxes, edges=edges)
+        return Network(title=title, width=self.width, height=self.height, boxes=boxes, edges=edges)
 
     def drawing(self) -> dict[str, Any]:
         """Return what the labextension draws: the layout, every score, and the graph's source."""

@@ -1,0 +1,139 @@
+"""Pictures as data: numbers over axes, with their labels, palette and zero, the same for plotly and matplotlib."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, VIRIDIS
+from djinn_jupyter.widgets.spelling import marked
+
+SERIES: Final = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c")  # told apart with every common colour blindness
+DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")  # colour is never the only difference
+SQUARE: Final = 64  # cells on a side, up to which they are square
+TICK, SIDE, TITLE = 24, 40, 96  # characters of a label, of a name along a side, and of a title
+
+Colour = tuple[int, int, int]
+Scale = Sequence[tuple[float, Colour, float]]
+"""Colours between 0 and 1: where, the colour, and its opacity."""
+
+# Zero is transparent, so that it is the page's own colour, light or dark.
+SIGNED: Final[Scale] = ((0.0, BELOW, 1.0), (0.5, BELOW, 0.0), (0.5, ABOVE, 0.0), (1.0, ABOVE, 1.0))
+SHARES: Final[Scale] = tuple((i / (len(VIRIDIS) - 1), colour, 1.0) for i, colour in enumerate(VIRIDIS))
+
+
+def cut(text: str, most: int = TICK) -> str:
+    """Return a text as one line of a figure, with the middle of a long one left out."""
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return shown if len(shown) <= most else f"{shown[: most // 2]}\u2026{shown[-(most // 2 - 1) :]}"
+
+
+def token_labels(texts: Iterable[str], positions: Iterable[int]) -> list[str]:
+    """Return a label for each position: its number, and its token with white space made visible."""
+    return [f"{at} {marked(text)}" if text else str(at) for text, at in zip(texts, positions, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heatmap:
+    """Numbers `cells` [down, across], NaN where there is none; `rows` and `columns` are the labels of their places.
+    `signed` numbers have zero in the middle of the scale and full colour at the largest, or at `limit`; others begin at
+    zero, and end at 1 unless `limit` says. `low` and `high` are bounds of an interval, `words` texts in the cells; both
+    have the shape of the cells."""
+
+    title: str
+    cells: NDArray[np.generic]
+    rows: Sequence[object]
+    columns: Sequence[object]
+    down: str = ""
+    across: str = ""
+    measure: str = "value"
+    signed: bool = True
+    limit: float | None = None
+    low: NDArray[np.generic] | None = None
+    high: NDArray[np.generic] | None = None
+    words: Sequence[Sequence[str]] | None = None
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """The numbers at both ends of the scale."""
+        sizes = np.abs(np.asarray(self.cells, dtype=np.float64))
+        largest = float(sizes[np.isfinite(sizes)].max(initial=0.0)) or 1.0
+        return (-(self.limit or largest), self.limit or largest) if self.signed else (0.0, self.limit or 1.0)
+
+    @property
+    def scale(self) -> Scale:
+        return SIGNED if self.signed else SHARES
+
+    @property
+    def is_square(self) -> bool:
+        """True where each cell is drawn as a square."""
+        return bool(max(self.cells.shape) <= SQUARE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Lines over numbers: the values of each of the `series`, NaN where there is a gap. `low` and `high` have the
+    bounds of the interval of a series, by its name."""
+
+    title: str
+    places: Sequence[float]
+    series: Mapping[str, Sequence[float]]
+    across: str = ""
+    measure: str = "value"
+    low: Mapping[str, Sequence[float]] | None = None
+    high: Mapping[str, Sequence[float]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """Bars by name, the first on top: a value of each of the `series` for each of the `names`."""
+
+    title: str
+    names: Sequence[object]
+    series: Mapping[str, Sequence[float]]
+    measure: str = "value"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrow:
+    """An edge of a graph: its `path` as the `d` of an SVG path, of absolute M, C and V."""
+
+    name: str
+    path: str
+    score: float
+
+    @cached_property
+    def steps(self) -> list[tuple[str, list[tuple[float, float]]]]:
+        """The commands of the path, each with its points."""
+        found: list[tuple[str, list[tuple[float, float]]]] = []
+        for command, text in re.findall(r"([MCV])([^MCV]*)", self.path):
+            numbers = [float(number) for number in re.findall(r"-?[\d.]+", text)]
+            across = [found[-1][1][-1][0]] if command == "V" else numbers[::2]
+            found.append((command, list(zip(across, numbers if command == "V" else numbers[1::2], strict=True))))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Boxes (name, x of the middle, y of the top, width, height) with edges between them, in pixels, y downwards.
+    Edges are orange above zero, blue below, and as thick as large."""
+
+    title: str
+    width: float
+    height: float
+    boxes: Sequence[tuple[str, float, float, float, float]]
+    edges: Sequence[Arrow]
+
+    def ink(self, edge: Arrow) -> tuple[str, float]:
+        """Return the colour of an edge, and its share of the largest score."""
+        most = max(abs(one.score) for one in self.edges) or 1.0
+        return SERIES[1] if edge.score > 0 else SERIES[0], abs(edge.score) / most
+
+
+Panel = Heatmap | Lines | Bars | Network
