@@ -158,10 +158,10 @@ processors: setup
 bench: setup
 	$(BIN)/python -m djinn_evaluation.benchmarks
 
-# Make an environment that sees what .venv has.
+# Make an environment that sees what .venv has, also what is editable there.
 define environment
 @test -x $(1)/bin/python || $(BIN)/python -m venv $(1)
-@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
   > $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
 endef
 

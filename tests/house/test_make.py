@@ -90,5 +90,14 @@ def test_a_stage_reads_every_file_whose_tests_it_runs() -> None:
     assert marking == [ROOT / "tests" / "browser" / "conftest.py"]
 
 
+def test_an_environment_beside_sees_what_is_editable(tmp_path: Path) -> None:
+    rule, ours = f"beside:\n\t$(call environment,{tmp_path}/beside)", f"BIN={Path(sys.executable).parent}"
+    subprocess.run(["make", "--silent", "--eval", rule, "beside", ours], cwd=ROOT, check=True)
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    asked = [tmp_path / "beside" / "bin" / "python", "-c", "import djinn_jupyter as ours; print(ours.__file__)"]
+    said = subprocess.run(asked, cwd=tmp_path, env=clean, capture_output=True, text=True, check=True).stdout
+    assert Path(said.strip()).parent.name == "djinn_jupyter"
+
+
 def fits(wants: Expression, marks: set[str]) -> bool:
     return wants.evaluate(lambda name, /, **_: name in marks)
