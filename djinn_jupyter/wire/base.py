@@ -6,6 +6,7 @@ are left alone. One that is marked `SHARED` besides names a session, which may b
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import operator
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, dataclass_transform
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from djinn_jupyter.errors import DjinnError
 
@@ -27,6 +28,15 @@ PERSON: Final = rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_CHARACTERS - 1}}}"
 OwnerName = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=rf"^{PERSON}\Z")]
 _OF_A_PERSON: Final = re.compile(rf"({PERSON})@.+", re.DOTALL)
 Spell = Callable[[str], str]
+
+
+def _unset() -> UnsetType:
+    return UNSET
+
+
+# Otherwise pickle looks for a field without a value in every module of the process, and transformers has some that
+# raise where a library for images is missing.
+copyreg.pickle(UnsetType, lambda unset: (_unset, ()))
 
 
 def of_person(person: str, name: str) -> str:

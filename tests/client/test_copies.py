@@ -172,6 +172,20 @@ def test_an_interrupt_that_crosses_processes_has_what_was_kept(engine: RemoteEng
     assert there[1].rows == [None]
 
 
+REFUSING: Final = """
+import pickle, sys
+sys.modules["refusing"] = type("Refusing", (), {"__getattr__": lambda self, name: 1 / 0})()
+from msgspec import UNSET
+import djinn_jupyter.wire.base
+assert pickle.loads(pickle.dumps(UNSET)) is UNSET
+"""
+
+
+def test_a_field_without_a_value_is_pickled_beside_a_module_that_refuses_every_name() -> None:
+    """As transformers 5.15 has them where torchvision is missing: it went through all modules for the name."""
+    subprocess.run([sys.executable, "-c", REFUSING], check=True)
+
+
 def test_a_trace_that_runs_is_copied_as_it_is(engine: RemoteEngine) -> None:
     with engine.memory_trace(hertz=1) as trace:
         for same in (copy.copy(trace), pickled(trace)):
