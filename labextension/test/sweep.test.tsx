@@ -45,7 +45,7 @@ afterEach(() => jest.useRealTimers());
 
 test('swept sessions are closed when the time for undo is over, and not before', async () => {
   const { channel, service, has } = bench();
-  has(left('a'), session('b'), left('c', { notebook: '/work/c.ipynb' }));
+  has(left('a'), session('b'), left('c', { notebook: '/notes/c.ipynb' }));
   service.sweep('e1');
   await jest.advanceTimersByTimeAsync(MS - 1);
   expect(closed(channel)).toEqual([]);
