@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 import djinn_jupyter as dj
-from djinn_jupyter.api import memory_trace, rules
+from djinn_jupyter.api import memory_trace, rules, studies
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.result import Result
 from djinn_jupyter.api.result_files import Reproduction
@@ -80,6 +80,7 @@ OTHERS: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     dj.Reproduction: lambda engine, folder: dj.reproduce(engine, engine.loss([LINE])),
     TrainedModule: trained,
     api.GraphNode: lambda engine, folder: tables.graphed(engine, folder).nodes[0],
+    studies.StudyRow: lambda engine, folder: tables.studied(engine).check().rows[0],
     WireBytes: lambda engine, folder: engine.wire_bytes,
     rules.SteeringRule: lambda engine, folder: tables.ruled(engine)[0],
     activations.TorchValues: of_torch,
