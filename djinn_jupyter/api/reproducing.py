@@ -15,7 +15,7 @@ from djinn_jupyter.api.result import Result, origin_of
 from djinn_jupyter.api.result_files import FOLDER, STUDY, Reproducible, Reproduction, compared, naming_models
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.extensions import methods, part
-from djinn_jupyter.modules.training.again import trained_again, trained_in
+from djinn_jupyter.modules.training.again import trained_again
 from djinn_jupyter.modules.training.collections import GivenCollection
 from djinn_jupyter.modules.training.process import PROVENANCE, TrainedModule
 
@@ -81,7 +81,7 @@ def _by_step(on_progress: OnRepeated | None) -> Callable[[int, int, float], None
 def _read(path: Path) -> Reproducible | TrainedModule:
     """Return the result in a file, whose ending gives its kind, or the collection or trained module in a folder."""
     if (path / PROVENANCE).is_file():
-        return trained_in(path)
+        return TrainedModule.read(path)
     name, there = FOLDER if path.is_dir() else path.name, kinds()
     if name.endswith(STUDY):
         raise UsageError(f"{path.name} is a study: dj.study({str(path)!r}).reproduce(engine) computes its items again.")

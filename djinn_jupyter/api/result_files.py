@@ -14,6 +14,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -249,6 +250,28 @@ class Reproducible:
         """All values that are compared with the repeated computation, as one array."""
         values: np.ndarray[Any, Any] = self.values  # type: ignore[attr-defined]
         return values
+
+
+class FolderResult:
+    """A result in a `folder`, which was written as it was made."""
+
+    __slots__ = ()
+    folder: Path
+
+    def save(self, path: str | Path) -> Path:
+        """Copy the folder, and return the path of the copy, which is there whole or not at all. UsageError where
+        something is there already; StorageFailed."""
+        target = given_path(path, "folder")
+        if target.exists() or self.folder.absolute() in target.parents:
+            raise UsageError(f"{in_quotes(target.name)} is there already, or inside the folder: choose another name.")
+        aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        try:
+            with told_of_disk(f"{target} could not be written"):
+                shutil.copytree(self.folder, aside, symlinks=True)
+                aside.replace(target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -458,7 +458,7 @@ def _kept(value: Any) -> tuple[Provenance | None, str, dict[str, bytes]]:
     if hasattr(value, "folder"):
         return None, "it is in a folder of its own, which dj.reproduce computes again", {}
     if isinstance(value, tables.Tabular):
-        return None, "a table has no recipe", {TABLE: _as_json(value.columns())}  # type: ignore[attr-defined]
+        return None, "a table has no recipe", {TABLE: _as_json(value.columns())}
     if hasattr(value, "columns") and hasattr(value, "to_dict"):  # a DataFrame
         return None, "a table has no recipe", {TABLE: _as_json(value.to_dict("list"))}
     if isinstance(value, Mapping):

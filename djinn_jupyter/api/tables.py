@@ -8,7 +8,7 @@ from importlib import import_module
 from inspect import unwrap
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -109,20 +109,16 @@ def frame_of(columns: Mapping[str, Sequence[Any]]) -> Any:
 Described = TypeVar("Described", bound=msgspec.Struct)
 
 
-class ByColumn(Protocol):
-    """A result that is a table."""
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the result as lists by column."""
-
-
 class Tabular(Displayed):
     """A result whose `columns` are also a pandas DataFrame."""
 
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the result as lists by column."""
+        raise NotImplementedError
+
     def told(self) -> dict[str, list[Any]]:
         """Return the columns."""
-        table: dict[str, list[Any]] = self.columns()  # type: ignore[attr-defined]
-        return table
+        return self.columns()
 
     def __repr__(self) -> str:
         told = {name: [_spelled(one) for one in column] for name, column in self.told().items()}
@@ -133,7 +129,7 @@ class Tabular(Displayed):
         lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
         return "\n".join(line.rstrip() for line in lines)
 
-    def to_pandas(self: ByColumn) -> Any:
+    def to_pandas(self) -> Any:
         """Return `columns()` as a pandas DataFrame. Raises MissingDependency."""
         return frame_of(self.columns())
 
@@ -209,6 +205,12 @@ def numbered(rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
     return in_columns(
         [f"value {number}" for number in range(width)], [[*row, *[None] * (width - len(row))] for row in rows]
     )
+
+
+def strongest(rows: Iterable[tuple[Any, ...]], count: int) -> list[Any]:
+    """Return the `count` rows whose last entry has the largest magnitude, the largest first; NaN is left out."""
+    known = (row for row in rows if row[-1] == row[-1])
+    return sorted(known, key=lambda row: -abs(row[-1]))[: max(count, 0)]
 
 
 def in_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:

@@ -22,7 +22,7 @@ from djinn_jupyter.api.result_files import Reproduction
 from djinn_jupyter.api.rules import SteeringRules
 from djinn_jupyter.api.stops import StopHistory
 from djinn_jupyter.api.studies import KeptTable, Study, StudyItem, StudyReport
-from djinn_jupyter.api.tables import ByColumn, Listing
+from djinn_jupyter.api.tables import Listing, Tabular
 from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.methods.circuits.api.circuits import CircuitCurve
 from djinn_jupyter.methods.datasets.api.activations import Values
@@ -30,7 +30,7 @@ from djinn_jupyter.methods.graphs.api import PrunedGraph
 from djinn_jupyter.methods.sweep.api.grid import PairStatistics
 from tests import saes, transcoders
 
-BASES: Final = (ByColumn, Result)
+BASES: Final = (Tabular, Result)
 LINE, OTHER = [9, 8, 7, 21, 9], [9, 8, 7, 22, 9]
 METRIC = "logit(5) - logit(7)"
 LINES: dict[str, Any] = {"clean": LINE, "corrupted": OTHER, "metric": METRIC}

@@ -43,10 +43,6 @@ OF_THE_MOMENT: Final = {  # times and bytes, and descriptions of what there is n
 }
 OF_SEVERAL: Final = {dj.Study, studies.StudyItem, studies.StudyReport, studies.StudyRow}  # results in one file
 NO_RESULTS: Final = HANDLES | STOPS | SIGNALS | PARTS | OF_THE_MOMENT | OF_SEVERAL
-NO_TABLES: Final = {
-    dj.Activations: "each of its sites is one: `collection[site]`",
-    dj.TrainedModule: "a module in a folder",
-}
 IN_FOLDERS: Final = {dj.Activations, dj.TrainedModule}  # written as they are made, and read by their folder
 
 
@@ -58,20 +54,13 @@ def results() -> Iterator[type]:
 def without_recipe(kinds: Iterable[type]) -> list[str]:
     """Return the classes that have no recipe, no file with it, or that `dj.reproduce` does not take."""
     taken = {*reproducing.kinds().values()} | IN_FOLDERS
-    return [kind.__name__ for kind in kinds if kind not in taken or not all(hasattr(kind, of) for of in needed(kind))]
-
-
-def needed(kind: type) -> tuple[str, ...]:
-    return ("recipe",) if kind in IN_FOLDERS else ("recipe", "read", "save")
+    needed = ("recipe", "read", "save")
+    return [kind.__name__ for kind in kinds if kind not in taken or not all(hasattr(kind, of) for of in needed)]
 
 
 def without_table(kinds: Iterable[type]) -> list[str]:
     """Return the classes that are no table of pandas."""
-    return [
-        kind.__name__
-        for kind in kinds
-        if kind not in NO_TABLES and not (hasattr(kind, "columns") and hasattr(kind, "to_pandas"))
-    ]
+    return [kind.__name__ for kind in kinds if not (hasattr(kind, "columns") and hasattr(kind, "to_pandas"))]
 
 
 def test_every_result_has_its_recipe() -> None:

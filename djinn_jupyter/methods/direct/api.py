@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from djinn_jupyter.api import arrays, interrupts, likeness, result
+from djinn_jupyter.api import arrays, interrupts, likeness, result, tables
 from djinn_jupyter.api.arguments import shown, typed
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.patches import Positions
@@ -106,7 +106,7 @@ class Attribution(result.Result):
         table = self.columns()
         rows = zip(*(table.get(name, [None] * len(table["value"])) for name in TERM), strict=True)
         found = [(_name(*row[:-1]), row[-1]) for row in rows if row[1] is not None]
-        return sorted(found, key=lambda part: -abs(part[1]))[: max(count, 0)]
+        return tables.strongest(found, count)
 
     def check(self) -> None:
         """Raise ValueError where the parts of neurons are not float64."""

@@ -76,7 +76,7 @@ class HeadScores(_OfHeads):
         return self.top(count, kind)
 
     @arguments.typed
-    def top(self, count: int = 5, kind: Kind | str = "induction") -> list[tuple[int, int, float]]:
+    def top(self, count: int = result.STRONGEST, kind: Kind | str = "induction") -> list[tuple[int, int, float]]:
         """Return (layer, head, score) of the heads with the highest scores of a kind, the highest first. UsageError.
 
         >>> scores = engine.head_scores()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -22,20 +21,11 @@ from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.modules.files.files import tensors_in
 from djinn_jupyter.modules.training import calls, jobs
 from djinn_jupyter.modules.training.collections import GivenCollection, collection_of
-from djinn_jupyter.modules.training.process import PROVENANCE, VECTOR, OnTrained, TrainedModule, module_in, train
+from djinn_jupyter.modules.training.process import VECTOR, OnTrained, TrainedModule, module_in, train
 
 NOT_OF_BITS: Final = ("name", "ids")  # of a model or a collection: no number follows from them
 POINTS: Final = ("site", "written", "last")  # of a job: what its collection has
 Numbers = dict[str, "np.ndarray[Any, Any]"]
-
-
-def trained_in(folder: Path) -> TrainedModule:
-    """Return the module of a folder with a provenance. Raises UsageError where no training wrote it."""
-    try:
-        asked = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["training"]
-        return module_in(folder, asked["site"], asked["job"].replace("_", " "))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise UsageError(f"{folder} has a {PROVENANCE} that no training of Djinn wrote.") from None
 
 
 def trained_again(

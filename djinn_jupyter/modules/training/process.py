@@ -14,8 +14,11 @@ from typing import IO, Any, Final
 import msgspec
 import numpy as np
 
+from djinn_jupyter.api import arguments
 from djinn_jupyter.api.interrupts import interruptible
-from djinn_jupyter.api.tables import Displayed
+from djinn_jupyter.api.result import STRONGEST
+from djinn_jupyter.api.result_files import FolderResult
+from djinn_jupyter.api.tables import Tabular, strongest
 from djinn_jupyter.errors import TrainingFailed, UsageError, from_code
 from djinn_jupyter.link import starting
 from djinn_jupyter.link.waiting import far
@@ -26,7 +29,7 @@ VECTOR: Final = "vector.npy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedModule(Displayed):
+class TrainedModule(FolderResult, Tabular):
     """A module in a `folder` for `engine.add_module`. `figures` measure its quality, by name. `provenance` is the
     recipe: the call, the collection with its model and prompts, the versions, and for an interrupted training the
     number of steps done."""
@@ -41,6 +44,28 @@ class TrainedModule(Displayed):
     def recipe(self) -> dict[str, Any]:
         """All that its numbers follow from: its provenance."""
         return self.provenance
+
+    @classmethod
+    @arguments.typed
+    def read(cls, path: str | Path) -> TrainedModule:
+        """Read the folder of a trained module. UsageError where no training wrote it."""
+        folder = arguments.given_path(path, "folder")
+        try:
+            asked = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["training"]
+            return module_in(folder, asked["site"], asked["job"].replace("_", " "))
+        except FileNotFoundError:
+            raise UsageError(f"There is no trained module in {folder}.") from None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UsageError(f"{folder} has a {PROVENANCE} that no training of Djinn wrote.") from None
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the figures as lists by column: name and value."""
+        return {"figure": list(self.figures), "value": list(self.figures.values())}
+
+    @arguments.typed
+    def top(self, count: int = STRONGEST) -> list[tuple[str, float]]:
+        """Return (name, value) of the `count` figures of largest magnitude, the largest first. UsageError."""
+        return strongest(self.figures.items(), count)
 
     @property
     def vector(self) -> np.ndarray[Any, Any]:

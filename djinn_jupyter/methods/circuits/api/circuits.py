@@ -117,8 +117,8 @@ class Circuit(EdgeResult):
     @typed
     def top(self, count: int = result.STRONGEST) -> list[tuple[str, str, float]]:
         """Return (writer, reader, score) of its edges with the scores of largest magnitude."""
-        each = [(writer, reader, score) for (writer, reader), score in zip(self.edges, self.scores, strict=True)]
-        return sorted(each, key=lambda edge: -abs(edge[2]))[: max(count, 0)]
+        each = ((writer, reader, score) for (writer, reader), score in zip(self.edges, self.scores, strict=True))
+        return tables.strongest(each, count)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the edges as lists by column: writer, reader and score."""

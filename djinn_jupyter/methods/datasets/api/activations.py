@@ -21,9 +21,11 @@ import numpy as np
 from msgspec import Meta
 
 from djinn_jupyter import files, tensor_files
-from djinn_jupyter.api.arguments import given_path
-from djinn_jupyter.api.result_files import FOLDER, Reproducible
-from djinn_jupyter.api.tables import Tabular, in_columns
+from djinn_jupyter.api.arguments import given_path, typed
+from djinn_jupyter.api.arrays import largest
+from djinn_jupyter.api.result import STRONGEST
+from djinn_jupyter.api.result_files import FOLDER, FolderResult, Reproducible
+from djinn_jupyter.api.tables import Tabular, in_columns, strongest
 from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
 from djinn_jupyter.files import open_plain
 from djinn_jupyter.units import spell_bytes
@@ -179,7 +181,7 @@ PLACES: Final = ("prompt", "position", "token")
 ASKED: Final = ("sites", "positions", "dtype", "mode", "seed")
 
 
-class Activations(Tabular, Reproducible):
+class Activations(FolderResult, Tabular, Reproducible):
     """The collection in a folder. `complete` is False while further shards are missing. Where prompts shared passes,
     some of each shard were computed again alone, and `largest_difference` is their difference; `exact` is True where
     every prompt was computed alone."""
@@ -188,8 +190,8 @@ class Activations(Tabular, Reproducible):
     reproduced_by = "djinn_jupyter.methods.datasets.api.collecting:reproduced_collection"
 
     @classmethod
-    def found_at(cls, path: Path) -> Activations:
-        """Return the collection in a folder."""
+    def read(cls, path: str | Path) -> Activations:
+        """Read the collection in a folder, as `Activations(folder)` does. UsageError; StorageFailed."""
         return cls(path)
 
     def __init__(self, folder: str | Path) -> None:
@@ -285,6 +287,13 @@ class Activations(Tabular, Reproducible):
             if name not in PLACES
         }
 
+    @typed
+    def top(self, count: int = STRONGEST) -> list[tuple[Any, ...]]:
+        """Return the `count` values of largest magnitude of all sites, the largest first: the site, the place as in
+        `Values.top`, and the value. UsageError."""
+        each = ((site, *found) for site in self.sites for found in self[site].top(count))
+        return strongest(each, count)
+
     def _rows(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
         numbers = batch["prompt"]
         columns = {"tokens": self.tokens, **{site: self[site] for site in self.sites}}
@@ -353,6 +362,26 @@ class Values(Tabular):
         wide = rows.reshape(len(places), -1).astype(np.float64)
         names = ["value"] if wide.shape[1] == 1 else [f"value {number}" for number in range(wide.shape[1])]
         return in_columns(PLACES, places) | {name: column.tolist() for name, column in zip(names, wide.T, strict=True)}
+
+    @typed
+    def top(self, count: int = STRONGEST) -> list[tuple[Any, ...]]:
+        """Return the `count` values of largest magnitude, the largest first: prompt, position, token, feature (heads
+        and features flattened) and value. The shards are read one by one. UsageError."""
+        found, first = list[tuple[int, int, float]](), 0
+        for number in range(len(self._of.shards)):
+            rows = self._rows_of(number)
+            here = ((first + row, feature, value) for (row, feature), value in largest(rows, count))
+            found, first = strongest([*found, *here], count), first + len(rows)
+        wanted = {row for row, _, _ in found}
+        places = {row: place for row, place in enumerate(self._of.positions_kept()) if row in wanted}
+        return [(*places[row], int(self._of.tokens[places[row][0]][places[row][1]]), *of) for row, *of in found]
+
+    def _rows_of(self, number: int) -> np.ndarray[Any, Any]:
+        """Return the values of a shard as [positions of its prompts, features]."""
+        values = self._shard(number)[0]
+        wide = math.prod(self.shape[1:] if self.by_token else self.shape[2:])
+        rows: np.ndarray[Any, Any] = values.reshape(-1, wide)
+        return rows
 
     def told(self) -> dict[str, list[Any]]:
         """Return no table: a display reads no values."""
