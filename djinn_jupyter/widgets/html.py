@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import groupby
 from typing import Final
 
 from djinn_jupyter.wire.texts import label
@@ -94,34 +95,34 @@ def folded(content: Html, name: str = "as a table") -> Html:
 # Every card carries the rules of its own classes: JupyterLab removes off-screen cells from the page, and with them any
 # style sheet that other cells would depend on.
 STYLE: Final = """
-.djinn{--dj-text:var(--jp-content-font-color1,inherit);--dj-soft:var(--jp-content-font-color2,#7a7a7a);
+.djinn{--dj-soft:var(--jp-content-font-color2,#7a7a7a);
 --dj-line:var(--jp-border-color2,#80808059);--dj-bar:var(--jp-layout-color2,#80808024);
---dj-stop:#e06c28;--dj-blue:#2e7ad6;
-color:var(--dj-text);font:13px/1.5 var(--jp-ui-font-family,system-ui,-apple-system,"Segoe UI",sans-serif);
+color:var(--jp-content-font-color1);font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);
 max-width:960px;container-type:inline-size;
 border:1px solid var(--dj-line);border-radius:3px;margin:4px 0;overflow:hidden}
-.djinn .dj-mono,.djinn code.dj-mono{font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);
-font-size:12px;background:none;color:inherit;padding:0}
+.djinn .dj-mono{font:12px/1.5 var(--jp-code-font-family,ui-monospace,monospace);line-height:inherit}
+.djinn code.dj-mono{background:none;color:inherit;padding:0}
 .djinn .dj-head{display:flex;flex-wrap:wrap;gap:2px 10px;align-items:baseline;padding:5px 12px;
 background:var(--dj-bar);border-bottom:1px solid var(--dj-line)}
 .djinn .dj-head .dj-title{font-weight:600}
 .djinn .dj-head .dj-dot{flex:none;align-self:center;width:8px;height:8px;border-radius:50%;background:var(--dj-soft)}
-.djinn .dj-head .dj-dot.dj-paused{background:var(--dj-stop)}
-.djinn .dj-head .dj-dot.dj-done{background:var(--dj-blue)}
+.djinn .dj-head .dj-dot.dj-paused{background:#e06c28}
+.djinn .dj-head .dj-dot.dj-done{background:#2e7ad6}
 .djinn .dj-soft{color:var(--dj-soft)}
 .djinn .dj-part{padding:7px 12px}
 .djinn .dj-part+.dj-part{border-top:1px solid var(--dj-line)}
 .djinn .dj-name em{font-style:normal}
-.djinn .dj-name{color:var(--dj-soft);font-size:11px;margin-bottom:3px}
-.djinn .dj-whose{margin-left:auto;color:var(--dj-soft);font-size:11px}
-.djinn .dj-scroll{overflow-x:auto;scrollbar-width:thin;scrollbar-color:#80808099 transparent}
+.djinn .dj-name,.djinn .dj-whose,.djinn .dj-end,.djinn .dj-legend{color:var(--dj-soft);font-size:11px}
+.djinn .dj-name{margin-bottom:3px}
+.djinn .dj-whose{margin-left:auto}
+.djinn .dj-scroll{overflow-x:auto;scrollbar-width:thin}
 .djinn .dj-last{direction:rtl}
 .djinn.djinn .dj-last>table{direction:ltr;margin-right:auto}
 .djinn.djinn .dj-last tr>:first-child{position:sticky;left:0;background:var(--jp-layout-color0,Canvas)}
-.djinn.djinn table{border-collapse:collapse;margin:0;font-size:12px;width:auto;table-layout:auto;color:inherit;border:0}
-.djinn.djinn table tr,.djinn.djinn table tbody tr:nth-child(odd),.djinn.djinn table tbody tr:hover{background:none}
+.djinn.djinn table{border-collapse:collapse;margin:0;font-size:12px;table-layout:auto;color:inherit;border:0}
+.djinn.djinn.djinn table tr{background:none}
 .djinn.djinn table th,.djinn.djinn table td{text-align:left;white-space:nowrap;padding:0 12px 0 0;height:22px;
-line-height:22px;vertical-align:middle;border:0;max-width:none;font-weight:normal;color:inherit}
+line-height:22px;border:0;font-weight:400}
 .djinn.djinn table th{color:var(--dj-soft);font-size:11px}
 .djinn.djinn table .dj-num{text-align:right;font-variant-numeric:tabular-nums}
 .djinn.djinn table thead{border:0}
@@ -138,7 +139,7 @@ line-height:22px;vertical-align:middle;border:0;max-width:none;font-weight:norma
 .djinn .dj-tokens{line-height:24px;overflow-wrap:anywhere}
 .djinn .dj-token{display:inline-block;white-space:pre;line-height:18px;padding:0 3px;
 margin-right:-2px;border-radius:2px;border-bottom:2px solid transparent}
-.djinn .dj-token.dj-here{background:#e06c2829;border-bottom-color:var(--dj-stop)}
+.djinn .dj-token.dj-here{background:#e06c2829;border-bottom-color:#e06c28}
 .djinn .dj-token.dj-new{background:#2e7ad629}
 .djinn .dj-token.dj-made{border-bottom-color:var(--dj-soft)}
 .djinn .dj-token.dj-differs{background:#e06c2833}
@@ -158,25 +159,24 @@ margin-right:-2px;border-radius:2px;border-bottom:2px solid transparent}
 .djinn .dj-layers .dj-layer{flex:1 1 0;min-width:1px;height:12px;border-radius:1px;background:#80808038}
 .djinn .dj-layers .dj-layer.dj-ran{background:#8080809e}
 .djinn .dj-layers .dj-layer.dj-half{flex-grow:.5}
-.djinn .dj-layers .dj-mark{flex:none;width:3px;height:20px;border-radius:1px;background:var(--dj-stop)}
-.djinn .dj-layers .dj-end{flex:none;font-size:11px;color:var(--dj-soft);padding:0 4px}
+.djinn .dj-layers .dj-mark{flex:none;width:3px;height:20px;border-radius:1px;background:#e06c28}
+.djinn .dj-layers .dj-end{flex:none;padding:0 4px}
 .djinn .dj-meter{display:inline-block;vertical-align:middle;height:10px;width:120px;max-width:24vw;
 background:#80808024;
 border-radius:1px;overflow:hidden}
-.djinn .dj-meter>span{display:block;height:10px;background:var(--dj-blue)}
+.djinn .dj-meter>span{display:block;height:10px;background:#2e7ad6}
 .djinn .dj-meter.dj-narrow{width:64px}
 .djinn .dj-meter.dj-grey>span{background:#80808099}
-.djinn .dj-meter.dj-changed>span{background:var(--dj-stop)}
+.djinn .dj-meter.dj-changed>span{background:#e06c28}
 .djinn .dj-guess{display:inline-block;min-width:70px;padding:0 4px;border-radius:2px;line-height:19px}
 .djinn .dj-guess .dj-soft{font-size:11px}
 .djinn .dj-picture{border:1px solid var(--dj-line);box-sizing:border-box;margin:0;max-width:none;background:none}
-.djinn .dj-legend{
-margin-top:5px;display:flex;flex-wrap:wrap;gap:2px 8px;align-items:center;color:var(--dj-soft);font-size:11px}
+.djinn .dj-legend{margin-top:5px;display:flex;flex-wrap:wrap;gap:2px 8px;align-items:center}
 .djinn .dj-ramp{display:inline-block;width:90px;height:8px;border-radius:1px;border:1px solid var(--dj-line)}
 .djinn .dj-ramp.dj-signed{
-background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,0) 50%,#e06c28)}
+background:linear-gradient(90deg,#2e7ad6,#2e7ad600 50%,#e06c2800 50%,#e06c28)}
 .djinn .dj-ramp.dj-share{background:linear-gradient(90deg,#440154,#3b518b,#21908d,#5cc863,#fde725)}
-.djinn .dj-note{border-left:3px solid var(--dj-stop);padding-left:9px}
+.djinn .dj-note{border-left:3px solid #e06c28;padding-left:9px}
 .djinn .dj-pair{display:flex;flex-wrap:wrap;gap:10px 32px}
 .djinn .dj-pair .dj-name{white-space:nowrap}
 .djinn svg{display:block;max-width:100%}
@@ -235,6 +235,9 @@ _CLASS: Final = re.compile(r"\bdj-[a-z]+")
 _TAGS: Final = ("table", "thead", "svg", "code")
 _SHEET: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
 _RULE: Final = re.compile(r"([^{}]+)\{([^{}]*)\}")
+_VARIABLE: Final = re.compile(r"--(dj-[a-z]+):([^;]*);")
+_LONG: Final = re.compile(r"--dj-([a-z])[a-z]*")
+_CARD: Final = re.compile(r"((?:\.djinn)+) ")
 
 
 def card(
@@ -262,20 +265,47 @@ def styled(markup: str) -> Html:
 
 
 def sheet(markup: str) -> str:
-    """Return the style sheet of one card: the rules of the classes and elements in it."""
+    """Return the style sheet of one card: the rules of the classes and elements in it, nested in that of the card."""
     there = frozenset(_CLASS.findall(markup)) | frozenset(tag for tag in _TAGS if f"<{tag}" in markup)
-    narrow = ((condition, _rules(rules, there)) for condition, rules in NARROW)
-    return f"<style>{_rules(STYLE, there)}{''.join(f'{wide}{{{rules}}}' for wide, rules in narrow if rules)}</style>"
+    (_, frame), *wide = _rules(STYLE, there)
+    narrow = ((condition, _nested(_rules(rules, there))) for condition, rules in NARROW)
+    nested = _nested(wide) + "".join(f"{condition}{{{rules}}}" for condition, rules in narrow if rules)
+    return f"<style>{_shortened(f'.djinn{{{frame};{nested}}}')}</style>"
 
 
-def _rules(style: str, there: frozenset[str]) -> str:
-    return "".join(_kept(selectors, declared, there) for selectors, declared in _RULE.findall(style.replace("\n", "")))
+def _shortened(style: str) -> str:
+    """Return the style without variables that are used once or not at all, the others with names of one letter."""
+    for name, value in _VARIABLE.findall(style):
+        use = f"var(--{name})"
+        if style.count(use) < 2:
+            style = style.replace(f"--{name}:{value};", "").replace(use, value)
+    return _LONG.sub(r"--\1", style)
 
 
-def _kept(selectors: str, declared: str, there: frozenset[str]) -> str:
-    """Return a rule with those of its selectors that can match; "" where none can."""
-    met = [one for one in selectors.split(",") if _needs(one) <= there]
-    return f"{','.join(met)}{{{declared}}}" if met else ""
+def _rules(style: str, there: frozenset[str]) -> list[tuple[list[str], str]]:
+    """Return the rules with those of their selectors that can match."""
+    found = (
+        ([one for one in selectors.split(",") if _needs(one) <= there], declared)
+        for selectors, declared in _RULE.findall(style.replace("\n", ""))
+    )
+    return [rule for rule in found if rule[0]]
+
+
+def _nested(rules: Iterable[tuple[list[str], str]]) -> str:
+    """Return rules as they stand within the card's: without `.djinn`, those with two of it in a block of their own."""
+    split = ((_CARD.match(selectors[0]), selectors, declared) for selectors, declared in rules)
+    made = []
+    for prefix, group in groupby(split, key=lambda rule: "" if rule[0] is None else rule[0][1]):
+        inner = "".join(f"{','.join(map(_within, selectors))}{{{declared}}}" for _, selectors, declared in group)
+        outer = prefix.removeprefix(".djinn")
+        made.append(f"&{outer}{{{inner}}}" if outer else inner)
+    return "".join(made)
+
+
+def _within(selector: str) -> str:
+    """Return a selector without its card; one that begins with an element needs the `&` of CSS nesting."""
+    rest = _CARD.sub("", selector, count=1)
+    return rest if rest.startswith(".") else f"& {rest}"
 
 
 def _needs(selector: str) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 
 import msgspec
 import pytest
@@ -30,11 +31,14 @@ def test_markup_is_well_formed_and_static(card: View) -> None:
 
 def test_a_card_is_small_and_carries_its_own_rules_alone(card: View) -> None:
     sheet = re.search(r"<style>(.*?)</style>", card.html, re.DOTALL)
-    rules = re.sub(r"@container \(max-width:\d+px\)\{", "", sheet[1])
-    selectors = [s for group in re.findall(r"([^{}]+)\{", rules) for s in group.strip("} ").split(",")]
-    assert all(selector.strip().startswith(".djinn") for selector in selectors)
+    assert sheet[1].startswith(".djinn{")
+    depths = list(accumulate({"{": 1, "}": -1}.get(sign, 0) for sign in sheet[1]))
+    assert depths.index(0, len(".djinn{")) == len(sheet[1]) - 1, "a rule outside of the card's"
     markup = card.html.replace(sheet[0], "")
-    assert len(sheet[0]) < 5_100, "all rules together are 6,500"
+    assert len(sheet[0]) < 4_200, "all rules together are 6,500"
+    assert {f"var({name})" for name in re.findall(r"(--[a-z]):", sheet[1])} >= set(
+        re.findall(r"var\(--[a-z]\)", card.html)
+    )
     named = set(re.findall(r"\.(dj-[a-z]+)", sheet[1]))
     assert named <= set(re.findall(r"\bdj-[a-z]+", markup))
     assert len(card.html) < 40_000
