@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from djinn_jupyter.cli.commands import Commands, duration
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link.spelling import require_engine_parts
 from djinn_jupyter.units import spell_bytes, spell_duration
 from djinn_jupyter.wire.texts import in_quotes, label, shown
 
@@ -31,6 +32,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _journals(options: argparse.Namespace) -> int:
+    require_engine_parts()
     from djinn_jupyter.engine.store import shelf
 
     root = shelf.journals_folder()

@@ -144,8 +144,8 @@ def by_site(layers: Mapping[str, Sequence[LensRow]]) -> Heatmap:
 
 def _by_layer(layers: Mapping[str, Sequence[LensRow]]) -> list[tuple[int, tuple[TopToken, ...]]]:
     """Return (layer, the requested tokens) at the last position, the first layer first."""
-    last = [(site, rows[-1].chosen) for site, rows in list(layers.items())[-LAYERS_SHOWN:]]
-    return [(int(site.rpartition(".")[2]), chosen) for site, chosen in last if chosen]
+    last = [(site.rpartition(".")[2], rows[-1].chosen) for site, rows in list(layers.items())[-LAYERS_SHOWN:]]
+    return [(int(layer), chosen) for layer, chosen in last if chosen and layer.isdecimal()]
 
 
 def _chosen_part(chosen: Sequence[tuple[int, tuple[TopToken, ...]]], position: int) -> Html:

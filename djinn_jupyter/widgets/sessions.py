@@ -102,7 +102,7 @@ class _Listed:
         rest = [f"the first {MOST} of {len(rows):,} rows"] if len(rows) > MOST else []
         opened = "" if mark else None
         opens = element("details", element("summary", f"{named}: {state}", class_="dj-soft"), below, *rest, open=opened)
-        return [mark, element("td", opens, colspan=len(self._kept) - 1)]
+        return ["", element("td", opens, colspan=len(self._kept) - 1)]
 
     def _fold(self, rows: Sequence[str]) -> Cells:
         """Return the one line of rows: `a/0 ... a/39`, with their count, states, tokens and bytes."""

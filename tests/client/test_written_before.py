@@ -27,8 +27,11 @@ FOLDER: Final = before.HERE / "79ba2cba"
 SAID: Final[dict[str, Any]] = json.loads((FOLDER / "said.json").read_text(encoding="utf-8"))
 
 
+LATER: Final = {dj.TokenMeasures, dj.TextLens}  # kinds of results since that version
+
+
 def test_every_kind_was_written() -> None:
-    assert {kind for kind, _ in before.KINDS.values()} == {
+    assert {kind for kind, _ in before.KINDS.values()} - LATER == {
         before.KINDS[name.split(".")[-1]][0] for name in SAID["results"]
     }
 

@@ -284,7 +284,7 @@ def lens_read(
         next_probabilities=to_array(torch.linspace(0.1, 0.8, count)[:, None].expand(-1, length - 1)),
         chosen=to_array(torch.full((count, length, len(chosen)), 0.25)),
         chosen_tokens=chosen,
-        spelled=dict(enumerate(samples.WORDS)) | {token: f" t{token}" for token in chosen},
+        spelled=(*enumerate(samples.WORDS), *((token, f" t{token}") for token in chosen)),
         made=made(),
     )
 

@@ -167,6 +167,9 @@ OWN_VALUES: Final = {
     ("lens", "token"): "' Paris'",
     ("lens", "positions"): "2",
     ("heads", "prompts"): "prompts",
+    ("heads", "head"): "1.2",
+    ("text", "by"): "entropy",
+    ("text", "along"): "vec",
     ("loss", "prompts"): "prompts",
 }
 

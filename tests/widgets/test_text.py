@@ -118,6 +118,7 @@ def test_tokens_name_the_breakpoint_of_a_click_where_an_engine_was_read() -> Non
 
 def test_measures_are_chosen_by_name() -> None:
     read = measures()
+    assert [read.recipe[name] for name in ("metric", "site", "top")] == [METRIC, "sae.4[3]", 5]
     assert read.measures[:4] == ("probability", "entropy", METRIC, "sae.4[3]")
     assert read.coloured("entropy").top(1) == [(4, " is", pytest.approx(2.25))]
     assert read.top(2) == [(4, " is", pytest.approx(np.exp(-7))), (3, " France", pytest.approx(np.exp(-4.7)))]

@@ -79,6 +79,11 @@ class TokenMeasures(result.Result):
         if any(not 0 <= start < end <= length for start, end in read.generated):
             raise ValueError("its generated tokens are not in its text")
 
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the measures follow from: the circumstances of the pass, and the request."""
+        return {**super().recipe, **_asked(self.request)}
+
     def _request_of(self, reply: TextMeasured) -> ReadText:
         return msgspec.structs.replace(self.request, line=reply.tokens)
 
@@ -154,6 +159,12 @@ class TokenMeasures(result.Result):
         logs = _float(self.reply.log_probabilities)
         mean = f", loss {-logs.mean():.4f} a token" if len(logs) else ""
         return f"Text of {len(self.texts)} tokens, {chosen} of them generated{mean}; coloured by {self.by}"
+
+
+def _asked(request: ReadText | ReadTextLens) -> dict[str, Any]:
+    """Return what was requested of a text."""
+    given = msgspec.structs.asdict(request).items()
+    return {name: one for name, one in given if name not in ("session", "line", "rules_of") and one is not UNSET}
 
 
 def _float(array: Any) -> np.ndarray[Any, Any]:
@@ -233,7 +244,7 @@ class TextLens(result.Result):
     sites, positions], float64, has a row for each of `measures`: the probability of the text's own `next` token (NaN
     behind the last), the `entropy` in nats, the probability of the most probable tokens, `top 1` and so on, and of the
     requested tokens, by their texts. `texts` are the tokens; those in the `generated` spans [start, end) were chosen by
-    the model."""
+    the model; `spelled` has the texts of predicted tokens by their ids."""
 
     _view = "lens_view"
     ending = ".textlens.djinn"
@@ -249,7 +260,8 @@ class TextLens(result.Result):
         top, chosen = _float(reply.top_probabilities), _float(reply.chosen)
         own = np.full((len(self.sites), len(self.texts)), np.nan)
         own[:, :-1] = _float(reply.next_probabilities)
-        asked = tuple(repr(reply.spelled[token]) for token in reply.chosen_tokens)
+        self.spelled = dict(reply.spelled)
+        asked = tuple(repr(self.spelled.get(token, "")) for token in reply.chosen_tokens)
         self.measures = (NEXT, ENTROPY, *(f"top {rank + 1}" for rank in range(top.shape[2])), *asked)
         self.values = np.stack([own, _float(reply.entropies), *np.moveaxis(top, 2, 0), *np.moveaxis(chosen, 2, 0)])
 
@@ -266,8 +278,13 @@ class TextLens(result.Result):
         }
         named = {*self._ids.reshape(-1).tolist(), *read.chosen_tokens}
         alike = all(shape == wanted for shape, wanted in shapes) and len(read.texts) == length
-        if not alike or not named <= {*read.spelled}:
+        if not alike or not named <= {*self.spelled}:
             raise ValueError("its lens is not that of its tokens")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the numbers follow from: the circumstances of the pass, and the request."""
+        return {**super().recipe, **_asked(self.request)}
 
     def _request_of(self, reply: TextLensRead) -> ReadTextLens:
         return msgspec.structs.replace(self.request, line=reply.tokens)
@@ -288,7 +305,7 @@ class TextLens(result.Result):
         chances = self.values[2 : 2 + self._ids.shape[2], site, position].tolist()
         ids = self._ids[site, position].tolist()
         return tuple(
-            TopToken(token=token, text=self.reply.spelled[token], probability=chance, logit=float("nan"))
+            TopToken(token=token, text=self.spelled[token], probability=chance, logit=float("nan"))
             for token, chance in zip(ids, chances, strict=True)
         )
 
@@ -318,7 +335,7 @@ class TextLens(result.Result):
 
     def _best(self, site: int, position: int) -> str:
         """Return the text of the most probable next token."""
-        return self.reply.spelled[int(self._ids[site, position, 0])]
+        return self.spelled[int(self._ids[site, position, 0])]
 
     def __repr__(self) -> str:
         first, *others = self.sites

@@ -24,6 +24,7 @@ SHOWN: Final = 512  # tokens; each takes some 250 bytes
 STRONGEST, STRONGEST_PLAIN = 10, 5
 STRENGTH: Final = 0.75  # of the full colour of signed values, so that letters stay readable on any page
 LONGEST: Final = 40  # characters of a token
+LONG_HEAD: Final = 12
 
 
 def text_view(read: TokenMeasures, session: str | None = None) -> View:
@@ -148,6 +149,11 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
 
 
+def _head(read: TokenMeasures) -> str:
+    """Return the head of the column of the measure: its name, unless that is longer than its numbers."""
+    return read.by if len(read.by) <= LONG_HEAD else "value"
+
+
 def _named(read: TokenMeasures) -> str:
     return "the least probable tokens" if read.by == PROBABILITY else f"the largest of {read.by}"
 
@@ -159,7 +165,7 @@ def _table(read: TokenMeasures) -> Html:
     last = len(read.texts)
     rows.append([last, span("dj-soft", "next"), "", *_guesses(read, last)])
     count = len(read.predicted(last))
-    return table(["position", "token", read.by, "predicted here", *[""] * (count - 1)], rows, numeric=(0, 2))
+    return table(["position", "token", _head(read), "predicted here", *[""] * (count - 1)], rows, numeric=(0, 2))
 
 
 def _guesses(read: TokenMeasures, at: int) -> list[Html]:
@@ -175,7 +181,7 @@ def _plain(read: TokenMeasures) -> list[str]:
     ]
     last = len(read.texts)
     rows.append([str(last), "next", "", guesses_plain(read.predicted(last), 5)])
-    return [_named(read), columns(rows, ["position", "token", read.by, "predicted here"])]
+    return [_named(read), columns(rows, ["position", "token", _head(read), "predicted here"])]
 
 
 # The lens over a text: a picture of all of it, and the top tokens of its end.
@@ -202,7 +208,7 @@ def _rows(read: TextLens, site: int) -> list[LensRow]:
     chosen = read.reply.chosen_tokens
     asked = [
         [
-            TopToken(token=token, text=read.reply.spelled[token], probability=float(chance), logit=math.nan)
+            TopToken(token=token, text=read.spelled[token], probability=float(chance), logit=math.nan)
             for token, chance in zip(chosen, chances, strict=True)
         ]
         for chances in read.values[len(read.measures) - len(chosen) :, site].T

@@ -261,7 +261,7 @@ class TextRequests:
             next_probabilities=to_array(torch.stack([one.next_T for one in found])),
             chosen=to_array(torch.stack([one.chosen_TC for one in found])),
             chosen_tokens=tuple(chosen),
-            spelled={token: self._runtime.tokenizer.text_of(token) for token in told},
+            spelled=tuple((token, self._runtime.tokenizer.text_of(token)) for token in told),
             made=made,
         )
 
@@ -292,7 +292,7 @@ class TextRequests:
         site: SiteMeasure | None,
         made: looks.Circumstances,
     ) -> residence.Steps[TextMeasured]:
-        run.publish_progress(self._runtime, session, "reading a text", 0, len(text.tokens), "tokens")
+        run.publish_progress(self._runtime, session, "measuring", 0, len(text.tokens), "tokens")
         observers = () if site is None else (site,)
         with (
             device_memory_for("the logits of all tokens of a text", "Close sessions, or read a shorter text."),

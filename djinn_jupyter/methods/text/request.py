@@ -62,7 +62,7 @@ class TextLensRead(base.ReplyBase):
     next_probabilities: arrays.Array
     chosen: arrays.Array
     chosen_tokens: tuple[int, ...]
-    spelled: dict[int, str]
+    spelled: tuple[tuple[int, str], ...]
     made: looks.Circumstances
 
 

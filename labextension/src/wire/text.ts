@@ -55,7 +55,7 @@ export interface TextLensRead {
   readonly next_probabilities: ArrayJson;
   readonly chosen: ArrayJson;
   readonly chosen_tokens: readonly number[];
-  readonly spelled: { readonly [name: string]: string };
+  readonly spelled: readonly (readonly number[])[];
   readonly made: Circumstances;
   readonly not_kept: string | null;
 }

@@ -196,7 +196,7 @@ def test_the_lens_of_a_finished_run_is_the_plain_models_head_on_its_hidden_state
         assert told.shape == expected.shape, name
         assert (told - expected).abs().max() < 1e-6, name
     assert torch.equal(to_tensor(found.top_tokens).long(), chances.topk(3).indices)
-    assert set(found.spelled) == {*chances.topk(3).indices.flatten().tolist(), 7, 5}
+    assert set(dict(found.spelled)) == {*chances.topk(3).indices.flatten().tolist(), 7, 5}
     desk.close_all()
 
 

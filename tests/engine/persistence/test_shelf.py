@@ -12,6 +12,7 @@ import pytest
 from djinn_jupyter.cli import main as cli
 from djinn_jupyter.engine.store import shelf
 from djinn_jupyter.errors import StorageFailed, UsageError
+from djinn_jupyter.link import spelling
 from tests.engine.desk import Desk
 from tests.engine.persistence.crashes import crashed, forget, journal, pair_with_journal, written
 from tests.engine.persistence.roundtrip import future, reading, same
@@ -137,3 +138,5 @@ def test_the_command_lists_and_deletes_by_pattern_and_age(
     (told,) = said("--delete", "*")
     assert told == "0 sessions, 0 B deleted; 3 are of running engines or of other hosts and stay: close them there."
     assert names(tmp_path / "alive" / "journals") == {"a", "italy", "italy 2"}
+    monkeypatch.setattr(spelling, "find_spec", lambda name: None)
+    assert said()[0].endswith(" are not installed here: pip install djinn-jupyter.")
