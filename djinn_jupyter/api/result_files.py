@@ -129,7 +129,7 @@ def decoded(data: bytes, name: str, kind: type[KeptHere], *, recipe: bool = True
 def _converted(told: Any, kind: type[KeptHere], arrays: Callable[[type, Any], Array], *, recipe: bool) -> KeptHere:
     """Return the content of a text. Raises ValueError and others for an invalid text."""
     try:
-        kept = msgspec.convert(told, kind, dec_hook=arrays)
+        kept = msgspec.convert(told, kind, dec_hook=arrays, str_keys=True)
         kept.require_fit()
         if recipe:
             kept.require_recipe()

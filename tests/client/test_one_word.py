@@ -14,6 +14,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.result import STRONGEST
+from djinn_jupyter.api.tables import Charted
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.api.activations import Values
 from tests.client import tables
@@ -31,6 +32,7 @@ MORE: Final = {  # what some results have besides
     (dj.Grid, "columns"): {"by": "pair"},
     (dj.Grid, "to_pandas"): {"by": "pair"},
     (dj.HeadScores, "top"): {"kind": "induction"},
+    (dj.TokenMeasures, "top"): {"measure": None},
 }
 
 
@@ -54,6 +56,8 @@ RANKED: Final[dict[type, Callable[[Any], Any]]] = {
         effect.columns()["probability_after"], effect.columns()["probability_before"]
     ),
     dj.HeadScores: lambda scores: scores.induction,
+    dj.TokenMeasures: lambda text: text.of(text.by)[:-1],
+    dj.TextLens: lambda lens: lens.columns()["top 1"],
     dj.Circuit: lambda circuit: circuit.columns()["score"],
     dj.Attribution: lambda parts: [
         value
@@ -80,6 +84,14 @@ def test_every_result_has_the_words_with_the_same_parameters(kind: type) -> None
         assert parameters(kind, word) == wanted, word
     assert isinstance(inspect.getattr_static(kind, "recipe"), property)
     assert inspect.ismethod(kind.read)
+
+
+def test_whatever_is_drawn_has_the_words_of_figures() -> None:
+    drawn = [kind for kind in python_api.public_classes() if issubclass(kind, Charted)]
+    assert drawn
+    for kind in drawn:
+        assert (parameters(kind, "figure"), parameters(kind, "plot")) == ({}, {"ax": None}), kind
+        assert parameters(kind, "save") == FIRST["save"], kind
 
 
 def test_every_table_has_its_two_words() -> None:
