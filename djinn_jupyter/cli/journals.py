@@ -6,8 +6,9 @@ import argparse
 import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Final
 
 from djinn_jupyter.cli.commands import Commands, duration
 from djinn_jupyter.errors import UsageError
@@ -15,9 +16,7 @@ from djinn_jupyter.link.spelling import require_engine_parts
 from djinn_jupyter.units import spell_bytes, spell_duration
 from djinn_jupyter.wire.texts import in_quotes, label, shown
 
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.store.shelf import KeptSession
-
+SHELF: Final = "djinn_jupyter.engine.store.shelf"  # torch, which reads journals and which no other command loads
 LOCKED = ("in use", "another host's")
 
 
@@ -33,8 +32,7 @@ def add_to(commands: Commands) -> None:
 
 def _journals(options: argparse.Namespace) -> int:
     require_engine_parts()
-    from djinn_jupyter.engine.store import shelf
-
+    shelf = import_module(SHELF)
     root = shelf.journals_folder()
     if options.move is not None:
         if options.patterns or options.older is not None:
@@ -54,7 +52,7 @@ def _journals(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(sessions: Sequence[KeptSession], patterns: Sequence[str], older: float | None) -> list[KeptSession]:
+def _chosen(sessions: Sequence[Any], patterns: Sequence[str], older: float | None) -> list[Any]:
     """Return the sessions that a pattern matches. UsageError where one matches none."""
     for pattern in patterns:
         if not any(_is_meant(one, pattern) for one in sessions):
@@ -68,25 +66,25 @@ def _chosen(sessions: Sequence[KeptSession], patterns: Sequence[str], older: flo
     ]
 
 
-def _is_meant(session: KeptSession, pattern: str) -> bool:
+def _is_meant(session: Any, pattern: str) -> bool:
     name = session.name or ""
     return pattern in (name, label(name)) or fnmatchcase(label(name), pattern)
 
 
-def _table(sessions: Sequence[KeptSession]) -> list[str]:
+def _table(sessions: Sequence[Any]) -> list[str]:
     now = time.time()
     rows = [("ENGINE", "SESSION", "SIZE", "AGE", ""), *(_row(one, now) for one in sessions)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _row(one: KeptSession, now: float) -> tuple[str, ...]:
+def _row(one: Any, now: float) -> tuple[str, ...]:
     name = "(not readable)" if one.name is None else label(one.name)
     age = spell_duration(max(1.0, now - one.written))
     return shown(one.engine), name, spell_bytes(one.nbytes), age, "" if one.whose == "at rest" else one.whose
 
 
-def _counted(sessions: Sequence[KeptSession]) -> str:
+def _counted(sessions: Sequence[Any]) -> str:
     many = "1 session" if len(sessions) == 1 else f"{len(sessions):,} sessions"
     return f"{many}, {spell_bytes(sum(one.nbytes for one in sessions))}"
 

@@ -16,7 +16,6 @@ LATE = {
     "remote/cli/cluster.py": ("Ray, which an environment of engines may not have", {"remote.cluster"}),
     "editors/cli.py": ("`djinn --help` needs neither zmq nor the adapter", {"editors.dap"}),
     "cli/engines.py": ("the process of `djinn serve` stays small", {"api.engine", "api.loading"}),
-    "cli/journals.py": ("torch, which reads journals and which no other command loads", {"engine.store.shelf"}),
     "remote/cli/entry.py": ("the process of `djinn serve` stays small", {"api.loading"}),
     "remote/cli/hub.py": ("tornado, which an environment of engines may not have", {"remote.hub"}),
     "remote/cli/people.py": ("the process of `djinn serve` stays small", {"api.loading"}),
