@@ -10,6 +10,7 @@ from typing import Final
 
 from djinn_jupyter.wire.texts import label
 
+LITERAL: Final = " mathjax_ignore tex2jax_ignore"  # or JupyterLab and nbconvert typeset formulas in a card's texts
 _VOID = frozenset({"img", "br"})
 
 
@@ -255,7 +256,8 @@ def card(
         joined([" ", span("dj-whose", f"session {label(session)}")]) if session else None,
     )
     body = joined(part for part in parts if part is not None)
-    return styled(element("div", head, body, class_="djinn"))
+    literal = LITERAL if "$" in head + body or "\\" in head + body else ""
+    return styled(element("div", head, body, class_=f"djinn{literal}"))
 
 
 def styled(markup: str) -> Html:

@@ -39,6 +39,8 @@ def made(lab: LabServer, browser: Browser, artifacts: Path, tmp_path_factory: py
         assert "Study capitals: 2 items" in said
         assert said.count(": The same bits: ") == 2
         opened.show_everything()
+        expect(opened.drawn(".djinn").get_by_text("Where is *Paris*? <b>$a$</b>").first).to_be_visible()
+        assert opened.drawn("mjx-container").count() == 0
         page.screenshot(path=artifacts / "study.png")
     page.close()
     folder = tmp_path_factory.mktemp("unzipped")

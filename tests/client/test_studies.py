@@ -497,6 +497,7 @@ def test_the_page_loads_and_runs_nothing_and_shows_texts_literally(engine: Remot
     assert "<script" not in shown["text/html"]
     assert all(title in shown["text/plain"] for title in HOSTILE[:3])
     assert "alert(1)&lt;/script&gt;" in shown["text/html"]
+    assert 'class="djinn mathjax_ignore tex2jax_ignore"' in shown["text/html"], "or $a$ is set as a formula"
     assert "<script" not in read.check()._repr_mimebundle_()["text/html"]
     assert "<script" not in read[HOSTILE[0]]._repr_mimebundle_()["text/html"]
 
