@@ -59,7 +59,7 @@ def test_the_wire_needs_msgspec_only() -> None:
     assert loaded_by(every_module_of("wire")) & third_party == set()
 
 
-# Who starts these: a console script, `python -m`, a Jupyter server; `djinn journals`, which finds the shelf by its name.
+# Who starts these: a console script, `python -m`, a Jupyter server; `djinn journals` finds the shelf by its name.
 ENTRIES = {
     "djinn_jupyter.cli.main",
     "djinn_jupyter.engine.__main__",
