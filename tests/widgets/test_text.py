@@ -145,7 +145,7 @@ def test_the_lens_of_a_text_has_a_picture_of_all_and_the_top_tokens_of_its_end()
     assert faults_in(view.html) == []
     assert 'alt="probability of the own next token, 4 sites by 5 positions"' in view.html
     assert view.html.count("dj-tint") >= 4 * 5
-    assert view.html.index("resid_post.3") < view.html.index("resid_post.0")
+    assert view.html.index("resid_post.0") < view.html.index("resid_post.3")
     lines = view.plain.splitlines()
     assert lines[0] == "Lens of 4 sites, resid_post.0 to resid_post.3, over 5 tokens"
     assert lines[1].endswith("resid_post.0 10 %, resid_post.1 33 %, resid_post.2 57 %, resid_post.3 80 %")
