@@ -24,6 +24,7 @@ VERSIONED: Final = {
     "evaluation/pyproject.toml": 'version = "{}"',
     "distribution/recipe.yaml": '  version: "{}"',
     "CITATION.cff": "version: {}",
+    "docs/colab.md": '%pip install --quiet "./djinn_jupyter_client-{}-py3-none-any.whl[engine]"',
     "vscode/package.json": '  "version": "{}",',
 }
 
