@@ -38,11 +38,11 @@ class KernelState:
         self._present: str | None = None
         self._told_of_sidebar = False
 
-    def tells_of_sidebar(self) -> bool:
-        """Return whether to name the magics that replace the sidebar: once, and only where there is none."""
-        tells = not self._told_of_sidebar and not naming.has_sidebar()
+    def take_sidebar_hint(self) -> bool:
+        """Return whether to name the magics that replace the sidebar: at the first call, where there is none."""
+        due = not self._told_of_sidebar and not naming.has_sidebar()
         self._told_of_sidebar = True
-        return tells
+        return due
 
     @property
     def loaded(self) -> RemoteEngine | None:

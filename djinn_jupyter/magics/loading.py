@@ -64,7 +64,7 @@ class LoadingMagics(Group):
         self.state.keep(args.keep, engine)
         described = session.describe()
         weights, named = engine.statistics().weights, not self.state.screen.is_static
-        told = {"names_device": named, "no_sidebar": named and self.state.tells_of_sidebar()}
+        told = {"names_device": named, "no_sidebar": named and self.state.take_sidebar_hint()}
         live.end(views.loaded_view(engine.description, described, weights, **told))
         if not args.fresh and all(one.name != described.name for one in there):
             self._tell_of_a_rename(described, there)

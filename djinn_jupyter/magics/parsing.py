@@ -175,16 +175,16 @@ def expanded(parser: argparse.ArgumentParser, line: str, names: Mapping[str, Any
     parts, end = [], 0
     taking: argparse.Action | None = None
     for found in _UNEXPANDED.finditer(line):
-        word, literal = found[0], taking is not None and is_literal(taking)
+        word, taker = found[0], taking
         if word.startswith("-") and word != "--" and not _NEGATIVE.match(word):
             name, joined, _ = word.partition("=")
-            taking = _taking(parser, name)
-            literal = taking is not None and is_literal(taking)
-            taking = None if joined else taking
+            taker = _taking(parser, name)
+            taking = None if joined else taker
         elif taking is None and prompt:
             break
-        else:
-            taking = taking if taking is not None and taking.nargs == "+" else None
+        elif taking is not None and taking.nargs != "+":
+            taking = None
+        literal = taker is not None and is_literal(taker)
         parts += [line[end : found.start()], word if literal else _formatted(word, names)]
         end = found.end()
     return "".join(parts) + line[end:]
