@@ -144,7 +144,7 @@ def test_the_place_of_a_collected_value_is_where_it_was_read(engine: RemoteEngin
         assert {row[0] for row in acts.top(10**6)} == set(acts)
 
 
-@pytest.mark.parametrize("kind", IN_FOLDERS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sorted(IN_FOLDERS, key=repr), ids=lambda kind: kind.__name__)
 def test_a_result_in_a_folder_is_saved_as_a_copy(engine: RemoteEngine, tmp_path: Path, kind: Any) -> None:
     result = EXAMPLES[kind](engine, tmp_path / "first")
     copy = result.save(tmp_path / "copy")
