@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from djinn_jupyter.api.arrays import shared_numpy
 from djinn_jupyter.api.stops import PatternCells
-from djinn_jupyter.widgets.html import Html, element
+from djinn_jupyter.widgets.html import Html, div, element, span
 from djinn_jupyter.widgets.spelling import figure, shape
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.readings import Pooled, PooledHeads
@@ -150,6 +150,12 @@ def image(picture: Picture, *, width: int, height: int, alt: str, shrinks: bool 
     most = "max-width:100%;" if shrinks else ""
     return element("img", src=picture.image(), width=width, height=height, alt=alt, class_="dj-picture",
                    style=f"width:{width}px;{most}height:{height}px;image-rendering:pixelated")  # fmt: skip
+
+
+def scale_legend(of: str, low: str = "0", high: str = "1", scale: Literal["signed", "share"] = "share") -> Html:
+    """Draw a scale of colours with its ends, and what it is `of`."""
+    ramp = span(f"dj-ramp dj-{scale}", "")
+    return div("dj-legend", span("", low), " ", ramp, span("", high), " \u00b7 ", span("", of))
 
 
 def whole_picture(pooled: Pooled, site: Site) -> Picture:

@@ -9,8 +9,9 @@ from djinn_jupyter.link.io_thread import SoFar
 from djinn_jupyter.widgets.html import Html, card, div, joined, meter, part, span
 from djinn_jupyter.widgets.lens import top_table
 from djinn_jupyter.widgets.memory import transfer_line
+from djinn_jupyter.widgets.pictures import scale_legend
 from djinn_jupyter.widgets.spelling import clipped, figure, percent, plural, quoted
-from djinn_jupyter.widgets.tokens import guesses_plain, share_legend, share_style
+from djinn_jupyter.widgets.tokens import guesses_plain, share_style
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import RuleDescription, Transfer
 from djinn_jupyter.wire.replies import Finished
@@ -95,7 +96,7 @@ def running_view(
     tokens, text = len(gained), "".join(text for text, _ in gained)
     said = f"running at {drawn}, {plural(tokens, 'token')} so far (session {label(session)})"
     html = card(
-        part(_text("", _streamed(gained)), share_legend("probability of a token") if _known(gained) else None),
+        part(_text("", _streamed(gained)), scale_legend("probability of a token") if _known(gained) else None),
         part(span("dj-soft", f"{LIVE} {WHERE} {where}")),
         title=f"Running at {drawn}",
         beside=f"{plural(tokens, 'token')} so far",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from djinn_jupyter.api.influences import influence_lines
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.widgets import pictures
-from djinn_jupyter.widgets.html import Html, card, div, element, joined, meter, mono, part, piece, span, styled, table
+from djinn_jupyter.widgets.html import Html, card, div, element, joined, meter, mono, part, piece, styled, table
 from djinn_jupyter.widgets.lens import effect_lines, effect_part, influence_parts
 from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
@@ -176,9 +176,8 @@ def legend(picture: pictures.Picture, features: int, noun: str = "dimension", *,
     ends = ("0", "1") if picture.scale == "share" else (figure(-picture.limit, 2), figure(picture.limit, 2))
     blocks = [(picture.columns_per_cell, noun), (picture.rows_per_cell, "position")]
     block = " by ".join(plural(count, of) for count, of in blocks if count > 1)
-    ramp = span(f"dj-ramp dj-{picture.scale}", "")
-    said = span("", plural(features, noun) + (f"; a pixel is the largest of {block}" if block else ""))
-    line = div("dj-legend", span("", ends[0]), " ", ramp, span("", ends[1]), " \u00b7 ", said)
+    said = plural(features, noun) + (f"; a pixel is the largest of {block}" if block else "")
+    line = pictures.scale_legend(said, *ends, picture.scale)
     return line if read is None else joined([line, div("dj-legend", read)])
 
 

@@ -82,9 +82,3 @@ def share_style(part: float) -> str:
     """Return the style of a token with a share, such as its probability."""
     letters = "#fff" if part < DARK else "#000"
     return f"background:#{''.join(f'{one:02x}' for one in share_colour(share(part)))};color:{letters}"
-
-
-def share_legend(said: str, most: str = "1") -> Html:
-    """Draw the scale of shares from 0 to `most`."""
-    ramp = (span("", "0"), " ", span("dj-ramp dj-share", ""), " ", span("", most))
-    return div("dj-legend", *ramp, " \u00b7 ", span("", said))

@@ -13,7 +13,7 @@ from djinn_jupyter.methods.heads.request import KINDS, Kind
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, over, part, span, table
 from djinn_jupyter.widgets.panels import Heatmap, token_labels
-from djinn_jupyter.widgets.pictures import image, share_colour, shares
+from djinn_jupyter.widgets.pictures import image, scale_legend, share_colour, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, share
 from djinn_jupyter.widgets.tokens import share_style
 from djinn_jupyter.widgets.view import View
@@ -39,7 +39,7 @@ def scores_view(scores: HeadScores) -> View:
     best = [[NAMES[kind], _looks(scores, kind), _best(scores, kind)] for kind in KINDS]
     notes = _cut(len(scores.layers), scores.heads)
     html = card(
-        part(div("dj-pair", *(_map(scores, kind) for kind in KINDS)), _ramp(MEAN)),
+        part(div("dj-pair", *(_map(scores, kind) for kind in KINDS)), scale_legend(MEAN)),
         part(table(["", "a position looks", "the most"], best)),
         part(folded(_figures(scores))),
         part(*(div("dj-note", note) for note in notes)) if notes else None,
@@ -74,7 +74,7 @@ def patterns_view(patterns: HeadPatterns, session: str | None = None) -> View:
         *(_by_token(patterns, *head) for head in patterns.chosen),
         part(
             table(["", *(str(head) for head in range(heads))], rows),
-            _ramp(_said(patterns)),
+            scale_legend(_said(patterns)),
             name="queries down, keys across",
         ),
         part(table(["on this line", "the most"], best)),
@@ -172,10 +172,6 @@ def _said(patterns: HeadPatterns) -> str:
     return f"attention of a query to a key{pooled}"
 
 
-def _ramp(said: str) -> Html:
-    return div("dj-legend", span("", "0"), " ", span("dj-ramp dj-share", ""), span("", "1"), " \u00b7 ", span("", said))
-
-
 # A head token by token: a token under the pointer shows how much it attends to each token before it. The last one
 # shows its own without a pointer.
 
@@ -200,7 +196,7 @@ def _by_token(patterns: HeadPatterns, layer: int, head: int) -> Html:
     left_out = [div("dj-note", f"the last {TOKENS} of {len(weights)} tokens")] if first else []
     queries = [_query(patterns, weights, query, first) for query in range(first, len(weights))]
     strip = div("dj-queries dj-mono", div("dj-keys", _keys(patterns, weights[-1], first)), joined(queries, " "))
-    said = _ramp("attention to the tokens before; without a pointer of the last one")
+    said = scale_legend("attention to the tokens before; without a pointer of the last one")
     return part(strip, said, drawn, *left_out, name=name)
 
 

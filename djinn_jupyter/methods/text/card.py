@@ -13,9 +13,9 @@ from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
 from djinn_jupyter.widgets.lens import GRID_POSITIONS, LAYERS_SHOWN, lens_grid_view
 from djinn_jupyter.widgets.panels import Heatmap
-from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, image, shares
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, image, scale_legend, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted
-from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share_legend, share_style
+from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share_style
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 
@@ -106,9 +106,8 @@ class _Scale:
         """Draw the scale with its ends."""
         said = f"{self.by}; generated tokens are underlined"
         if self.is_share:
-            return share_legend(said, f"{figure(self.limit)} nats" if self.by == ENTROPY else "1")
-        ends = (span("", figure(-self.limit)), " ", span("dj-ramp dj-signed", ""), " ", span("", figure(self.limit)))
-        return div("dj-legend", *ends, " \u00b7 ", span("", said))
+            return scale_legend(said, high=f"{figure(self.limit)} nats" if self.by == ENTROPY else "1")
+        return scale_legend(said, figure(-self.limit), figure(self.limit), "signed")
 
 
 def _chip(read: TokenMeasures, at: int, scale: _Scale) -> Html:
@@ -225,7 +224,7 @@ def _picture(read: TextLens) -> Html:
     width, height = (size * max(1, min(LARGEST, WIDTH // size)) for size in (length, sites))
     alt = f"probability of the own next token, {plural(sites, 'site')} by {plural(length, 'position')}"
     drawn = image(shares(own), width=width, height=height, alt=alt, shrinks=True)
-    return joined([drawn, share_legend(OWN)])
+    return joined([drawn, scale_legend(OWN)])
 
 
 def _own(read: TextLens) -> str:
