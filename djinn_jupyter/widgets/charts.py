@@ -12,7 +12,7 @@ from urllib.parse import quote
 from djinn_jupyter.api.memory_trace import Reading, TracedTransfer
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, part, span, table
-from djinn_jupyter.widgets.panels import SERIES, Lines
+from djinn_jupyter.widgets.panels import BLUE, SERIES, Lines
 from djinn_jupyter.widgets.spelling import columns, figure, rounded
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.texts import label
@@ -49,8 +49,8 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
         _text(left, HEIGHT - 3, labels[0], "start", SOFT),
         _text(WIDTH - 8, HEIGHT - 3, labels[-1], "end", SOFT),
         element("path", d=f"M{left},{TOP}V{y(low)}H{WIDTH - 8}", fill="none", stroke="rgba(128,128,128,.5)"),
-        element("polyline", points=path, fill="none", stroke="#2e7ad6", stroke_width="1.5", stroke_linejoin="round"),
-        *(element("circle", cx=x(i), cy=y(v), r=2, fill="#2e7ad6") for i, v in enumerate(short) if len(short) <= 64),
+        element("polyline", points=path, fill="none", stroke=BLUE, stroke_width="1.5", stroke_linejoin="round"),
+        *(element("circle", cx=x(i), cy=y(v), r=2, fill=BLUE) for i, v in enumerate(short) if len(short) <= 64),
         alt=alt,
         height=HEIGHT,
     )
@@ -173,7 +173,7 @@ COLUMNS: Final = 160
 NAMED: Final = 6  # sessions with a band of their own; the rest share one
 WEIGHTS_INK, EMPTY_INK, OTHERS_INK = "#8a8a8a", "rgba(128,128,128,.22)", "#5b6b7b"
 RING_INK = "#b5b5b5"
-SESSION_INKS: Final = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c", "#56b4e9", "#b08968")
+SESSION_INKS: Final = (*SERIES, "#56b4e9", "#b08968")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

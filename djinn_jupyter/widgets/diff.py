@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.widgets.html import Html, card, div, joined, meter, mono, part, span, table
-from djinn_jupyter.widgets.matrix import ORANGE, matrix, spelled
-from djinn_jupyter.widgets.pictures import as_rows
+from djinn_jupyter.widgets.matrix import matrix, spelled
+from djinn_jupyter.widgets.pictures import ABOVE, as_rows
 from djinn_jupyter.widgets.spelling import columns, figure, marked, percent, plural, quoted, rounded, shape, share
 from djinn_jupyter.widgets.tokens import cell_token, token_strip
 from djinn_jupyter.widgets.view import View
@@ -198,7 +198,7 @@ def _layers_part(
     titles = [_title(a, b, position) for position in positions]
     rows = [(mono(site), values) for site, values in list(layers.items())[::-1]]
     name = f"distance by layer and position, relative to {label(a.name)}; 0 is equal bit for bit"
-    return part(matrix("", titles, rows, tint=ORANGE), name=name)
+    return part(matrix("", titles, rows, tint=ABOVE), name=name)
 
 
 def _title(a: DiffSide, b: DiffSide, position: int) -> Html:

@@ -14,7 +14,7 @@ from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import keys, line_chart, series_chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, meter, mono, part, span, table
 from djinn_jupyter.widgets.panels import Bars, Heatmap, Lines, token_labels
-from djinn_jupyter.widgets.pictures import as_rows
+from djinn_jupyter.widgets.pictures import BELOW, as_rows, background
 from djinn_jupyter.widgets.spelling import (
     amount,
     at_positions,
@@ -168,7 +168,7 @@ def _chosen_plain(chosen: Sequence[tuple[int, tuple[TopToken, ...]]], position: 
 
 def _tinted(row: LensRow, letters: int) -> Html:
     top = row.top[0]
-    style = f"background:rgba(46,122,214,{share(top.probability) * 0.5:.2f})"
+    style = background(BELOW, share(top.probability) * 0.5)
     name, chance = marked(top.text, top.token), percent(top.probability)
     title = chance if len(name) <= letters else f"{name} {chance}"
     return element("td", span("dj-mono", _cut(name, letters)), class_="dj-tint", style=style, title=title)

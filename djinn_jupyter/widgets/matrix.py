@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from djinn_jupyter.widgets.html import Html, element, table
+from djinn_jupyter.widgets.pictures import BELOW, Colour, background
 from djinn_jupyter.widgets.spelling import figure, rounded
 
 ROWS, COLUMNS = 48, 24
-BLUE, ORANGE = "46,122,214", "224,108,40"
 
 
 def matrix(
@@ -18,7 +18,7 @@ def matrix(
     *,
     most: float | None = None,
     digits: int = 2,
-    tint: str = BLUE,
+    tint: Colour = BELOW,
 ) -> Html:
     """Return figures under `columns`, each tinted by its share of `most` (by default the largest); None gives an empty
     cell."""
@@ -33,9 +33,9 @@ def spelled(values: Sequence[float | None], digits: int = 2) -> list[str]:
     return ["" if value is None else figure(value, digits) for value in values]
 
 
-def _cell(value: float | None, most: float, digits: int, tint: str) -> Html:
+def _cell(value: float | None, most: float, digits: int, tint: Colour) -> Html:
     if value is None:
         return element("td", "", class_="dj-tint")
     share = rounded(value, digits) / most if most else 0.0
-    style = f"background:rgba({tint},{max(0.0, min(1.0, share)) * 0.55:.2f})"
+    style = background(tint, max(0.0, min(1.0, share)) * 0.55)
     return element("td", figure(value, digits), class_="dj-tint dj-num", style=style)

@@ -11,7 +11,7 @@ from djinn_jupyter.units import spell_option, spell_rate
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import AXIS, SOFT, WIDTH, MemoryCourse, course_of, drawn
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, mono, part, span, table
-from djinn_jupyter.widgets.panels import Lines
+from djinn_jupyter.widgets.panels import BLUE, ORANGE, Lines
 from djinn_jupyter.widgets.spelling import amount, columns, duration, figure, percent, plural
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire import nouns, replies
@@ -208,7 +208,6 @@ HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 200, 96, 12, 12, 34
 MOVES_SHOWN, SESSIONS_SHOWN, SESSIONS_DRAWN = 16, 8, 4
 MIB = 2**20
 PEOPLE_HEAD = ("person", "on the device", "host", "disk")
-OUT_INK, IN_INK = "#e06c28", "#2e7ad6"
 
 
 def memory_view(
@@ -372,7 +371,7 @@ def _budget(at: int) -> Html:
 def _mark(x: int, base: int, out: bool) -> Html:
     """Draw a small triangle below the axis: down for a move off the device, up for a move back."""
     shape = f"M{x - 3},{base + 4}h6l-3,6z" if out else f"M{x - 3},{base + 10}h6l-3,-6z"
-    return element("path", d=shape, fill=OUT_INK if out else IN_INK)
+    return element("path", d=shape, fill=ORANGE if out else BLUE)
 
 
 def _bar(course: MemoryCourse) -> Html:

@@ -11,15 +11,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.pictures import ABOVE, BELOW, VIRIDIS
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, VIRIDIS, Colour
 from djinn_jupyter.widgets.spelling import marked
 
-SERIES: Final = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c")  # told apart with every common colour blindness
-DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")  # colour is never the only difference
+BLUE, ORANGE = "#2e7ad6", "#e06c28"
+SERIES: Final = (BLUE, ORANGE, "#2a9d76", "#a06cc0", "#8c8c2c")  # told apart with every common colour blindness
 SQUARE: Final = 64  # cells on a side, up to which they are square
 TICK, SIDE, TITLE = 24, 40, 96  # characters of a label, of a name along a side, and of a title
 
-Colour = tuple[int, int, int]
 Scale = Sequence[tuple[float, Colour, float]]
 """Colours between 0 and 1: where, the colour, and its opacity."""
 
@@ -34,8 +33,8 @@ def cut(text: str, most: int = TICK) -> str:
     return shown if len(shown) <= most else f"{shown[: most // 2]}\u2026{shown[-(most // 2 - 1) :]}"
 
 
-def token_labels(texts: Iterable[str], positions: Iterable[int]) -> list[str]:
-    """Return a label for each position: its number, and its token with white space made visible."""
+def token_labels(texts: Iterable[str], positions: Iterable[object]) -> list[str]:
+    """Return a label for each position: its number, and its token, if any, with white space made visible."""
     return [f"{at} {marked(text)}" if text else str(at) for text, at in zip(texts, positions, strict=True)]
 
 
@@ -133,7 +132,7 @@ class Network:
     def ink(self, edge: Arrow) -> tuple[str, float]:
         """Return the colour of an edge, and its share of the largest score."""
         most = max(abs(one.score) for one in self.edges) or 1.0
-        return SERIES[1] if edge.score > 0 else SERIES[0], abs(edge.score) / most
+        return ORANGE if edge.score > 0 else BLUE, abs(edge.score) / most
 
 
 Panel = Heatmap | Lines | Bars | Network

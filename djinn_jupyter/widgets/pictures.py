@@ -20,10 +20,10 @@ from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.readings import Pooled, PooledHeads
 from djinn_jupyter.wire.sites import Site
 
-Colour = tuple[int, int, int, int]
+Colour = tuple[int, int, int]
 
 
-def encode(rows: Sequence[bytes], palette: Sequence[Colour]) -> bytes:
+def encode(rows: Sequence[bytes], palette: Sequence[tuple[int, int, int, int]]) -> bytes:
     """Encode an 8-bit palette image: each row is a bytes of indices, each colour red, green, blue, alpha. ValueError
     for rows that are empty or of unequal length."""
     width = len(rows[0]) if rows else 0
@@ -136,12 +136,18 @@ def share_cells(cells: Pixels, row_block: int, column_block: int) -> Picture:
     return Picture(cells=cells, limit=1.0, rows_per_cell=row_block, columns_per_cell=column_block, scale="share")
 
 
-def share_colour(share: float) -> tuple[int, int, int]:
+def share_colour(share: float) -> Colour:
     """Return the colour of a value between 0 and 1."""
     place = share * (len(VIRIDIS) - 1)
     low = min(int(place), len(VIRIDIS) - 2)
     red, green, blue = (round(a + (b - a) * (place - low)) for a, b in zip(VIRIDIS[low], VIRIDIS[low + 1], strict=True))
     return red, green, blue
+
+
+def background(colour: Colour, opacity: float) -> str:
+    """Return the style of a text or a cell on this colour."""
+    red, green, blue = colour
+    return f"background:rgba({red},{green},{blue},{opacity:.2f})"
 
 
 def image(picture: Picture, *, width: int, height: int, alt: str, shrinks: bool = False) -> Html:

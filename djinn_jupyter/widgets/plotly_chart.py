@@ -13,13 +13,14 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.panels import DASHES, SERIES, SIDE, TITLE, Bars, Heatmap, Lines, Network, Panel, Scale, cut
+from djinn_jupyter.widgets.panels import SERIES, SIDE, TITLE, Bars, Heatmap, Lines, Network, Panel, Scale, cut
 from djinn_jupyter.widgets.spelling import rounded
 
 GREY: Final = "rgb(128,128,128)"  # readable on white and on black
 GRID: Final = "rgba(128,128,128,0.25)"
 CLEAR: Final = "rgba(0,0,0,0)"
 STANDOFF: Final = 14  # pixels between the labels of an axis and its title, which else lies on them
+DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")  # colour is never the only difference
 DIGITS: Final = 4
 LEAST, MOST = 12, 28  # pixels on a side of a cell
 TALLEST: Final = 640
@@ -140,8 +141,8 @@ def _drawn_graph(panel: Network) -> dict[str, Any]:
 def _interval(panel: Heatmap) -> Any:
     if panel.low is None or panel.high is None:
         return None
-    pairs = (zip(lows, highs, strict=True) for lows, highs in zip(panel.low, panel.high, strict=True))
-    return [[[_short(one), _short(other)] for one, other in row] for row in pairs]
+    rows = zip(panel.low, panel.high, strict=True)
+    return [[_row(pair) for pair in zip(lows, highs, strict=True)] for lows, highs in rows]
 
 
 def _layout(panel: Panel) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from djinn_jupyter.widgets.html import Html, div, element, joined, span
-from djinn_jupyter.widgets.pictures import share_colour
+from djinn_jupyter.widgets.pictures import BELOW, background, share_colour
 from djinn_jupyter.widgets.spelling import marked, percent, plural, quoted, share
 from djinn_jupyter.wire.nouns import TopToken
 from djinn_jupyter.wire.sites import Site
@@ -59,7 +59,7 @@ def layer_strip(site: Site, layer: int, layers: int) -> Html:
 
 def guess(top: TopToken) -> Html:
     """Return the table cell of a predicted token with its probability, tinted by it."""
-    tint = f"background:rgba(46,122,214,{share(top.probability) * 0.45:.2f})"
+    tint = background(BELOW, share(top.probability) * 0.45)
     chance = span("dj-soft", percent(top.probability))
     name = marked(top.text, top.token)
     token = span("dj-guess", span("dj-mono", name), " ", chance, style=tint, title=name)

@@ -15,7 +15,7 @@ from djinn_jupyter.methods.sweep.api.grid import Grid, unfinished
 from djinn_jupyter.methods.sweep.card import COLUMNS, PLAIN_COLUMNS, grid_view
 from djinn_jupyter.methods.sweep.request import Sweep
 from djinn_jupyter.widgets import views
-from djinn_jupyter.widgets.matrix import BLUE, ORANGE
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW
 from tests.magics.methods import heads_read
 from tests.widgets import cards, samples
 from tests.widgets.static import faults_in
@@ -71,7 +71,7 @@ def test_cells_without_a_value_are_left_empty_and_the_others_have_their_colours(
     assert view.html.count("not computed") == 37
     shades = re.findall(r"background:rgba\(([\d,]+),([\d.]+)\)", view.html)
     assert [float(share) for _, share in shades] == [0, 0.9, 0.2]
-    assert [colour for colour, _ in shades[1:]] == [ORANGE, BLUE]
+    assert [tuple(map(int, colour.split(","))) for colour, _ in shades[1:]] == [ABOVE, BELOW]
     assert "It ended." in view.plain
     assert "3 of 40 finished" in view.plain
     assert "nan" not in view.html + view.plain

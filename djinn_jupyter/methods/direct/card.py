@@ -10,8 +10,8 @@ from djinn_jupyter.api.result import STRONGEST
 from djinn_jupyter.methods.direct.api import Attribution
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, part, table
-from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.widgets.panels import Heatmap
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, background
 from djinn_jupyter.widgets.spelling import columns, logit, marked
 from djinn_jupyter.widgets.view import View
 
@@ -58,7 +58,7 @@ def _tinted(names: Sequence[str], rows: Sequence[tuple[int, list[float | None]]]
 def _cell(value: float | None, most: float) -> Html:
     if value is None:
         return element("td", "", class_="dj-tint")
-    style = f"background:rgba({ORANGE if value > 0 else BLUE},{round(abs(value) / most, 2) * 0.55:.2f})"
+    style = background(ABOVE if value > 0 else BELOW, round(abs(value) / most, 2) * 0.55)
     return element("td", logit(value, signed=True), class_="dj-tint dj-num", style=style)
 
 

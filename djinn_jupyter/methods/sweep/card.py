@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from djinn_jupyter.methods.sweep.api.grid import FEWEST, NO_INTERVAL, Grid
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, mono, over, part, table
-from djinn_jupyter.widgets.matrix import BLUE, ORANGE
-from djinn_jupyter.widgets.panels import Heatmap
+from djinn_jupyter.widgets.panels import Heatmap, token_labels
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, background
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, plural
 from djinn_jupyter.widgets.tokens import cell_token
 from djinn_jupyter.widgets.view import View
@@ -166,7 +166,7 @@ def _cell(value: float, base: float, most: float) -> Html:
         return element("td", "", class_="dj-cell", title="not computed")
     change = value - base
     share = round(min(1.0, abs(change) / most), 2)
-    style = f"background:rgba({ORANGE if change > 0 else BLUE},{share * 0.9:.2f})"
+    style = background(ABOVE if change > 0 else BELOW, share * 0.9)
     return element("td", "", class_="dj-cell", style=style, title=figure(value))
 
 
@@ -303,7 +303,7 @@ def _changes(grid: Grid) -> Heatmap:
         title=f"change of {grid.metric}",
         cells=values - float(np.mean(grid.unedited)),
         rows=rows,
-        columns=[f"{at} {marked(text)}" if text else at for at, text in names],
+        columns=token_labels([text for _, text in names], [at for at, _ in names]),
         across=across,
         measure="mean change over pairs" if grid.paired else "change",
         low=low,

@@ -13,7 +13,7 @@ from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
 from djinn_jupyter.widgets.lens import GRID_POSITIONS, LAYERS_SHOWN, lens_grid_view
 from djinn_jupyter.widgets.panels import Heatmap
-from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, image, scale_legend, shares
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, background, image, scale_legend, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share_style
 from djinn_jupyter.widgets.view import View
@@ -99,8 +99,7 @@ class _Scale:
         part = max(-1.0, min(1.0, value / self.limit))
         if self.is_share:
             return share_style(part)
-        red, green, blue = ABOVE if part > 0 else BELOW
-        return f"background:rgba({red},{green},{blue},{abs(part) ** 0.8 * STRENGTH:.2f})"
+        return background(ABOVE if part > 0 else BELOW, abs(part) ** 0.8 * STRENGTH)
 
     def legend(self) -> Html:
         """Draw the scale with its ends."""

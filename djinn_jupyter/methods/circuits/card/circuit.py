@@ -15,7 +15,7 @@ from djinn_jupyter.methods.sweep.api.grid import NO_INTERVAL
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import SOFT, picture, series_chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, mono, part, span, table
-from djinn_jupyter.widgets.panels import Arrow, Heatmap, Lines, Network
+from djinn_jupyter.widgets.panels import BLUE, ORANGE, Arrow, Heatmap, Lines, Network
 from djinn_jupyter.widgets.spelling import columns, figure, plural
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import StopIdentity
@@ -23,7 +23,6 @@ from djinn_jupyter.wire.texts import label
 
 MIME: Final = "application/vnd.djinn.edges+json"
 PALE: Final = "rgba(128,128,128,.1)"
-ROSE, FELL = "#e06c28", "#2e7ad6"
 MOST: Final = 120  # edges drawn
 THIN, THICK = 1.0, 6.0
 
@@ -147,7 +146,7 @@ def _picture(graph: EdgeGraph) -> Html:
             "path",
             d=edge.path,
             fill="none",
-            stroke=ROSE if edge.score > 0 else FELL,
+            stroke=ORANGE if edge.score > 0 else BLUE,
             stroke_width=graph.thickness(edge),
             stroke_opacity="0.8",
         )
