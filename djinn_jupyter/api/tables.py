@@ -14,6 +14,7 @@ import msgspec
 
 from djinn_jupyter.displayed import PICTURES, Shown
 from djinn_jupyter.errors import MissingDependency
+from djinn_jupyter.wire.texts import aligned
 
 VIEWS: Final = "djinn_jupyter.widgets.views"
 SHORT: Final = 2000  # characters of a result's text
@@ -125,9 +126,7 @@ class Tabular(Displayed):
         rows = list(zip(*([name, *column] for name, column in told.items()), strict=True))
         if len(rows) < 2:
             return "()"
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(aligned(rows))
 
     def to_pandas(self) -> Any:
         """Return `columns()` as a pandas DataFrame. Raises MissingDependency."""

@@ -28,7 +28,7 @@ from djinn_jupyter.units import spell_bytes
 from djinn_jupyter.wire.logs import ENDED, reason_of_end
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.texts import distinct_labels, faults_line, notebook_shown
+from djinn_jupyter.wire.texts import aligned, distinct_labels, faults_line, notebook_shown
 
 MOST_STARTS = 3  # in PERIOD_SECONDS, of a served engine that a signal ended
 PERIOD_SECONDS = 3600.0
@@ -214,9 +214,8 @@ def _list(options: argparse.Namespace) -> int:
         return 0
     names = _shown(entries)
     rows = [("MODEL", "DTYPE", "DEVICE", "ATTENTION", "PROCESS", "UP"), *map(_row, entries, names)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for entry, row in zip((None, *entries), rows, strict=True):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for entry, row in zip((None, *entries), aligned(rows), strict=True):
+        print(row)
         for line in (*_address(entry), *_sessions(entry)) if entry else ():
             print(f"  {line}")
     return 0

@@ -14,10 +14,11 @@ from djinn_jupyter.cli.commands import Commands, duration
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.spelling import require_engine_parts
 from djinn_jupyter.units import spell_bytes, spell_duration
-from djinn_jupyter.wire.texts import in_quotes, label, shown
+from djinn_jupyter.wire.texts import aligned, in_quotes, label, shown
 
 SHELF: Final = "djinn_jupyter.engine.store.shelf"  # torch, which reads journals and which no other command loads
-LOCKED = ("in use", "another host's")
+LOCKED: Final = ("in use", "another host's")
+HEAD: Final = ("ENGINE", "SESSION", "SIZE", "AGE", "")
 
 
 def add_to(commands: Commands) -> None:
@@ -41,7 +42,8 @@ def _journals(options: argparse.Namespace) -> int:
         return 0
     found = _chosen(shelf.kept_sessions(root), options.patterns, options.older)
     if not options.delete:
-        print("\n".join(_table(found)) if found else "No session is kept on the disk.")
+        rows = [_row(one, time.time()) for one in found]
+        print("\n".join(aligned([HEAD, *rows])) if rows else "No session is kept on the disk.")
         print(f"{_counted(found)} in {root}")
         return 0
     if not options.patterns and options.older is None:
@@ -71,13 +73,6 @@ def _is_meant(session: Any, pattern: str) -> bool:
     return pattern in (name, label(name)) or fnmatchcase(label(name), pattern)
 
 
-def _table(sessions: Sequence[Any]) -> list[str]:
-    now = time.time()
-    rows = [("ENGINE", "SESSION", "SIZE", "AGE", ""), *(_row(one, now) for one in sessions)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
 def _row(one: Any, now: float) -> tuple[str, ...]:
     name = "(not readable)" if one.name is None else label(one.name)
     age = spell_duration(max(1.0, now - one.written))
@@ -92,5 +87,5 @@ def _counted(sessions: Sequence[Any]) -> str:
 def _left(count: int) -> str:
     if not count:
         return ""
-    many, have = ("1 is", "it") if count == 1 else (f"{count:,} are", "them")
-    return f"; {many} of running engines or of other hosts and {'stays' if count == 1 else 'stay'}: close {have} there"
+    are, stay, them = ("is", "stays", "it") if count == 1 else ("are", "stay", "them")
+    return f"; {count:,} {are} of running engines or of other hosts and {stay}: close {them} there"

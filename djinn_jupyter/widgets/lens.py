@@ -28,6 +28,7 @@ from djinn_jupyter.widgets.spelling import (
     quoted,
     shape,
     share,
+    truncated,
 )
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain
 from djinn_jupyter.widgets.view import View
@@ -171,17 +172,13 @@ def _tinted(row: LensRow, letters: int) -> Html:
     style = background(BELOW, share(top.probability) * 0.5)
     name, chance = marked(top.text, top.token), percent(top.probability)
     title = chance if len(name) <= letters else f"{name} {chance}"
-    return element("td", span("dj-mono", _cut(name, letters)), class_="dj-tint", style=style, title=title)
+    return element("td", span("dj-mono", truncated(name, letters)), class_="dj-tint", style=style, title=title)
 
 
 def _over(name: str, letters: int) -> Html:
     """Return a column's header cell."""
     title = name if len(name) > letters else None
-    return element("th", span("dj-mono", _cut(name, letters)), scope="col", class_="dj-tint", title=title)
-
-
-def _cut(name: str, letters: int) -> str:
-    return name if len(name) <= letters else f"{name[: letters - 1]}\u2026"
+    return element("th", span("dj-mono", truncated(name, letters)), scope="col", class_="dj-tint", title=title)
 
 
 def edit_view(edited: Edited, stop: Paused, effect: EffectReading | None = None) -> View:

@@ -12,6 +12,7 @@ from djinn_jupyter.units import rounded as rounded
 from djinn_jupyter.units import significant, spell_bytes
 from djinn_jupyter.wire.readings import at_positions as at_positions
 from djinn_jupyter.wire.readings import spans as spans
+from djinn_jupyter.wire.texts import aligned
 
 NOT_MEASURED = "not measured"
 _MARKS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u2192", "\r": "\\r"}
@@ -97,18 +98,17 @@ def quoted(text: str, token: int | None = None) -> str:
 
 def columns(rows: Sequence[Sequence[str]], head: Sequence[str] | None = None) -> str:
     """Format rows as left-aligned columns with two spaces between; no trailing blanks."""
-    lines = [*([head] if head else []), *rows]
-    if not lines:
-        return ""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return "\n".join(aligned([*([head] if head else []), *rows]))
 
 
 def clipped(text: str, limit: int) -> str:
     """Return a text of at most `limit` characters, cutting off the beginning of a longer one."""
     return text if len(text) <= limit else "\u2026" + text[-(limit - 1) :]
+
+
+def truncated(text: str, limit: int) -> str:
+    """Return a text of at most `limit` characters, cutting off the end of a longer one."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
 
 
 def ends(count: int, most: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Final
 from djinn_jupyter._version import __version__
 from djinn_jupyter.api.studies import CARD, PICTURE, Study, StudyItem, StudyReport, member_of
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
-from djinn_jupyter.widgets.spelling import amount, columns, plural
+from djinn_jupyter.widgets.spelling import amount, columns, plural, truncated
 from djinn_jupyter.widgets.view import View
 
 SHOWN: Final = 60  # characters of a note in the table
@@ -43,8 +43,7 @@ def study_view(study: Study) -> View:
 
 
 def _beginning(note: str) -> str:
-    line = " ".join(note.split())
-    return line if len(line) <= SHOWN else f"{line[: SHOWN - 3]}..."
+    return truncated(" ".join(note.split()), SHOWN)
 
 
 def study_item_view(item: StudyItem) -> View:

@@ -8,7 +8,7 @@ from djinn_jupyter.api.engine import TreeRow, rows_of
 from djinn_jupyter.link.naming import distinct_labels
 from djinn_jupyter.widgets.charts import AXIS, NARROW, SOFT, WIDTH, colour, drawn
 from djinn_jupyter.widgets.html import Html, card, element, folded, part, table
-from djinn_jupyter.widgets.spelling import plural
+from djinn_jupyter.widgets.spelling import plural, truncated
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import StopDescription
 from djinn_jupyter.wire.readings import Branch
@@ -102,7 +102,7 @@ def _lane(
         yield element("path", d=f"M{begins},{lanes[row.parent]}V{y}", fill="none", stroke=AXIS, stroke_width="1.5")
     yield element("path", d=f"M{begins},{y}H{x(len(branch.stops))}", fill="none", stroke=ink, stroke_width="1.5")
     weight = "bold" if branch.session == present else None
-    name = _cut(names[branch.session])
+    name = truncated(names[branch.session], LETTERS)
     yield element("text", name, x=8, y=y + 4, fill=SOFT, font_size="12", font_weight=weight)
     for stop in row.own:
         here = stop.index == branch.present
@@ -121,7 +121,3 @@ def _dot(stop: StopDescription, x: int, y: int, ink: str, *, here: bool) -> Html
 def _name(stop: StopDescription, x: int, y: int, class_: str | None) -> Html:
     told = f"{stop.site}{'*' if stop.edited else ''}"
     return element("text", told, x=x, y=y - 10, text_anchor="middle", fill=SOFT, font_size="10", class_=class_)
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}\u2026"

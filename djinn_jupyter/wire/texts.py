@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import zip_longest
 from pathlib import PurePosixPath
@@ -73,6 +73,12 @@ def few_of(names: Iterable[str], sought: str) -> str:
     told = [*like, *(name for name in ordered if name not in like)]
     more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
     return ", ".join(told[:MOST_NAMED]) + more or "none"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines of left-aligned columns with two spaces between; no trailing blanks."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def faults_line(count: int, last: str | None) -> str:

@@ -14,7 +14,7 @@ from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, s
 from djinn_jupyter.widgets.lens import GRID_POSITIONS, LAYERS_SHOWN, lens_grid_view
 from djinn_jupyter.widgets.panels import Heatmap
 from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, background, image, scale_legend, shares
-from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted
+from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted, truncated
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share_style
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import LensRow, TopToken
@@ -144,7 +144,7 @@ def _spelled(name: str, value: float) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
+    return truncated(text, LONGEST)
 
 
 def _head(read: TokenMeasures) -> str:

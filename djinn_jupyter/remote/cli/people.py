@@ -11,6 +11,7 @@ from djinn_jupyter.remote.addresses import key_folder
 from djinn_jupyter.units import spell_bytes, spell_duration
 from djinn_jupyter.wire.keys import require_person_name
 from djinn_jupyter.wire.people import EXAMPLE, KINDS, PersonDescription, QuotaFolder, read_quota, spell_told
+from djinn_jupyter.wire.texts import aligned
 
 HEAD = ("PERSON", "SESSIONS", "DEVICE", "HOST", "DISK", "CHECKPOINTS", "RUN TODAY", "NOTEBOOKS", "SEEN", "QUOTA")
 
@@ -31,11 +32,8 @@ def _people(options: argparse.Namespace) -> int:
 
     entries = named_or_all(options.model)
     for entry in entries:
-        rows = [HEAD, *map(_row, attach(entry).people())]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-        print(f"{entry.identity}:")
-        for row in rows:
-            print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        lines = aligned([HEAD, *map(_row, attach(entry).people())])
+        print(f"{entry.identity}:", *lines, sep="\n  ")
     if not entries:
         print("No engine runs.")
     return 0
