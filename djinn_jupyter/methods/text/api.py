@@ -25,7 +25,34 @@ ALONG: Final = "along the direction"
 EVERY_LAYER: Final = "resid_post.*"
 
 
-class TokenMeasures(result.Result):
+class TextResult(result.Result):
+    """Numbers of a text that was read in a pass of its own. `texts` are its tokens; those in the `generated` spans
+    [start, end) were chosen by the model."""
+
+    _tabled = True
+    reply: Any
+    request: Any
+
+    def __post_init__(self) -> None:
+        self.tokens = self._lines = (self.reply.tokens,)
+        self.texts, self.generated = self.reply.texts, self.reply.generated
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the numbers follow from: the circumstances of the pass, and the request."""
+        given = msgspec.structs.asdict(self.request).items()
+        asked = {name: one for name, one in given if name not in ("session", "line", "rules_of") and one is not UNSET}
+        return {**super().recipe, **asked}
+
+    def _request_of(self, reply: Any) -> Any:
+        return msgspec.structs.replace(self.request, line=reply.tokens)
+
+    def _replied_again(self, channel: Channel, reply: Any) -> Any:
+        likeness.require_modules(channel, reply.made.modules)
+        return super()._replied_again(channel, reply)
+
+
+class TokenMeasures(TextResult):
     """The measures of each token of a text: `values` [measures, positions + 1], float64, with a row for each of
     `measures`: the `probability` of the token given those before it and the `entropy`, in nats, of the distribution
     that it was chosen from; the metric of its logits; the value of a site at the token; and the probability of the most
@@ -38,16 +65,13 @@ class TokenMeasures(result.Result):
     _view = "text_view"
     ending = ".text.djinn"
     named = "file of a text"
-    _tabled = True
     reply: TextMeasured
     request: ReadText
     by: str
     engine: tuple[str, str, str] | None = None
 
     def __post_init__(self) -> None:
-        reply = self.reply
-        self.tokens = self._lines = (reply.tokens,)
-        self.texts, self.generated = reply.texts, reply.generated
+        super().__post_init__()
         numbers = {name: row for name, row in self._rows() if row is not None}
         self.measures = tuple(numbers)
         self.values = np.stack(list(numbers.values()))
@@ -78,18 +102,6 @@ class TokenMeasures(result.Result):
             raise ValueError("its predictions are not those of its tokens")
         if any(not 0 <= start < end <= length for start, end in read.generated):
             raise ValueError("its generated tokens are not in its text")
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """All that the measures follow from: the circumstances of the pass, and the request."""
-        return {**super().recipe, **_asked(self.request)}
-
-    def _request_of(self, reply: TextMeasured) -> ReadText:
-        return msgspec.structs.replace(self.request, line=reply.tokens)
-
-    def _replied_again(self, channel: Channel, reply: TextMeasured) -> TextMeasured:
-        likeness.require_modules(channel, reply.made.modules)
-        return super()._replied_again(channel, reply)  # type: ignore[no-any-return]  # of the same request
 
     def coloured(self, by: str) -> Self:
         """Return the same measures, shown by another one. UsageError.
@@ -159,12 +171,6 @@ class TokenMeasures(result.Result):
         logs = _float(self.reply.log_probabilities)
         mean = f", loss {-logs.mean():.4f} a token" if len(logs) else ""
         return f"Text of {len(self.texts)} tokens, {chosen} of them generated{mean}; coloured by {self.by}"
-
-
-def _asked(request: ReadText | ReadTextLens) -> dict[str, Any]:
-    """Return what was requested of a text."""
-    given = msgspec.structs.asdict(request).items()
-    return {name: one for name, one in given if name not in ("session", "line", "rules_of") and one is not UNSET}
 
 
 def _float(array: Any) -> np.ndarray[Any, Any]:
@@ -239,7 +245,7 @@ LENS_WORK: Final = "The lens of the text"
 NEXT: Final = "next"
 
 
-class TextLens(result.Result):
+class TextLens(TextResult):
     """The lens of `sites` over a text: for each site and position the most probable next tokens. `values` [measures,
     sites, positions], float64, has a row for each of `measures`: the probability of the text's own `next` token (NaN
     behind the last), the `entropy` in nats, the probability of the most probable tokens, `top 1` and so on, and of the
@@ -249,14 +255,13 @@ class TextLens(result.Result):
     _view = "lens_view"
     ending = ".textlens.djinn"
     named = "file of a lens over a text"
-    _tabled = True
     reply: TextLensRead
     request: ReadTextLens
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         reply = self.reply
-        self.tokens = self._lines = (reply.tokens,)
-        self.texts, self.generated, self.sites = reply.texts, reply.generated, reply.sites
+        self.sites = reply.sites
         top, chosen = _float(reply.top_probabilities), _float(reply.chosen)
         own = np.full((len(self.sites), len(self.texts)), np.nan)
         own[:, :-1] = _float(reply.next_probabilities)
@@ -280,18 +285,6 @@ class TextLens(result.Result):
         alike = all(shape == wanted for shape, wanted in shapes) and len(read.texts) == length
         if not alike or not named <= {*self.spelled}:
             raise ValueError("its lens is not that of its tokens")
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """All that the numbers follow from: the circumstances of the pass, and the request."""
-        return {**super().recipe, **_asked(self.request)}
-
-    def _request_of(self, reply: TextLensRead) -> ReadTextLens:
-        return msgspec.structs.replace(self.request, line=reply.tokens)
-
-    def _replied_again(self, channel: Channel, reply: TextLensRead) -> TextLensRead:
-        likeness.require_modules(channel, reply.made.modules)
-        return super()._replied_again(channel, reply)  # type: ignore[no-any-return]  # of the same request
 
     def of(self, measure: str) -> np.ndarray[Any, Any]:
         """Return a measure, float64 [sites, positions]. UsageError."""

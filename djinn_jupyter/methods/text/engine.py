@@ -95,7 +95,7 @@ def _in_one_pass(rule: Rule, text: WholeText) -> Rule:
 
 @dataclass(slots=True, kw_only=True)
 class SiteMeasure(Unmarked):
-    """Measures a site's value at each position: along a `unit` vector [D], else its one number, or its norm."""
+    """Measures a site's value at each position: along a unit vector [D], else its one number, or its norm."""
 
     site: Site
     tap: Tap
@@ -126,7 +126,8 @@ class Behind:
 def measured(
     runtime: Runtime, logits_TV: Tensor, tokens: Sequence[int], metrics: Metrics | None, top: int
 ) -> Generator[None, None, Behind]:
-    """Return the measures of these logits, the model's own bits: of positions that other jobs may run between."""
+    """Return the measures of these logits, with the model's own bits. Other jobs may run between some positions and the
+    next."""
     found = Behind(log_probabilities=[], entropies=[], metrics=[], rows=[])
     for start in range(0, len(tokens), ROWS):
         logits_nV = logits_TV[start : start + ROWS].float()
@@ -154,21 +155,12 @@ class LensValues(Unmarked):
         self.value_TD = site_value.value.detach().to("cpu", copy=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteLens:
-    """The lens of one site, on the host."""
-
-    top_Tk: Tensor
-    probabilities_Tk: Tensor
-    entropies_T: Tensor
-    next_T: Tensor
-    chosen_TC: Tensor
-
-
 def lens_of(
     lens: Callable[[Tensor], Tensor], taken: LensValues, tokens: Sequence[int], top: int, chosen: Sequence[int]
-) -> Generator[None, None, SiteLens]:
-    """Return the lens of a site's values, some positions at a time."""
+) -> Generator[None, None, list[Tensor]]:
+    """Return the lens of a site's values, on the host: the most probable tokens [T, k] and their probabilities, the
+    entropies [T], and the probabilities of the next tokens [T - 1] and of the `chosen` [T, C]. Other jobs may run
+    between some positions and the next. UsageError."""
     parts: list[tuple[Tensor, ...]] = []
     if taken.value_TD is None:
         raise UsageError(f"{taken.site} was not met in a pass over the text.")
@@ -182,8 +174,7 @@ def lens_of(
         parts.append(tuple(one.to("cpu") for one in (*each, chances_nV[:, list(chosen)])))
         yield None
     taken.value_TD = None
-    best, chances, entropies, own, asked = (torch.cat(one) for one in zip(*parts, strict=True))
-    return SiteLens(top_Tk=best, probabilities_Tk=chances, entropies_T=entropies, next_T=own, chosen_TC=asked)
+    return [torch.cat(each) for each in zip(*parts, strict=True)]
 
 
 def handlers(parts: MethodParts) -> tuple[TextRequests]:
@@ -238,7 +229,7 @@ class TextRequests:
         forward, length = self._runtime.of(session).forward, len(text.tokens)
         size = length * len(taken) * forward.anatomy.hidden_size * forward.model.dtype.itemsize
         bounds.Room().take(size)
-        found: list[SiteLens] = []
+        found: list[list[Tensor]] = []
         with (
             device_memory_for("the lens of a text", "Close sessions, or read fewer layers."),
             self._workspace.opened(session) as room,
@@ -249,19 +240,20 @@ class TextRequests:
             for done, one in enumerate(taken):
                 run.publish_progress(self._runtime, session, "reading the lens", done, len(taken), "sites")
                 found.append((yield from lens_of(forward.lens, one, text.tokens, top, chosen)))
-        told = dict.fromkeys([*torch.stack([one.top_Tk for one in found]).flatten().tolist(), *chosen])
+        best, chances, entropies, own, asked = (torch.stack(each) for each in zip(*found, strict=True))
+        named = dict.fromkeys([*best.flatten().tolist(), *chosen])
         return TextLensRead(
             tokens=text.tokens,
             texts=tuple(self._runtime.tokenizer.text_of(token) for token in text.tokens),
             generated=text.generated,
             sites=tuple(str(one.site) for one in taken),
-            top_tokens=to_array(torch.stack([one.top_Tk for one in found])),
-            top_probabilities=to_array(torch.stack([one.probabilities_Tk for one in found])),
-            entropies=to_array(torch.stack([one.entropies_T for one in found])),
-            next_probabilities=to_array(torch.stack([one.next_T for one in found])),
-            chosen=to_array(torch.stack([one.chosen_TC for one in found])),
+            top_tokens=to_array(best),
+            top_probabilities=to_array(chances),
+            entropies=to_array(entropies),
+            next_probabilities=to_array(own),
+            chosen=to_array(asked),
             chosen_tokens=tuple(chosen),
-            spelled=tuple((token, self._runtime.tokenizer.text_of(token)) for token in told),
+            spelled=tuple((token, self._runtime.tokenizer.text_of(token)) for token in named),
             made=made,
         )
 
