@@ -1,5 +1,5 @@
-"""Charts as plotly figures, readable on light and dark pages. Texts are literal: plotly would read tags, entities and
-formulas in them."""
+"""Charts as plotly figures, readable on light and dark pages. Texts are literal: plotly would read tags, entities,
+formulas and variables in them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def drawn(panels: Sequence[Panel]) -> go.Figure:
 
 
 def literal(text: object, most: int | None = None) -> str:
-    """Return a text that plotly shows as it is: without tags, entities and formulas."""
+    """Return a text that plotly shows as it is: without tags, entities, formulas, and the variables of a template."""
     shown = cut(str(text)) if most is None else cut(str(text), most)
-    return escape(shown, quote=False).replace("$", "&#36;")
+    return escape(shown, quote=False).replace("$", "&#36;").replace("%{", "%&#123;")
 
 
 def distinct(labels: Iterable[object]) -> list[str]:

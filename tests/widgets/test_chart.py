@@ -117,6 +117,7 @@ def test_every_text_of_a_figure_is_literal(text: str) -> None:
         for said in _texts({"data": figure["data"], "layout": figure["layout"]}):
             left = said.replace("<extra></extra>", "").replace("<b>%{z}</b>", "").replace("<br>", "")
             assert not set("<>$") & set(left), said
+            assert "%{z}" not in left, said
 
 
 def _texts(value: Any, name: str = "") -> list[str]:
