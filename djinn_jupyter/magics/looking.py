@@ -323,9 +323,7 @@ class LookingMagics(Group):
                 raise UsageError("--layers reads every layer that has run: leave the site out.")
             refuse_others(args, "--layers", "positions", "token", "hover", "save", "keep", "session")
             by_layer, notes = lens_by_layer(session, args.positions, args.token)
-            view = views.lens_grid_view(by_layer, session=session.name)
-            self.keep_and_show(args, by_layer, view)
-            self.draw(args, view)
+            self.keep_and_draw(args, by_layer, views.lens_grid_view(by_layer, session=session.name))
             for note in notes:
                 self.state.screen.say(note)
             return
@@ -340,16 +338,12 @@ class LookingMagics(Group):
             raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")
         refuse_others(args, "the lens of one site", "site", "k", "positions", "hover", "save", "keep", "session")
         lens = session.lens(args.k, args.site, args.positions)
-        view = views.lens_view(lens.site, lens.rows, session=session.name)
-        self.keep_and_show(args, lens, view)
-        self.draw(args, view)
+        self.keep_and_draw(args, lens, views.lens_view(lens.site, lens.rows, session=session.name))
 
     def _of_text(self, session: RemoteSession, args: Namespace) -> None:
         refuse_others(args, "--text", "site", "k", "token", "hover", "save", "keep", "session")
         read = session.lens(args.k, args.site, tokens=args.token or (), text=True)
-        view = card_of(type(read))(read, session=session.name)
-        self.keep_and_show(args, read, view)
-        self.draw(args, view)
+        self.keep_and_draw(args, read, card_of(type(read))(read, session=session.name))
 
     def _attribute(self, session: RemoteSession, args: Namespace) -> None:
         if not 1 <= len(args.token or ()) <= 2:
@@ -357,9 +351,7 @@ class LookingMagics(Group):
         refuse_others(args, args.site, "site", "token", "positions", "ahead", "hover", "save", "keep", "session")
         at = -1 if args.positions is None else args.positions
         read = session.attribute(*args.token, heads=args.site == "z", position=at, ahead=args.ahead)
-        view = card_of(type(read))(read, session=session.name)
-        self.keep_and_show(args, read, view)
-        self.draw(args, view)
+        self.keep_and_draw(args, read, card_of(type(read))(read, session=session.name))
 
     @verb(
         option("site", nargs="?", help="a site; without one, the watches are listed"),

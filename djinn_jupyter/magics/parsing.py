@@ -60,6 +60,11 @@ class Group(Magics):
         else:
             self.state.screen.show(shown)
 
+    def keep_and_draw(self, args: Namespace, result: object, view: View) -> None:
+        """Keep a result, show its card, and draw its figure."""
+        self.keep_and_show(args, result, view)
+        self.draw(args, view)
+
     def draw(self, args: Namespace, view: View) -> None:
         """Show the figure of a view, for --hover, and write it, for --save. In one output with its card a page would
         draw only the figure."""

@@ -155,9 +155,7 @@ class EdgeMagics(Group):
             top=(DRAWN if args.top is None else args.top) if args.exact else None,
             **given(steps=args.steps, adapter=args.adapter),
         )
-        view = card.edges_view(found, top=DRAWN if args.top is None else args.top)
-        self.keep_and_show(args, found, view)
-        self.draw(args, view)
+        self.keep_and_draw(args, found, card.edges_view(found, top=DRAWN if args.top is None else args.top))
 
     def _lines(self, args: Namespace) -> dict[str, Any]:
         if (args.prompts is None) == (args.clean is None):

@@ -37,9 +37,7 @@ class DirectMagics(Group):
         if args.late is not None:
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
         read = api.direct(self.state.engine, line, metric=args.metric, **given(over=args.over, adapter=args.adapter))
-        view = card.attribution_view(read, top=args.top)
-        self.keep_and_show(args, read, view)
-        self.draw(args, view)
+        self.keep_and_draw(args, read, card.attribution_view(read, top=args.top))
 
     def _line(self, args: Namespace) -> Any:
         if bool(args.prompt) == (args.ids is not None):

@@ -11,7 +11,6 @@ from djinn_jupyter.magics.parsing import ADAPTER, HOVER, KEEP, SAVE, SESSION, Gr
 from djinn_jupyter.methods.common.magic import prompts_of
 from djinn_jupyter.methods.heads import api as heads
 from djinn_jupyter.methods.heads import card
-from djinn_jupyter.widgets.view import View
 
 
 @magics_class
@@ -41,7 +40,7 @@ class HeadsMagics(Group):
                 )
             session = self.state.session(args.session)
             patterns = heads.patterns(session).choose(*(args.head or ()))
-            self._show(args, patterns, card.patterns_view(patterns, session.name))
+            self.keep_and_draw(args, patterns, card.patterns_view(patterns, session.name))
             return
         if args.head:
             raise UsageError("--head chooses heads of --patterns; scores are of all heads.")
@@ -51,11 +50,7 @@ class HeadsMagics(Group):
             raise UsageError("--session has the line of --patterns; scores are of the model.")
         prompts = None if args.prompts is None else prompts_of(self, args.prompts)
         scores = heads.head_scores(self.state.engine, prompts, **drawn, adapter=args.adapter)
-        self._show(args, scores, card.scores_view(scores))
-
-    def _show(self, args: Namespace, result: object, view: View) -> None:
-        self.keep_and_show(args, result, view)
-        self.draw(args, view)
+        self.keep_and_draw(args, scores, card.scores_view(scores))
 
     @verb(
         option("name", metavar="NAME", help="W_U, W_E, W_pos; or of a layer W_Q.5, W_OV.5[3], W_in.5[17]"),

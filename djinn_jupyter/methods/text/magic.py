@@ -31,6 +31,4 @@ class TextMagics(Group):
         prompt, along = (None if name is None else self.state.value(name) for name in (args.text_from, args.along))
         asked = given(by=args.by, metric=args.metric, site=args.site, along=along, top=args.top)
         read = api.text(session, prompt, **asked)
-        view = card.text_view(read, session.name)
-        self.keep_and_show(args, read, view)
-        self.draw(args, view)
+        self.keep_and_draw(args, read, card.text_view(read, session.name))
