@@ -154,7 +154,7 @@ class StudyItem(tables.Tabular):
             raise UsageError(f"{in_quotes(self.title)} is a {self.kind} and has no values; its card is in the page.")
         kind = next((one for ending, one in reproducing.kinds().items() if ending.removeprefix(".") == part), None)
         if kind is None:
-            raise UsageError(f"{in_quotes(self.title)} is {reproducing.OF_OTHERS}")
+            raise UsageError(f"{in_quotes(self.title)} is of an unknown kind: {reproducing.OF_OTHERS}")
         return kind, self._parts[part]
 
     @property
@@ -198,12 +198,12 @@ class StudyItem(tables.Tabular):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow:
     """The outcome for one item. `outcome` is "ok" or "wrong" of a check; "same", "other", "another model", "refused" or
-    "no recipe" of a reproduction, whose comparison is `found`. `said` is the outcome as a sentence."""
+    "no recipe" of a reproduction, whose comparison is `found`. `message` is the outcome as a sentence."""
 
     number: int
     title: str
     outcome: str
-    said: str
+    message: str
     found: Reproduction | None = None
 
 
@@ -219,7 +219,7 @@ class StudyReport(tables.Tabular):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the items as lists by column: number, title, outcome, and the outcome as a sentence."""
-        named = ("number", "title", "outcome", "said")
+        named = ("number", "title", "outcome", "message")
         return tables.in_columns(named, [[getattr(row, name) for name in named] for row in self.rows])
 
     def __len__(self) -> int:
@@ -229,7 +229,7 @@ class StudyReport(tables.Tabular):
         return self.rows[_at([row.title for row in self.rows], item)]
 
     def __repr__(self) -> str:
-        lines = [f"{row.number}  {row.title}: {row.said}" for row in self.rows]
+        lines = [f"{row.number}  {row.title}: {row.message}" for row in self.rows]
         return "\n".join([self.headline, *lines])
 
     @property
@@ -594,9 +594,9 @@ def _checked(number: int, item: StudyItem) -> StudyRow:
         except UsageError as error:
             wrong = str(error)
     if wrong is not None:
-        return StudyRow(number=number, title=item.title, outcome="wrong", said=wrong)
+        return StudyRow(number=number, title=item.title, outcome="wrong", message=wrong)
     how = f"computed again by {item.model}" if item.model else item.unmade and f"not computed again: {item.unmade}"
-    return StudyRow(number=number, title=item.title, outcome="ok", said=f"ok{how and ', '}{how}")
+    return StudyRow(number=number, title=item.title, outcome="ok", message=f"ok{how and ', '}{how}")
 
 
 def _differs(told: _Described, result: Any) -> str | None:
@@ -616,9 +616,9 @@ def _again(engine: RemoteEngine, here: Provenance, tried: tuple[int, StudyItem])
     row: Callable[..., StudyRow] = partial(StudyRow, number=number, title=item.title)
     by = item._described.by
     if by is None:
-        return row(outcome="no recipe", said=f"not computed again: {item.unmade}")
+        return row(outcome="no recipe", message=f"not computed again: {item.unmade}")
     if any(getattr(by, name) != getattr(here, name) for name in DIGESTS):
-        return row(outcome="another model", said=f"it needs {spelled_model(by)}; this is {spelled_model(here)}")
+        return row(outcome="another model", message=f"it needs {spelled_model(by)}; this is {spelled_model(here)}")
     try:
         found = reproducing.reproduce(engine, item.result)
     except interrupts.WorkInterrupted:
@@ -626,5 +626,5 @@ def _again(engine: RemoteEngine, here: Provenance, tried: tuple[int, StudyItem])
     except EngineError:
         raise
     except DjinnError as error:
-        return row(outcome="refused", said=str(error))
-    return row(outcome="same" if found.same else "other", said=" ".join(found.lines()), found=found)
+        return row(outcome="refused", message=str(error))
+    return row(outcome="same" if found.same else "other", message=" ".join(found.lines()), found=found)

@@ -57,7 +57,7 @@ def study_item_view(item: StudyItem) -> View:
 def study_report_view(report: StudyReport) -> View:
     """Return the outcome by item."""
     rows = [
-        [str(row.number), _long(row.title), joined([_dot(row.outcome), " ", row.outcome]), _long(row.said)]
+        [str(row.number), _long(row.title), joined([_dot(row.outcome), " ", row.outcome]), _long(row.message)]
         for row in report.rows
     ]
     drawn = part(table(["", "title", "outcome", "that is"], rows, numeric=(0,), class_="dj-wraps")) if rows else None

@@ -134,7 +134,7 @@ def test_a_result_without_a_recipe_is_kept_with_its_values(engine: RemoteEngine,
     ):
         _ = read.recipe
     [row] = dj.study(file).reproduce(engine).rows
-    assert (row.outcome, row.said) == ("no recipe", f"not computed again: {lens._unmade}")
+    assert (row.outcome, row.message) == ("no recipe", f"not computed again: {lens._unmade}")
     with zipfile.ZipFile(file) as unzipped:
         unzipped.extract("items/000.lens.djinn", tmp_path)
     with pytest.raises(UsageError, match=r"^000\.lens\.djinn is no file of a lens .*: it has no recipe\.$"):
@@ -370,11 +370,11 @@ def test_a_check_finds_an_item_that_is_not_what_the_study_says(engine: RemoteEng
     found = dj.study(tmp_path / "b.study.zip").check()
     assert not found.ok
     assert found.columns()["outcome"] == ["wrong", "wrong", "ok", "wrong"]
-    assert found["loss"].said == (
+    assert found["loss"].message == (
         f"The study says another model or machine than the file, which has {study['loss'].model}."
     )
-    assert found["heads"].said == "Its card does not show its values."
-    assert found["table"].said.startswith("'table' has no table that Djinn wrote: Expected `object`, got `array`")
+    assert found["heads"].message == "Its card does not show its values."
+    assert found["table"].message.startswith("'table' has no table that Djinn wrote: Expected `object`, got `array`")
     assert repr(found).startswith("Check: 3 wrong, 1 ok\n0  loss: The study says another model")
 
 
@@ -385,8 +385,8 @@ def test_a_result_of_a_method_that_is_not_here_keeps_its_card(
     there = {ending: kind for ending, kind in reproducing.kinds().items() if kind is not dj.HeadScores}
     monkeypatch.setattr(reproducing, "kinds", lambda: there)
     study = dj.study(file)
-    said = "'heads' is a file of another distribution's method is read where that is installed."
-    assert (study.check()["heads"].outcome, study.check()["heads"].said) == ("wrong", said)
+    said = "'heads' is of an unknown kind: a file of another distribution's method is read where that is installed."
+    assert (study.check()["heads"].outcome, study.check()["heads"].message) == ("wrong", said)
     assert "Scores of 3 layers" in study["heads"]._repr_mimebundle_()["text/plain"]
 
 
@@ -405,8 +405,8 @@ def test_each_item_is_computed_again_and_said_by_itself(
     assert found.columns()["outcome"] == ["same", "same", "another model", "no recipe"]
     assert not found.ok
     assert found["loss"].found.same
-    assert found["loss"].said == "The same bits: 8 values of " + found["loss"].said.partition("values of ")[2]
-    assert found["other weights"].said == f"it needs {study['other weights'].model}; this is {study['loss'].model}"
+    assert found["loss"].message == "The same bits: 8 values of " + found["loss"].message.partition("values of ")[2]
+    assert found["other weights"].message == f"it needs {study['other weights'].model}; this is {study['loss'].model}"
     assert read.reproduce(another).columns()["outcome"] == ["another model", "another model", "same", "no recipe"]
     assert engine.sessions() == another.sessions() == ()
     del read["other weights"]
@@ -428,7 +428,7 @@ def test_other_bits_are_told_with_their_place(
     row = study.reproduce(engine)["heads"]
     assert row.outcome == "other"
     assert re.match(
-        r"Other bits: 1 of 36 values differ, by up to 1, most at kind previous, layer 1, head 2\.", row.said
+        r"Other bits: 1 of 36 values differ, by up to 1, most at kind previous, layer 1, head 2\.", row.message
     )
 
 
@@ -440,7 +440,7 @@ def test_an_error_of_an_item_is_its_outcome_and_an_engine_that_is_gone_ends_it(
     study.add(engine.loss([LINE]), title="loss")
     found = study.reproduce(engine)
     assert found.columns()["outcome"] == ["refused", "same"]
-    assert "sae" in found["splice"].said
+    assert "sae" in found["splice"].message
 
     def gone(*_: Any, **given: Any) -> Any:
         raise EngineUnavailable("It ended.")
