@@ -16,7 +16,7 @@ from djinn_jupyter.link.spelling import require_engine_parts
 from djinn_jupyter.units import spell_bytes, spell_duration
 from djinn_jupyter.wire.texts import aligned, in_quotes, label, shown
 
-SHELF: Final = "djinn_jupyter.engine.store.shelf"  # torch, which reads journals and which no other command loads
+JOURNALS: Final = "djinn_jupyter.engine.store.journals"  # it loads torch, which no other command needs
 LOCKED: Final = ("in use", "another host's")
 HEAD: Final = ("ENGINE", "SESSION", "SIZE", "AGE", "")
 
@@ -33,14 +33,14 @@ def add_to(commands: Commands) -> None:
 
 def _journals(options: argparse.Namespace) -> int:
     require_engine_parts()
-    shelf = import_module(SHELF)
-    root = shelf.journals_folder()
+    journals = import_module(JOURNALS)
+    root = journals.journals_folder()
     if options.move is not None:
         if options.patterns or options.older is not None:
             raise UsageError("--move moves all journals: leave out the names and --older.")
-        print(f"The journals are in {shelf.move(root, Path(options.move))} now; {root} is a link to it.")
+        print(f"The journals are in {journals.move(root, Path(options.move))} now; {root} is a link to it.")
         return 0
-    found = _chosen(shelf.kept_sessions(root), options.patterns, options.older)
+    found = _chosen(journals.kept_sessions(root), options.patterns, options.older)
     if not options.delete:
         rows = [_row(one, time.time()) for one in found]
         print("\n".join(aligned([HEAD, *rows])) if rows else "No session is kept on the disk.")
@@ -49,7 +49,7 @@ def _journals(options: argparse.Namespace) -> int:
     if not options.patterns and options.older is None:
         raise UsageError("Say which: names or patterns of sessions, or --older 30d; '*' is all.")
     free = [one for one in found if one.whose not in LOCKED]
-    shelf.delete(free)
+    journals.delete(free)
     print(f"{_counted(free)} deleted{_left(len(found) - len(free))}.")
     return 0
 

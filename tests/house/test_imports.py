@@ -59,14 +59,14 @@ def test_the_wire_needs_msgspec_only() -> None:
     assert loaded_by(every_module_of("wire")) & third_party == set()
 
 
-# Who starts these: a console script, `python -m`, a Jupyter server; `djinn journals` finds the shelf by its name.
+# Who starts these: a console script, `python -m`, a Jupyter server; `djinn journals` finds its module by name.
 ENTRIES = {
     "djinn_jupyter.cli.main",
     "djinn_jupyter.engine.__main__",
     "djinn_jupyter.parallel.rank",
     "djinn_jupyter.server.extension",
     "djinn_jupyter.modules.training.__main__",
-    "djinn_jupyter.engine.store.shelf",
+    "djinn_jupyter.engine.store.journals",
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from djinn_jupyter.cli import main as cli
-from djinn_jupyter.engine.store import shelf
+from djinn_jupyter.engine.store import journals
 from djinn_jupyter.errors import StorageFailed, UsageError
 from djinn_jupyter.link import spelling
 from tests.engine.desk import Desk
@@ -39,13 +39,13 @@ def left(place: Path) -> Path:
 
 
 def names(root: Path) -> set[str | None]:
-    return {one.name for one in shelf.kept_sessions(root)}
+    return {one.name for one in journals.kept_sessions(root)}
 
 
 def test_each_session_is_listed_with_its_bytes_and_whose_it_is(pair: Pair, tmp_path: Path) -> None:
     root = left(tmp_path)
     for folder, whose in ((tmp_path / "alive" / "journals", "in use"), (root, "at rest")):
-        found = shelf.kept_sessions(folder)
+        found = journals.kept_sessions(folder)
         assert {(one.name, one.whose) for one in found} == {(name, whose) for name in ("a", "italy", "italy 2")}
         there = sum(path.stat().st_size for path in folder.rglob("*.session"))
         assert sum(one.nbytes for one in found) == there > 0
@@ -55,7 +55,7 @@ def test_each_session_is_listed_with_its_bytes_and_whose_it_is(pair: Pair, tmp_p
 def test_what_is_deleted_does_not_come_back_and_the_rest_does_with_its_bits(pair: Pair, tmp_path: Path) -> None:
     one, other = pair
     root = left(tmp_path)
-    shelf.delete([kept for kept in shelf.kept_sessions(root) if kept.name != "a"])
+    journals.delete([kept for kept in journals.kept_sessions(root) if kept.name != "a"])
     assert journal(other, tmp_path / "dead") == ("a",)
     assert same(reading(one), reading(other))
     assert same(future(one), future(other))
@@ -64,9 +64,9 @@ def test_what_is_deleted_does_not_come_back_and_the_rest_does_with_its_bits(pair
 def test_nothing_of_a_running_engine_is_deleted_or_moved(pair: Pair, tmp_path: Path) -> None:
     root = tmp_path / "alive" / "journals"
     with pytest.raises(UsageError, match=r"^An engine runs with the journal of "):
-        shelf.delete(shelf.kept_sessions(root))
+        journals.delete(journals.kept_sessions(root))
     with pytest.raises(UsageError, match=r"^An engine runs with the journal of "):
-        shelf.move(root, tmp_path / "big")
+        journals.move(root, tmp_path / "big")
     assert names(root) == {"a", "italy", "italy 2"}
     assert not root.is_symlink()
 
@@ -76,7 +76,7 @@ def test_moved_journals_are_found_through_the_link_with_their_bits(pair: Pair, t
     one, other = pair
     root = left(tmp_path)
     for number in range(times):
-        there = shelf.move(root, tmp_path / f"disk {number}")
+        there = journals.move(root, tmp_path / f"disk {number}")
         assert root.resolve() == there
         assert [
             path for path in tmp_path.rglob("*.session") if "alive" not in path.parts and there not in path.parents
@@ -93,16 +93,16 @@ def test_a_move_that_cannot_be_made_leaves_all_as_before(
     root = left(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises((StorageFailed, UsageError)):
-        shelf.move(root, tmp_path / "file")
+        journals.move(root, tmp_path / "file")
     with pytest.raises(UsageError, match=r"is within the journals themselves"):
-        shelf.move(root, root / "deeper")
+        journals.move(root, root / "deeper")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shutil.copytree", full)
     with pytest.raises(StorageFailed, match=r"^The journals stay in .*No space left on device"):
-        shelf.move(root, tmp_path / "big")
+        journals.move(root, tmp_path / "big")
     assert names(root) == {"a", "italy", "italy 2"}
     assert not (tmp_path / "big" / "djinn" / "journals").exists()
 
@@ -111,8 +111,8 @@ def test_the_command_lists_and_deletes_by_pattern_and_age(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = left(tmp_path)
-    monkeypatch.setattr(shelf, "journals_folder", lambda: root)
-    old = next(one for one in shelf.kept_sessions(root) if one.name == "italy 2")
+    monkeypatch.setattr(journals, "journals_folder", lambda: root)
+    old = next(one for one in journals.kept_sessions(root) if one.name == "italy 2")
     for path in old.files:
         os.utime(path, (time.time() - 2 * MONTH,) * 2)
 
@@ -134,7 +134,7 @@ def test_the_command_lists_and_deletes_by_pattern_and_age(
     assert names(root) == {"a", "italy"}
     assert said("--delete", "ital*")[0].endswith(" deleted.")
     assert names(root) == {"a"}
-    monkeypatch.setattr(shelf, "journals_folder", lambda: tmp_path / "alive" / "journals")
+    monkeypatch.setattr(journals, "journals_folder", lambda: tmp_path / "alive" / "journals")
     (told,) = said("--delete", "*")
     assert told == "0 sessions, 0 B deleted; 3 are of running engines or of other hosts and stay: close them there."
     assert names(tmp_path / "alive" / "journals") == {"a", "italy", "italy 2"}
