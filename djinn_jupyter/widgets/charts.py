@@ -218,7 +218,7 @@ class MemoryCourse:
 def course_of(readings: Sequence[Reading], moves: Sequence[TracedTransfer]) -> MemoryCourse:
     """Return the course at no more than COLUMNS moments: of each block of readings the one with most bytes."""
     kept = _pooled(readings)
-    names = _largest(kept)
+    names = largest(kept, NAMED)
     streams = any(r.ring for r in kept)
     name = "weights that stay" if streams else "weights"
     bands = [Band(name=name, ink=WEIGHTS_INK, sizes=tuple(r.weights for r in kept))]
@@ -250,13 +250,13 @@ def _pooled(readings: Sequence[Reading]) -> list[Reading]:
     return [max(stretch, key=lambda reading: reading.accounted) for stretch in stretches]
 
 
-def _largest(readings: Sequence[Reading]) -> list[str]:
-    """Return the names of the sessions with the highest peak of bytes; all of them where they are few."""
+def largest(readings: Sequence[Reading], count: int) -> list[str]:
+    """Return the names of the `count` sessions with the highest peak of bytes, in alphabetical order."""
     most: dict[str, int] = {}
     for reading in readings:
         for name, size in reading.sessions:
             most[name] = max(most.get(name, 0), size)
-    return sorted(sorted(most, key=lambda name: (-most[name], name))[:NAMED])
+    return sorted(sorted(most, key=lambda name: (-most[name], name))[:count])
 
 
 def dose_response_view(

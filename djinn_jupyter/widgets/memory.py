@@ -9,13 +9,13 @@ from datetime import datetime
 from djinn_jupyter.api.memory_trace import MemoryTrace, Reading, TracedTransfer
 from djinn_jupyter.units import spell_option, spell_rate
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.charts import AXIS, SOFT, WIDTH, MemoryCourse, course_of, drawn
+from djinn_jupyter.widgets.charts import AXIS, SOFT, WIDTH, MemoryCourse, course_of, drawn, largest
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, mono, part, span, table
 from djinn_jupyter.widgets.panels import BLUE, ORANGE, Lines
 from djinn_jupyter.widgets.spelling import amount, columns, duration, figure, percent, plural
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire import nouns, replies
-from djinn_jupyter.wire.texts import label
+from djinn_jupyter.wire.texts import distinct_labels, label
 
 PLACES = {"resident": "on device", "storing": "leaving", "host": "on host", "loading": "coming back", "disk": "on disk"}
 CAUSES = {
@@ -250,9 +250,9 @@ def trace_view(trace: MemoryTrace) -> View:
 def _by_time(model: str, readings: Sequence[Reading]) -> Lines:
     """Return the bytes on the device over time: all that is accounted for, and the sessions with the most."""
     held = [dict(one.sessions) for one in readings]
-    names = sorted({name for one in held for name in one}, key=lambda name: -max(one.get(name, 0) for one in held))
+    names = distinct_labels(largest(readings, SESSIONS_DRAWN))
     series = {"on the device": [one.accounted / MIB for one in readings]}
-    series |= {label(name): [one.get(name, 0) / MIB for one in held] for name in names[:SESSIONS_DRAWN]}
+    series |= {shown: [one.get(name, 0) / MIB for one in held] for name, shown in names.items()}
     began = readings[0].at
     return Lines(title=f"memory of {model}", places=[one.at - began for one in readings], series=series,
                  across="seconds", measure="MiB")  # fmt: skip

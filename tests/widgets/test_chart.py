@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib as mpl
@@ -17,6 +19,7 @@ from matplotlib import pyplot
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.chart import Chart, picture_path
+from djinn_jupyter.widgets.memory import trace_view
 from djinn_jupyter.widgets.panels import Arrow, Bars, Heatmap, Lines, Network, Panel, cut, token_labels
 from djinn_jupyter.widgets.view import PLOTLY
 from tests.widgets import cards, samples
@@ -104,6 +107,13 @@ def test_several_pictures_have_a_menu_in_one_library_and_axes_each_in_the_other(
     assert other.get_title(loc="left") == "head 5"
     with pytest.raises(UsageError, match=r"2 pictures \(head 4, head 5\), and 1 Axes"):
         chart.plot(one)
+
+
+def test_sessions_with_one_label_have_a_line_each() -> None:
+    reading = replace(samples.readings(1)[0], sessions=(("a/x.ipynb", 2**20), ("b/x.ipynb", 2**21)))
+    trace: Any = SimpleNamespace(model="demo", readings=[reading], moves=[], error=None)
+    [_, *lines] = trace_view(trace).charted().figure().data
+    assert [(line.name, *line.y) for line in lines] == [("a/x", 1.0), ("b/x", 2.0)]
 
 
 @given(text=TEXTS)
