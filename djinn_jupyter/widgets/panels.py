@@ -75,6 +75,12 @@ class Heatmap:
         return bool(max(self.cells.shape) <= SQUARE)
 
 
+def attention(title: str, cells: NDArray[np.generic], queries: Sequence[object], keys: Sequence[object]) -> Heatmap:
+    """Return the weights of a head [queries, keys]."""
+    return Heatmap(title=title, cells=cells, rows=queries, columns=keys, down="query", across="key",
+                   measure="attention", signed=False)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lines:
     """Lines over numbers: the values of each of the `series`, NaN where there is a gap. `low` and `high` have the

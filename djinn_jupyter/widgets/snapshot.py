@@ -13,7 +13,7 @@ from djinn_jupyter.api.looks import Snapshot
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, joined, mono, part, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
-from djinn_jupyter.widgets.panels import Heatmap, token_labels
+from djinn_jupyter.widgets.panels import Heatmap, attention, token_labels
 from djinn_jupyter.widgets.pattern import pattern
 from djinn_jupyter.widgets.pictures import Picture, as_rows, image, read_of, signed, signed_picture, whole_picture
 from djinn_jupyter.widgets.spelling import columns, figure, plural, spans
@@ -42,12 +42,11 @@ def _chart(snapshot: Snapshot) -> Chart:
     if snapshot.site.startswith("pattern"):
         heads = value.reshape(len(at), -1, value.shape[-1]).swapaxes(0, 1)
         return Chart(panels=[
-            Heatmap(title=f"{snapshot.site}, head {head}" if len(heads) > 1 else snapshot.site, cells=cells, rows=at,
-                    columns=range(value.shape[-1]), down="query", across="key", measure="attention", signed=False)
+            attention(f"{snapshot.site}, head {head}" if len(heads) > 1 else snapshot.site, cells, at,
+                      range(value.shape[-1]))
             for head, cells in enumerate(heads)
         ])  # fmt: skip
-    picture = signed(value)
-    return _drawn(picture, snapshot.site, at)
+    return _drawn(signed(value), snapshot.site, at)
 
 
 def _activation(look: Look) -> Chart:
@@ -67,11 +66,9 @@ def _attention(look: Look) -> Chart:
     keys = _labels(look, look.key_positions)[:: drawn.columns_per_cell]
     titles = [f"{look.site}, head {head}" if len(look.heads) > 1 or "[" not in look.site else look.site
               for head in look.heads]  # fmt: skip
-    return Chart(panels=[
-        Heatmap(title=title, cells=cells, rows=queries, columns=keys, down="query", across="key", measure="attention",
-                signed=False)
-        for title, cells in zip(titles, drawn.cells, strict=False)
-    ])  # fmt: skip
+    return Chart(
+        panels=[attention(title, cells, queries, keys) for title, cells in zip(titles, drawn.cells, strict=False)]
+    )
 
 
 def _labels(look: Look, positions: Sequence[int]) -> list[str]:

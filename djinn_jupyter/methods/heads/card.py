@@ -12,7 +12,7 @@ from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
 from djinn_jupyter.methods.heads.request import KINDS, Kind
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, over, part, span, table
-from djinn_jupyter.widgets.panels import Heatmap, token_labels
+from djinn_jupyter.widgets.panels import Heatmap, attention, token_labels
 from djinn_jupyter.widgets.pictures import image, scale_legend, share_colour, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, share
 from djinn_jupyter.widgets.tokens import share_style
@@ -99,11 +99,8 @@ def _patterns(patterns: HeadPatterns) -> Chart:
         )
     at = range(0, len(patterns.texts), patterns.pooled)
     labels = token_labels([patterns.texts[position] for position in at], at)
-    return Chart(panels=[
-        Heatmap(title=f"pattern.{layer}[{head}]", cells=_of(patterns, layer, head), rows=labels, columns=labels,
-                down="query", across="key", measure="attention", signed=False)
-        for layer, head in drawn
-    ])  # fmt: skip
+    each = [(f"pattern.{layer}[{head}]", _of(patterns, layer, head)) for layer, head in drawn]
+    return Chart(panels=[attention(title, cells, labels, labels) for title, cells in each])
 
 
 def _of(patterns: HeadPatterns, layer: int, head: int) -> NDArray[np.generic]:
