@@ -20,7 +20,7 @@ from djinn_jupyter.engine.store.journal_file import ASIDE, SUFFIX, by_session, s
 from djinn_jupyter.engine.store.locked_folder import LOCK, LockedFolder, lock_folder
 from djinn_jupyter.engine.store.persistence import FOLDER, JOURNALS, data_folder
 from djinn_jupyter.errors import StorageFailed, UsageError
-from djinn_jupyter.files import force_names, is_plain, make_folder
+from djinn_jupyter.files import force_names, is_plain, make_folder, told_of_disk
 from djinn_jupyter.wire.own import host_name
 
 _OF_SESSIONS = re.compile(rf".+-\d+|{ASIDE}")
@@ -134,11 +134,13 @@ def move(root: Path, target: Path) -> Path:
         try:
             _copy(before, there)
             old = _link(root, there, folders)
-        except (OSError, shutil.Error, UsageError) as error:
+        except BaseException as error:
             shutil.rmtree(there, ignore_errors=True)
-            if isinstance(error, UsageError):
+            if not isinstance(error, OSError):  # shutil's errors are
                 raise
             raise StorageFailed(f"The journals stay in {before}: they cannot be moved to {there} ({error}).") from error
+        with told_of_disk(f"The journals are in {there} now, but {root} could not be flushed", f"{old} stays."):
+            force_names(root.parent)
     shutil.rmtree(old, ignore_errors=True)
     return there
 
@@ -153,20 +155,30 @@ def _copy(before: Path, there: Path) -> None:
 
 
 def _link(root: Path, there: Path, folders: Sequence[Path]) -> Path:
-    """Put a link in place of the journals; return where they are now. UsageError where an engine has begun another one
-    meanwhile."""
+    """Put a link in place of the journals; return where they are now. They stay where that fails; UsageError where an
+    engine has begun another one meanwhile."""
     make_folder(root.parent)
     old, link = root.with_name(f"{root.name}-before"), root.with_name(f"{root.name}-link")
     link.unlink(missing_ok=True)
     link.symlink_to(there, target_is_directory=True)
-    if root.is_symlink() or not root.exists():
-        old = root.resolve()
-    else:
-        root.rename(old)
-        if len(_folders(old)) != len(folders):
-            old.rename(root)
-            link.unlink()
-            raise UsageError("An engine has started meanwhile: end it first (djinn stop), and move the journals again.")
-    link.replace(root)
-    force_names(root.parent)
+    try:
+        if root.is_symlink() or not root.exists():
+            old = root.resolve()
+            link.replace(root)
+        else:
+            _replace(root, old, link, len(folders))
+    finally:
+        link.unlink(missing_ok=True)
     return old
+
+
+def _replace(root: Path, old: Path, link: Path, folders: int) -> None:
+    """Put a link in place of a folder with so many `folders` of sessions, which becomes `old`."""
+    root.rename(old)
+    try:
+        if len(_folders(old)) != folders:
+            raise UsageError("An engine has started meanwhile: end it first (djinn stop), and move the journals again.")
+        link.replace(root)
+    except BaseException:
+        old.rename(root)
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,29 @@ def test_a_move_that_cannot_be_made_leaves_all_as_before(
         journals.move(root, tmp_path / "big")
     assert names(root) == {"a", "italy", "italy 2"}
     assert not (tmp_path / "big" / "djinn" / "journals").exists()
+
+
+@pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=["disk", "interrupt"])
+@pytest.mark.parametrize("step", ["copytree", "replace", "force_names"])
+def test_a_move_that_ends_at_any_step_loses_nothing(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, fault: BaseException
+) -> None:
+    root = left(tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise fault
+
+    where = {"copytree": shutil, "replace": Path, "force_names": shelf}[step]
+    with monkeypatch.context() as patched:
+        patched.setattr(where, step, fail)
+        with pytest.raises((StorageFailed, KeyboardInterrupt)):
+            shelf.move(root, tmp_path / "big")
+    assert names(root) == {"a", "italy", "italy 2"}
+    assert root.is_symlink() == (step == "force_names")
+    assert not (root.parent / "journals-link").is_symlink()
+    if step != "force_names":
+        assert shelf.move(root, tmp_path / "big") == root.resolve()
+        assert names(root) == {"a", "italy", "italy 2"}
 
 
 def test_the_command_lists_and_deletes_by_pattern_and_age(
