@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.api.result_files import put
-from djinn_jupyter.api.tables import is_picture
 from djinn_jupyter.displayed import PICTURES
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.widgets.panels import Panel
@@ -76,7 +75,7 @@ def picture_path(path: str | Path) -> Path:
     """Return the path of a picture. Raises UsageError for another ending, MissingDependency for one that cannot be
     drawn here."""
     target = given_path(path, "file")
-    if not is_picture(target):
+    if target.suffix.lower() not in PICTURES:
         raise UsageError(
             f"A figure is written to a file that ends in {', '.join(PICTURES)}; {in_quotes(target.name)} does not."
         )

@@ -4,8 +4,10 @@ formulas between dollar signs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import singledispatch
+from threading import RLock
 from typing import Any, BinaryIO, Final
 
 import matplotlib as mpl
@@ -38,6 +40,7 @@ STYLE: Final[Any] = {
     "svg.hashsalt": "djinn",  # the same file of the same numbers
 }
 LITERAL: Final[Any] = {"parse_math": False}
+ALONE: Final = RLock()  # matplotlib's settings belong to the process: of two threads each would restore the other's
 
 
 def plotted(panels: Sequence[Panel], ax: Any = None) -> Any:
@@ -46,23 +49,26 @@ def plotted(panels: Sequence[Panel], ax: Any = None) -> Any:
     if ax is None:
         from matplotlib import pyplot
 
-        with mpl.rc_context(_style(panels)):
+        with _styled(panels):
             given = _axes(pyplot.figure(figsize=_size(panels), layout="constrained"), len(panels))
     else:
         given = np.asarray(ax, dtype=object).reshape(-1)
     if len(given) < len(panels):
         names = ", ".join(cut(panel.title) for panel in panels[:8])
         raise UsageError(f"These are {len(panels)} pictures ({names}), and {len(given)} Axes: give as many, or none.")
-    with mpl.rc_context(_style(panels)):
+    with _styled(panels):
         for panel, one in zip(panels, given, strict=False):
             _draw(panel, one)
         _scales(panels, given)
     return given[0] if len(panels) == 1 else given
 
 
-def _style(panels: Sequence[Panel]) -> Any:
+@contextmanager
+def _styled(panels: Sequence[Panel]) -> Iterator[None]:
+    """Draw in our style, in one thread at a time."""
     small = {"font.size": 5, "axes.titlesize": 6, "xtick.labelsize": 4, "ytick.labelsize": 4}
-    return STYLE | (small if len(panels) > 1 else {})
+    with ALONE, mpl.rc_context(STYLE | (small if len(panels) > 1 else {})):
+        yield
 
 
 def _scales(panels: Sequence[Panel], axes: Sequence[Axes]) -> None:
@@ -81,7 +87,7 @@ def _scales(panels: Sequence[Panel], axes: Sequence[Axes]) -> None:
 
 def write(panels: Sequence[Panel], file: BinaryIO, ending: str) -> None:
     """Write a picture of all panels. The same numbers make the same bytes."""
-    with mpl.rc_context(_style(panels)):
+    with _styled(panels):
         figure = Figure(figsize=_size(panels), layout="constrained")
         FigureCanvasAgg(figure)
         plotted(panels, _axes(figure, len(panels)))
@@ -140,24 +146,27 @@ def _(panel: Heatmap, ax: Axes) -> None:
 
 @_draw.register
 def _(panel: Lines, ax: Axes) -> None:
+    made = []
     for number, (name, values) in enumerate(panel.series.items()):
         ink = SERIES[number % len(SERIES)]
-        ax.plot(panel.places, values, color=ink, linestyle=DASHES[number % len(DASHES)], label=name, marker=".")
+        made += ax.plot(panel.places, values, color=ink, linestyle=DASHES[number % len(DASHES)], label=name, marker=".")
         if panel.low is not None and panel.high is not None and name in panel.low:
             ax.fill_between(panel.places, panel.low[name], panel.high[name], color=ink, alpha=0.2, linewidth=0)
-    _legend(ax, list(panel.series))
+    _legend(ax, made, list(panel.series))
     _named(ax, panel.title, panel.across, panel.measure)
 
 
 @_draw.register
 def _(panel: Bars, ax: Axes) -> None:
     places, thick = np.arange(len(panel.names)), 0.8 / max(1, len(panel.series))
-    for number, (name, values) in enumerate(panel.series.items()):
+    made = [
         ax.barh(places + (number - (len(panel.series) - 1) / 2) * thick, [v if math.isfinite(v) else 0 for v in values],
-                height=thick, color=SERIES[number % len(SERIES)], label=name)  # fmt: skip
+                height=thick, color=SERIES[number % len(SERIES)], label=name)
+        for number, (name, values) in enumerate(panel.series.items())
+    ]  # fmt: skip
     _ticks(ax, "y", [cut(str(name)) for name in panel.names])
     ax.invert_yaxis()
-    _legend(ax, list(panel.series))
+    _legend(ax, made, list(panel.series))
     _named(ax, panel.title, panel.measure, "")
 
 
@@ -188,13 +197,10 @@ def _ticks(ax: Axes, axis: str, labels: Sequence[str], **style: Any) -> None:
     (ax.set_xticks if axis == "x" else ax.set_yticks)(list(at), [labels[i] for i in at], **LITERAL, **style)
 
 
-def _legend(ax: Axes, names: Sequence[str]) -> None:
+def _legend(ax: Axes, made: Sequence[Any], names: Sequence[str]) -> None:
     """Write the names of several series, also of those that begin with an underscore, which matplotlib leaves out."""
     if len(names) > 1:
-        handles: list[Any] = [*ax.get_lines(), *ax.containers][: len(names)]
-        legend = ax.legend(
-            handles, [" "] * len(names), frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3
-        )
+        legend = ax.legend(made, [" "] * len(names), frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
         for text, name in zip(legend.get_texts(), names, strict=True):
             text.set(text=cut(name, TITLE), **LITERAL)
 

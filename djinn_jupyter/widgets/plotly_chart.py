@@ -42,9 +42,9 @@ def drawn(panels: Sequence[Panel]) -> go.Figure:
 
 
 def literal(text: object, most: int | None = None) -> str:
-    """Return a text that plotly shows as it is: without tags, entities, formulas, and the variables of a template."""
+    """Return a text that plotly shows as it is: without tags, entities, formulas and fields of a template."""
     shown = cut(str(text)) if most is None else cut(str(text), most)
-    return escape(shown, quote=False).replace("$", "&#36;").replace("%{", "%&#123;")
+    return escape(shown, quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
 
 
 def distinct(labels: Iterable[object]) -> list[str]:

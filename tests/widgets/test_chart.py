@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -20,13 +22,14 @@ from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.chart import Chart, picture_path
 from djinn_jupyter.widgets.memory import trace_view
-from djinn_jupyter.widgets.panels import Arrow, Bars, Heatmap, Lines, Network, Panel, cut, token_labels
+from djinn_jupyter.widgets.panels import SERIES, Arrow, Bars, Heatmap, Lines, Network, Panel, cut, token_labels
 from djinn_jupyter.widgets.view import PLOTLY
 from tests.widgets import cards, samples
 
 mpl.use("agg")
 HOSTILE = ("$a$", "<b>", "<a href=javascript:alert(1)>", "</script>", "\u202eabc", "\U0001f600", "&lt;", "%{z}", "_x")
 VALUES = np.array([[1.0, -2.0], [0.5, np.nan]])
+FIELDS = {"%{x}", "%{y}", "%{z}", "%{text}"}  # of our own templates
 TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40), st.sampled_from(["y" * 10_000, "", " ", "\n"]))
 
 
@@ -116,6 +119,25 @@ def test_sessions_with_one_label_have_a_line_each() -> None:
     assert [(line.name, *line.y) for line in lines] == [("a/x", 1.0), ("b/x", 2.0)]
 
 
+def test_the_legend_names_our_series_among_those_of_another() -> None:
+    for panel in panels("a")[1:3]:
+        _, ax = pyplot.subplots()
+        ax.plot([0, 1], [5, 5], color="red")
+        ax.bar([0], [1], color="red")
+        Chart(panels=[panel]).plot(ax)
+        shown = ax.get_legend().legend_handles
+        inks = [one.get_color() if isinstance(panel, Lines) else one.get_facecolor() for one in shown]
+        assert [mpl.colors.to_hex(ink) for ink in inks] == list(SERIES[:2])
+
+
+def test_threads_that_draw_leave_the_settings_as_they_were(tmp_path: Path) -> None:
+    before = dict(mpl.rcParams)
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(Chart(panels=[heatmap()] * (1 + n % 2)).save, tmp_path / f"{n}.svg") for n in range(12)]
+        assert [one.result().name for one in made] == [f"{n}.svg" for n in range(12)]
+    assert dict(mpl.rcParams) == before
+
+
 @given(text=TEXTS)
 @settings(max_examples=60, deadline=None)
 def test_every_text_of_a_figure_is_literal(text: str) -> None:
@@ -127,7 +149,8 @@ def test_every_text_of_a_figure_is_literal(text: str) -> None:
         for said in _texts({"data": figure["data"], "layout": figure["layout"]}):
             left = said.replace("<extra></extra>", "").replace("<b>%{z}</b>", "").replace("<br>", "")
             assert not set("<>$") & set(left), said
-            assert "%{z}" not in left, said
+            assert {*re.findall(r"%\{[^}]*\}", said)} <= FIELDS, said
+            assert said.count("%{z}") <= 1, said
 
 
 def _texts(value: Any, name: str = "") -> list[str]:
@@ -172,6 +195,8 @@ def test_a_wrong_ending_and_a_missing_library_are_said_before_anything_is_drawn(
 ) -> None:
     with pytest.raises(UsageError, match=r"ends in \.pdf, \.svg, \.png, \.html; 'a\.jpg' does not"):
         picture_path(tmp_path / "a.jpg")
+    with pytest.raises(UsageError, match=r"'\.pdf' does not"):
+        picture_path(tmp_path / ".pdf")
     monkeypatch.setattr("djinn_jupyter.widgets.chart.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match="pip install matplotlib"):
         picture_path(tmp_path / "a.pdf")
