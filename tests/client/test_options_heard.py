@@ -190,6 +190,7 @@ VERBS_ELSEWHERE = {
     "copies": "tests/engine/memory/weights/test_ring.py: layers that stream",
     "memory_trace": "tests/magics/test_vram.py: times",
     "stop": "tests/process: the end of an engine",
+    "close": "tests/client/test_closing.py",
     "noise": "the sweep above",
     "reproduce": "tests/client/test_reproducing_collections.py",
     "attribution_graph": "tests/client/test_graphs.py",

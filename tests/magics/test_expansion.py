@@ -29,6 +29,8 @@ LITERAL: Final = {
     "djinn_edges": {"metric"},
     "djinn_graph": {"metric"},
     "djinn_direct": {"prompt", "metric"},
+    "djinn_text": {"metric"},
+    "djinn_study": {"note", "title"},
 }
 
 

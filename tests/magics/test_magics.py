@@ -200,7 +200,7 @@ def test_inspect_and_lens_show_and_keep_what_they_read(stopped: Notebook) -> Non
     assert said.count("'The' 20 %") == 8
     assert stopped.cell("%djinn_lens -k 2 --positions -1").count("%") == 2
     said = stopped.cell("%djinn_lens --layers -o grid")
-    assert [line.split()[0] for line in said.splitlines()[2:7]] == [f"resid_post.{i}" for i in (4, 3, 2, 1, 0)]
+    assert [line.split()[0] for line in said.splitlines()[2:7]] == [f"resid_post.{i}" for i in range(5)]
     assert list(stopped.shell.user_ns["grid"]) == [f"resid_post.{i}" for i in range(5)]
     said = stopped.cell("%djinn_lens --layers")
     assert "probability at position 4 by layer" in said
