@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import stat
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +50,12 @@ LONGEST_NOTE: Final = 100_000
 DIGEST: Final = 64  # characters
 SHORT_DIGEST: Final = 12
 ZIP_FAULTS: Final = (*FAULTS, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError)
+LIVE: Final = re.compile(  # what no card of ours has, and no policy of the page keeps from leading elsewhere
+    rb"<\s*(?:(?:base|embed|form|frame|iframe|link|object|script)\b"
+    rb"|meta\b(?! (?:charset|name)=\"[\w-]*\"(?: content=\"[\w =-]*\")?>"
+    rb"| http-equiv=\"Content-Security-Policy\" content=\"[^\"<>]*\">))",
+    re.IGNORECASE,
+)
 ADDED: Final = "a result, a table (of pandas, or a dict of lists), a figure of matplotlib, or what displays a card"
 
 Title = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
@@ -472,9 +480,14 @@ def _kept(value: Any) -> tuple[Provenance | None, str, dict[str, bytes]]:
 def _lists(value: Mapping[Any, Any]) -> dict[str, list[Any]]:
     """Return a dict of lists or arrays as lists by column. Raises UsageError."""
     try:
-        return {str(name): list(_plain(column)) for name, column in value.items()}
+        if any(isinstance(column, Mapping | str | bytes) for column in value.values()):
+            raise TypeError
+        found = {str(name): list(_plain(column)) for name, column in value.items()}
     except TypeError:
         raise UsageError(f"A study takes {ADDED}; the values of this dict are no lists.") from None
+    if len(found) < len(value):
+        raise UsageError("The columns of a table have different names; these have not.")
+    return found
 
 
 def _as_json(columns: Mapping[str, Sequence[Any]]) -> bytes:
@@ -543,7 +556,7 @@ def _opened(data: bytes, name: str) -> tuple[_Manifest, dict[str, bytes]]:
         number = json.loads(members[MANIFEST])["format"]
         if number != FORMAT:
             newer = f"Djinn {__version__} reads format {FORMAT}: upgrade Djinn to read it."
-            raise UsageError(f"{name} has format {number!r}, and {newer}")
+            raise UsageError(f"{name} has format {arguments.shown(number)}, and {newer}")
         return _required(members), members
     except ZIP_FAULTS as error:
         said = " ".join(str(error).split()) or type(error).__name__
@@ -551,12 +564,14 @@ def _opened(data: bytes, name: str) -> tuple[_Manifest, dict[str, bytes]]:
 
 
 def _unzipped(data: bytes) -> dict[str, bytes]:
-    """Return the members. Raises ValueError where some are compressed, share bytes or names, and the library's
-    errors."""
+    """Return the members. Raises ValueError where some are compressed or links, share bytes or names, and the
+    library's errors."""
     with zipfile.ZipFile(BytesIO(data)) as file:
         each = file.infolist()
         if any(one.compress_type != zipfile.ZIP_STORED for one in each):
             raise ValueError("it has compressed parts")
+        if any(stat.S_IFMT(one.external_attr >> 16) not in (0, stat.S_IFREG) for one in each):
+            raise ValueError("it has parts that are no files")
         if sum(one.file_size for one in each) > len(data) or len({one.filename for one in each}) < len(each):
             raise ValueError("its parts share bytes or names")
         return {one.filename: file.read(one) for one in each}
@@ -572,6 +587,9 @@ def _required(members: Mapping[str, bytes]) -> _Manifest:
     wrong = next((name for name, digest in digests.items() if _sha(members[name]) != digest), None)
     if wrong is not None:
         raise ValueError(f"{wrong} is not what was written")
+    live = next((name for name in digests if name.endswith(f".{CARD}") and LIVE.search(members[name])), None)
+    if live is not None:
+        raise ValueError(f"{live} has live elements")
     titles = [one.title for one in told.items]
     if len(set(titles)) < len(titles):
         raise ValueError("two items have one title")

@@ -158,8 +158,11 @@ def test_tables_and_figures_are_kept(tmp_path: Path) -> None:
     assert read["figure"].picture[:8] == b"\x89PNG\r\n\x1a\n"
     assert "data:image/png;base64," in read["figure"]._repr_mimebundle_()["text/html"]
     assert [one.unmade for one in read] == ["a table has no recipe", *["a figure has no recipe"] * 2]
-    for one in (3, "text", [1, 2], {"a": 1}, {"a": [1], "b": [1, 2]}, None):
-        with pytest.raises(UsageError, match=r"^A study takes a result, |^The columns of a table have the same length"):
+    nested = {"a": {0: 1.5}}  # DataFrame.to_dict(), of which only the keys would stay
+    for one in (3, "text", [1, 2], {"a": 1}, {"a": "xy"}, nested, {"a": [1], "b": [1, 2]}, {1: [0], "1": [2]}, None):
+        with pytest.raises(
+            UsageError, match=r"^A study takes a result, |^The columns of a table have (the same length|diff)"
+        ):
             study.add(one)
     assert len(study) == 3
 
@@ -322,6 +325,41 @@ def test_a_crafted_study_is_refused_in_a_sentence(engine: RemoteEngine, tmp_path
     whole = begun(engine).save(tmp_path / "a.study.zip").read_bytes()
     (tmp_path / "b.study.zip").write_bytes(sealed(crafted(whole, changes()[said])))
     with pytest.raises(UsageError, match=rf"^'b\.study\.zip' .*{said}.*\.$"):
+        dj.study(tmp_path / "b.study.zip")
+
+
+LIVE = (
+    "<script>alert(1)</script>",
+    '<meta http-equiv="refresh" content="0;url=//a.b">',
+    '<META name="x" http-equiv=refresh content="0;url=//a.b">',
+    "<!--><script src=//a.b></script>",
+    "<form action=//a.b>",
+    "<iframe srcdoc=x>",
+)
+
+
+@pytest.mark.parametrize("card", LIVE)
+def test_no_live_card_gets_into_a_page(engine: RemoteEngine, tmp_path: Path, card: str) -> None:
+    whole = begun(engine).save(tmp_path / "a.study.zip").read_bytes()
+    digest = hashlib.sha256(card.encode()).hexdigest()
+    members = crafted(whole, lambda told: told["items"][0]["parts"].update(html=digest))
+    (tmp_path / "b.study.zip").write_bytes(sealed(members | {"items/000.html": card.encode()}))
+    with pytest.raises(UsageError, match=r"items/000\.html has live elements\.$"):
+        dj.study(tmp_path / "b.study.zip")
+
+
+def test_a_part_that_is_a_link_is_refused(engine: RemoteEngine, tmp_path: Path) -> None:
+    members = crafted(begun(engine).save(tmp_path / "a.study.zip").read_bytes(), lambda told: None)
+    into = BytesIO()
+    with zipfile.ZipFile(into, "w") as file:
+        for name, data in members.items():
+            one = zipfile.ZipInfo(name)
+            one.external_attr = 0o120777 << 16
+            file.writestr(one, data)
+        file.comment = bytes(64)
+    data = into.getvalue()[:-64]
+    (tmp_path / "b.study.zip").write_bytes(data + hashlib.sha256(data).hexdigest().encode())
+    with pytest.raises(UsageError, match="it has parts that are no files"):
         dj.study(tmp_path / "b.study.zip")
 
 
@@ -504,7 +542,7 @@ def test_the_page_loads_and_runs_nothing_and_shows_texts_literally(engine: Remot
 
 def test_markup_of_a_file_is_not_put_into_a_notebook(engine: RemoteEngine, tmp_path: Path) -> None:
     whole = begun(engine).save(tmp_path / "a.study.zip").read_bytes()
-    evil = b"<script>alert(1)</script>"
+    evil = b"<img src=x onerror=alert(1)>"
     sha = hashlib.sha256(evil).hexdigest()
     members = crafted(whole, lambda told: [one["parts"].update(html=sha) for one in told["items"] if one["parts"]])
     members |= {name: evil for name in members if name.startswith("items/") and name.endswith(".html")}
