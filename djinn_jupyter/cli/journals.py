@@ -69,8 +69,8 @@ def _chosen(sessions: Sequence[Any], patterns: Sequence[str], older: float | Non
 
 
 def _is_meant(session: Any, pattern: str) -> bool:
-    name = session.name or ""
-    return pattern in (name, label(name)) or fnmatchcase(label(name), pattern)
+    name = session.name or ""  # an empty pattern, such as a variable of the shell that is not set, means none of them
+    return bool(pattern) and (pattern in (name, label(name)) or fnmatchcase(label(name), pattern))
 
 
 def _row(one: Any, now: float) -> tuple[str, ...]:

@@ -153,7 +153,12 @@ def test_the_command_lists_and_deletes_by_pattern_and_age(
     assert "60 d" in said("--older", "30d")[1]
     assert said("--delete") == ["djinn: Say which: names or patterns of sessions, or --older 30d; '*' is all."]
     assert said("nowhere*") == ["djinn: No kept session matches 'nowhere*'; djinn journals lists them."]
+    for path in old.files:
+        path.write_bytes(b"not readable")
+    assert said("--delete", "") == ["djinn: No kept session matches ''; djinn journals lists them."]
     assert said("--move", str(tmp_path), "a") == ["djinn: --move moves all journals: leave out the names and --older."]
+    for path in old.files:
+        os.utime(path, (time.time() - 2 * MONTH,) * 2)
     assert said("--delete", "--older", "30d")[0].startswith("1 session, ")
     assert names(root) == {"a", "italy"}
     assert said("--delete", "ital*")[0].endswith(" deleted.")
