@@ -171,3 +171,15 @@ def test_the_table_of_a_lens_has_each_measure() -> None:
     assert np.isnan(read.of("next")[:, -1]).all()
     with pytest.raises(UsageError, match="The lens has next, entropy"):
         read.of("norm")
+
+
+def test_requested_tokens_of_one_text_are_told_apart_by_their_ids() -> None:
+    read = lens(2, chosen=(201, 202, 203))
+    same = tuple((token, "\ufffd" if token in (201, 203) else text) for token, text in read.reply.spelled)
+    reply = msgspec.structs.replace(
+        read.reply, spelled=same, chosen=to_array(torch.arange(2 * 5 * 3, dtype=torch.float32).reshape(2, 5, 3))
+    )
+    found = TextLens(reply, read.request)
+    assert found.measures[-3:] == ("'\ufffd' 201", "' t202'", "'\ufffd' 203")
+    assert found.of("'\ufffd' 203")[0].tolist() == [2, 5, 8, 11, 14]
+    assert found.columns()["'\ufffd' 201"][:2] == [0, 3]

@@ -266,9 +266,15 @@ class TextLens(TextResult):
         own = np.full((len(self.sites), len(self.texts)), np.nan)
         own[:, :-1] = _float(reply.next_probabilities)
         self.spelled = dict(reply.spelled)
-        asked = tuple(repr(self.spelled.get(token, "")) for token in reply.chosen_tokens)
+        asked = self._named_by_text(reply.chosen_tokens)
         self.measures = (NEXT, ENTROPY, *(f"top {rank + 1}" for rank in range(top.shape[2])), *asked)
         self.values = np.stack([own, _float(reply.entropies), *np.moveaxis(top, 2, 0), *np.moveaxis(chosen, 2, 0)])
+
+    def _named_by_text(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        """Return the texts of tokens, with their ids where several have one text."""
+        texts = [repr(self.spelled.get(token, "")) for token in tokens]
+        named = zip(texts, tokens, strict=True)
+        return tuple(text if texts.count(text) == 1 else f"{text} {token}" for text, token in named)
 
     def check(self) -> None:
         """Raise ValueError where the lens is not that of the tokens."""
