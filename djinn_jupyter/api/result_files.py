@@ -26,7 +26,7 @@ import msgspec
 
 from djinn_jupyter import tensor_files
 from djinn_jupyter._version import __version__
-from djinn_jupyter.api.arguments import given_path
+from djinn_jupyter.api.arguments import given_path, shown
 from djinn_jupyter.api.tables import Displayed, is_told_as_table
 from djinn_jupyter.errors import DjinnError, UsageError, WireError
 from djinn_jupyter.files import contents_of, told_of_disk
@@ -112,8 +112,8 @@ def decoded(data: bytes, name: str, kind: type[KeptHere], *, recipe: bool = True
         raise UsageError(f"{name} is no {kind.named}.") from None
     if number != FORMAT:
         raise UsageError(
-            f"{name} has format {number!r}, and Djinn {__version__} reads format {FORMAT}: it was written by another "
-            f"version, {told.get('version')!r}."
+            f"{name} has format {shown(number)}, and Djinn {__version__} reads format {FORMAT}: it was written by "
+            f"another version, {shown(told.get('version'))}."
         )
     try:
         if len(data) < head.end:
@@ -180,8 +180,8 @@ def bytes_of(path: str | Path) -> tuple[Path, bytes]:
 
 
 def named(path: str | Path, kind: type[KeptHere]) -> Path:
-    """Return the path. Raises UsageError where no file of this kind has its ending."""
-    target = Path(path)
+    """Return the full path. Raises UsageError where no file of this kind has its ending, or none can have the name."""
+    target = given_path(path, "file")
     if not target.name.endswith(kind.ending):
         raise UsageError(f"A {kind.named} is kept in a file that ends in {kind.ending}; {target.name} does not.")
     return target

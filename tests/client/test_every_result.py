@@ -219,3 +219,9 @@ def test_a_file_that_is_none_of_ours_is_one_sentence(
     assert result.save(file, replace=True).read_bytes() == whole
     with pytest.raises(UsageError, match=rf"^A {named} is kept in a file that ends in {re.escape(kind.ending)}; "):
         result.save(tmp_path / "a.other.djinn")
+    with pytest.raises(UsageError, match=r"names no file\.$"):
+        result.save(f"a\0{kind.ending}")
+    with pytest.MonkeyPatch.context() as home:
+        home.setenv("HOME", str(tmp_path))
+        assert result.save(f"~/home{kind.ending}") == tmp_path / f"home{kind.ending}"
+        assert kind.read(f"~/home{kind.ending}").recipe == result.recipe
