@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
+from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.cli.commands import Commands, duration
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.spelling import require_engine_parts
@@ -38,7 +38,8 @@ def _journals(options: argparse.Namespace) -> int:
     if options.move is not None:
         if options.patterns or options.older is not None:
             raise UsageError("--move moves all journals: leave out the names and --older.")
-        print(f"The journals are in {journals.move(root, Path(options.move))} now; {root} is a link to it.")
+        moved = journals.move(root, given_path(options.move, "folder"))
+        print(f"The journals are in {moved} now; {root} is a link to it.")
         return 0
     found = _chosen(journals.kept_sessions(root), options.patterns, options.older)
     if not options.delete:

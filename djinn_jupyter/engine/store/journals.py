@@ -57,7 +57,8 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    there = folder.iterdir() if folder.is_dir() else ()
+    return [path for path in there if path.is_dir() and not path.is_symlink()]  # what a link leads to is another's
 
 
 def _in(folder: Path) -> Iterator[KeptSession]:
@@ -124,7 +125,7 @@ def _lock(folder: Path, held: ExitStack) -> LockedFolder | None:
 def move(root: Path, target: Path) -> Path:
     """Move all journals to a new folder, and leave a link to it, by which engines go on there. Return that folder.
     UsageError while an engine runs with one of them; StorageFailed, with all as before, where they cannot be copied."""
-    before, there = root.resolve(), target.expanduser().resolve() / FOLDER / JOURNALS
+    before, there = root.resolve(), target.resolve() / FOLDER / JOURNALS
     if there.exists():
         raise UsageError(f"{there} exists already: choose another folder.")
     if there.is_relative_to(before):
@@ -138,7 +139,8 @@ def move(root: Path, target: Path) -> Path:
             shutil.rmtree(there, ignore_errors=True)
             if not isinstance(error, OSError):  # shutil's errors are
                 raise
-            raise StorageFailed(f"The journals stay in {before}: they cannot be moved to {there} ({error}).") from error
+            why = error.args[0][0][-1] if isinstance(error, shutil.Error) else error  # the first file's
+            raise StorageFailed(f"The journals stay in {before}: they cannot be moved to {there} ({why}).") from error
         with told_of_disk(f"The journals are in {there} now, but {root} could not be flushed", f"{old} stays."):
             force_names(root.parent)
     shutil.rmtree(old, ignore_errors=True)

@@ -118,17 +118,40 @@ def test_a_move_that_ends_at_any_step_loses_nothing(
     def fail(*_: object, **__: object) -> None:
         raise fault
 
-    where = {"copytree": shutil, "replace": Path, "force_names": shelf}[step]
+    where = {"copytree": shutil, "replace": Path, "force_names": journals}[step]
     with monkeypatch.context() as patched:
         patched.setattr(where, step, fail)
         with pytest.raises((StorageFailed, KeyboardInterrupt)):
-            shelf.move(root, tmp_path / "big")
+            journals.move(root, tmp_path / "big")
     assert names(root) == {"a", "italy", "italy 2"}
     assert root.is_symlink() == (step == "force_names")
     assert not (root.parent / "journals-link").is_symlink()
     if step != "force_names":
-        assert shelf.move(root, tmp_path / "big") == root.resolve()
+        assert journals.move(root, tmp_path / "big") == root.resolve()
         assert names(root) == {"a", "italy", "italy 2"}
+
+
+def test_what_a_link_leads_to_is_neither_listed_nor_locked(pair: Pair, tmp_path: Path) -> None:
+    root = left(tmp_path)
+    [engine] = root.iterdir()
+    [folder] = {path.parent for one in journals.kept_sessions(root) for path in one.files}
+    others = shutil.copytree(folder, tmp_path / "others")
+    (others / "lock").unlink(missing_ok=True)
+    (engine / f"{folder.name}7").symlink_to(others, target_is_directory=True)
+    assert len(journals.kept_sessions(root)) == 3
+    journals.delete(journals.kept_sessions(root))
+    assert len(list(others.glob("*.session"))) == 3
+    assert not (others / "lock").exists()
+
+
+def test_the_reason_of_a_move_that_fails_is_that_of_one_file(pair: Pair, tmp_path: Path) -> None:
+    root = left(tmp_path)
+    [engine] = root.iterdir()
+    for number in range(3):
+        os.mkfifo(engine / f"pipe {number}")
+    with pytest.raises(StorageFailed, match=r"\(`[^`]*` is a named pipe\)\.$"):
+        journals.move(root, tmp_path / "big")
+    assert names(root) == {"a", "italy", "italy 2"}
 
 
 def test_the_command_lists_and_deletes_by_pattern_and_age(
@@ -156,6 +179,8 @@ def test_the_command_lists_and_deletes_by_pattern_and_age(
     for path in old.files:
         path.write_bytes(b"not readable")
     assert said("--delete", "") == ["djinn: No kept session matches ''; djinn journals lists them."]
+    assert said("--move", "") == ["djinn: '' names no folder."]
+    assert said("--move", "~nobody-here/x") == ["djinn: '~nobody-here/x' names no folder."]
     assert said("--move", str(tmp_path), "a") == ["djinn: --move moves all journals: leave out the names and --older."]
     for path in old.files:
         os.utime(path, (time.time() - 2 * MONTH,) * 2)
