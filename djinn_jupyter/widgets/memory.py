@@ -292,7 +292,8 @@ def _accounted(readings: Sequence[Reading]) -> list[list[str]]:
     rows = [_row("weights that stay" if streams else "weights", [r.weights for r in readings])]
     if streams:
         rows.append(_row("ring", [r.ring_bytes for r in readings]))
-    rows += [_row(label(name), [dict(r.sessions).get(name, 0) for r in readings]) for name in largest]
+    shown = distinct_labels(most)
+    rows += [_row(shown[name], [dict(r.sessions).get(name, 0) for r in readings]) for name in largest]
     if rest:
         others = [sum(size for name, size in r.sessions if name in rest) for r in readings]
         rows.append(_row(plural(len(rest), "other session"), others))
