@@ -14,8 +14,7 @@ import djinn_jupyter as dj
 import djinn_jupyter.api
 import djinn_jupyter.methods
 from djinn_jupyter.api.batches import DoseRows, responses
-from djinn_jupyter.api.engine import Branches, RemoteEngine, SessionList
-from djinn_jupyter.api.loading import EngineList
+from djinn_jupyter.api.engine import Branches, RemoteEngine
 from djinn_jupyter.api.looks import Effect, Lens, Snapshot
 from djinn_jupyter.api.memory_trace import MemoryTrace
 from djinn_jupyter.api.result import Result
@@ -30,7 +29,6 @@ from djinn_jupyter.methods.datasets.api.activations import Values
 from djinn_jupyter.methods.graphs.api import PrunedGraph
 from djinn_jupyter.methods.sweep.api.grid import PairStatistics
 from tests import saes, transcoders
-from tests.widgets import samples
 
 BASES: Final = (Tabular, Result)
 LINE, OTHER = [9, 8, 7, 21, 9], [9, 8, 7, 22, 9]
@@ -138,8 +136,6 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     StopHistory: lambda engine, folder: stopped(engine).history(),
     Branches: lambda engine, folder: stopped(engine) and engine.tree(),
     Listing: lambda engine, folder: stopped(engine).breakpoints(),
-    SessionList: lambda engine, folder: stopped(engine) and engine.sessions(),
-    EngineList: lambda engine, folder: EngineList([samples.entry()], ("identity.model", "pid")),
     KeptTable: lambda engine, folder: KeptTable({"layer": [0, 1], "value": [0.5, 1.5]}),
     Study: lambda engine, folder: studied(engine),
     StudyItem: lambda engine, folder: studied(engine)[0],

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 import djinn_jupyter as dj
 from djinn_jupyter.api import memory_trace, rules, studies
-from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.engine import RemoteEngine, SessionList
+from djinn_jupyter.api.loading import EngineList
 from djinn_jupyter.api.result import Result
 from djinn_jupyter.api.result_files import Reproduction
 from djinn_jupyter.api.stops import Finished, Generated, Paused
@@ -81,6 +82,8 @@ OTHERS: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     TrainedModule: trained,
     api.GraphNode: lambda engine, folder: tables.graphed(engine, folder).nodes[0],
     studies.StudyRow: lambda engine, folder: tables.studied(engine).check().rows[0],
+    SessionList: lambda engine, folder: stop(engine) and engine.sessions(),
+    EngineList: lambda engine, folder: EngineList([samples.entry()], ("identity.model", "pid")),
     WireBytes: lambda engine, folder: engine.wire_bytes,
     rules.SteeringRule: lambda engine, folder: tables.ruled(engine)[0],
     activations.TorchValues: of_torch,
@@ -239,7 +242,7 @@ def test_no_displayed_result_is_forgotten() -> None:
     assert {*python_api.public_classes()} - HANDLES <= set(RESULTS)
     ours = {kind for kind in every(Displayed) if kind.__module__.startswith("djinn_jupyter.")}
     kinds = {kind for kind in ours if not kind.__subclasses__() or kind is Listing} - ABSTRACT
-    here = {*tables.TABLES, Paused, Finished, Reproduction, TrainedModule}
+    here = {*tables.TABLES, Paused, Finished, Reproduction, SessionList, EngineList, TrainedModule}
     assert {kind.__name__ for kind in kinds} == {kind.__name__ for kind in here}  # slots make a class anew
 
 

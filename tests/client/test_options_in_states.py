@@ -85,7 +85,9 @@ CALLS: dict[str, tuple[Given, ...]] = {
     "enable_rule": ({"number": 1},),
     "unsteer": ({},),
     "inspect": ({},),
-    "lens": ({},),
+    "lens": ({}, {"text": True}),
+    "text": ({}, {"site": "resid_post.1"}),
+    "text_lens": ({},),
     "attribute": ({"*": (17,)},),
     "evaluate": ({"expression": "norm"},),
     "evaluated": ({"expression": "norm"},),
@@ -100,7 +102,19 @@ CALLS: dict[str, tuple[Given, ...]] = {
     "watched": ({"site": 1},),
     "unwatch": ({}, {"site": 1}),
 }
-READS = {"effect", "inspect", "lens", "attribute", "evaluate", "evaluated", "loss", "values", "watched"}
+READS = {
+    "effect",
+    "inspect",
+    "lens",
+    "text",
+    "text_lens",
+    "attribute",
+    "evaluate",
+    "evaluated",
+    "loss",
+    "values",
+    "watched",
+}
 VALUES: dict[str, tuple[Any, ...]] = {
     "count": (2,),
     "by": ("token", "point"),
@@ -108,6 +122,10 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "positions": (0,),
     "site": ("mlp_out.1", 0, "resid_post.1[3]"),
     "tokens": ([3],),
+    "layers": ([0],),
+    "prompt": ([9, 8, 7],),
+    "metric": ("logit(3)",),
+    "along": (ALONG,),
     "top": (2,),
     "enabled": (False,),
     "when": ("norm > 1e9",),
@@ -135,6 +153,7 @@ ELSEWHERE = {
         for verb in ("step", "back", "edit", "revert")
     },
     ("close", "force"): "tests/magics/test_switching.py: of another notebook",
+    ("text", "by"): "tests/magics/test_text.py: names of its measures",
 }
 VERBS_ELSEWHERE = {
     **dict.fromkeys(("run", "resume", "fork", "steer"), "tests/client/test_options_heard.py"),

@@ -53,6 +53,7 @@ AT_ONCE = {
     "engines": "reads the registry",
     "noise": "makes a value",
     "per_pair": "makes a value",
+    "study": "reads a file or makes a value",
 }
 
 

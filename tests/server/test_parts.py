@@ -22,6 +22,7 @@ from djinn_jupyter.methods.datasets.request import CheckCollect, Collect, Score
 from djinn_jupyter.methods.graphs.request import MakeGraph
 from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.sweep.request import CheckSweep, Sweep
+from djinn_jupyter.methods.text.request import ReadText, ReadTextLens
 from djinn_jupyter.server import live, messages
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.endpoints import STATUSES, status_of
@@ -276,6 +277,8 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         Collect,
         Score,
         ReadHeads,
+        ReadText,
+        ReadTextLens,
         ask.ReadWeight,
         ReadMetrics,
         ask.ReadFigures,

@@ -30,7 +30,7 @@ BY: Final[dict[str, str]] = {
         Finished.log_probabilities RuleDescription.positions LookRecipe.line AttributionRecipe.line Snapshot.positions
         Pooled.positions FiguresRead.positions FiguresRead.each Apart.positions Apart.distances Swept.texts
         GraphMade.texts HeadsRead.texts AttributionRecipe.tokens AttributionRecipe.passes LookRecipe.passes
-        WatchedLine.tokens WatchedLine.passes Reached.positions Reached.drawn Attributed.tokens""",
+        WatchedLine.tokens WatchedLine.passes Reached.positions Reached.drawn Attributed.tokens TextMeasured.*""",
     "request": """
         Inspect.positions Lens.positions Lens.tokens MeasureEffect.tokens ApplyEdit.positions Steer.positions
         PatchFrom.positions Sweep.* AttributeEdges.* RunCircuits.* MakeGraph.* Noise.positions Continued.*
@@ -41,7 +41,7 @@ BY: Final[dict[str, str]] = {
         PassRead.sites InPieces.sizes
         PieceRead.content Add.vector Set.value ProjectOut.direction NormMatch.vector Orthogonal.direction
         ProjectionCap.direction Direction.vector EffectReading.before EffectReading.after EffectReading.shifts""",
-    "ANSWERED_TOKENS": "LensRead.rows LensRow.top",
+    "ANSWERED_TOKENS": "LensRead.rows LensRow.top TextLensRead.*",
     "ANSWERED_VALUES": """
         PassRead.values PassRead.logits WatchRead.values WatchRead.positions WatchRead.runs WatchRecipe.lines
         Scored.values HeadsRead.patterns Snapshot.value""",
@@ -90,7 +90,7 @@ TEXTS: Final[dict[str, str]] = {
         WeightRead.name Paused.site Paused.also Finished.texts Paused.texts EdgesAttributed.writers
         EdgesAttributed.readers CircuitsRun.writers CircuitsRun.readers GraphMade.outputs GraphMade.sites
         GraphMade.texts HeadsRead.texts Swept.texts Tokenized.texts TopToken.text TokenShift.text LensRow.text
-        Finished.prompt_texts""",
+        Finished.prompt_texts TextMeasured.texts TextLensRead.texts TextLensRead.spelled TextLensRead.sites""",
     "line": """
         Tokenized.text Paused.prompt_text Paused.new_text Finished.text Finished.prompt_text Branch.text""",
     "request": """
