@@ -54,7 +54,8 @@ def worded() -> Desk:
 
 @pytest.fixture
 def llama() -> Iterator[Desk]:
-    """The tiny Llama's engine, given back with no session."""
+    """The tiny Llama's engine, given back with no session. A server of another test may have heard its events."""
     desk = desk_of("llama")
+    desk.hears = desk.events.append
     yield desk
     desk.close_all()
