@@ -129,7 +129,7 @@ def test_so_does_every_other_notebook(notebook: Path, lab: LabServer, page: Page
         assert (opened.drawn(".djinn").count() > 0) == has_cards
         opened.screenshots(artifacts / f"{notebook.stem}-{shade}.png")
         for name, words in SHOWN.get(notebook.stem, {}).items():
-            found = f".djinn:is(:has-text('{words}'), :has([alt^='{words}']))"
+            found = f":is(.djinn, .js-plotly-plot):is(:has-text('{words}'), :has([alt^='{words}']))"
             opened.drawn(found).first.screenshot(path=artifacts / f"{name}-{shade}.png")
 
 
