@@ -107,7 +107,7 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
         unless `replace`. `dj.reproduce` measures the values again. A name that ends in .pdf, .svg, .png or .html gets
         the figure. UsageError; StorageFailed."""
         if tables.is_picture(path):
-            return super().save(path)
+            return super().save(path, replace=replace)
         target = named(path, type(self))
         _ = origin_of(self)
         put(target, self.in_file(), replace=replace)

@@ -147,8 +147,9 @@ class Charted(Displayed):
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Write the figure: .pdf, .svg or .png by matplotlib at a paper's size, .html by plotly, with all that it
-        needs inside. An older picture of that name is replaced. Return the path. UsageError; StorageFailed."""
-        written: Path = self._chart().save(path)
+        needs inside. A figure that Djinn wrote is replaced, another file only with `replace`. Return the path.
+        UsageError; StorageFailed."""
+        written: Path = self._chart().save(path, replace=replace)
         return written
 
     def _chart(self) -> Any:

@@ -14,7 +14,8 @@ from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.api.result_files import put
 from djinn_jupyter.displayed import PICTURES
 from djinn_jupyter.errors import MissingDependency, UsageError
-from djinn_jupyter.widgets.panels import Panel
+from djinn_jupyter.files import contents_of
+from djinn_jupyter.widgets.panels import MADE_BY, Panel
 from djinn_jupyter.wire.texts import in_quotes
 
 NO_MATPLOTLIB: Final = (
@@ -41,19 +42,21 @@ class Chart:
         size; return the Axes, an array of them for several. UsageError; MissingDependency."""
         return _matplotlib().plotted(self.panels, ax)
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Write a picture: .pdf, .svg and .png by matplotlib at a paper's size, .html by plotly with its own script, so
-        that nothing is loaded. Return the path. UsageError; MissingDependency; StorageFailed."""
+        that nothing is loaded. Return the path. A figure that Djinn wrote is replaced, another file only with
+        `replace`. UsageError; MissingDependency; StorageFailed."""
         target = picture_path(path)
         ending = target.suffix.lower()
-        put(target, self._html() if ending == ".html" else self._paper(ending[1:]), replace=True)
+        data = self._html() if ending == ".html" else self._paper(ending[1:])
+        put(target, data, replace=replace or (target.is_file() and MADE_BY.encode() in contents_of(target)))
         return target
 
     def _html(self) -> bytes:
         page: str = self.figure().to_html(
             include_plotlyjs=True, include_mathjax=False, config={"displaylogo": False}, div_id="figure"
         )
-        return page.encode()
+        return f"{page}<!-- {MADE_BY} -->".encode()
 
     def _paper(self, ending: str) -> bytes:
         file = io.BytesIO()

@@ -20,7 +20,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.widgets.panels import SERIES, SIDE, TITLE, Bars, Heatmap, Lines, Network, Panel, Scale, cut
+from djinn_jupyter.widgets.panels import MADE_BY, SERIES, SIDE, TITLE, Bars, Heatmap, Lines, Network, Panel, Scale, cut
 
 WIDTH: Final = 5.5  # inches: the text of a page of most conferences
 CELL: Final = 0.16  # inches on a side of a cell, where there is room
@@ -38,6 +38,11 @@ STYLE: Final[Any] = {
     "savefig.dpi": 300,
     "pdf.fonttype": 42,  # letters as letters, as most publishers ask
     "svg.hashsalt": "djinn",  # the same file of the same numbers
+}
+METADATA: Final[dict[str, Any]] = {
+    "pdf": {"Creator": MADE_BY, "CreationDate": None},
+    "svg": {"Creator": MADE_BY, "Date": None},
+    "png": {"Software": MADE_BY},
 }
 LITERAL: Final[Any] = {"parse_math": False}
 ALONE: Final = RLock()  # matplotlib's settings belong to the process: of two threads each would restore the other's
@@ -91,8 +96,7 @@ def write(panels: Sequence[Panel], file: BinaryIO, ending: str) -> None:
         figure = Figure(figsize=_size(panels), layout="constrained")
         FigureCanvasAgg(figure)
         plotted(panels, _axes(figure, len(panels)))
-        dates: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-        figure.savefig(file, format=ending, metadata=dates.get(ending))
+        figure.savefig(file, format=ending, metadata=METADATA[ending])
 
 
 def _axes(figure: Figure, count: int) -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from djinn_jupyter.widgets.pictures import ABOVE, BELOW, VIRIDIS, Colour
 from djinn_jupyter.widgets.spelling import marked
 
+MADE_BY: Final = "Djinn for Jupyter, a figure"  # in each file, so that a later figure may replace it
 BLUE, ORANGE = "#2e7ad6", "#e06c28"
 SERIES: Final = (BLUE, ORANGE, "#2a9d76", "#a06cc0", "#8c8c2c")  # told apart with every common colour blindness
 SQUARE: Final = 64  # cells on a side, up to which they are square

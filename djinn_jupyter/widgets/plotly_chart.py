@@ -24,18 +24,25 @@ DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")  # colour is nev
 DIGITS: Final = 4
 LEAST, MOST = 12, 28  # pixels on a side of a cell
 TALLEST: Final = 640
+FRAME: Final = {
+    "template": "none",
+    "margin": {"l": 8, "r": 8, "t": 46, "b": 8},
+    "paper_bgcolor": CLEAR,
+    "plot_bgcolor": CLEAR,
+    "font": {"color": GREY, "size": 12},
+    "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+}
 
 
 def drawn(panels: Sequence[Panel]) -> go.Figure:
     """Return a figure of the first panel, with a menu of the others."""
     traces = [_traces(panel) for panel in panels]
     figure = go.Figure([trace for of_panel in traces for trace in of_panel])
-    figure.update_layout(_layout(panels[0]))
-    if isinstance(panels[0], Network):
-        figure.update_layout(_drawn_graph(panels[0]))
+    layouts = [_layout(panel) for panel in panels]
+    figure.update_layout(FRAME | layouts[0])
     if len(panels) > 1:
         owners = [number for number, of_panel in enumerate(traces) for _ in of_panel]
-        figure.update_layout(updatemenus=[_menu(panels, owners)], margin={"t": 60})
+        figure.update_layout(updatemenus=[_menu(layouts, owners)], margin={"t": 60})
         for trace, owner in zip(figure.data, owners, strict=True):
             trace.visible = owner == 0
     return figure
@@ -115,6 +122,7 @@ def _(panel: Network) -> list[Any]:
 
 
 def _drawn_graph(panel: Network) -> dict[str, Any]:
+    """Return the shapes of a graph, and the axes under them, which do not show."""
     edges = [
         {"type": "path", "path": edge.path, "opacity": 0.8, "line": {"color": ink, "width": 1 + 5 * share}}
         for edge in panel.edges
@@ -146,45 +154,34 @@ def _interval(panel: Heatmap) -> Any:
 
 
 def _layout(panel: Panel) -> dict[str, Any]:
+    """Return what the layout of a figure has of this panel, by the same keys for all panels."""
+    title = {"text": literal(panel.title, TITLE), "font": {"size": 13}, "x": 0.01}
+    return {"title": title, "shapes": [], "annotations": []} | (
+        _drawn_graph(panel) if isinstance(panel, Network) else {"height": _height(panel), **_axes(panel)}
+    )
+
+
+def _axes(panel: Heatmap | Lines | Bars) -> dict[str, Any]:
     axis = {"gridcolor": GRID, "zerolinecolor": GRID, "linecolor": GRID, "automargin": True}
-    across, down = _names(panel)
-    reads_down = not isinstance(panel, Lines)
-    named = {"type": "category", "showgrid": False} if isinstance(panel, Heatmap) else {}
-    square = {"scaleanchor": "x", "constrain": "domain"} if isinstance(panel, Heatmap) and panel.is_square else {}
-    return {
-        "template": "none",
-        "title": {"text": literal(panel.title, TITLE), "font": {"size": 13}, "x": 0.01} if panel.title else None,
-        "margin": {"l": 8, "r": 8, "t": 46 if panel.title and not isinstance(panel, Heatmap) else 30, "b": 8},
-        "height": _height(panel),
-        "paper_bgcolor": CLEAR,
-        "plot_bgcolor": CLEAR,
-        "font": {"color": GREY, "size": 12},
-        "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 1, "xanchor": "right"},
-        "xaxis": {**axis, **named, "title": _title(across), **({"constrain": "domain"} if square else {})},
-        "yaxis": {**axis, **named, "title": _title(down), "autorange": "reversed" if reads_down else None, **square,
-                  **({"type": "category"} if reads_down else {})},
-    }  # fmt: skip
-
-
-def _names(panel: Panel) -> tuple[str, str]:
-    """Return the names of the axes, across and down."""
+    down = {"type": "category", "autorange": "reversed"}
     match panel:
         case Heatmap():
-            return panel.across, panel.down
+            bare = {**axis, "showgrid": False}
+            across, square = ({"constrain": "domain"}, {"scaleanchor": "x"}) if panel.is_square else ({}, {})
+            return {"xaxis": {**bare, "type": "category", **across, "title": _title(panel.across)},
+                    "yaxis": {**bare, **down, **across, **square, "title": _title(panel.down)}}  # fmt: skip
         case Lines():
-            return panel.across, panel.measure
+            return {"xaxis": {**axis, "title": _title(panel.across)}, "yaxis": {**axis, "title": _title(panel.measure)}}
         case Bars():
-            return panel.measure, ""
-        case Network():
-            return "", ""
+            return {"xaxis": {**axis, "title": _title(panel.measure)}, "yaxis": {**axis, **down, "title": _title("")}}
 
 
 def _title(text: str) -> dict[str, Any]:
     return {"text": literal(text, TITLE), "standoff": STANDOFF}
 
 
-def _height(panel: Panel) -> int:
-    if isinstance(panel, Lines | Network):
+def _height(panel: Heatmap | Lines | Bars) -> int:
+    if isinstance(panel, Lines):
         return 260
     if isinstance(panel, Bars):
         return min(TALLEST, 70 + 26 * len(panel.names))
@@ -193,12 +190,13 @@ def _height(panel: Panel) -> int:
     return int(min(TALLEST, 120 + cell * rows))
 
 
-def _menu(panels: Sequence[Panel], owners: Sequence[int]) -> dict[str, Any]:
-    """Return a menu; each entry shows one panel and its title."""
+def _menu(layouts: Sequence[dict[str, Any]], owners: Sequence[int]) -> dict[str, Any]:
+    """Return a menu; each entry shows the traces of one panel, and what its layout has of its own."""
+    own = [key for key in layouts[0] if any(one[key] != layouts[0][key] for one in layouts)] or ["title"]
     rows = [
-        {"label": literal(panel.title, TITLE), "method": "update",
-         "args": [{"visible": [owner == number for owner in owners]}, {"title.text": literal(panel.title, TITLE)}]}
-        for number, panel in enumerate(panels)
+        {"label": one["title"]["text"], "method": "update",
+         "args": [{"visible": [owner == number for owner in owners]}, {key: one[key] for key in own}]}
+        for number, one in enumerate(layouts)
     ]  # fmt: skip
     return {"buttons": rows, "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom", "font": {"color": GREY}}
 

@@ -97,12 +97,13 @@ def test_lines_and_bars_have_their_numbers_gaps_and_intervals() -> None:
 
 
 def test_several_pictures_have_a_menu_in_one_library_and_axes_each_in_the_other() -> None:
-    chart = Chart(panels=[heatmap("head 4"), heatmap("head 5")])
+    chart = Chart(panels=[replace(heatmap(), title="head 4"), replace(heatmap(), title="head 5")])
     figure = chart.figure()
     assert [heat.visible for heat in figure.data] == [True, False]
     chosen = figure.layout.updatemenus[0].buttons[1]
     assert chosen.args[0] == {"visible": [False, True]}
-    assert chosen.args[1] == {"title.text": "head 5"}
+    assert chosen.args[1]["title"]["text"] == "head 5"
+    assert chosen.args[1].keys() == {"title"}
     drawn = chart.plot()
     assert [ax.get_title(loc="left") for ax in drawn] == ["head 4", "head 5"]
     _, (one, other) = pyplot.subplots(1, 2)
@@ -190,6 +191,30 @@ def test_a_written_figure_loads_nothing_and_is_the_same_again(tmp_path: Path, en
             assert b"plotly.js v" in content
 
 
+@pytest.mark.parametrize("ending", ["pdf", "svg", "png", "html"])
+def test_a_figure_replaces_a_figure_of_ours_and_no_other_file(tmp_path: Path, ending: str) -> None:
+    path, foreign = tmp_path / f"a.{ending}", tmp_path / f"paper.{ending}"
+    before = Chart(panels=[heatmap("a")]).save(path).read_bytes()
+    assert Chart(panels=[heatmap("b")]).save(path).read_bytes() != before
+    foreign.write_bytes(b"years of work")
+    with pytest.raises(UsageError, match="There is another 'paper"):
+        Chart(panels=[heatmap("a")]).save(foreign)
+    assert foreign.read_bytes() == b"years of work"
+    assert Chart(panels=[heatmap("a")]).save(foreign, replace=True).read_bytes() == before
+
+
+def test_the_menu_brings_the_axes_and_shapes_of_each_picture() -> None:
+    heat, _, _, graph = panels("a")
+    figure = Chart(panels=[heat, graph]).figure()
+    back, there = (button.args[1] for button in figure.layout.updatemenus[0].buttons)
+    assert len(there["shapes"]) == 2
+    assert there["annotations"][0]["text"] == "a"
+    assert not there["xaxis"]["visible"]
+    assert back["shapes"] == back["annotations"] == []
+    assert back["xaxis"]["type"] == "category"
+    assert not figure.layout.shapes
+
+
 def test_a_wrong_ending_and_a_missing_library_are_said_before_anything_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +237,9 @@ def test_labels_have_the_position_and_the_token_with_its_space() -> None:
 def test_figures_suit_any_page_and_are_small(panel: Panel) -> None:
     figure = Chart(panels=[panel]).figure()
     layout = figure.layout
-    assert all(axis.title.standoff > 0 for axis in (layout.xaxis, layout.yaxis))  # else a title lies on the labels
+    shown = [axis for axis in (layout.xaxis, layout.yaxis) if axis.visible is not False]
+    assert len(shown) == (0 if isinstance(panel, Network) else 2)
+    assert all(axis.title.standoff > 0 for axis in shown)  # else a title lies on the labels
     assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
     assert layout.font.color == "rgb(128,128,128)"
     assert max(layout.margin.l, layout.margin.r, layout.margin.t, layout.margin.b) <= 60

@@ -415,7 +415,7 @@ class Grid(Charted, Reproducible):
         The file is in the safetensors format; its tensor `values` has the axes of the grid. `dj.reproduce` computes it
         again. A name that ends in .pdf, .svg, .png or .html gets the figure."""
         if is_picture(path):
-            return super().save(path)
+            return super().save(path, replace=replace)
         target = named(path, KeptGrid)
         put(target, self.in_file(), replace=replace or self._is_made_again(target))
         return target
