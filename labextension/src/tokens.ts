@@ -10,7 +10,7 @@ import { Graph, Graphs } from './models/graph';
 import { LiveState, Place, Placed } from './models/live';
 import { Past } from './models/memory';
 import { Refusals, Subject } from './models/refusals';
-import { Sweep } from './models/sweep';
+import { Closing } from './models/closing';
 import {
   Answers,
   BreakpointDescription,
@@ -70,9 +70,9 @@ export interface IDjinn extends IObservableDisposable {
   /** End a session. Rejects with `RequestRefused`, named SessionsWouldSuffer where it is another notebook's, unless `force`. */
   close(place: Place, force?: boolean): Promise<void>;
   /** Set the sessions of closed notebooks aside. They are closed after UNDO_SECONDS, those that no one has used since. */
-  sweep(engine: string): void;
-  /** Have the swept sessions back, as they are: none of them was closed. */
-  undoSweep(engine: string): void;
+  closeLeft(engine: string): void;
+  /** Have the sessions back that are set aside, as they are: none of them was closed. */
+  undoClosing(engine: string): void;
   swap(place: Place, direction: 'out' | 'in'): Promise<void>;
   acceptRecomputed(place: Place): Promise<void>;
 
@@ -152,10 +152,10 @@ export namespace IDjinn {
     refuse(subject: Subject, text: string): void;
     /** The request succeeded, or a person has read the sentence. */
     withdraw(subject: Subject): void;
-    /** The sessions of an engine that are set aside by a sweep, which can still be undone. */
+    /** The sessions of an engine that are set aside, and can still be had back. */
     aside(engine: string): readonly Placed[];
-    sweepOf(engine: string): Sweep | undefined;
-    setAside(engine: string, sweep?: Sweep): void;
+    closingOf(engine: string): Closing | undefined;
+    setAside(engine: string, closing?: Closing): void;
     /** The open rows of the tree of layers, by id. */
     opened: ReadonlySet<string>;
     /** A person has read that this engine ended. */

@@ -19,7 +19,7 @@ import { LiveState, NOTHING, Place, Placed, find } from './live';
 import { NO_PAST, Past, markSwap, readingOf, remember } from './memory';
 import { NO_REFUSALS, Refusals, Subject, refuse, stillThere, withdraw } from './refusals';
 import { IDjinn } from '../tokens';
-import { Sweep, aside } from './sweep';
+import { Closing, aside } from './closing';
 import { LiveEngine, LiveSession, SessionSwapped } from '../wire';
 
 export class DjinnModel implements IDjinn.IModel {
@@ -147,20 +147,20 @@ export class DjinnModel implements IDjinn.IModel {
     }
   }
 
-  /** The sessions of an engine that a person has swept, and can still have back. */
+  /** The sessions of an engine that are set aside to be closed, and can still be had back. */
   aside(engine: string): readonly Placed[] {
-    return aside(this._live, this._sweeps.get(engine));
+    return aside(this._live, this._closings.get(engine));
   }
 
-  sweepOf(engine: string): Sweep | undefined {
-    return this._sweeps.get(engine);
+  closingOf(engine: string): Closing | undefined {
+    return this._closings.get(engine);
   }
 
-  /** Set the sessions of a sweep aside; without one, show those of the engine's last sweep again. */
-  setAside(engine: string, sweep?: Sweep): void {
-    this._sweeps.delete(engine);
-    if (sweep) {
-      this._sweeps.set(engine, sweep);
+  /** Set sessions aside; without a closing, show those of the engine's last one again. */
+  setAside(engine: string, closing?: Closing): void {
+    this._closings.delete(engine);
+    if (closing) {
+      this._closings.set(engine, closing);
     }
     this._stateChanged.emit();
   }
@@ -224,7 +224,7 @@ export class DjinnModel implements IDjinn.IModel {
 
   private readonly _stateChanged = new Signal<this, void>(this);
   private _formerly: Formerly = new Map();
-  private readonly _sweeps = new Map<string, Sweep>();
+  private readonly _closings = new Map<string, Closing>();
   private readonly _past = new Map<string, Past>();
   private _preferences: IDjinn.IPreferences = {
     followNotebook: true,

@@ -31,7 +31,7 @@ import {
 } from '../models/live';
 import { same } from '../models/choice';
 import { CommandIDs, Execute } from './names';
-import { leftOf } from '../models/sweep';
+import { leftOf } from '../models/closing';
 import { spellBytes, spellClock, spellSeconds } from '../models/spell';
 import { LiveEngine, LiveSession, Residency, SessionState } from '../wire';
 import { Notice } from './notice';
@@ -172,7 +172,7 @@ function Engine(props: EngineProps): React.JSX.Element {
           )}
         </p>
       )}
-      <Swept {...props} />
+      <LeftSessions {...props} />
       {found.state === 'ready' && rows.length === 0 && aside.size === 0 && (
         <p className="djinn-soft djinn-Engine-empty">{trans.__('No sessions.')}</p>
       )}
@@ -217,22 +217,22 @@ function describe({ found }: LiveEngine, trans: Trans): string {
   );
 }
 
-/** Sweeps the sessions of closed notebooks, and has them back. */
-function Swept({ id, engine, service, trans }: EngineProps): React.JSX.Element | null {
-  const sweep = service.model.sweepOf(id);
+/** Closes the sessions of closed notebooks, and has them back. */
+function LeftSessions({ id, engine, service, trans }: EngineProps): React.JSX.Element | null {
+  const closing = service.model.closingOf(id);
   const aside = service.model.aside(id).length;
-  if (sweep && aside > 0) {
+  if (closing && aside > 0) {
     return (
-      <div className="djinn-Notice djinn-Swept" role="status">
+      <div className="djinn-Notice djinn-Closing" role="status">
         <p>
           {trans._n(
             '%1 session of a closed notebook is closed at %2.',
             '%1 sessions of closed notebooks are closed at %2.',
             aside,
-            spellClock(sweep.due, true)
+            spellClock(closing.due, true)
           )}
         </p>
-        <button className="djinn-textButton" onClick={() => service.undoSweep(id)}>
+        <button className="djinn-textButton" onClick={() => service.undoClosing(id)}>
           {trans.__('Undo')}
         </button>
       </div>
@@ -240,7 +240,7 @@ function Swept({ id, engine, service, trans }: EngineProps): React.JSX.Element |
   }
   const count = leftOf(service.model.live, id).length;
   return count === 0 || isDown(engine) ? null : (
-    <button className="djinn-textButton djinn-Sweep" onClick={() => service.sweep(id)}>
+    <button className="djinn-textButton djinn-CloseLeft" onClick={() => service.closeLeft(id)}>
       {trans._n(
         'Close %1 session of a closed notebook',
         'Close %1 sessions of closed notebooks',

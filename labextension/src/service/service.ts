@@ -6,7 +6,7 @@ import { stopAt } from '../models/graph';
 import { NOTHING, Place, find, follows, isDown, reduce } from '../models/live';
 import { DjinnModel } from '../models/model';
 import { aboutStop } from '../models/refusals';
-import { UNDO_SECONDS, begin } from '../models/sweep';
+import { UNDO_SECONDS, begin } from '../models/closing';
 import { IDjinn } from '../tokens';
 import {
   AddedModuleDescription,
@@ -148,30 +148,30 @@ export class DjinnService implements IDjinn {
     await this.sendRequest<'Close'>(engine, { request: 'Close', session, force });
   }
 
-  sweep(engine: string): void {
-    this.undoSweep(engine);
+  closeLeft(engine: string): void {
+    this.undoClosing(engine);
     this.model.setAside(engine, begin(this.model.live, engine, Date.now() / 1000));
     this._timers.set(
       engine,
-      setTimeout(() => void this._closeSwept(engine), 1000 * UNDO_SECONDS)
+      setTimeout(() => void this._closeDue(engine), 1000 * UNDO_SECONDS)
     );
   }
 
-  undoSweep(engine: string): void {
+  undoClosing(engine: string): void {
     clearTimeout(this._timers.get(engine));
     this._timers.delete(engine);
     this.model.setAside(engine);
   }
 
   /** A refusal says that someone has opened the session just now: it stays. */
-  private async _closeSwept(engine: string): Promise<void> {
+  private async _closeDue(engine: string): Promise<void> {
     const due = isDown(this.model.live.engines[engine]) ? [] : this.model.aside(engine);
     const closed = due.map(({ place, session }) =>
       this.close(place, session.described.notebook !== null)
     );
     await Promise.allSettled(closed);
     if (!this._isDisposed) {
-      this.undoSweep(engine);
+      this.undoClosing(engine);
     }
   }
 
@@ -331,7 +331,7 @@ export class DjinnService implements IDjinn {
   }
 
   private readonly _channel: IChannel;
-  /** Of sweeps: a page that is closed closes no session. */
+  /** Of closings: a page that is closed closes no session. */
   private readonly _timers = new Map<string, ReturnType<typeof setTimeout>>();
   private readonly _attempts = new Attempts(this);
   private readonly _modules = new Map<string, Promise<readonly ModuleDescription[]>>();

@@ -5,7 +5,7 @@ import * as React from 'react';
 
 import { Sessions } from '../src/panels/sessions';
 import { DjinnService } from '../src/service/service';
-import { UNDO_SECONDS } from '../src/models/sweep';
+import { UNDO_SECONDS } from '../src/models/closing';
 import { LiveSession, SessionDescription } from '../src/wire';
 import { ChannelDouble, engine, refuse, session, snapshot } from './double';
 import { chance } from './chance';
@@ -46,7 +46,7 @@ afterEach(() => jest.useRealTimers());
 test('swept sessions are closed when the time for undo is over, and not before', async () => {
   const { channel, service, has } = bench();
   has(left('a'), session('b'), left('c', { notebook: '/notes/c.ipynb' }));
-  service.sweep('e1');
+  service.closeLeft('e1');
   await jest.advanceTimersByTimeAsync(MS - 1);
   expect(closed(channel)).toEqual([]);
   await jest.advanceTimersByTimeAsync(1);
@@ -55,15 +55,15 @@ test('swept sessions are closed when the time for undo is over, and not before',
     ['a', false],
     ['c', true]
   ]);
-  expect(service.model.sweepOf('e1')).toBeUndefined();
+  expect(service.model.closingOf('e1')).toBeUndefined();
 });
 
-test('an undone sweep has closed nothing, and the sessions are in the list again', async () => {
+test('an undone closing has closed nothing, and the sessions are in the list again', async () => {
   const { channel, service, has } = bench();
   has(left('a'));
-  service.sweep('e1');
+  service.closeLeft('e1');
   expect(service.model.aside('e1')).toHaveLength(1);
-  service.undoSweep('e1');
+  service.undoClosing('e1');
   expect(service.model.aside('e1')).toEqual([]);
   await jest.advanceTimersByTimeAsync(2 * MS);
   expect(channel.asked).toEqual([]);
@@ -72,7 +72,7 @@ test('an undone sweep has closed nothing, and the sessions are in the list again
 test('one that someone opens or uses meanwhile stays', async () => {
   const { channel, service, has } = bench();
   has(left('a'), left('b'), left('c'));
-  service.sweep('e1');
+  service.closeLeft('e1');
   has(left('a', { tokens: 9 }), session('b'), left('c'));
   expect(service.model.aside('e1').map(({ place }) => place.session)).toEqual(['c']);
   await jest.advanceTimersByTimeAsync(MS);
@@ -86,16 +86,16 @@ test('one that is refused stays, and the others are closed', async () => {
     request.request === 'Close' && request.session === 'a'
       ? refuse('It is open.')
       : { reply: 'Closed' };
-  service.sweep('e1');
+  service.closeLeft('e1');
   await jest.advanceTimersByTimeAsync(MS);
   expect(closed(channel)).toHaveLength(2);
-  expect(service.model.sweepOf('e1')).toBeUndefined();
+  expect(service.model.closingOf('e1')).toBeUndefined();
 });
 
 test('a page that is closed closes no session', async () => {
   const { channel, service, has } = bench();
   has(left('a'));
-  service.sweep('e1');
+  service.closeLeft('e1');
   service.dispose();
   await jest.advanceTimersByTimeAsync(2 * MS);
   expect(channel.asked).toEqual([]);
@@ -119,14 +119,14 @@ test('whatever happens, only sessions are closed that were swept, lay untouched,
       const one = all[draw(all.length)];
       switch (draw(5)) {
         case 0:
-          service.sweep('e1');
+          service.closeLeft('e1');
           swept = new Map(
             all.filter(({ closed }) => closed).map(({ name, tokens }) => [name, tokens])
           );
           due = now + MS;
           break;
         case 1:
-          service.undoSweep('e1');
+          service.undoClosing('e1');
           due = Infinity;
           break;
         case 2:
@@ -166,8 +166,8 @@ test('sessions of closed notebooks are dimmed and say so, and one button sweeps 
   expect(row('old').classList.contains('djinn-mod-closed')).toBe(true);
   expect(row('old').textContent).toContain('notebook closed');
   expect(row('mine').classList.contains('djinn-mod-closed')).toBe(false);
-  const sweep = screen.getByRole('button', { name: 'Close 2 sessions of closed notebooks' });
-  await settled(() => fireEvent.click(sweep));
+  const closing = screen.getByRole('button', { name: 'Close 2 sessions of closed notebooks' });
+  await settled(() => fireEvent.click(closing));
   expect(screen.queryByText('old')).toBeNull();
   expect(
     screen.getByText(/^2 sessions of closed notebooks are closed at \d\d:\d\d:\d\d\.$/)
@@ -178,7 +178,7 @@ test('sessions of closed notebooks are dimmed and say so, and one button sweeps 
   await act(async () => undefined);
 });
 
-test('where no notebook is closed there is nothing to sweep', async () => {
+test('where no notebook is closed there is nothing to closing', async () => {
   jest.useRealTimers();
   await panel().has(session('mine'));
   expect(screen.queryByRole('button', { name: /closed notebook/ })).toBeNull();
