@@ -1,22 +1,10 @@
-"""A study: results, tables, figures and text of a piece of work in one zip file, which is read without an engine, is
-checked, and is computed again with one.
-
-    study.json             its name and versions; of each item the title, kind, note, text, model, and digests
-    index.html             everything as a page that loads nothing
-    items/001.grid.djinn   a result, in its own kind of file
-    items/001.html         its card
-
-No part is compressed, so no part is larger than the file, and equal studies have equal bytes. The zip file's comment,
-its last 64 bytes, is the digest of all bytes before.
-"""
+"""A study: results, tables, figures and text of a piece of work in one file, which is read without an engine, is
+checked, and is computed again with one."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-import stat
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,64 +12,39 @@ from functools import cached_property, partial
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
-from msgspec import Meta
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.api import arguments, interrupts, reproducing, tables
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.result_files import FAULTS, FOLDER, STUDY, Reproducible, Reproduction, bytes_of, put
+from djinn_jupyter.api.study_files import (
+    CARD,
+    LONGEST_NOTE,
+    MANIFEST,
+    PAGE,
+    Described,
+    Manifest,
+    member_of,
+    opened,
+    sha,
+    showable,
+    zipped,
+)
 from djinn_jupyter.displayed import Shown
 from djinn_jupyter.errors import DjinnError, EngineError, UsageError
 from djinn_jupyter.files import contents_of
 from djinn_jupyter.link.channel import ask_for
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.provenance import DIGESTS, Provenance
-from djinn_jupyter.wire.texts import few_of, in_quotes, require_showable, sendable
+from djinn_jupyter.wire.texts import few_of, in_quotes, sendable
 
-FORMAT: Final = 1
-MANIFEST, PAGE, ITEMS = "study.json", "index.html", "items"
-CARD, TABLE, PICTURE = "html", "json", "png"
+TABLE, PICTURE = "json", "png"
 NOTE: Final = "note"
-LONGEST: Final = 200  # characters of a name or a title
-LONGEST_NOTE: Final = 100_000
-DIGEST: Final = 64  # characters
 SHORT_DIGEST: Final = 12
-ZIP_FAULTS: Final = (*FAULTS, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError)
-LIVE: Final = re.compile(  # what no card of ours has, and no policy of the page keeps from leading elsewhere
-    rb"<\s*(?:(?:base|embed|form|frame|iframe|link|object|script)\b"
-    rb"|meta\b(?! (?:charset|name)=\"[\w-]*\"(?: content=\"[\w =-]*\")?>"
-    rb"| http-equiv=\"Content-Security-Policy\" content=\"[^\"<>]*\">))",
-    re.IGNORECASE,
-)
 ADDED: Final = "a result, a table (of pandas, or a dict of lists), a figure of matplotlib, or what displays a card"
-
-Title = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
-Digest = Annotated[str, Meta(pattern=rf"^[0-9a-f]{{{DIGEST}}}\Z")]
-Part = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*\Z", max_length=100)]
-"""The name of a part of an item without its number: `html`, or the ending of a result's file."""
-
-
-class _Described(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An item as study.json has it. `unmade` says why nothing computes it again."""
-
-    title: Title
-    kind: Title
-    note: Annotated[str, Meta(max_length=LONGEST_NOTE)] = ""
-    text: Annotated[str, Meta(max_length=LONGEST_NOTE)] = ""
-    by: Provenance | None = None
-    unmade: str = ""
-    parts: dict[Part, Digest] = {}
-
-
-class _Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: int = FORMAT
-    version: Title = __version__
-    name: Title
-    page: Digest
-    items: tuple[_Described, ...]
 
 
 class KeptTable(tables.Tabular):
@@ -103,7 +66,7 @@ class StudyItem(tables.Tabular):
 
     _view: ClassVar[str] = "study_item_view"
 
-    def __init__(self, described: _Described, parts: Mapping[str, bytes]) -> None:
+    def __init__(self, described: Described, parts: Mapping[str, bytes]) -> None:
         self._described, self._parts = described, parts
 
     @property
@@ -255,7 +218,7 @@ class Study(tables.Tabular):
     _view = "study_view"
 
     def __init__(self, name: str) -> None:
-        self.name = _showable(name, "The name of a study")
+        self.name = showable(name, "The name of a study")
         self.items: tuple[StudyItem, ...] = ()
         self.path: Path | None = None
         self._there = ""  # the digest of the file that this study read or wrote
@@ -283,12 +246,12 @@ class Study(tables.Tabular):
         """Add a text in Markdown as an item of its own. UsageError for one of more than 100,000 characters."""
         if not text.strip():
             raise UsageError("A note is a text that is not empty.")
-        self._put(_Described(title=NOTE, kind=NOTE, note=sendable(_noted(text), LONGEST_NOTE)), {}, title)
+        self._put(Described(title=NOTE, kind=NOTE, note=sendable(_noted(text), LONGEST_NOTE)), {}, title)
 
-    def _put(self, described: _Described, parts: Mapping[str, bytes], title: str | None) -> None:
+    def _put(self, described: Described, parts: Mapping[str, bytes], title: str | None) -> None:
         there = {one.title: number for number, one in enumerate(self.items)}
         same = {one.title: one.note for one in self.items if _content(one._described) == _content(described)}
-        name = next(iter(same), _free(described.kind, there)) if title is None else _showable(title, "A title")
+        name = next(iter(same), _free(described.kind, there)) if title is None else showable(title, "A title")
         note = described.note or same.get(name, "")
         item = StudyItem(msgspec.structs.replace(described, title=name, note=note), dict(parts))
         at = there.get(name, len(self.items))
@@ -331,26 +294,26 @@ class Study(tables.Tabular):
             raise UsageError(f"A study is kept in a file that ends in {STUDY}; {in_quotes(target.name)} does not.")
         data = self._in_file()
         put(target, data, replace=replace or (target == self.path and self._is_there(target)))
-        self.path, self._there = target, _sha(data)
+        self.path, self._there = target, sha(data)
         return target
 
     def _is_there(self, path: Path) -> bool:
         """Return whether the file has the bytes that this study read or wrote."""
-        return path.exists() and _sha(contents_of(path)) == self._there
+        return path.exists() and sha(contents_of(path)) == self._there
 
     def _in_file(self) -> bytes:
         page: bytes = _pages().page_of(self)
-        told = _Manifest(name=self.name, page=_sha(page), items=tuple(one._described for one in self.items))
-        return _zipped({MANIFEST: msgspec.json.format(msgspec.json.encode(told)), PAGE: page} | _members(self.items))
+        told = Manifest(name=self.name, page=sha(page), items=tuple(one._described for one in self.items))
+        return zipped({MANIFEST: msgspec.json.format(msgspec.json.encode(told)), PAGE: page} | _members(self.items))
 
     @classmethod
     @arguments.typed
     def read(cls, path: str | Path) -> Study:
         """Read a file of `save`. UsageError where it is none, or is damaged."""
         source, data = bytes_of(path)
-        manifest, members = _opened(data, in_quotes(source.name))
+        manifest, members = opened(data, in_quotes(source.name))
         study = cls(manifest.name)
-        study.path, study._there = source, _sha(data)
+        study.path, study._there = source, sha(data)
         study.items = tuple(
             StudyItem(one, {part: members[member_of(number, part)] for part in one.parts})
             for number, one in enumerate(manifest.items)
@@ -404,14 +367,6 @@ def spelled_model(by: Provenance) -> str:
     return f"{by.model} ({by.architecture}, weights {by.weights[:SHORT_DIGEST]})"
 
 
-def _showable(text: str, what: str) -> str:
-    """Return a name. Raises UsageError for an empty or long one, and for characters that are obeyed, not shown."""
-    require_showable(text, what)
-    if not text.strip() or len(text) > LONGEST:
-        raise UsageError(f"{what} has 1 to {LONGEST} characters, not {len(text):,}.")
-    return text
-
-
 def _noted(text: str) -> str:
     """Return a note. Raises UsageError for a long one."""
     if len(text) > LONGEST_NOTE:
@@ -423,7 +378,7 @@ def _free(kind: str, there: Mapping[str, int]) -> str:
     return next(name for n in range(1, len(there) + 2) if (name := kind if n == 1 else f"{kind} {n}") not in there)
 
 
-def _content(described: _Described) -> Any:
+def _content(described: Described) -> Any:
     """Return what makes two items the same one: for a result its file, for a note its text."""
     parts = {part: digest for part, digest in described.parts.items() if part != CARD} or described.parts
     return (described.kind, parts or described.note)
@@ -442,7 +397,7 @@ def _at(titles: Sequence[str], item: int | str) -> int:
 # What is kept of a value that is added.
 
 
-def _described(value: Any) -> tuple[_Described, dict[str, bytes]]:
+def _described(value: Any) -> tuple[Described, dict[str, bytes]]:
     """Return an item without a title of its own, and its parts. Raises UsageError for a value of another kind."""
     kind = type(value).__name__
     by, unmade, parts = _kept(value)
@@ -452,9 +407,9 @@ def _described(value: Any) -> tuple[_Described, dict[str, bytes]]:
     bundle = shown._bundle() if isinstance(shown, Shown) else {"text/plain": kind}
     if "text/html" in bundle:
         parts[CARD] = _pages().alone(bundle["text/html"])
-    digests = {part: _sha(data) for part, data in parts.items()}
+    digests = {part: sha(data) for part, data in parts.items()}
     text = sendable(bundle["text/plain"], LONGEST_NOTE)
-    return _Described(title=kind, kind=kind, text=text, by=by, unmade=unmade, parts=digests), parts
+    return Described(title=kind, kind=kind, text=text, by=by, unmade=unmade, parts=digests), parts
 
 
 def _kept(value: Any) -> tuple[Provenance | None, str, dict[str, bytes]]:
@@ -518,87 +473,8 @@ def _drawn(figure: Any) -> bytes:
     return into.getvalue()
 
 
-# The zip file.
-
-
-def _sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def member_of(number: int, part: str) -> str:
-    """Return the name of a part of an item in the file."""
-    return f"{ITEMS}/{number:03}.{part}"
-
-
 def _members(items: Sequence[StudyItem]) -> dict[str, bytes]:
     return {member_of(number, part): data for number, one in enumerate(items) for part, data in one._parts.items()}
-
-
-def _zipped(members: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of a zip file with these members: the same bytes for the same members."""
-    into = BytesIO()
-    with zipfile.ZipFile(into, "w", zipfile.ZIP_STORED) as file:
-        for name, data in members.items():
-            one = zipfile.ZipInfo(name)  # of 1980
-            one.create_system, one.external_attr = 3, 0o644 << 16
-            file.writestr(one, data)
-        file.comment = bytes(DIGEST)
-    data = into.getvalue()[:-DIGEST]
-    return data + _sha(data).encode()
-
-
-def _opened(data: bytes, name: str) -> tuple[_Manifest, dict[str, bytes]]:
-    """Return study.json and the members of a file. Raises UsageError, with the reason, where it is no study."""
-    if data[-DIGEST:] != _sha(data[:-DIGEST]).encode():
-        raise UsageError(f"{name} is no study as Djinn wrote it: it is damaged, truncated or another file.")
-    try:
-        members = _unzipped(data)
-        number = json.loads(members[MANIFEST])["format"]
-        if number != FORMAT:
-            newer = f"Djinn {__version__} reads format {FORMAT}: upgrade Djinn to read it."
-            raise UsageError(f"{name} has format {arguments.shown(number)}, and {newer}")
-        return _required(members), members
-    except ZIP_FAULTS as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(f"{name} is no study that Djinn {__version__} wrote: {said.rstrip('.')}.") from None
-
-
-def _unzipped(data: bytes) -> dict[str, bytes]:
-    """Return the members. Raises ValueError where some are compressed or links, share bytes or names, and the
-    library's errors."""
-    with zipfile.ZipFile(BytesIO(data)) as file:
-        each = file.infolist()
-        if any(one.compress_type != zipfile.ZIP_STORED for one in each):
-            raise ValueError("it has compressed parts")
-        if any(stat.S_IFMT(one.external_attr >> 16) not in (0, stat.S_IFREG) for one in each):
-            raise ValueError("it has parts that are no files")
-        if sum(one.file_size for one in each) > len(data) or len({one.filename for one in each}) < len(each):
-            raise ValueError("its parts share bytes or names")
-        return {one.filename: file.read(one) for one in each}
-
-
-def _required(members: Mapping[str, bytes]) -> _Manifest:
-    """Return study.json. Raises ValueError where its items are not the members."""
-    told = msgspec.json.decode(members[MANIFEST], type=_Manifest)
-    digests = {member_of(number, part): sha for number, one in enumerate(told.items) for part, sha in one.parts.items()}
-    digests[PAGE] = told.page
-    if digests.keys() | {MANIFEST} != members.keys():
-        raise ValueError("its parts are not those of its items")
-    wrong = next((name for name, digest in digests.items() if _sha(members[name]) != digest), None)
-    if wrong is not None:
-        raise ValueError(f"{wrong} is not what was written")
-    live = next((name for name in digests if name.endswith(f".{CARD}") and LIVE.search(members[name])), None)
-    if live is not None:
-        raise ValueError(f"{live} has live elements")
-    titles = [one.title for one in told.items]
-    if len(set(titles)) < len(titles):
-        raise ValueError("two items have one title")
-    for text in (told.name, *titles, *(one.kind for one in told.items)):
-        try:
-            _showable(text, "a name")
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-    return told
 
 
 # What is said of an item by a check, and by a reproduction.
@@ -617,7 +493,7 @@ def _checked(number: int, item: StudyItem) -> StudyRow:
     return StudyRow(number=number, title=item.title, outcome="ok", message=f"ok{how and ', '}{how}")
 
 
-def _differs(told: _Described, result: Any) -> str | None:
+def _differs(told: Described, result: Any) -> str | None:
     """Return how a result differs from its description in the study; None where it does not."""
     by = getattr(result, "computed_by", None)
     if by != told.by:

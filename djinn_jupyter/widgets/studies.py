@@ -6,7 +6,8 @@ from base64 import b64encode
 from typing import Final
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.api.studies import CARD, PICTURE, Study, StudyItem, StudyReport, member_of
+from djinn_jupyter.api.studies import PICTURE, Study, StudyItem, StudyReport
+from djinn_jupyter.api.study_files import CARD, member_of
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
 from djinn_jupyter.widgets.spelling import amount, columns, plural, truncated
 from djinn_jupyter.widgets.view import View
