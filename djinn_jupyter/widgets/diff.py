@@ -187,16 +187,16 @@ def _relative(a: NDArray[np.generic], b: NDArray[np.generic]) -> list[float | No
 
 
 def _layers_plain(positions: Sequence[int], layers: Mapping[str, Sequence[float | None]]) -> str:
-    rows = [[site, *spelled(values)] for site, values in list(layers.items())[::-1]]
+    rows = [[site, *spelled(values)] for site, values in layers.items()]
     return "relative distance by layer and position\n" + columns(rows, ["site", *(str(p) for p in positions)])
 
 
 def _layers_part(
     a: DiffSide, b: DiffSide, positions: Sequence[int], layers: Mapping[str, Sequence[float | None]]
 ) -> Html:
-    """Draw layers down, the deepest first, and positions across, named by both tokens where they differ."""
+    """Draw layers down, the first on top, and positions across, named by both tokens where they differ."""
     titles = [_title(a, b, position) for position in positions]
-    rows = [(mono(site), values) for site, values in list(layers.items())[::-1]]
+    rows = [(mono(site), values) for site, values in layers.items()]
     name = f"distance by layer and position, relative to {label(a.name)}; 0 is equal bit for bit"
     return part(matrix("", titles, rows, tint=ABOVE), name=name)
 

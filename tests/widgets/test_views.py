@@ -300,9 +300,9 @@ def test_a_diff_counts_places_and_measures_the_differences() -> None:
     assert "[5, 256] and [6, 257]: their positions have other shapes" in wider.plain
     lines = CARDS["diff by layer"].plain.splitlines()
     at = lines.index("relative distance by layer and position")
-    assert [line.split()[0] for line in lines[at + 2 : at + 7]] == [f"resid_post.{i}" for i in (4, 3, 2, 1, 0)]
-    assert lines[at + 6].split() == ["resid_post.0", "0", "0", "0", "0", "0"]
-    assert "0" not in lines[at + 2].split()
+    assert [line.split()[0] for line in lines[at + 2 : at + 7]] == [f"resid_post.{i}" for i in range(5)]
+    assert lines[at + 2].split() == ["resid_post.0", "0", "0", "0", "0", "0"]
+    assert "0" not in lines[at + 6].split()
     for a, b, expected in [((), (), []), ((1, 2), (1, 2), []), ((1, 2), (1, 3), [1]), ((1,), (1, 2, 3), [1, 2])]:
         assert differing(a, b) == expected
 
