@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from djinn_jupyter.api import edits, runs
 from djinn_jupyter.api.arguments import chosen_tokens, shown, typed
@@ -246,7 +246,6 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         request = ask.Inspect(session=self.name, site=_spelled(site), positions=self.spelled(positions), ahead=ahead)
         return Snapshot(self._ask(request))
 
-    @overload
     def lens(
         self,
         k: int = 5,
@@ -254,52 +253,9 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         positions: Positions = None,
         *,
         tokens: Iterable[str | int] = (),
-        text: Literal[False] = False,
-        layers: None = None,
-    ) -> Lens: ...
-
-    @overload
-    def lens(
-        self,
-        k: int = 5,
-        site: str | int | None = None,
-        positions: None = None,
-        *,
-        tokens: Iterable[str | int] = (),
-        text: Literal[True],
-        layers: Sequence[int] | None = None,
-    ) -> Any: ...
-
-    def lens(
-        self,
-        k: int = 5,
-        site: str | int | None = None,
-        positions: Positions = None,
-        *,
-        tokens: Iterable[str | int] = (),
-        text: bool = False,
-        layers: Sequence[int] | None = None,
     ) -> Lens:
         """Apply the model's own epilogue to a residual value: return the `k` most probable tokens at each position, and
-        `tokens` (each the text of exactly one token, or its number) in `chosen` of each row.
-
-        With `text` it is the lens over the whole text, prompt and generated; the session need not be stopped. `site` is
-        then a point of every layer, or of some `layers`: "resid_post.*" (the default), another point of the residual
-        stream, or an added tuned lens, such as "tuned.*". The text is read in one pass under the steering rules.
-        UsageError where edits were made at its stops.
-
-        >>> done = session.run("The capital of France is", max_new_tokens=2, free=True)
-        >>> session.lens(text=True).top(1)[0][2:3]
-        ('.',)
-        """
-        if text:
-            if positions is not None:
-                raise UsageError("positions are of a stopped pass; the lens of a text has all: leave positions out.")
-            where = {} if site is None else {"site": str(site)}
-            found: Any = self.text_lens(k, **where, tokens=tokens, layers=layers)
-            return found  # type: ignore[no-any-return]  # a TextLens, of a method
-        if layers is not None:
-            raise UsageError("layers are of the lens over a text: text=True, or name the layer in the site.")
+        `tokens` (each the text of exactly one token, or its number) in `chosen` of each row."""
         chosen, spelled = chosen_tokens(tokens), self.spelled(positions)
         request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=chosen)
         return Lens(self._ask(request))

@@ -24,6 +24,7 @@ from djinn_jupyter.magics.parsing import (
     SESSION,
     TOKEN,
     Group,
+    given,
     option,
     refuse_others,
     unquoted,
@@ -342,7 +343,7 @@ class LookingMagics(Group):
 
     def _of_text(self, session: RemoteSession, args: Namespace) -> None:
         refuse_others(args, "--text", "site", "k", "token", "hover", "save", "keep", "session")
-        read = session.lens(args.k, args.site, tokens=args.token or (), text=True)
+        read = session.text_lens(args.k, **given(site=args.site), tokens=args.token or ())
         self.keep_and_draw(args, read, card_of(type(read))(read, session=session.name))
 
     def _attribute(self, session: RemoteSession, args: Namespace) -> None:

@@ -116,7 +116,7 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     dj.HeadScores: lambda engine, folder: engine.head_scores([LINE]),
     dj.HeadPatterns: lambda engine, folder: stopped(engine).patterns(),
     dj.TokenMeasures: lambda engine, folder: stopped(engine).text(metric=METRIC, site="resid_post.1"),
-    dj.TextLens: lambda engine, folder: stopped(engine).lens(2, text=True, tokens=[3], layers=[0, 2]),
+    dj.TextLens: lambda engine, folder: stopped(engine).text_lens(2, tokens=[3], layers=[0, 2]),
     dj.Attribution: lambda engine, folder: dj.direct(engine, LINE, metric=METRIC, over="layer,head,neuron"),
     dj.Edges: lambda engine, folder: found_edges(engine),
     dj.Circuit: lambda engine, folder: dj.circuit(engine, found_edges(engine), 5),

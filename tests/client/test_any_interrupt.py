@@ -66,7 +66,7 @@ CALLS: Final[dict[str, Callable[[RemoteEngine, Path], Any]]] = {
     "heads": lambda engine, folder: engine.head_scores(LINES * 3),
     "patterns": lambda engine, folder: stopped(engine).patterns(),
     "text": lambda engine, folder: finished(engine).text(),
-    "lens of a text": lambda engine, folder: finished(engine).lens(text=True),
+    "lens of a text": lambda engine, folder: finished(engine).text_lens(),
     "loss": lambda engine, folder: engine.loss(LINES),
     "loss of a session": lambda engine, folder: finished(engine).loss(),
     "logits": lambda engine, folder: finished(engine).all_logits(),

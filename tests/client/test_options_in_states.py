@@ -85,7 +85,7 @@ CALLS: dict[str, tuple[Given, ...]] = {
     "enable_rule": ({"number": 1},),
     "unsteer": ({},),
     "inspect": ({},),
-    "lens": ({}, {"text": True}),
+    "lens": ({},),
     "text": ({}, {"site": "resid_post.1"}),
     "text_lens": ({},),
     "attribute": ({"*": (17,)},),

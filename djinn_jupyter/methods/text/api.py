@@ -351,7 +351,11 @@ def text_lens(
     tokens: Iterable[str | int] = (),
     layers: Sequence[int] | None = None,
 ) -> TextLens:
-    """Return the lens over the session's text, prompt and generated: what `session.lens(text=True)` calls.
+    """Return the lens over the session's text, prompt and generated: the `k` most probable next tokens by layer and
+    position, and the requested `tokens` (each the text of exactly one token, or its number). `site` is a point of every
+    layer, or of some `layers`: "resid_post.*", another point of the residual stream, or an added tuned lens, such as
+    "tuned.*". The text is read in one pass under the steering rules. UsageError where edits were made at its stops;
+    UnknownSite.
 
     >>> done = session.run("The capital of France is", max_new_tokens=2, free=True)
     >>> read = session.text_lens(3, layers=[0, 7])

@@ -198,7 +198,7 @@ class TextRequests:
 
     @handles(ReadTextLens)
     def read_lens(self, request: ReadTextLens, session: Session, holder: Holder) -> residence.Steps[TextLensRead]:
-        bounds.require_empty(session, "read a text", "session.lens")
+        bounds.require_empty(session, "read a text", "session.text_lens")
         text = self._text(request.line, request.rules_of, session)
         chosen = [token_id(self._runtime, token) for token in request.tokens]
         bounds.require_few_tokens(len(text.tokens) * len(request.sites), request.top + len(chosen))
