@@ -25,7 +25,7 @@ from djinn_jupyter.api.study_files import (
     LONGEST_NOTE,
     MANIFEST,
     PAGE,
-    Described,
+    DescribedItem,
     Manifest,
     member_of,
     opened,
@@ -66,7 +66,7 @@ class StudyItem(tables.Tabular):
 
     _view: ClassVar[str] = "study_item_view"
 
-    def __init__(self, described: Described, parts: Mapping[str, bytes]) -> None:
+    def __init__(self, described: DescribedItem, parts: Mapping[str, bytes]) -> None:
         self._described, self._parts = described, parts
 
     @property
@@ -246,9 +246,9 @@ class Study(tables.Tabular):
         """Add a text in Markdown as an item of its own. UsageError for one of more than 100,000 characters."""
         if not text.strip():
             raise UsageError("A note is a text that is not empty.")
-        self._put(Described(title=NOTE, kind=NOTE, note=sendable(_noted(text), LONGEST_NOTE)), {}, title)
+        self._put(DescribedItem(title=NOTE, kind=NOTE, note=sendable(_noted(text), LONGEST_NOTE)), {}, title)
 
-    def _put(self, described: Described, parts: Mapping[str, bytes], title: str | None) -> None:
+    def _put(self, described: DescribedItem, parts: Mapping[str, bytes], title: str | None) -> None:
         there = {one.title: number for number, one in enumerate(self.items)}
         same = {one.title: one.note for one in self.items if _content(one._described) == _content(described)}
         name = next(iter(same), _free(described.kind, there)) if title is None else showable(title, "A title")
@@ -378,7 +378,7 @@ def _free(kind: str, there: Mapping[str, int]) -> str:
     return next(name for n in range(1, len(there) + 2) if (name := kind if n == 1 else f"{kind} {n}") not in there)
 
 
-def _content(described: Described) -> Any:
+def _content(described: DescribedItem) -> Any:
     """Return what makes two items the same one: for a result its file, for a note its text."""
     parts = {part: digest for part, digest in described.parts.items() if part != CARD} or described.parts
     return (described.kind, parts or described.note)
@@ -397,7 +397,7 @@ def _at(titles: Sequence[str], item: int | str) -> int:
 # What is kept of a value that is added.
 
 
-def _described(value: Any) -> tuple[Described, dict[str, bytes]]:
+def _described(value: Any) -> tuple[DescribedItem, dict[str, bytes]]:
     """Return an item without a title of its own, and its parts. Raises UsageError for a value of another kind."""
     kind = type(value).__name__
     by, unmade, parts = _kept(value)
@@ -409,7 +409,7 @@ def _described(value: Any) -> tuple[Described, dict[str, bytes]]:
         parts[CARD] = _pages().alone(bundle["text/html"])
     digests = {part: sha(data) for part, data in parts.items()}
     text = sendable(bundle["text/plain"], LONGEST_NOTE)
-    return Described(title=kind, kind=kind, text=text, by=by, unmade=unmade, parts=digests), parts
+    return DescribedItem(title=kind, kind=kind, text=text, by=by, unmade=unmade, parts=digests), parts
 
 
 def _kept(value: Any) -> tuple[Provenance | None, str, dict[str, bytes]]:
@@ -493,7 +493,7 @@ def _checked(number: int, item: StudyItem) -> StudyRow:
     return StudyRow(number=number, title=item.title, outcome="ok", message=f"ok{how and ', '}{how}")
 
 
-def _differs(told: Described, result: Any) -> str | None:
+def _differs(told: DescribedItem, result: Any) -> str | None:
     """Return how a result differs from its description in the study; None where it does not."""
     by = getattr(result, "computed_by", None)
     if by != told.by:

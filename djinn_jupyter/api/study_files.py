@@ -50,7 +50,7 @@ Part = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*\Z", max_le
 """The name of a part of an item without its number: `html`, or the ending of a result's file."""
 
 
-class Described(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DescribedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An item as study.json has it. `unmade` says why nothing computes it again."""
 
     title: Title
@@ -67,7 +67,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     version: Title = __version__
     name: Title
     page: Digest
-    items: tuple[Described, ...]
+    items: tuple[DescribedItem, ...]
 
 
 def showable(text: str, what: str) -> str:
