@@ -20,9 +20,23 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.widgets.panels import MADE_BY, SERIES, SIDE, TITLE, Bars, Heatmap, Lines, Network, Panel, Scale, cut
+from djinn_jupyter.widgets.panels import (
+    MADE_BY,
+    SERIES,
+    SIDE,
+    TITLE,
+    WORD,
+    Bars,
+    Heatmap,
+    Lines,
+    Network,
+    Panel,
+    Scale,
+    cut,
+)
 
 WIDTH: Final = 5.5  # inches: the text of a page of most conferences
+FLAT: Final = 2  # letters of a label that fit across a cell
 CELL: Final = 0.16  # inches on a side of a cell, where there is room
 SHORTEST: Final = 1.6  # inches
 ACROSS: Final = 3  # pictures beside each other on a page
@@ -44,6 +58,7 @@ METADATA: Final[dict[str, Any]] = {
     "svg": {"Creator": MADE_BY, "Date": None},
     "png": {"Software": MADE_BY},
 }
+LUMA: Final = np.array([0.299, 0.587, 0.114])  # how light red, green and blue are (ITU-R BT.601)
 LITERAL: Final[Any] = {"parse_math": False}
 ALONE: Final = RLock()  # matplotlib's settings belong to the process: of two threads each would restore the other's
 
@@ -119,13 +134,14 @@ def _height(panel: Panel, width: float) -> float:
     if isinstance(panel, Lines):
         return 2.2
     if isinstance(panel, Network):
-        return max(SHORTEST, 0.3 + width * panel.height / panel.width)
+        return max(SHORTEST, 0.3 + min(width, panel.width / 72) * panel.height / panel.width)
     if isinstance(panel, Bars):
         return max(SHORTEST, 0.7 + 0.17 * len(panel.names) * max(1, len(panel.series) * 0.7))
     rows, columns = panel.cells.shape
     room = max(0.0, width - (1.4 if width == WIDTH else 0.3))
     cell = min(0.3, room / max(columns, 1)) if panel.is_square else CELL * min(1.0, 24 / rows)
-    return float(max(SHORTEST, 0.9 + cell * rows))
+    beside = 0.9 if max(map(len, map(str, panel.columns)), default=0) <= FLAT else 1.4  # for the names of the columns
+    return float(max(SHORTEST, beside + cell * rows))
 
 
 @singledispatch
@@ -140,12 +156,22 @@ def _(panel: Heatmap, ax: Axes) -> None:
     ax.imshow(cells, cmap=_colours(panel.scale), vmin=low, vmax=high, interpolation="nearest",
                       aspect="equal" if panel.is_square else "auto")  # fmt: skip
     columns = [cut(str(label)) for label in panel.columns]
-    upright = 90 if max(map(len, columns), default=0) > 2 else 0
+    upright = 90 if max(map(len, columns), default=0) > FLAT else 0
     _ticks(ax, "x", columns, rotation=upright)
     _ticks(ax, "y", [cut(str(label)) for label in panel.rows])
-    for place, word in np.ndenumerate(np.array(panel.words if panel.words is not None else [], dtype=object)):
-        ax.text(place[1], place[0], cut(word), ha="center", va="center", fontsize="xx-small", clip_on=True, **LITERAL)
+    if panel.words is not None:
+        _words(ax, panel.words, cells)
     _named(ax, panel.title, panel.across, panel.down)
+
+
+def _words(ax: Axes, words: Sequence[Sequence[str]], cells: Any) -> None:
+    """Write a word into each cell, in white where the cell is dark."""
+    inks = ax.images[-1].to_rgba(cells)  # [down, across, 4]
+    light = (inks[..., :3] @ LUMA) * inks[..., 3] + 1 - inks[..., 3]
+    for down, row in enumerate(words):
+        for across, word in enumerate(row):
+            ink = "white" if light[down, across] < 0.5 else "black"
+            ax.text(across, down, cut(word, WORD), color=ink, fontsize="xx-small", ha="center", va="center", **LITERAL)
 
 
 @_draw.register

@@ -18,7 +18,7 @@ MADE_BY: Final = "Djinn for Jupyter, a figure"  # in each file, so that a later 
 BLUE, ORANGE = "#2e7ad6", "#e06c28"
 SERIES: Final = (BLUE, ORANGE, "#2a9d76", "#a06cc0", "#8c8c2c")  # told apart with every common colour blindness
 SQUARE: Final = 64  # cells on a side, up to which they are square
-TICK, SIDE, TITLE = 24, 40, 96  # characters of a label, of a name along a side, and of a title
+WORD, TICK, SIDE, TITLE = 8, 24, 40, 96  # characters in a cell, of a label, of a name along a side, and of a title
 
 Scale = Sequence[tuple[float, Colour, float]]
 """Colours between 0 and 1: where, the colour, and its opacity."""
@@ -72,8 +72,8 @@ class Heatmap:
 
     @property
     def is_square(self) -> bool:
-        """True where each cell is drawn as a square."""
-        return bool(max(self.cells.shape) <= SQUARE)
+        """True where each cell is drawn as a square: where they are few, and need no room for words."""
+        return bool(max(self.cells.shape) <= SQUARE) and self.words is None
 
 
 def attention(title: str, cells: NDArray[np.generic], queries: Sequence[object], keys: Sequence[object]) -> Heatmap:

@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.panels import SERIES, SIDE, TITLE, Bars, Heatmap, Lines, Network, Panel, Scale, cut
+from djinn_jupyter.widgets.panels import SERIES, SIDE, TITLE, WORD, Bars, Heatmap, Lines, Network, Panel, Scale, cut
 from djinn_jupyter.widgets.spelling import rounded
 
 GREY: Final = "rgb(128,128,128)"  # readable on white and on black
@@ -69,8 +69,11 @@ def _traces(panel: Any) -> list[Any]:
 def _(panel: Heatmap) -> list[Any]:
     low, high = panel.bounds
     said = "<b>%{z}</b>" if panel.low is None else "<b>%{z}</b>, %{customdata[0]} to %{customdata[1]}"
-    words = {} if panel.words is None else {"text": [[literal(w) for w in row] for row in panel.words]}
-    shown = "" if panel.words is None else "%{text}<br>"
+    words = {} if panel.words is None else {
+        "text": [[literal(word, WORD) for word in row] for row in panel.words], "texttemplate": "%{text}",
+        "hovertext": [[literal(word) for word in row] for row in panel.words], "textfont": {"size": 10},
+    }  # fmt: skip
+    shown = "%{hovertext}<br>" if words else ""
     return [go.Heatmap(
         z=_numbers(panel.cells), x=distinct(panel.columns), y=distinct(panel.rows), zmin=low, zmax=high,
         colorscale=_scale(panel.scale), customdata=_interval(panel), hoverongaps=False, xgap=1, ygap=1,
@@ -78,7 +81,7 @@ def _(panel: Heatmap) -> list[Any]:
         f"{literal(panel.measure, TITLE)}: {said}<extra></extra>",
         colorbar={"thickness": 10, "outlinewidth": 0, "tickfont": {"color": GREY},
                   "title": {"text": literal(panel.measure, SIDE), "side": "right"}},
-        **words, **({"texttemplate": "%{text}", "textfont": {"size": 10}} if words else {}),
+        **words,
     )]  # fmt: skip
 
 

@@ -29,7 +29,8 @@ from tests.widgets import cards, samples
 mpl.use("agg")
 HOSTILE = ("$a$", "<b>", "<a href=javascript:alert(1)>", "</script>", "\u202eabc", "\U0001f600", "&lt;", "%{z}", "_x")
 VALUES = np.array([[1.0, -2.0], [0.5, np.nan]])
-FIELDS = {"%{x}", "%{y}", "%{z}", "%{text}"}  # of our own templates
+FIELDS = {"%{x}", "%{y}", "%{z}", "%{text}", "%{hovertext}"}  # of our own templates
+READ = ("text", "hovertext", "name", "hovertemplate", "x", "y", "label", "title.text")
 TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40), st.sampled_from(["y" * 10_000, "", " ", "\n"]))
 
 
@@ -139,6 +140,16 @@ def test_threads_that_draw_leave_the_settings_as_they_were(tmp_path: Path) -> No
     assert dict(mpl.rcParams) == before
 
 
+def test_a_word_is_light_on_a_dark_cell_and_is_whole_under_the_pointer() -> None:
+    made = replace(heatmap(signed=False), cells=np.array([[0.0, 1.0]]), words=[["<|endoftext|>", "of"]], rows=[0])
+    dark, bright = Chart(panels=[made]).plot().texts
+    assert (dark.get_color(), bright.get_color()) == ("white", "black")
+    assert len(dark.get_text()) == 8
+    [heat] = Chart(panels=[made]).figure().data
+    assert unescape(heat.hovertext[0][0]) == "<|endoftext|>"
+    assert "%{hovertext}" in heat.hovertemplate
+
+
 @given(text=TEXTS)
 @settings(max_examples=60, deadline=None)
 def test_every_text_of_a_figure_is_literal(text: str) -> None:
@@ -157,7 +168,7 @@ def test_every_text_of_a_figure_is_literal(text: str) -> None:
 def _texts(value: Any, name: str = "") -> list[str]:
     """Every text of a figure that a reader sees."""
     if isinstance(value, str):
-        return [value] if name in ("text", "name", "hovertemplate", "x", "y", "label", "title.text") else []
+        return [value] if name in READ else []
     if isinstance(value, dict):
         return [said for key, one in value.items() for said in _texts(one, key)]
     return [said for one in value for said in _texts(one, name)] if isinstance(value, list) else []

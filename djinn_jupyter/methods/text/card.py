@@ -50,16 +50,17 @@ def text_view(read: TokenMeasures, session: str | None = None) -> View:
 def _wrapped(read: TokenMeasures, scale: _Scale) -> Heatmap:
     """Return the text as rows of cells, a token each."""
     texts = [_short(marked(text)) for text in read.texts]
-    rows = -(-len(texts) // ACROSS)
-    cells = np.full(rows * ACROSS, np.nan)
+    across = min(ACROSS, len(texts))
+    rows = -(-len(texts) // across)
+    cells = np.full(rows * across, np.nan)
     cells[: len(texts)] = scale.values[: len(texts)]
-    words = [*texts, *[""] * (rows * ACROSS - len(texts))]
+    words = [*texts, *[""] * (rows * across - len(texts))]
     return Heatmap(
         title=f"text, coloured by {read.by}",
-        cells=cells.reshape(rows, ACROSS),
-        words=[words[at : at + ACROSS] for at in range(0, len(words), ACROSS)],
-        rows=range(0, rows * ACROSS, ACROSS),
-        columns=range(ACROSS),
+        cells=cells.reshape(rows, across),
+        words=[words[at : at + across] for at in range(0, len(words), across)],
+        rows=range(0, rows * across, across),
+        columns=range(across),
         down="position",
         across="behind it",
         measure=read.by,

@@ -187,7 +187,7 @@ def edges_view(found: Edges, *, top: int = 2 * STRONGEST) -> View:
 
 
 def _scores(found: Edges) -> Heatmap:
-    return Heatmap(title=f"edges, {_how_edges(found)}: {found.metric}", cells=found.values, rows=found.writers,
+    return Heatmap(title=f"all edges, {_how_edges(found)}: {found.metric}", cells=found.values, rows=found.writers,
                    columns=found.readers, down="writer", across="reader", measure="change")  # fmt: skip
 
 
