@@ -48,6 +48,29 @@ def test_every_cell_is_drawn_and_told() -> None:
     assert view.html.count(",0.00)") == 40
 
 
+def test_a_position_has_its_token_where_all_pairs_have_the_same() -> None:
+    one = swept()
+    texts = (*one.texts[:3], " Italy", *one.texts[4:])
+    other = msgspec.structs.replace(one, texts=texts)
+    labels = grid_view(Grid([one, other], paired=True)).charted().panels[0].columns
+    assert labels == ["0 The", "1 \u00b7capital", "2 \u00b7of", "3", "4 \u00b7is"]
+    aligned = msgspec.structs.replace(one, texts=("So", *one.texts), places=(one.places[0], tuple(range(1, 6))))
+    labels = grid_view(Grid([one, aligned], paired=True)).charted().panels[0].columns
+    assert labels == ["0 The", "1 \u00b7capital", "2 \u00b7of", "3 \u00b7France", "4 \u00b7is"]
+
+
+def test_five_pairs_have_their_intervals_in_the_figure() -> None:
+    one = swept()
+    pairs = Grid([with_values(one, np.full((8, 5), float(n))) for n in range(5)], paired=True)
+    [panel] = grid_view(pairs).charted().panels
+    found = pairs.statistics()
+    assert np.array_equal(panel.low, found.low)
+    assert np.array_equal(panel.high, found.high)
+    assert np.allclose(panel.cells, found.change)
+    [few] = grid_view(Grid(list(pairs.replies[:4]), paired=True)).charted().panels
+    assert few.low is None
+
+
 def test_pairs_are_drawn_as_their_mean() -> None:
     one = swept()
     other = with_values(one, np.full((8, 5), 5.0), corrupted=-1.0)

@@ -140,10 +140,14 @@ def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str,
     return values.reshape(len(rows), len(names)), rows, names, ", ".join(over[split:])
 
 
-def _shared_tokens(grid: Grid) -> dict[int, str]:
-    """Return the token of each position at which all pairs have the same."""
-    each = zip(*(one.texts for one in grid.replies), strict=False)
-    return {at: tokens[0] for at, tokens in enumerate(each) if len(set(tokens)) == 1}
+def _shared_tokens(grid: Grid) -> dict[Any, str]:
+    """Return the token of each position at which all pairs have the same; aligned pairs have their own positions."""
+    if "position" not in grid.over or not all(one.texts for one in grid.replies):
+        return {}
+    axis = grid.replies[0].over.index("position")
+    each = ([one.texts[int(at)] for at in one.places[axis]] for one in grid.replies)
+    placed = zip(grid.replies[0].places[axis], zip(*each, strict=True), strict=True)
+    return {at: tokens[0] for at, tokens in placed if len(set(tokens)) == 1}
 
 
 def _picture(of: _Pictured, base: float) -> Html:
