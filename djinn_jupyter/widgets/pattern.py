@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, mono, part, table
 from djinn_jupyter.widgets.pictures import HEADS_SHOWN, Attention, image, read_of_heads, share_colour
@@ -13,6 +14,7 @@ from djinn_jupyter.widgets.tokens import cell_token
 CELLS_LABELLED = 400  # up to here: a table cell for each weight
 CELLS_NAMED, SIDE_NAMED = 4096, 32  # up to here: pictures with their tokens along two sides
 CELL, CELL_ALONE = 13, 22
+Direction = Literal["horizontal-tb", "vertical-lr"]
 
 
 def pattern(look: Look) -> tuple[str, Html]:
@@ -102,7 +104,8 @@ def _weight(weight: float, key: int, query: int) -> Html:
 def _named(look: Look, drawn: Attention, index: int, head: int, cell: int) -> Html:
     """Draw a head's picture with the keys named below it."""
     made = _drawn(look, drawn, index, head, cell)
-    return element("div", made, _names(look, look.key_positions, cell, "vertical-lr"), div("dj-name", f"head {head}"))
+    keys = _names(look, look.key_positions, cell, "vertical-lr")
+    return element("div", made, keys, div("dj-name", f"head {head}"))
 
 
 def _beside(look: Look, cell: int) -> Html:
@@ -110,10 +113,14 @@ def _beside(look: Look, cell: int) -> Html:
     return _names(look, look.all_positions, cell, "horizontal-tb")
 
 
-def _names(look: Look, positions: Sequence[int], cell: int, direction: str) -> Html:
-    """Write tokens in lines of `cell` pixels, from the top down, or written downwards from left to right."""
+def _names(look: Look, positions: Sequence[int], cell: int, direction: Direction) -> Html:
+    return token_names([look.texts.get(position, "") for position in positions], cell, direction)
+
+
+def token_names(texts: Sequence[str], cell: int, direction: Direction) -> Html:
+    """Write tokens along a picture, in lines of `cell` pixels: downwards, or each written down from left to right."""
     style = f"display:grid;grid-auto-rows:{cell}px;line-height:{cell}px;font-size:10px;padding:1px;align-content:start"
-    names = (element("span", marked(look.texts.get(p, ""))) for p in positions)
+    names = (element("span", marked(text)) for text in texts)
     return div("dj-mono", *names, style=f"{style};writing-mode:{direction}", aria_hidden="true")
 
 

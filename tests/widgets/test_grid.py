@@ -176,10 +176,16 @@ def test_a_chosen_head_shows_where_each_token_looks() -> None:
         '<i style="background:#440154;color:#fff">\u00b7t2</i>'
     )
     assert "head 1.2: the last position looks at 2 \u00b7t2 100 %" in view.plain
+    sides = re.findall(
+        r'<div class="dj-mono" style="[^"]*writing-mode:([\w-]+)" aria-hidden="true">(.*?)</div>', view.html
+    )
+    tokens = "".join(f"<span>\u00b7t{at}</span>" for at in range(4))
+    assert sides == [("horizontal-tb", tokens), ("vertical-lr", tokens)]
     assert faults_in(view.html) == []
     long = HeadPatterns(heads_read(patterns=True, length=60), "on this line").choose("0.0", "1.1")
     assert "the last 48 of 60 tokens" in patterns_view(long).html
     assert len(patterns_view(long).html) < 250_000
+    assert "writing-mode" not in patterns_view(long).html
     read = msgspec.structs.replace(heads_read(patterns=True, length=60), pooled=2)
     assert "no single tokens" in patterns_view(HeadPatterns(read, "on this line").choose("0.0")).html
     for head, said in (("x", "spelled by its layer"), ("5.0", "no head 5.0: layers 0-1"), ("1.7", "of 3 heads each")):

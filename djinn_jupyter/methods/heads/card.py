@@ -13,6 +13,7 @@ from djinn_jupyter.methods.heads.request import KINDS, Kind
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, over, part, span, table
 from djinn_jupyter.widgets.panels import Heatmap, attention, token_labels
+from djinn_jupyter.widgets.pattern import CELL_ALONE, SIDE_NAMED, token_names
 from djinn_jupyter.widgets.pictures import image, scale_legend, share_colour, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, share
 from djinn_jupyter.widgets.tokens import share_style
@@ -186,7 +187,7 @@ def _by_token(patterns: HeadPatterns, layer: int, head: int) -> Html:
     weights = patterns.values[at, head]
     if np.isnan(weights).any():
         return part(f"layer {layer} has fewer heads", name=name)
-    drawn = image(shares(weights, SIDE, SIDE), width=SIDE, height=SIDE, alt=f"layer {layer}, head {head}")
+    drawn = _alone(patterns, weights, alt=f"layer {layer}, head {head}: queries down, keys across")
     if patterns.pooled > 1:
         return part(drawn, div("dj-note", BLOCKS), name=name)
     first = max(0, len(weights) - TOKENS)
@@ -195,6 +196,18 @@ def _by_token(patterns: HeadPatterns, layer: int, head: int) -> Html:
     strip = div("dj-queries dj-mono", div("dj-keys", _keys(patterns, weights[-1], first)), joined(queries, " "))
     said = scale_legend("attention to the tokens before; without a pointer of the last one")
     return part(strip, said, drawn, *left_out, name=name)
+
+
+def _alone(patterns: HeadPatterns, weights: NDArray[np.generic], alt: str) -> Html:
+    """Draw a head; few tokens are named along two sides."""
+    texts = patterns.texts
+    if len(texts) > SIDE_NAMED:
+        return image(shares(weights, SIDE, SIDE), width=SIDE, height=SIDE, alt=alt)
+    cell = CELL_ALONE if len(texts) <= SIDE_NAMED // 2 else CELL
+    side = cell * len(texts)
+    picture = image(shares(weights), width=side, height=side, alt=alt)
+    named = element("div", picture, token_names(texts, cell, "vertical-lr"))
+    return div("dj-pair", token_names(texts, cell, "horizontal-tb"), named)
 
 
 def _query(patterns: HeadPatterns, weights: NDArray[np.generic], query: int, first: int) -> Html:
