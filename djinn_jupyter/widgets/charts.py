@@ -87,13 +87,13 @@ def series_chart(
     name: str,
     alt: str,
     most: float | None = None,
-    spelled: Callable[[float], str] = lambda value: figure(value, 2),
+    spelled: Callable[[float], str] = figure,
     height: int = 220,
 ) -> Html:
     """Draw one line for each of `series` over rising `across`, labelled `name`, on an axis from 0 (or below, where
     values are negative) to `most`. A line has a gap where its value is not finite."""
     right, top, bottom = max(12, _wide(f"{across[-1]:g}")), 12, 43
-    short = [0.0, *(rounded(v, 2) for values in series for v in values if math.isfinite(v))]
+    short = [0.0, *(rounded(v) for values in series for v in values if math.isfinite(v))]
     high, deep = most or max(short), min(short)
     high = high if high > deep else 1.0
     low, spread = across[0], (across[-1] - across[0]) or 1.0
@@ -103,7 +103,7 @@ def series_chart(
         return left + round((value - low) / spread * (WIDTH - left - right))
 
     def y(value: float) -> int:
-        return top + round((1 - (rounded(value, 2) - deep) / (high - deep)) * (height - top - bottom))
+        return top + round((1 - (rounded(value) - deep) / (high - deep)) * (height - top - bottom))
 
     lines = []
     for index, values in enumerate(series):

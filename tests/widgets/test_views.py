@@ -90,12 +90,12 @@ def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> 
 @pytest.mark.parametrize(
     ("values", "labels", "axis"),
     [
-        ([14.0, 2.0], ["14", "0"], 44),
-        ([0.00036, 0.0], ["0.00036", "0"], 92),
-        ([5.0, -5.0], ["5.0", "0", "-5.0"], 48),
-        ([20.0, -0.1], ["20", "-0.10"], 61),
-        ([0.1, -20.0], ["0.10", "-20"], 53),
-        ([-1.0, -20.0], ["0", "-20"], 44),
+        ([14.0, 2.0], ["14.0", "0"], 53),
+        ([0.00036, 0.0], ["0.000360", "0"], 104),
+        ([5.0, -5.0], ["5.00", "0", "-5.00"], 61),
+        ([20.0, -0.1], ["20.0", "-0.100"], 73),
+        ([0.1, -20.0], ["0.100", "-20.0"], 66),
+        ([-1.0, -20.0], ["0", "-20.0"], 61),
     ],
 )
 def test_the_axis_of_a_dose_response_has_room_for_its_labels(values: list[float], labels: list[str], axis: int) -> None:
@@ -103,6 +103,14 @@ def test_the_axis_of_a_dose_response_has_room_for_its_labels(values: list[float]
     drawn = unquote(shown.html)
     assert re.findall(r'text-anchor="end"[^>]*>([^<]*)<', drawn) == labels
     assert f"M{axis},12V" in drawn
+
+
+def test_a_line_is_drawn_by_three_digits_of_its_values() -> None:
+    shown = views.dose_response_view([0, 1, 2], {"one": [13.7, 14.2, 13.8]}, dose="x", response="y", title="")
+    (path,) = re.findall(r'points="([^"]*)"', unquote(shown.html))
+    heights = [int(point.split(",")[1]) for point in path.split()]
+    drawn = [(220 - 43 - height) / (220 - 43 - 12) * 14.2 for height in heights]  # 12 pixels above it, 43 below
+    assert drawn == pytest.approx([13.7, 14.2, 13.8], abs=14.2 / (220 - 43 - 12) / 2)
 
 
 def test_a_result_has_prompt_new_text_reason_and_what_its_last_token_was_chosen_from() -> None:
