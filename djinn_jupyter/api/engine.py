@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -372,6 +372,29 @@ class RemoteEngine(EngineVerbs):
         """Remove added modules: all of a name, or one (`sae.4`). Return the number removed. UnknownSite; UsageError
         while a session has a breakpoint, a rule or a watch there."""
         return api.remove_module(self.channel, name)
+
+    @typed
+    def name_features(self, site: str, names: Mapping[int, str] | str | Path) -> dict[int, str]:
+        """Name features of the added module at `site`, and return the names of all by feature. `names` are texts by
+        feature, an empty one to remove a name, or a file: Neuronpedia's export of explanations (`.jsonl`, `.jsonl.gz`,
+        a folder of these), a JSON list of such objects, a JSON object of index to name, or a `.csv`. Names are shown
+        where a feature is, in every notebook of yours. They belong to the module's files, and are kept on this machine.
+        Where a row of a file is wrong, no name is changed. UsageError, with the line; UnknownSite; StorageFailed.
+
+        >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
+        'sae.4'
+        >>> engine.name_features("sae.4", {17: "capitals"})
+        {17: 'capitals'}
+        """
+        named, note = api.name_features(self.channel, site, names)
+        if note is not None:
+            warnings.warn(note, stacklevel=3)
+        return named
+
+    @typed
+    def feature_names(self, site: str) -> dict[int, str]:
+        """Return the names that features of the added module at `site` have, by feature. UnknownSite; StorageFailed."""
+        return api.feature_names(self.channel, site)
 
     @typed
     def add_adapter(self, name: str, folder: str | Path) -> AdapterDescription:

@@ -14,6 +14,7 @@ import msgspec
 
 from djinn_jupyter.api import arrays, copies, influences
 from djinn_jupyter.api.looks import Effect, Lens, Snapshot, spell_top
+from djinn_jupyter.api.names import names_of
 from djinn_jupyter.api.tables import Displayed, Listing
 from djinn_jupyter.displayed import ShownError
 from djinn_jupyter.errors import DjinnError, IllegalMove
@@ -111,6 +112,10 @@ class Paused(Generated):
             f"Session {in_quotes(session.label)} has moved on from {reply.site} (step {reply.step}): "
             "what was not fetched then is gone; go back with back()."
         )
+
+    @property
+    def _beside(self) -> dict[str, Any]:
+        return {"names": names_of(self.session.channel, [self.site])}
 
     @property
     def text(self) -> str:

@@ -35,7 +35,7 @@ class Displayed(Shown):
             draw = card_of(type(self))
         except Exception as error:  # noqa: BLE001  a card of another distribution may raise what it likes
             return {"text/plain": shortened(f"{self!r}\n{_why_no_card(self, error)}")}
-        bundle: dict[str, Any] = draw(self._viewed)._bundle()
+        bundle: dict[str, Any] = draw(self._viewed, **self._beside)._bundle()
         return bundle | {"text/plain": self._shortened(bundle["text/plain"])}
 
     def _shortened(self, text: str) -> str:
@@ -50,6 +50,11 @@ class Displayed(Shown):
     def _viewed(self) -> Any:
         """Return the object that the view draws."""
         return self
+
+    @property
+    def _beside(self) -> dict[str, Any]:
+        """Return what the view is given besides."""
+        return {}
 
 
 def is_picture(path: str | Path) -> bool:

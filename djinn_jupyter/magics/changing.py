@@ -8,6 +8,7 @@ from typing import Literal
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.api.edits import EXAMPLES, KINDS
+from djinn_jupyter.api.names import names_of
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.editing import edited_by_code, parse_edit
 from djinn_jupyter.magics.looking import effect_asked, effect_of, outcome_view
@@ -180,7 +181,8 @@ class BreakingMagics(Group):
         session = self.state.session(args.session)
         known = {point.number for point in session.breakpoints()}
         made = session.breakpoint(args.site, when=phrase(args.when), once=args.once)
-        self.keep_and_show(args, made, views.breakpoint_line(made, existed=made.number in known))
+        names = names_of(session.channel, [made.site])
+        self.keep_and_show(args, made, views.breakpoint_line(made, existed=made.number in known, names=names))
         if made.note is not None:
             self.state.screen.say(made.note)
 
@@ -195,7 +197,8 @@ class BreakingMagics(Group):
             self.keep_and_show(args, switched, said)
             return
         points = session.breakpoints()
-        self.keep_and_show(args, points, views.breakpoints_view(points, session=session.name))
+        names = names_of(session.channel, [point.site for point in points])
+        self.keep_and_show(args, points, views.breakpoints_view(points, session=session.name, names=names))
 
     @verb(option("sites", nargs="*", type=unquoted, help="sites or numbers of breakpoints; none clears all"), SESSION)
     def djinn_clear(self, args: Namespace) -> None:

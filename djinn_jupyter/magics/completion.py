@@ -62,7 +62,7 @@ class Matcher:
         positional = [w for w in words if not w.startswith("-")]
         if name == "djinn_load":
             return self._models(word) if not positional else []
-        if name == "djinn_remove_module" and self.state.loaded is not None:
+        if name in ("djinn_remove_module", "djinn_name") and self.state.loaded is not None:
             return [module.site for module in self.state.loaded.added_modules()]
         if name in ("djinn_adapter", "djinn_remove_adapter") and self.state.loaded is not None:
             return [*(one.name for one in self.state.loaded.adapters()), *(("off",) if name == "djinn_adapter" else ())]

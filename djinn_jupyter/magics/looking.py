@@ -9,6 +9,7 @@ from typing import Any
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.api import arrays, patches, stops
+from djinn_jupyter.api.names import Names, may_be_added, names_of
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Finished, Paused, Stop, StoppedSession
 from djinn_jupyter.api.tables import card_of
@@ -41,6 +42,7 @@ LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
 TOP = 5
 POSITIONS_COMPARED, LAYERS_COMPARED = 12, 96
 FOLLOWED = 3  # tokens whose probability is drawn over the layers
+FEATURES = "T F"  # axes of an added module's value
 CARD_TOP = 3  # guesses that fit beside the activation; %djinn_lens shows more
 
 
@@ -65,10 +67,21 @@ def outcome_view(outcome: Stop, *, effect: Asked = None, restored: nouns.Transfe
     if not isinstance(outcome, stops.Paused):
         measured = None if effect is None else [_measured(outcome, token) for token in effect]
         return views.result_view(outcome.reply, restored=restored, measured=measured)
-    reading = effect_of(outcome.session, effect)
+    reading, pooled = effect_of(outcome.session, effect), pooled_for_card(outcome)
+    names = _names(outcome.session, outcome.site, None if pooled.last is None else arrays.to_numpy(pooled.last))
     return views.stop_view(
-        outcome.reply, pooled=pooled_for_card(outcome), lens=_lens(outcome), effect=reading, restored=restored
+        outcome.reply, pooled=pooled, lens=_lens(outcome), effect=reading, restored=restored, names=names
     )
+
+
+def _names(session: StoppedSession, site: str, values: Any) -> Names:
+    """Return the names of the features of a site, and of the largest among its values at the last position."""
+    found = views.site_of(site)
+    if not may_be_added(found):
+        return {}
+    rows = [] if values is None else values[-1:]
+    numbers = [views.numbered(found, row.shape, at) for row in rows for at in views.places_of_largest(row)]
+    return names_of(session.channel, [site, *(f"{found.whole()}[{number}]" for number in numbers)])
 
 
 def _measured(done: Finished, token: str | int) -> tuple[str, float, float, float]:
@@ -95,9 +108,11 @@ def sentence(outcome: Stop) -> str:
 
 def pooled_for_card(stop: Paused) -> readings.Pooled:
     """Return the value at the stop for its pictures: of all positions, and of the card's rows where a row of pixels may
-    cover several."""
-    few = len(stop.positions) <= views.ROWS
-    return stops.read_pooled(stop.session, alone=None if few else views.positions_shown(stop.reply))
+    cover several; of all features of a module also those of the last position."""
+    few, features = len(stop.positions) <= views.ROWS, stop.axes == FEATURES and "[" not in stop.site
+    return stops.read_pooled(
+        stop.session, alone=None if few else views.positions_shown(stop.reply), last=1 if features else 0
+    )
 
 
 def _lens(stop: Paused) -> Any:
@@ -160,6 +175,7 @@ def _look(
         pooled=pooled,
         end=stop.positions[-1] + 1,
         stop=read.stop,
+        names=_names(session, read.site, values),
     )
 
 

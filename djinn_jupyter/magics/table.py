@@ -55,6 +55,7 @@ MODULES: Final = {
     "djinn_weight": "djinn_jupyter.methods.heads.magic",
     "djinn_add_module": "djinn_jupyter.modules.magic",
     "djinn_add_transcoders": "djinn_jupyter.modules.magic",
+    "djinn_name": "djinn_jupyter.modules.magic",
     "djinn_remove_module": "djinn_jupyter.modules.magic",
     "djinn_add_adapter": "djinn_jupyter.modules.magic",
     "djinn_adapter": "djinn_jupyter.modules.magic",

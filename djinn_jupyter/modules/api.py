@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from djinn_jupyter.api import names
 from djinn_jupyter.api.arguments import given_path
 from djinn_jupyter.api.likeness import temporary_session
 from djinn_jupyter.api.tables import Listing
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.modules.files.circuit_tracer import layers_in
+from djinn_jupyter.modules.files.feature_names import LONGEST, read_names, shortened
 from djinn_jupyter.modules.files.files import ModuleFolder
 from djinn_jupyter.modules.files.folder import read_folder
 from djinn_jupyter.modules.files.peft import read_adapter
@@ -22,6 +24,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.modules import MOST_TENSORS, AdapterDescription, AddedModuleDescription, NamedTensor
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.sites import parse_site, parse_trained
+from djinn_jupyter.wire.texts import shown
 
 FAMILIES: Final = {
     "bloom": "Bloom",
@@ -153,6 +156,53 @@ def _trained_at(found: ModuleFolder) -> str:
             f"{NAMELESS}."
         ) from None
     return found.form.trained_at
+
+
+# Name features: this process reads the files and keeps the names, by the digest of the module's files.
+
+
+def name_features(
+    channel: Channel, site: str, given: Mapping[int, str] | str | Path
+) -> tuple[dict[int, str], str | None]:
+    """Name features of the module at a site, by feature or from a file. Return all its names, and a note on the
+    file."""
+    module = module_at(channel, site)
+    if isinstance(given, Mapping):
+        named, note = {_checked(module, feature): shortened(name) for feature, name in given.items()}, None
+    else:
+        named, note = _of_file(channel, module, given_path(given, "file"))
+    names.write(module.digest, named)
+    return names.read(module.digest), note
+
+
+def feature_names(channel: Channel, site: str) -> dict[int, str]:
+    """Return the names of the features of the module at a site."""
+    return names.read(module_at(channel, site).digest)
+
+
+def module_at(channel: Channel, site: str) -> AddedModuleDescription:
+    """Return the added module at a site. Raises UnknownSite where there is none."""
+    there = ask_for(channel, ask.ListAddedModules()).modules
+    found = next((one for one in there if one.site == site), None)
+    if found is None:
+        named = ", ".join(one.site for one in there) or "none"
+        raise UnknownSite(f"There is no added module {shown(site)}, whose features have names; there are: {named}.")
+    return found
+
+
+def _of_file(channel: Channel, module: AddedModuleDescription, path: Path) -> tuple[dict[int, str], str | None]:
+    """Return the names in a file, and a note on them."""
+    read = read_names(path, module.features, int(module.site.rpartition(".")[2]))
+    notes = [note_on(path, "modelId", one, (), channel.welcome.model) for one in read.models]
+    cut = f"{read.cut:,} name{' was' if read.cut == 1 else 's were'} cut to {LONGEST} characters"
+    notes += [cut] if read.cut else []
+    return read.names, "; ".join(one for one in notes if one is not None) or None
+
+
+def _checked(module: AddedModuleDescription, feature: int) -> int:
+    if not 0 <= feature < module.features:
+        raise UsageError(f"{module.site} has {module.features:,} features, from 0, and no feature {feature}.")
+    return feature
 
 
 def add_adapter(channel: Channel, name: str, folder: str | Path) -> AdapterDescription:

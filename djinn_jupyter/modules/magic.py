@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.parsing import KEEP, Group, option, unquoted, verb
+from djinn_jupyter.modules import api
 from djinn_jupyter.widgets import views
 
 OFF = ("off", "none")
@@ -75,6 +78,37 @@ class AddingMagics(Group):
         """Add the transcoders of all layers in a folder of circuit-tracer, or a cross-layer transcoder."""
         found = self.state.engine.add_transcoders(args.name, args.folder, args.point, error_term=not args.no_error_term)
         self.keep_and_show(args, found, "\n".join(map(views.added_line, found)))
+
+    @verb(
+        option("site", help="a feature, as sae.8[1234], or with --from and to list the names a module, as sae.8"),
+        option("name", nargs="*", metavar="NAME", help='its name; "" removes the one it has'),
+        option(
+            "--from",
+            dest="file",
+            metavar="FILE",
+            help="names by feature: Neuronpedia's export of explanations (.jsonl.gz), JSON, or .csv",
+        ),
+        KEEP,
+    )
+    def djinn_name(self, args: Namespace) -> None:
+        """Name a feature of an added module, or many from a file; names are shown wherever the feature is."""
+        feature = re.fullmatch(r"(.+)\[(\d{1,18})\]", args.site)
+        site, channel, note = feature[1] if feature else args.site, self.state.engine.channel, None
+        match feature, args.name, args.file:
+            case _, [], None:
+                named = api.feature_names(channel, args.site)
+            case re.Match(), [*words], None:
+                named, note = api.name_features(channel, site, {int(feature[2]): unquoted(" ".join(words))})
+            case None, [], str(file):
+                named, note = api.name_features(channel, site, file)
+            case _:
+                raise UsageError(
+                    "Write a feature and its name, as sae.8[1234] capitals, or a module and a file, as sae.8 --from "
+                    "FILE."
+                )
+        self.keep_and_show(args, named, views.names_line(site, named))
+        if note is not None:
+            self.state.screen.say(note)
 
     @verb(option("name", help="such as sae, for every layer, or sae.8"))
     def djinn_remove_module(self, args: Namespace) -> None:

@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.api.looks import Snapshot
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.html import Html, card, joined, mono, part, table
+from djinn_jupyter.widgets.html import Html, card, joined, part, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
 from djinn_jupyter.widgets.panels import Heatmap, attention, token_labels
 from djinn_jupyter.widgets.pattern import pattern
 from djinn_jupyter.widgets.pictures import Picture, as_rows, image, read_of, signed, signed_picture, whole_picture
 from djinn_jupyter.widgets.spelling import columns, figure, plural, spans
-from djinn_jupyter.widgets.stop import Look, features_of, legend, picture_of, site_of
+from djinn_jupyter.widgets.stop import Look, features_of, largest, legend, named_site, picture_of, site_of
 from djinn_jupyter.widgets.tables import table_view
 from djinn_jupyter.widgets.tokens import cell_token
 from djinn_jupyter.widgets.view import View
 
 ROWS = 16
-LARGEST = 5
 
 
 def snapshot_view(look: Look) -> View:
@@ -91,7 +91,7 @@ def _values(look: Look) -> tuple[str, Html]:
     picture, count = _picture(look), len(look.all_positions)
     alt = f"values at {look.site}: positions {spans(look.all_positions)} down, {features_of(look.values)} values across"
     height = min(320, max(22, picture.cells.shape[0] * (22 if count <= ROWS else 3)))
-    largest = _largest(look, rows[-1])
+    most = largest(site_of(look.site), rows[-1].reshape(look.values.shape[1:]), look.names)
     heads = _by_head(look, shown) if look.has_heads else []
     names = [str(h) for h in look.heads] if heads else []
     html = card(
@@ -101,12 +101,13 @@ def _values(look: Look) -> tuple[str, Html]:
         ),
         part(_heads_table(look, positions, heads, names), name="norm of each head") if heads else None,
         part(table(head, made, numeric=(0, 2, 3, 4)), name=_rows_name(len(shown), count)),
-        part(largest, name=f"largest at position {look.positions[-1]}"),
-        title=mono(look.site),
+        part(most, name=f"largest at position {look.positions[-1]}"),
+        title=named_site(look.site, look.names),
         beside=look.line,
         session=look.session,
     )
-    plain = f"{look.site}: {look.line}\n{columns(plain_rows, head)}\nlargest at the last position: {largest}"
+    told = f"{labelled(look.site, look.names)}: {look.line}"
+    plain = f"{told}\n{columns(plain_rows, head)}\nlargest at the last position: {most}"
     if heads:
         by_head = [[str(p), *spelled(norms)] for p, norms in zip(positions, heads, strict=True)]
         plain += f"\nnorm of each head\n{columns(by_head, ['position', *names])}"
@@ -138,17 +139,3 @@ def _norm(row: NDArray[np.float32]) -> float:
 
 def _rows_name(shown: int, count: int) -> str | None:
     return f"the last {shown} of {plural(count, 'position')}" if shown < count else None
-
-
-def _largest(look: Look, row: NDArray[np.float32]) -> str:
-    """Spell the entries of largest magnitude of one position, by their index (and head)."""
-    order = np.argsort(-np.abs(row), kind="stable")[:LARGEST]
-    inner = look.values.shape[1:]
-    names = (_numbered(look, np.unravel_index(int(place), inner)) if inner else "0" for place in order)
-    return ", ".join(f"{name}: {figure(float(row[place]))}" for name, place in zip(names, order, strict=True))
-
-
-def _numbered(look: Look, index: Sequence[np.intp]) -> str:
-    """Spell an index as the model numbers it: a selected head or feature by its own number."""
-    first, *inner = map(int, index)
-    return ".".join(map(str, (look.heads[first], *inner)))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
+from djinn_jupyter.api.names import cut
 from djinn_jupyter.widgets.html import card, facts, mono
 from djinn_jupyter.widgets.memory import CAUSES, expected_line, streaming_rows, tier_line, transfer_line, weights_line
 from djinn_jupyter.widgets.spelling import amount, columns, plural
 from djinn_jupyter.widgets.tables import armed
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire import modules, nouns
-from djinn_jupyter.wire.texts import faults_line, label
+from djinn_jupyter.wire.texts import faults_line, in_quotes, label
+
+NAMED: Final = 8  # features in a line
 
 NO_SIDEBAR: Final = (
     "No sidebar here. %djinn_sessions, %djinn_breaks, %djinn_tree and %djinn_vram show what it shows; for each of its "
@@ -159,6 +163,13 @@ def added_line(module: modules.AddedModuleDescription) -> str:
     return (
         f"{module.site}: {how} of {module.at}, {size}, from {module.folder}{ends}{''.join(f'; {one}' for one in said)}"
     )
+
+
+def names_line(site: str, names: Mapping[int, str]) -> str:
+    """Spell the names of a module's features, as `sae.4: 2 named features: 17 'capitals', 436 'soup'`."""
+    some = ", ".join(f"{feature} {in_quotes(cut(name))}" for feature, name in islice(names.items(), NAMED))
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return f"{site}: {plural(len(names), 'named feature')}{some and f': {some}'}{more}"
 
 
 def adapter_line(adapter: modules.AdapterDescription) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from djinn_jupyter.api.arrays import to_numpy
 from djinn_jupyter.api.influences import influence_lines
+from djinn_jupyter.api.names import NAMELESS, Names, labelled
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.widgets import pictures
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, meter, mono, part, piece, styled, table
@@ -38,10 +40,14 @@ def stop_view(
     lens: Sequence[LensRow] = (),
     effect: EffectReading | None = None,
     restored: Transfer | None = None,
+    names: Names = NAMELESS,
 ) -> View:
     """Return the card of a stop. `pooled` is its value, for the pictures; one of another stop is not drawn. `restored`
-    is the transfer that the session waited for before it could move."""
-    plain, html = _plain(stop, lens, effect, restored), _html(stop, pooled, lens, effect, restored)
+    is the transfer that the session waited for before it could move, `names` has those of features."""
+    here = pooled is not None and pooled.stop == stop.stop
+    strongest = strongest_features(stop.site, pooled if here else None, names)
+    plain = _plain(stop, lens, effect, restored, names, strongest)
+    html = _html(stop, pooled, lens, effect, restored, names, strongest)
 
     def since(words: str) -> View:
         beside = f'<span class="dj-soft">{piece(_beside(stop, restored))}'
@@ -58,6 +64,45 @@ def site_of(spelling: str) -> Site:
         return parse_site(spelling)
     except UnknownSite:
         return Site(point=spelling)
+
+
+LARGEST: Final = 5
+
+
+def named_site(site: str, names: Names) -> Html:
+    """Return a site with the names of its features, for a title."""
+    label = labelled(site, names)
+    return joined([mono(site), element("bdi", label[len(site) :], class_="dj-soft")]) if label != site else mono(site)
+
+
+def strongest_features(site: str, pooled: Pooled | None, names: Names) -> str | None:
+    """Spell the largest features at the last position, where a value read at an added module has that position."""
+    if pooled is None or pooled.last is None:
+        return None
+    return largest(site_of(site), to_numpy(pooled.last)[-1], names)
+
+
+def places_of_largest(row: NDArray[np.generic]) -> list[int]:
+    """Return the places of the entries of largest magnitude of one position."""
+    return list(map(int, np.argsort(-np.abs(row.reshape(-1).astype(np.float32)), kind="stable")[:LARGEST]))
+
+
+def largest(site: Site, row: NDArray[np.generic], names: Names) -> str:
+    """Spell the entries of largest magnitude of one position, by the model's own number (of a head, then within it)."""
+    told = [(numbered(site, row.shape, place), float(row.reshape(-1)[place])) for place in places_of_largest(row)]
+    return ", ".join(f"{labelled_number(site, number, names)}: {figure(value)}" for number, value in told)
+
+
+def labelled_number(site: Site, number: str, names: Names) -> str:
+    """Spell a feature of a site by its number and its name."""
+    whole = f"{site.whole()}[{number}]"
+    return labelled(whole, names).replace(whole, number, 1)
+
+
+def numbered(site: Site, shape: Sequence[int], place: int) -> str:
+    """Spell the number of an entry as the model numbers it: a selected head or feature has its own number."""
+    first, *inner = map(int, np.unravel_index(place, shape)) if shape else (0,)
+    return ".".join(map(str, (first if site.selector is None else site.selector[first], *inner)))
 
 
 REASONS: Final = {
@@ -89,7 +134,14 @@ def ran(stop: Paused) -> str:
     return f"{stop.layer} of {plural(stop.layers, 'layer')} run"
 
 
-def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None, restored: Transfer | None) -> str:
+def _plain(
+    stop: Paused,
+    lens: Sequence[LensRow],
+    effect: EffectReading | None,
+    restored: Transfer | None,
+    names: Names,
+    strongest: str | None,
+) -> str:
     looks = {row.position: guesses_plain(row.top) for row in lens}
     measure, numbers = measured(stop)
     shown = positions_shown(stop)
@@ -98,7 +150,8 @@ def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None, 
         [str(p), quoted(stop.texts[p], stop.tokens[p]), figure(numbers[p])] + ([looks.get(p, "")] if looks else [])
         for p in shown
     ]
-    lines = [f"paused at {stop.site} ({moment(stop)}; {ran(stop)}; {why(stop)}; session {label(stop.session)})"]
+    told = f"{moment(stop)}; {ran(stop)}; {why(stop)}; session {label(stop.session)}"
+    lines = [f"paused at {labelled(stop.site, names)} ({told})"]
     if stop.also:
         lines.append(f"also met here: {', '.join(stop.also)}")
     if restored is not None:
@@ -108,6 +161,7 @@ def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None, 
     lines.append(f"value: {stop.dtype} {shape(stop.shape)} ({stop.axes}), {at_positions(stop.positions)}")
     lines += influence_lines(stop.influences, stop.edits)
     lines.append(columns(rows, head))
+    lines += [] if strongest is None else [f"largest at position {stop.positions[-1]}: {strongest}"]
     return "\n".join(lines + effect_lines(effect, edited=bool(stop.edits)))
 
 
@@ -132,6 +186,8 @@ def _html(
     lens: Sequence[LensRow],
     effect: EffectReading | None,
     restored: Transfer | None,
+    names: Names,
+    strongest: str | None,
 ) -> Html:
     new = range(stop.prompt_tokens, len(stop.texts))
     drawn = pooled if pooled is not None and pooled.stop == stop.stop else None
@@ -142,8 +198,9 @@ def _html(
         part(MOVED_ON) if drawn is not pooled else None,
         _overview(stop, drawn) if drawn is not None and len(stop.positions) > ROWS else None,
         _positions(stop, drawn, lens),
+        part(strongest, name=f"largest at position {stop.positions[-1]}") if strongest is not None else None,
         effect_part(effect, edited=bool(stop.edits)) if effect is not None else None,
-        title=joined(["Paused at ", mono(stop.site)]),
+        title=joined(["Paused at ", named_site(stop.site, names)]),
         beside=_beside(stop, restored),
         dot="paused",
         session=stop.session,
@@ -242,7 +299,7 @@ class Look:
     """A snapshot with its values as numpy, positions first, and the tokens at every absolute position of the line.
     `pooled` is all of it for the pictures, where `values` are those of the last `positions` alone: none of a pattern.
     `end` is one past the last position of the pass, where that is not among `positions`; `stop` is what a pooled value
-    was read from."""
+    was read from, `names` has those of features."""
 
     site: str
     values: NDArray[np.generic]
@@ -255,6 +312,7 @@ class Look:
     pooled: Pooled | None = None
     end: int | None = None
     stop: StopIdentity | None = None
+    names: Names = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:

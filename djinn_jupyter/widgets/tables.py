@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from djinn_jupyter.api.names import NAMELESS, Names, labelled
 from djinn_jupyter.api.tables import Displayed, is_told_as_table
 from djinn_jupyter.widgets.html import card, element, mono, part, table
 from djinn_jupyter.widgets.lens import watch_line
@@ -38,8 +39,10 @@ def _figure(value: object) -> str:
     return figure(value) if isinstance(value, float) else "" if value is None else str(value)
 
 
-def breakpoints_view(points: Sequence[nouns.BreakpointDescription], *, session: str | None = None) -> View:
-    rows = [[str(p.number), p.site, p.when or "", _kind(p), str(p.hits)] for p in points]
+def breakpoints_view(
+    points: Sequence[nouns.BreakpointDescription], *, session: str | None = None, names: Names = NAMELESS
+) -> View:
+    rows = [[str(p.number), labelled(p.site, names), p.when or "", _kind(p), str(p.hits)] for p in points]
     head = ["number", "site", "when", "", "hits"]
     return _listed("Breakpoints", head, rows, "no breakpoints", numeric=(0, 4), code=(1, 2), session=session)
 
@@ -48,9 +51,9 @@ def _kind(point: nouns.BreakpointDescription) -> str:
     return " ".join(word for word, true in (("once", point.once), ("disabled", not point.enabled)) if true)
 
 
-def breakpoint_line(point: nouns.BreakpointDescription, *, existed: bool = False) -> str:
+def breakpoint_line(point: nouns.BreakpointDescription, *, existed: bool = False, names: Names = NAMELESS) -> str:
     """Spell a breakpoint: `breakpoint 1 at resid_post.20, the output of layer 20`."""
-    line = f"breakpoint {point.number} at {point.site}"
+    line = f"breakpoint {point.number} at {labelled(point.site, names)}"
     described = described_site(point.site)
     line += f", {described}" if described else ""
     line += f", when {point.when}" if point.when else ""
@@ -115,12 +118,18 @@ def cut(text: str) -> str:
     return line if len(line) <= SHOWN_CHARACTERS else "..." + line[-SHOWN_CHARACTERS:]
 
 
-def history_view(stops: Sequence[nouns.StopDescription], present: int | None, *, session: str | None = None) -> View:
+def history_view(
+    stops: Sequence[nouns.StopDescription],
+    present: int | None,
+    *,
+    session: str | None = None,
+    names: Names = NAMELESS,
+) -> View:
     rows = [
         [
             "\u25b8" if s.index == present else "",
             str(s.index + 1),
-            s.site,
+            labelled(s.site, names),
             str(s.step),
             s.reason,
             "edited" if s.edited else "",

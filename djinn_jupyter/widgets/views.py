@@ -36,8 +36,8 @@ from djinn_jupyter.widgets.result import (
 from djinn_jupyter.widgets.sessions import engines_view, session_list_view, sessions_view
 from djinn_jupyter.widgets.snapshot import ROWS as SNAPSHOT_ROWS
 from djinn_jupyter.widgets.snapshot import snapshot_card, snapshot_view
-from djinn_jupyter.widgets.status import adapter_line, added_line, loaded_view, status_view
-from djinn_jupyter.widgets.stop import ROWS, Look, positions_shown, site_of, stop_view
+from djinn_jupyter.widgets.status import adapter_line, added_line, loaded_view, names_line, status_view
+from djinn_jupyter.widgets.stop import ROWS, Look, numbered, places_of_largest, positions_shown, site_of, stop_view
 from djinn_jupyter.widgets.studies import study_item_view, study_report_view, study_view
 from djinn_jupyter.widgets.tables import (
     armed,

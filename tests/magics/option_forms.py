@@ -85,6 +85,7 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     "log": forms("logged", "", "--request 3f2a9c01"),
     "loss": forms("ended", "", "--prompts prompts", "--text-from text"),
     "move": forms("idle", "--to 2"),
+    "name": forms("added", "sae.4", "sae.4[1] soup", "sae.4[1] the word"),
     "nap": forms("idle", ""),
     "pause": forms("stopped", "other"),
     "path": forms(
@@ -161,6 +162,7 @@ VALUES: Final = {
 
 OWN_VALUES: Final = {
     ("adapter", "name"): "sql",
+    ("name", "file"): "<names>",
     ("steer", "on"): "prompt",
     ("steer", "from_positions"): "2:4",
     ("direct", "over"): "layer",

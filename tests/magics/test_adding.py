@@ -72,6 +72,26 @@ def test_what_cannot_be_read_is_one_sentence(notebook: Notebook, tmp_path: Path)
     assert last(notebook, requests.AddModule).at == "blocks.3.hook_resid_post"
 
 
+def test_features_are_named_and_listed(notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    notebook.cell(f"%djinn_add_module sae {saes.saved(tmp_path / 'sae', saes.drawn(8))} --at resid_post.4")
+    assert "sae.4: 1 named feature: 17 'the $word$'" in notebook.cell("%djinn_name sae.4[17] the $word$ -o found")
+    assert notebook.shell.user_ns["found"] == {17: "the $word$"}
+    assert "breakpoint 1 at sae.4[17] 'the $word$'" in notebook.cell("%djinn_break sae.4[17]")
+    assert "sae.4[17] 'the $word$'" in notebook.cell("%djinn_breaks")
+    (tmp_path / "names.csv").write_text("".join(f"{feature},name {feature}\n" for feature in range(12)))
+    said = notebook.cell(f"%djinn_name sae.4 --from {tmp_path / 'names.csv'}")
+    assert "sae.4: 13 named features: 0 'name 0', 1 'name 1'" in said
+    assert "7 'name 7' and 5 more" in said
+    assert "12 named features" in notebook.cell('%djinn_name sae.4[17] ""')
+    assert "12 named features" in notebook.cell("%djinn_name sae.4")
+    for line in ("sae.4 capitals", "sae.4[1] x --from f", f"sae.4[1] --from {tmp_path / 'names.csv'}"):
+        assert "Write a feature and its name" in notebook.fails(f"%djinn_name {line}")
+    assert "There is no added module sae.5" in notebook.fails("%djinn_name sae.5[1] x")
+    assert "no feature 48" in notebook.fails("%djinn_name sae.4[48] x")
+    assert complete(notebook, "%djinn_name s") == ["sae.4"]
+
+
 def folder_in(place: Path) -> Path:
     return adapters.saved(place / "my sql", adapters.drawn(build("llama", layers=1), ("q_proj", "v_proj")))
 

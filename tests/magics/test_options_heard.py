@@ -59,10 +59,12 @@ def places(tmp_path: Path, bare: Notebook, monkeypatch: pytest.MonkeyPatch) -> d
     log.write_text(json.dumps({"trace_id": "3f2a9c01"}) + "\n" + "another line\n" * 30)
     monkeypatch.setattr("djinn_jupyter.link.registry.log_of", lambda entry: log)
     (tmp_path / "adapter").mkdir()
+    (tmp_path / "names.csv").write_text("1,soup\n")
     found = {
         "<sae>": saes.saved(tmp_path / "sae", saes.drawn(8), hook_name="blocks.4.hook_resid_post"),
         "<clt>": transcoders.set_saved(tmp_path / "clt", {n: transcoders.drawn(8) for n in range(2)}, config=False),
         "<sql>": folder_in(tmp_path / "adapter"),
+        "<names>": tmp_path / "names.csv",
         "<out>": tmp_path / "out",
         "<figure>": tmp_path / "figure.svg",
     }

@@ -3,6 +3,8 @@ model; those that need another machine are listed with the reason."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -107,6 +109,9 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
     for name in ("sql", "law"):
         adapters.saved(tmp_path / "adapters" / name, adapters.drawn(model, ("q_proj", "v_proj")))
     (tmp_path / "prompts.txt").write_text("\n".join(TEXTS))
+    (tmp_path / "export").mkdir()
+    row = {"modelId": "demo", "layer": "4-res", "index": "17", "description": "soup"}
+    (tmp_path / "export/batch-0.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "notebook.ipynb"))
