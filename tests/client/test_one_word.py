@@ -133,11 +133,15 @@ def all_values(result: Any) -> Any:
 
 def test_the_place_of_a_collected_value_is_where_it_was_read(engine: RemoteEngine, tmp_path: Path) -> None:
     lines = [tables.LINE, tables.OTHER[:3], tables.OTHER]
-    for name, sites, at in (("all", "z.1,resid_post.1", None), ("ends", "z.1,resid_post.1[2]", [0, -1])):
+    for name, sites, at in (
+        ("all", "z.1,resid_post.1", None),
+        ("ends", "z.1,resid_post.1[2]", [0, -1]),
+        ("end", "z.1,resid_post.1", [-1]),  # KeyError before.
+    ):
         acts = engine.collect(lines, sites, to=tmp_path / name, positions=at, shard_prompts=2)
         assert len(acts.shards) == 2
         for site, prompt, position, token, feature, value in acts.top(40):
-            values = acts[site][prompt]
+            values = acts[site][prompt] if at is None else acts[site][prompt].reshape(len(at), -1)
             row = position if at is None else at.index(position - len(lines[prompt]) if position else 0)
             assert values[row].reshape(-1)[feature] == value
             assert lines[prompt][position] == token

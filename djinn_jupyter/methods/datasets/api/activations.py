@@ -368,20 +368,19 @@ class Values(Tabular):
         """Return the `count` values of largest magnitude, the largest first: prompt, position, token, feature (heads
         and features flattened) and value. The shards are read one by one. UsageError."""
         found, first = list[tuple[int, int, float]](), 0
-        for number in range(len(self._of.shards)):
-            rows = self._rows_of(number)
+        for rows in self.by_shard():
             here = ((first + row, feature, value) for (row, feature), value in largest(rows, count))
             found, first = strongest([*found, *here], count), first + len(rows)
         wanted = {row for row, _, _ in found}
         places = {row: place for row, place in enumerate(self._of.positions_kept()) if row in wanted}
         return [(*places[row], int(self._of.tokens[places[row][0]][places[row][1]]), *of) for row, *of in found]
 
-    def _rows_of(self, number: int) -> np.ndarray[Any, Any]:
-        """Return the values of a shard as [positions of its prompts, features]."""
-        values = self._shard(number)[0]
-        wide = math.prod(self.shape[1:] if self.by_token else self.shape[2:])
-        rows: np.ndarray[Any, Any] = values.reshape(-1, wide)
-        return rows
+    def by_shard(self) -> Iterator[np.ndarray[Any, Any]]:
+        """Yield the values shard by shard, read where they lie: [positions of its prompts, features]."""
+        kept = self._of.positions or ()
+        wide = math.prod(self.shape[1:] if self.by_token or len(kept) == 1 else self.shape[2:])
+        for number in range(len(self._of.shards)):
+            yield self._shard(number)[0].reshape(-1, wide)
 
     def told(self) -> dict[str, list[Any]]:
         """Return no table: a display reads no values."""
