@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.methods.heads.api import HeadPatterns as HeadPatterns
     from djinn_jupyter.methods.text.api import TokenMeasures as TokenMeasures
     from djinn_jupyter.methods.text.api import TextLens as TextLens
+    from djinn_jupyter.methods.features.api.page import FeaturePage as FeaturePage
     from djinn_jupyter.methods.circuits.api.circuits import CircuitCurve as CircuitCurve
     from djinn_jupyter.methods.datasets.api.scoring import Splice as Splice
     from djinn_jupyter.api.looks import Lens as Lens

@@ -4,6 +4,7 @@ import djinn_jupyter.methods.datasets.api.collecting
 import djinn_jupyter.methods.datasets.api.scoring
 import djinn_jupyter.methods.datasets.api.session_verbs
 import djinn_jupyter.methods.direct.api
+import djinn_jupyter.methods.features.api.page
 import djinn_jupyter.methods.heads.api
 import djinn_jupyter.methods.text.api
 
@@ -15,6 +16,7 @@ class Verb:
 class EngineVerbs:
     collect = djinn_jupyter.methods.datasets.api.collecting.collect
     loss = djinn_jupyter.methods.datasets.api.scoring.loss
+    feature = djinn_jupyter.methods.features.api.page.feature
     head_scores = djinn_jupyter.methods.heads.api.head_scores
 
 class SessionVerbs:

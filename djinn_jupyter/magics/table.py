@@ -65,5 +65,6 @@ MODULES: Final = {
     "djinn_splice": "djinn_jupyter.methods.datasets.magic",
     "djinn_debugger": "djinn_jupyter.editors.magic",
     "djinn_text": "djinn_jupyter.methods.text.magic",
+    "djinn_feature": "djinn_jupyter.methods.features.magic",
 }
 CELL_MAGICS: Final = ("djinn_run", "djinn_edit")

@@ -56,6 +56,27 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
     )
 
 
+def histogram(counts: Sequence[int], low: str, high: str, *, alt: str) -> Html:
+    """Draw counts as bars on an axis that begins at zero, between the ends of what they count."""
+    most, base = max(*counts, 1), HEIGHT - BOTTOM
+    left = _margin(f"{most:,}")
+    wide = (WIDTH - left - 8) / len(counts)
+    heights = [max(1, round(count / most * (base - TOP))) if count else 0 for count in counts]
+    return drawn(
+        _text(left - 6, TOP + 4, f"{most:,}", "end", SOFT),
+        _text(left - 6, base + 4, "0", "end", SOFT),
+        _text(left, HEIGHT - 3, low, "start", SOFT),
+        _text(WIDTH - 8, HEIGHT - 3, high, "end", SOFT),
+        element("path", d=f"M{left},{TOP}V{base}H{WIDTH - 8}", fill="none", stroke=AXIS),
+        *(
+            element("rect", x=round(left + at * wide), y=base - tall, width=round(wide) - 2, height=tall, fill=BLUE)
+            for at, tall in enumerate(heights)
+        ),
+        alt=alt,
+        height=HEIGHT,
+    )
+
+
 def drawn(*contents: object, alt: str, height: int, style: str = NARROW + NARROWER) -> Html:
     """Return a chart of WIDTH by `height` as a picture, with its `style` where it is drawn smaller."""
     return picture(element("style", Html(style)), *contents, alt=alt, width=WIDTH, height=height)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from djinn_jupyter.widgets.html import Html, div, element, joined, span
-from djinn_jupyter.widgets.pictures import BELOW, background, share_colour
+from djinn_jupyter.widgets.pictures import ABOVE, BELOW, background, share_colour
 from djinn_jupyter.widgets.spelling import marked, percent, plural, quoted, share
 from djinn_jupyter.wire.nouns import TopToken
 from djinn_jupyter.wire.sites import Site
@@ -20,15 +22,18 @@ def token_strip(
     here: Collection[int] = (),
     new: Collection[int] = (),
     differs: Collection[int] = (),
+    styles: Mapping[int, str] = MappingProxyType({}),
+    said: Mapping[int, str] = MappingProxyType({}),
 ) -> Html:
-    """Draw tokens as chips: those of the present pass underlined, generated ones tinted; of a long text only the
-    end."""
+    """Draw tokens as chips: those of the present pass underlined, generated ones tinted, others in `styles` of their
+    own; of a long text only the end. The pointer shows what is `said` of a token, or its position."""
     start = max(0, len(texts) - TOKENS_SHOWN)
     chips = []
     for i in range(start, len(texts)):
         kinds = (("here", here), ("new", new), ("differs", differs))
         classes = " ".join(["dj-token", "dj-mono", *(f"dj-{kind}" for kind, chosen in kinds if i in chosen)])
-        chips.append(span(classes, marked(texts[i], tokens[i]), title=f"position {i}"))
+        title = said.get(i, f"position {i}")
+        chips.append(span(classes, marked(texts[i], tokens[i]), style=styles.get(i), title=title))
     before = span("dj-soft", f"{plural(start, 'earlier token')} \u2026 ") if start else None
     return div("dj-tokens", before, joined(chips, " "))
 
@@ -75,6 +80,7 @@ def cell_token(text: str, token: int | None = None) -> Html:
     return element("code", marked(text, token), class_="dj-mono")
 
 
+STRENGTH: Final = 0.75  # of the full colour of signed values, so that letters stay readable on any page
 DARK = 0.55  # a share below it has a dark colour, on which light letters stand
 
 
@@ -82,3 +88,8 @@ def share_style(part: float) -> str:
     """Return the style of a token with a share, such as its probability."""
     letters = "#fff" if part < DARK else "#000"
     return f"background:#{''.join(f'{one:02x}' for one in share_colour(share(part)))};color:{letters}"
+
+
+def signed_style(part: float) -> str:
+    """Return the style of a token with a signed number, as a part of the largest."""
+    return background(ABOVE if part > 0 else BELOW, abs(part) ** 0.8 * STRENGTH)

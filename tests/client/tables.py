@@ -90,6 +90,14 @@ def spliced(engine: RemoteEngine, folder: Path) -> dj.Splice:
         engine.remove_module("sae")
 
 
+def paged(engine: RemoteEngine, folder: Path) -> dj.FeaturePage:
+    engine.add_module("sae", saes.saved(folder / "sae", saes.drawn(32)), at="resid_post.1")
+    try:
+        return engine.feature("sae.1[5]", over=engine.collect([LINE, OTHER, [3, 4, 5]], "sae.1", to=folder / "acts"))
+    finally:
+        engine.remove_module("sae")
+
+
 def graphed(engine: RemoteEngine, folder: Path) -> dj.AttributionGraph:
     layers = {layer: transcoders.drawn(32, seed=layer) for layer in range(engine.description.layers)}
     engine.add_transcoders("tc", transcoders.set_saved(folder / "tc", layers), "mlp_in")
@@ -124,6 +132,7 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     dj.AttributionGraph: graphed,
     PrunedGraph: lambda engine, folder: graphed(engine, folder).pruned(),
     dj.Splice: spliced,
+    dj.FeaturePage: paged,
     Values: lambda engine, folder: engine.collect([LINE, OTHER[:3]], "z.1", to=folder)["z.1"],
     dj.Activations: lambda engine, folder: engine.collect([LINE, OTHER[:3]], "z.1,resid_post.1[2]", to=folder),
     Lens: lambda engine, folder: stopped(engine).lens(3),

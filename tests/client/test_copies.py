@@ -26,6 +26,7 @@ from djinn_jupyter.api.tables import SHORT, Displayed, Listing, Tabular, card_of
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.link.transport import WireBytes
 from djinn_jupyter.methods.datasets.api import activations
+from djinn_jupyter.methods.features.api import examples
 from djinn_jupyter.methods.graphs import api
 from djinn_jupyter.modules.training.process import TrainedModule
 from tests.client import tables
@@ -80,6 +81,8 @@ OTHERS: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     dj.DjinnError: lambda engine, folder: dj.DjinnError("It is wrong."),
     dj.Reproduction: lambda engine, folder: dj.reproduce(engine, engine.loss([LINE])),
     TrainedModule: trained,
+    examples.FeatureValues: lambda engine, folder: tables.paged(engine, folder).over,
+    examples.FeatureExample: lambda engine, folder: tables.paged(engine, folder).examples[0],
     api.GraphNode: lambda engine, folder: tables.graphed(engine, folder).nodes[0],
     studies.StudyRow: lambda engine, folder: tables.studied(engine).check().rows[0],
     SessionList: lambda engine, folder: stop(engine) and engine.sessions(),

@@ -57,6 +57,7 @@ RANKED: Final[dict[type, Callable[[Any], Any]]] = {
     ),
     dj.HeadScores: lambda scores: scores.induction,
     dj.TokenMeasures: lambda text: text.of(text.by)[:-1],
+    dj.FeaturePage: lambda page: [one.value for one in page.examples],
     dj.TextLens: lambda lens: lens.columns()["top 1"],
     dj.Circuit: lambda circuit: circuit.columns()["score"],
     dj.Attribution: lambda parts: [

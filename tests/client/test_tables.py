@@ -196,6 +196,7 @@ TOPS = {
     Attribution: lambda parts: parts.values[[name is not None for name in parts.columns()["layer"]]],
     dj.HeadScores: lambda scores: scores.induction,
     dj.TokenMeasures: lambda read: read.of(read.by),
+    dj.FeaturePage: lambda page: np.array([one.value for one in page.examples]),
     dj.TextLens: lambda lens: lens.of("top 1"),
     Watched: lambda watched: watched.compared_values,
     dj.Circuit: lambda circuit: np.array(circuit.scores),

@@ -15,6 +15,7 @@ import djinn_jupyter as dj
 from djinn_jupyter.api import engine, interrupts, memory_trace, reproducing, rules, stops, studies, tables
 from djinn_jupyter.link.transport import WireBytes
 from djinn_jupyter.methods.datasets.api import activations
+from djinn_jupyter.methods.features.api import examples
 from djinn_jupyter.methods.graphs import api
 from djinn_jupyter.methods.sweep.api.grid import PairStatistics
 
@@ -28,6 +29,7 @@ SIGNALS: Final = {*(dj.Interrupted, dj.BatchInterrupted, dj.BatchEnded, dj.Djinn
 PARTS: Final = {  # of a result that has the recipe
     *(activations.Values, activations.TorchValues, api.PrunedGraph, api.GraphNode, PairStatistics),
     dj.Reproduction,
+    *(examples.FeatureValues, examples.FeatureExample),
 }
 OF_THE_MOMENT: Final = {  # times and bytes, and descriptions of what there is now: nothing computes them again
     *(

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import torch
+from msgspec import UNSET
 
 from djinn_jupyter.api.arrays import from_numpy, to_numpy
 from djinn_jupyter.engine.session.table import refusal
@@ -20,6 +21,14 @@ from djinn_jupyter.methods.circuits.request import AttributeEdges, CircuitRecipe
 from djinn_jupyter.methods.datasets.engine import shard
 from djinn_jupyter.methods.datasets.request import Collect, Collected, CollectionProgressed, Score, Scored
 from djinn_jupyter.methods.direct.request import Attribute, Attributed
+from djinn_jupyter.methods.features.request import (
+    EncodeFeatures,
+    FeatureRead,
+    FeaturesEncoded,
+    LikeFeature,
+    ReadFeature,
+    WrittenToken,
+)
 from djinn_jupyter.methods.graphs.request import GraphRecipe, MakeGraph
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.methods.sweep.request import Recipe, Sweep
@@ -29,7 +38,7 @@ from djinn_jupyter.wire.base import SharedWith, is_anothers
 from djinn_jupyter.wire.edits import name_of
 from djinn_jupyter.wire.greeting import Checked
 from djinn_jupyter.wire.looks import Circumstances
-from djinn_jupyter.wire.modules import AdapterDescription, AddedModuleDescription
+from djinn_jupyter.wire.modules import AdapterDescription, AddedModuleDescription, ModuleForm, ModuleIdentity
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.readings import Contribution, EditAtStop, limits_of
 from djinn_jupyter.wire.sites import parse_site
@@ -167,6 +176,7 @@ class Collecting:
         note |= {"dtype": request.dtype, "shard": request.shard, "first": request.first}
         note |= {"mode": request.mode, "seed": request.seed}
         note |= {"computed": {"mode": request.mode, "rechecked": [0], "largest_difference": 2e-6, "notes": []}}
+        note["computed"]["made"] = msgspec.to_builtins(made())
         note |= {"prompts": len(request.prompts), "last": request.last}
         rows = len(request.prompts) if request.positions else sum(map(len, request.prompts))
         tensors = {site: torch.zeros(rows, 4) for site in request.sites} | shard.tokens_of(request.prompts)
@@ -229,10 +239,23 @@ class Edged(Graphed):
         )
 
 
-def made() -> Circumstances:
+SAE: Final = ModuleIdentity(
+    name="sae",
+    at="resid_post.4",
+    form=ModuleForm(kind="sae", dtype="float32"),
+    inputs=4,
+    features=48,
+    folder="saes/4",
+    digest="d",
+    error_term=True,
+    bytes_held=0,
+)
+
+
+def made(modules: tuple[ModuleIdentity, ...] = ()) -> Circumstances:
     """Return the circumstances of what the double says."""
     by = {field.name: "double" for field in msgspec.structs.fields(Provenance)} | {"threads": 1, "tensor_parallel": 1}
-    return Circumstances(rules=(), attention=None, by=msgspec.convert(by, Provenance))
+    return Circumstances(rules=(), attention=None, by=msgspec.convert(by, Provenance), modules=modules)
 
 
 def heads_read(*, patterns: bool, layers: int = 2, heads: int = 3, length: int = 4) -> HeadsRead:
@@ -289,7 +312,41 @@ def lens_read(
     )
 
 
+def feature_read(site: str = "sae.4[17]", top: int = 10, **fields: Any) -> FeatureRead:
+    """Return the decoder of a feature that promotes the first words, and suppresses the last."""
+    name, _, unit = site.rstrip("]").partition("[")
+    words = [*enumerate(samples.WORDS)][:top]
+    given = {
+        "site": site,
+        "unit": int(unit),
+        "kind": "sae",
+        "features": 48,
+        "at": f"resid_post.{name.rpartition('.')[2]}",
+        "layer": 4,
+        "writes": "resid_post.4",
+        "like": tuple(LikeFeature(feature=20 + n, cosine=0.9 - n / 20) for n in range(min(top, 10))),
+        "promoted": tuple(WrittenToken(token=n, text=text, logit=2.0 - n / 10) for n, text in words),
+        "suppressed": tuple(WrittenToken(token=n, text=text, logit=n / 10 - 2.0) for n, text in words[::-1]),
+        "made": made(modules=(SAE,)),
+        "folded": True,
+        **fields,
+    }
+    return FeatureRead(**given)
+
+
 class Headed:
+    def _readfeature(self, request: ReadFeature) -> replies.Reply:
+        given = {} if request.layer is UNSET else {"layer": request.layer}
+        return feature_read(request.site, request.top, **given)
+
+    def _encodefeatures(self, request: EncodeFeatures) -> replies.Reply:
+        rows, units = request.values.shape[0], len(request.units)
+        return FeaturesEncoded(values=to_array(torch.linspace(-1, 4, rows)[:, None].expand(rows, units)))
+
+    def _detokenize(self, request: requests.Detokenize) -> replies.Reply:
+        texts = tuple(f" t{token}" for token in request.tokens)
+        return replies.Tokenized(tokens=request.tokens, texts=texts, text="".join(texts))
+
     def _readtextlens(self, request: ReadTextLens) -> replies.Reply:
         chosen = tuple(100 + n if isinstance(one, str) else one for n, one in enumerate(request.tokens))
         return lens_read(request.sites, top=request.top, chosen=chosen)

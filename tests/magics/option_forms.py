@@ -25,6 +25,7 @@ STATES: Final = {
     "logged": "",
     "charted": "",
     "studied": f"{RUN}\n%djinn_edges --from ids {METRIC} -o found\n%djinn_study <out> --add found --title edges",
+    "collected": "%djinn_collect resid_post.4 --prompts prompts --to <out> -o acts",
     "added": "%djinn_add_module sae <sae> --at resid_post.4\n%djinn_add_adapter sql <sql>",
 }
 
@@ -134,6 +135,7 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     )
     + forms("swept", f"{SWEPT} --edit resample"),
     "tree": forms("stopped", ""),
+    "feature": forms("idle", "sae.4[17]") + forms("collected", "sae.4[17] --over acts"),
     "text": forms("ended", "", f"{METRIC} --by entropy", "--site resid_post.1 --along vec", "--text-from text"),
     "unload": forms("idle", ""),
     "unsteer": forms("ruled", ""),
@@ -170,6 +172,7 @@ OWN_VALUES: Final = {
     ("lens", "positions"): "2",
     ("heads", "prompts"): "prompts",
     ("heads", "head"): "1.2",
+    ("feature", "over"): "nowhere",
     ("text", "by"): "entropy",
     ("text", "along"): "vec",
     ("loss", "prompts"): "prompts",

@@ -19,6 +19,7 @@ from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.magics.parsing import read
 from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
 from djinn_jupyter.methods.datasets.request import CheckCollect, Collect, Score
+from djinn_jupyter.methods.features.request import EncodeFeatures, ReadFeature
 from djinn_jupyter.methods.graphs.request import MakeGraph
 from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.sweep.request import CheckSweep, Sweep
@@ -277,6 +278,8 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         Collect,
         Score,
         ReadHeads,
+        ReadFeature,
+        EncodeFeatures,
         ReadText,
         ReadTextLens,
         ask.ReadWeight,

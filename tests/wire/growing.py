@@ -38,7 +38,7 @@ BY: Final[dict[str, str]] = {
         Swept.measured Swept.notes Swept.windows Swept.receivers Swept.rechecked Confirmed.* Measured.values
         Swept.places EdgesAttributed.notes GraphMade.notes CircuitsRun.notes CircuitsRun.values MetricsRead.values
         Collected.notes Collected.rechecked Scored.tokens Scored.notes HeadsRead.lines HeadsRead.scores
-        PassRead.sites InPieces.sizes
+        PassRead.sites InPieces.sizes FeatureRead.* FeaturesEncoded.*
         PieceRead.content Add.vector Set.value ProjectOut.direction NormMatch.vector Orthogonal.direction
         ProjectionCap.direction Direction.vector EffectReading.before EffectReading.after EffectReading.shifts""",
     "ANSWERED_TOKENS": "LensRead.rows LensRow.top TextLensRead.*",
@@ -83,6 +83,7 @@ TEXTS: Final[dict[str, str]] = {
         Inspected.unmade Pooled.axes Pooled.dtype FiguresRead.axes FiguresRead.dtype Compared.dtypes LensRead.notes
         LensRead.unmade Contribution.point Attributed.notes Attributed.unmade Swept.notes EdgesAttributed.notes
         GraphMade.notes CircuitsRun.notes Collected.notes Checked.alike Scored.notes WatchRead.axes WatchRead.unmade
+        FeatureRead.unwritten FeatureRead.notes FeatureRead.writes
         PointDescription.point ReplyBase.not_kept EngineStatistics.journal_trouble""",
     "model": """
         ModelDescription.name ModelDescription.revision ModelDescription.architecture PointDescription.module
@@ -90,7 +91,8 @@ TEXTS: Final[dict[str, str]] = {
         WeightRead.name Paused.site Paused.also Finished.texts Paused.texts EdgesAttributed.writers
         EdgesAttributed.readers CircuitsRun.writers CircuitsRun.readers GraphMade.outputs GraphMade.sites
         GraphMade.texts HeadsRead.texts Swept.texts Tokenized.texts TopToken.text TokenShift.text LensRow.text
-        Finished.prompt_texts TextMeasured.texts TextLensRead.texts TextLensRead.spelled TextLensRead.sites""",
+        WrittenToken.text Finished.prompt_texts TextMeasured.texts TextLensRead.texts TextLensRead.spelled
+        TextLensRead.sites""",
     "line": """
         Tokenized.text Paused.prompt_text Paused.new_text Finished.text Finished.prompt_text Branch.text""",
     "request": """
@@ -103,6 +105,7 @@ TEXTS: Final[dict[str, str]] = {
         RuleAtStop.site RuleAtStop.what RuleAtStop.trouble Override.site Change.what EarlierPasses.changes
         EditAtStop.site EditAtStop.what Influences.adapter Edited.site Edited.edit Effect.site Effect.edits
         LookRecipe.site Snapshot.site Pooled.site FiguresRead.site Compared.site PassRead.sites LensRead.site Swept.site
+        FeatureRead.site FeatureRead.at
         Swept.places Swept.edit Swept.receivers Swept.recipe Measured.metric EdgesAttributed.metric CircuitsRun.metric
         GraphRecipe.modules Collected.path Evaluated.value Evaluated.site StopDescription.site CheckpointSaved.path""",
     "LONGEST_MESSAGE": """

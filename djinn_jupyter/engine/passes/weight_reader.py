@@ -5,7 +5,7 @@ Shapes: M [input features, output features], as `x @ M`; H heads, d features of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -24,6 +24,7 @@ from djinn_jupyter.wire.weights import MODEL_WEIGHTS, WeightName
 
 MOST_BYTES: Final = 256 << 20
 PROBES: Final = 4  # random inputs of a check
+LOGITS: Final = 4096  # of a part of the vocabulary, whose columns of W_U are fp32 at a time
 FAR: Final = 100.0  # beside which a norm's epsilon is nothing
 FOLDED: Final = torch.float32
 Indices = Sequence[int] | None
@@ -93,18 +94,37 @@ class WeightReader:
         assert place.heads is not None
         return made[place.heads.columns_HD().to(made.device)]
 
+    @torch.inference_mode()
+    def added_to_logits(self, direction_D: Tensor) -> tuple[Iterator[Tensor], bool]:
+        """Return what a direction of the residual adds to the logits of W_U, fp32 in parts of the vocabulary, and
+        whether the final norm is folded into it: its gain, and its mean where it subtracts one, without its factor.
+        Raises UnknownSite where the model has no W_U for values of the residual."""
+        head, norm, matrix = self._before_logits(name := WeightName(name="W_U"))
+        written_D = direction_D.float().to(matrix.device)
+        if len(written_D) != len(matrix):
+            raise UnknownSite("this model narrows the residual before its head")
+        if norm is not None:
+            gain_D, mean = _gain(self._normed(norm), matrix[:, :1], name)
+            written_D = gain_D.float() * (written_D - written_D.mean() if mean else written_D)
+            written_D = written_D * self._factor(head, norm)
+        return _products(written_D, matrix), norm is not None
+
     # --- the whole model's ---------------------------------------------------------------------------------------
 
-    def _unembedding(self, name: WeightName, rows: Indices, columns: Indices, *, fold_norm: bool) -> Tensor:
-        """Return [D, vocabulary] that makes the logits of `ln_final`; before a bend, where the model bends them."""
+    def _before_logits(self, name: WeightName) -> tuple[nn.Module, nn.Module | None, Tensor]:
+        """Return the module that makes the logits, the norm before it, and its matrix [D, vocabulary]."""
         model: Any = self._forward.model
         head, tap = model.get_output_embeddings(), self._forward.anatomy.taps["ln_final", None]
         if not isinstance(head, nn.Module):
             raise UnknownSite("There is no W_U here: no module makes the logits.")
         norm, width = (tap.module, tap.width) if isinstance(tap, Tap) else (None, None)
+        return head, norm, self._matrix(head, width or self._forward.anatomy.hidden_size, name)
+
+    def _unembedding(self, name: WeightName, rows: Indices, columns: Indices, *, fold_norm: bool) -> Tensor:
+        """Return [D, vocabulary] that makes the logits of `ln_final`; before a bend, where the model bends them."""
+        head, norm, matrix = self._before_logits(name)
         if fold_norm and norm is None:
             raise UsageError("No single norm stands before W_U, so none is folded into it.")
-        matrix = self._matrix(head, width or self._forward.anatomy.hidden_size, name)
         fold = self._fold(norm, name) if fold_norm else None
         part = _chosen(name, matrix, rows, columns, by_row=False, fold=fold)
         factor = 1.0 if norm is None else self._factor(head, norm)
@@ -238,6 +258,13 @@ class WeightReader:
             return made.double()
 
         return normed
+
+
+@torch.inference_mode()
+def _products(x_D: Tensor, matrix_DV: Tensor) -> Iterator[Tensor]:
+    """Yield the products with the columns of a matrix, some at a time."""
+    for at in range(0, matrix_DV.shape[1], LOGITS):
+        yield x_D @ matrix_DV[:, at : at + LOGITS].float()
 
 
 def _gain(normed: Callable[[Tensor], Tensor], matrix: Tensor, name: WeightName) -> tuple[Tensor, bool]:

@@ -13,16 +13,15 @@ from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
 from djinn_jupyter.widgets.lens import GRID_POSITIONS, LAYERS_SHOWN, lens_grid_view
 from djinn_jupyter.widgets.panels import Heatmap
-from djinn_jupyter.widgets.pictures import ABOVE, BELOW, CLIP_PERCENTILE, background, image, scale_legend, shares
+from djinn_jupyter.widgets.pictures import CLIP_PERCENTILE, image, scale_legend, shares
 from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, quoted, truncated
-from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share_style
+from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, share_style, signed_style
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 
 ACROSS: Final = 12  # tokens of a row of the figure
 SHOWN: Final = 512  # tokens; each takes some 250 bytes
 STRONGEST, STRONGEST_PLAIN = 10, 5
-STRENGTH: Final = 0.75  # of the full colour of signed values, so that letters stay readable on any page
 LONGEST: Final = 40  # characters of a token
 LONG_HEAD: Final = 12
 
@@ -100,7 +99,7 @@ class _Scale:
         part = max(-1.0, min(1.0, value / self.limit))
         if self.is_share:
             return share_style(part)
-        return background(ABOVE if part > 0 else BELOW, abs(part) ** 0.8 * STRENGTH)
+        return signed_style(part)
 
     def legend(self) -> Html:
         """Draw the scale with its ends."""

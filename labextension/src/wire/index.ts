@@ -4,6 +4,7 @@ export * from './values';
 export * from './circuits';
 export * from './datasets';
 export * from './direct';
+export * from './features';
 export * from './graphs';
 export * from './heads';
 export * from './sweep';

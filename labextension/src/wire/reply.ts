@@ -15,6 +15,11 @@ import {
 } from './direct';
 
 import {
+  FeatureRead,
+  FeaturesEncoded,
+} from './features';
+
+import {
   GraphMade,
 } from './graphs';
 
@@ -179,6 +184,8 @@ export type WireReply =
   | Checked
   | Scored
   | Attributed
+  | FeatureRead
+  | FeaturesEncoded
   | GraphMade
   | HeadsRead
   | Swept

@@ -1,0 +1,1 @@
+"""A feature's page in Python."""
