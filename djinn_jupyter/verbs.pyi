@@ -7,6 +7,7 @@ import djinn_jupyter.methods.direct.api
 import djinn_jupyter.methods.features.api.page
 import djinn_jupyter.methods.heads.api
 import djinn_jupyter.methods.text.api
+import djinn_jupyter.methods.why.api
 
 class Verb:
     module: str
@@ -24,5 +25,6 @@ class SessionVerbs:
     loss = djinn_jupyter.methods.datasets.api.session_verbs.loss
     all_logits = djinn_jupyter.methods.datasets.api.session_verbs.all_logits
     patterns = djinn_jupyter.methods.heads.api.patterns
+    why = djinn_jupyter.methods.why.api.why
     text = djinn_jupyter.methods.text.api.text
     text_lens = djinn_jupyter.methods.text.api.text_lens

@@ -66,5 +66,6 @@ MODULES: Final = {
     "djinn_debugger": "djinn_jupyter.editors.magic",
     "djinn_text": "djinn_jupyter.methods.text.magic",
     "djinn_feature": "djinn_jupyter.methods.features.magic",
+    "djinn_why": "djinn_jupyter.methods.why.magic",
 }
 CELL_MAGICS: Final = ("djinn_run", "djinn_edit")

@@ -197,6 +197,7 @@ TOPS = {
     dj.HeadScores: lambda scores: scores.induction,
     dj.TokenMeasures: lambda read: read.of(read.by),
     dj.FeaturePage: lambda page: np.array([one.value for one in page.examples]),
+    dj.ScoreParts: lambda parts: np.array([one.value for at in ("key", "query") for one in parts.side(at).parts]),
     dj.TextLens: lambda lens: lens.of("top 1"),
     Watched: lambda watched: watched.compared_values,
     dj.Circuit: lambda circuit: np.array(circuit.scores),

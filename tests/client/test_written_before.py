@@ -27,7 +27,7 @@ FOLDER: Final = before.HERE / "79ba2cba"
 SAID: Final[dict[str, Any]] = json.loads((FOLDER / "said.json").read_text(encoding="utf-8"))
 
 
-LATER: Final = {dj.TokenMeasures, dj.TextLens, dj.FeaturePage}  # kinds of results since that version
+LATER: Final = {dj.TokenMeasures, dj.TextLens, dj.FeaturePage, dj.ScoreParts}  # kinds of results since that version
 
 
 def test_every_kind_was_written() -> None:

@@ -33,6 +33,7 @@ from djinn_jupyter.methods.graphs.request import GraphRecipe, MakeGraph
 from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
 from djinn_jupyter.methods.sweep.request import Recipe, Sweep
 from djinn_jupyter.methods.text.request import ReadText, ReadTextLens, TextLensRead, TextMeasured
+from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained, ScorePart, ScoreSide
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.base import SharedWith, is_anothers
 from djinn_jupyter.wire.edits import name_of
@@ -334,6 +335,27 @@ def feature_read(site: str = "sae.4[17]", top: int = 10, **fields: Any) -> Featu
     return FeatureRead(**given)
 
 
+def explained(texts: tuple[str, ...] = samples.PROMPT, count: int = 30, **fields: Any) -> ScoreExplained:
+    """Return the parts of a score, ever smaller and of changing signs; those of the query are half as large."""
+    values = [(-1) ** n * 3.0 / (n + 1) for n in range(count)]
+    parts = [ScorePart(point="z", layer=n // 3, unit=n % 3, value=value) for n, value in enumerate(values)]
+    halves = [msgspec.structs.replace(one, value=one.value / 2) for one in parts]
+    return ScoreExplained(
+        tokens=tuple(range(len(texts))),
+        texts=texts,
+        query=len(texts) - 1,
+        key=0,
+        score=sum(values) + 0.5,
+        scale=0.125,
+        given=1.5,
+        weight=0.25,
+        by_key=ScoreSide(parts=tuple(parts), constant=0.5, rest=0.0),
+        by_query=ScoreSide(parts=tuple(halves), constant=0.5, rest=sum(values) / 2),
+        made=made(),
+        **fields,
+    )
+
+
 class Headed:
     def _readfeature(self, request: ReadFeature) -> replies.Reply:
         given = {} if request.layer is UNSET else {"layer": request.layer}
@@ -346,6 +368,9 @@ class Headed:
     def _detokenize(self, request: requests.Detokenize) -> replies.Reply:
         texts = tuple(f" t{token}" for token in request.tokens)
         return replies.Tokenized(tokens=request.tokens, texts=texts, text="".join(texts))
+
+    def _explainscore(self, request: ExplainScore) -> replies.Reply:
+        return explained()
 
     def _readtextlens(self, request: ReadTextLens) -> replies.Reply:
         chosen = tuple(100 + n if isinstance(one, str) else one for n, one in enumerate(request.tokens))

@@ -143,6 +143,7 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     "vram": forms("idle", "", "--of trace") + forms("charted", "stop"),
     "watch": forms("ruled", "", "resid_post.3", "resid_post.3 --show", "resid_post.3 --hover", "resid_post.3 --off"),
     "weight": forms("idle", "W_U"),
+    "why": forms("ended", "1.2 --key 0"),
     "where": forms("stopped", "", "--effect") + forms("ended", "") + forms("idle", ""),
 }
 
@@ -173,6 +174,9 @@ OWN_VALUES: Final = {
     ("heads", "prompts"): "prompts",
     ("heads", "head"): "1.2",
     ("feature", "over"): "nowhere",
+    ("why", "head"): "1.2",
+    ("why", "key"): "0",
+    ("why", "features"): "sae.4",
     ("text", "by"): "entropy",
     ("text", "along"): "vec",
     ("loss", "prompts"): "prompts",

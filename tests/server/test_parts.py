@@ -24,6 +24,7 @@ from djinn_jupyter.methods.graphs.request import MakeGraph
 from djinn_jupyter.methods.heads.request import ReadHeads
 from djinn_jupyter.methods.sweep.request import CheckSweep, Sweep
 from djinn_jupyter.methods.text.request import ReadText, ReadTextLens
+from djinn_jupyter.methods.why.request import ExplainScore
 from djinn_jupyter.server import live, messages
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.endpoints import STATUSES, status_of
@@ -280,6 +281,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ReadHeads,
         ReadFeature,
         EncodeFeatures,
+        ExplainScore,
         ReadText,
         ReadTextLens,
         ask.ReadWeight,

@@ -17,6 +17,7 @@ BY: Final[dict[str, str]] = {
         ModelDescription.generation_defaults ModelDescription.checks ModelDescription.notes
         PointDescription.layers CacheGroup.layers Modules.modules AdapterDescription.targets GraphMade.layers
         HeadsRead.layers Attributed.neurons Attributed.contributions GraphRecipe.modules WeightsStatistics.ring
+        ScoreSide.parts
         EdgesAttributed.writers EdgesAttributed.readers CircuitsRun.writers CircuitsRun.readers LargestDifference.index
         Paused.shape Edited.shape Pooled.shape FiguresRead.shape Compared.shapes Finished.ignored_defaults
         EngineStatistics.slabs EngineStatistics.tiers BudgetStatistics.holdings Circumstances.modules Recipe.modules
@@ -30,7 +31,8 @@ BY: Final[dict[str, str]] = {
         Finished.log_probabilities RuleDescription.positions LookRecipe.line AttributionRecipe.line Snapshot.positions
         Pooled.positions FiguresRead.positions FiguresRead.each Apart.positions Apart.distances Swept.texts
         GraphMade.texts HeadsRead.texts AttributionRecipe.tokens AttributionRecipe.passes LookRecipe.passes
-        WatchedLine.tokens WatchedLine.passes Reached.positions Reached.drawn Attributed.tokens TextMeasured.*""",
+        WatchedLine.tokens WatchedLine.passes Reached.positions Reached.drawn Attributed.tokens TextMeasured.*
+        ScoreExplained.tokens ScoreExplained.texts""",
     "request": """
         Inspect.positions Lens.positions Lens.tokens MeasureEffect.tokens ApplyEdit.positions Steer.positions
         PatchFrom.positions Sweep.* AttributeEdges.* RunCircuits.* MakeGraph.* Noise.positions Continued.*
@@ -92,7 +94,7 @@ TEXTS: Final[dict[str, str]] = {
         EdgesAttributed.readers CircuitsRun.writers CircuitsRun.readers GraphMade.outputs GraphMade.sites
         GraphMade.texts HeadsRead.texts Swept.texts Tokenized.texts TopToken.text TokenShift.text LensRow.text
         WrittenToken.text Finished.prompt_texts TextMeasured.texts TextLensRead.texts TextLensRead.spelled
-        TextLensRead.sites""",
+        TextLensRead.sites ScorePart.point ScoreExplained.texts""",
     "line": """
         Tokenized.text Paused.prompt_text Paused.new_text Finished.text Finished.prompt_text Branch.text""",
     "request": """

@@ -21,6 +21,15 @@ from djinn_jupyter.wire.texts import in_quotes
 
 WORK: Final = "The reading of heads"
 ANY_SESSION: Final = "heads"
+LONGEST: Final = 20  # characters of a head
+
+
+def head_of(spelled: object) -> tuple[int, int]:
+    """Return the layer and the number of a head that is spelled as 5.1. UsageError."""
+    layer, dot, head = str(spelled).partition(".")
+    if not (dot and layer.isdecimal() and head.isdecimal() and len(str(spelled)) <= LONGEST):
+        raise UsageError(f"A head is spelled by its layer and number, such as 5.1; {in_quotes(str(spelled))} is none.")
+    return int(layer), int(head)
 
 
 class _OfHeads(result.Result):
@@ -129,16 +138,12 @@ class HeadPatterns(_OfHeads):
         return msgspec.structs.replace(self, chosen=tuple(map(self._head, heads)))
 
     def _head(self, spelled: object) -> tuple[int, int]:
-        layer, dot, head = str(spelled).partition(".")
-        if not (dot and layer.isdecimal() and head.isdecimal()):
-            raise UsageError(
-                f"A head is spelled by its layer and number, such as 5.1; {in_quotes(str(spelled))} is none."
-            )
-        if int(layer) not in self.layers or int(head) >= self.heads:
+        layer, head = head_of(spelled)
+        if layer not in self.layers or head >= self.heads:
             raise UsageError(
                 f"There is no head {spelled}: layers {spans(self.layers)} have patterns, of {self.heads} heads each."
             )
-        return int(layer), int(head)
+        return layer, head
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the layer, the head, the query's position and the key's (for blocks the first)."""

@@ -9,6 +9,7 @@ export * from './graphs';
 export * from './heads';
 export * from './sweep';
 export * from './text';
+export * from './why';
 export * from './messages';
 export * from './base';
 export * from './edits';

@@ -37,6 +37,10 @@ import {
 } from './text';
 
 import {
+  ScoreExplained,
+} from './why';
+
+import {
   Cleared,
   Failed,
 } from './base';
@@ -190,4 +194,5 @@ export type WireReply =
   | HeadsRead
   | Swept
   | TextMeasured
-  | TextLensRead;
+  | TextLensRead
+  | ScoreExplained;

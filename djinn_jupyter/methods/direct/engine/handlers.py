@@ -169,14 +169,14 @@ def _mapped(tap: Tap, value_F: Tensor) -> Tensor:
     return made[0, 0].detach().clone()
 
 
-def require_whole(x_D: Tensor, seen: list[RowObserver]) -> None:
+def require_whole(x_D: Tensor, seen: list[RowObserver], explained: str = "no logit") -> None:
     """Raise UnknownSite where the residual is not the sum of the observed values: the family scales or adds more."""
     parts = [value for one in seen for value in (*one.values, one.bias) if value is not None]
     total = sum((part.to(torch.float32) for part in parts), torch.zeros_like(x_D).float())
     size = float((x_D.float() - total).norm() / x_D.float().norm())
     if size > UNEXPLAINED.get(x_D.dtype, UNEXPLAINED_IN_16_BITS):
         raise UnknownSite(
-            "The outputs of attention and MLP do not sum to the residual of this model, so they explain no logit "
+            f"The outputs of attention and MLP do not sum to the residual of this model, so they explain {explained} "
             f"({size:.2%} of it is something else)."
         )
 

@@ -167,7 +167,7 @@ class HeadRequests:
     def read_heads(self, request: ReadHeads, session: Session, holder: Holder) -> residence.Steps[HeadsRead]:
         sessions, model = self._parts.sessions, self._runtime.description
         require_empty(session, "read heads", "engine.head_scores")
-        lines = prompts_of(sessions, model, request.lines, tokens_of=_tokens_of)
+        lines = prompts_of(sessions, model, request.lines, tokens_of=tokens_of)
         rules = under_rules_of(sessions, request.rules_of, session)
         heads = HeadReading(self._runtime, session, rules, patterns=request.patterns)
         return self._steps(session, lines, heads, self._parts.circumstances(session, rules))
@@ -201,7 +201,7 @@ class HeadRequests:
         )
 
 
-def _tokens_of(session: Session) -> tuple[int, ...]:
+def tokens_of(session: Session) -> tuple[int, ...]:
     """Return the tokens of a session, including those of a stopped pass."""
     if session.frame is not None and not reports.has_edits(session):
         return tuple(session.tokens[: session.frame.end])
