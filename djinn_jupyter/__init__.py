@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.methods.circuits.api.circuits import Circuit as Circuit
     from djinn_jupyter.methods.heads.api import HeadScores as HeadScores
     from djinn_jupyter.methods.heads.api import HeadPatterns as HeadPatterns
+    from djinn_jupyter.methods.heads.api import HeadPage as HeadPage
     from djinn_jupyter.methods.why.api import ScoreParts as ScoreParts
     from djinn_jupyter.methods.text.api import TokenMeasures as TokenMeasures
     from djinn_jupyter.methods.text.api import TextLens as TextLens

@@ -19,6 +19,7 @@ class EngineVerbs:
     loss = djinn_jupyter.methods.datasets.api.scoring.loss
     feature = djinn_jupyter.methods.features.api.page.feature
     head_scores = djinn_jupyter.methods.heads.api.head_scores
+    head = djinn_jupyter.methods.heads.api.head
 
 class SessionVerbs:
     attribute = djinn_jupyter.methods.direct.api.attribute

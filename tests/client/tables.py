@@ -123,6 +123,7 @@ TABLES: Final[dict[type, Callable[[RemoteEngine, Path], Any]]] = {
     dj.Losses: lambda engine, folder: engine.loss([LINE, OTHER]),
     dj.HeadScores: lambda engine, folder: engine.head_scores([LINE]),
     dj.HeadPatterns: lambda engine, folder: stopped(engine).patterns(),
+    dj.HeadPage: lambda engine, folder: engine.head("2.2", [LINE, OTHER]),
     dj.ScoreParts: lambda engine, folder: stopped(engine).why("2.2", key=1),
     dj.TokenMeasures: lambda engine, folder: stopped(engine).text(metric=METRIC, site="resid_post.1"),
     dj.TextLens: lambda engine, folder: stopped(engine).text_lens(2, tokens=[3], layers=[0, 2]),

@@ -66,6 +66,7 @@ CALLS: Final[dict[str, Callable[[RemoteEngine, Path], Any]]] = {
     "heads": lambda engine, folder: engine.head_scores(LINES * 3),
     "feature": lambda engine, folder: engine.feature("tc.1[3]"),
     "patterns": lambda engine, folder: stopped(engine).patterns(),
+    "head": lambda engine, folder: engine.head("1.2", LINES * 3),
     "why": lambda engine, folder: stopped(engine).why("1.2", key=1),
     "text": lambda engine, folder: finished(engine).text(),
     "lens of a text": lambda engine, folder: finished(engine).text_lens(),

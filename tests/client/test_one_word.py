@@ -33,6 +33,7 @@ MORE: Final = {  # what some results have besides
     (dj.Grid, "to_pandas"): {"by": "pair"},
     (dj.HeadScores, "top"): {"kind": "induction"},
     (dj.TokenMeasures, "top"): {"measure": None},
+    (dj.HeadPage, "top"): {"of": "summed"},
     (dj.ScoreParts, "top"): {"at": None},
 }
 
@@ -59,6 +60,7 @@ RANKED: Final[dict[type, Callable[[Any], Any]]] = {
     dj.HeadScores: lambda scores: scores.induction,
     dj.TokenMeasures: lambda text: text.of(text.by)[:-1],
     dj.FeaturePage: lambda page: [one.value for one in page.examples],
+    dj.HeadPage: lambda page: [one.summed for one in page.reply.summed],
     dj.ScoreParts: lambda parts: [one.value for side in (parts.by_key, parts.by_query) for one in side.parts],
     dj.TextLens: lambda lens: lens.columns()["top 1"],
     dj.Circuit: lambda circuit: circuit.columns()["score"],

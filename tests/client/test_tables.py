@@ -197,6 +197,7 @@ TOPS = {
     dj.HeadScores: lambda scores: scores.induction,
     dj.TokenMeasures: lambda read: read.of(read.by),
     dj.FeaturePage: lambda page: np.array([one.value for one in page.examples]),
+    dj.HeadPage: lambda page: np.array([one.summed for one in page.reply.summed]),
     dj.ScoreParts: lambda parts: np.array([one.value for at in ("key", "query") for one in parts.side(at).parts]),
     dj.TextLens: lambda lens: lens.of("top 1"),
     Watched: lambda watched: watched.compared_values,

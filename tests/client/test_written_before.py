@@ -27,7 +27,8 @@ FOLDER: Final = before.HERE / "79ba2cba"
 SAID: Final[dict[str, Any]] = json.loads((FOLDER / "said.json").read_text(encoding="utf-8"))
 
 
-LATER: Final = {dj.TokenMeasures, dj.TextLens, dj.FeaturePage, dj.ScoreParts}  # kinds of results since that version
+# kinds of results since that version
+LATER: Final = {dj.TokenMeasures, dj.TextLens, dj.FeaturePage, dj.ScoreParts, dj.HeadPage}
 
 
 def test_every_kind_was_written() -> None:

@@ -30,7 +30,16 @@ from djinn_jupyter.methods.features.request import (
     WrittenToken,
 )
 from djinn_jupyter.methods.graphs.request import GraphRecipe, MakeGraph
-from djinn_jupyter.methods.heads.request import HeadsRead, ReadHeads
+from djinn_jupyter.methods.heads.request import (
+    HeadExample,
+    HeadRead,
+    HeadsRead,
+    OVCircuit,
+    ReadHead,
+    ReadHeads,
+    TokenPair,
+    VocabularyPair,
+)
 from djinn_jupyter.methods.sweep.request import Recipe, Sweep
 from djinn_jupyter.methods.text.request import ReadText, ReadTextLens, TextLensRead, TextMeasured
 from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained, ScorePart, ScoreSide
@@ -335,6 +344,34 @@ def feature_read(site: str = "sae.4[17]", top: int = 10, **fields: Any) -> Featu
     return FeatureRead(**given)
 
 
+def head_read(
+    texts: tuple[str, ...] = samples.PROMPT, layer: int = 1, head: int = 2, lines: int = 2, count: int = 10
+) -> HeadRead:
+    """Return a head that attends to the token before, over the same prompt again and again."""
+    length, places = len(texts), range(1, min(count + 1, len(texts)))
+    pairs = tuple(TokenPair(query=at, key=at - 1, count=2, summed=2.0 / at) for at in places)
+    example = HeadExample(
+        line=0, query=length - 1, key=length - 2, weight=0.75, first=0, weights=(*[0.0] * (length - 2), 0.75, 0.25)
+    )
+    circuit = OVCircuit(
+        pairs=tuple(VocabularyPair(given=at, made=0, value=3.0 / at) for at in places), copying=0.5, notes=("a gain",)
+    )
+    return HeadRead(
+        layer=layer,
+        head=head,
+        lines=(tuple(range(length)),) * lines,
+        queries=lines * (length - 1),
+        first_share=0.25 if lines else None,
+        summed=pairs if lines else (),
+        mean=pairs if lines else (),
+        examples=(example,) if lines else (),
+        circuit=circuit,
+        unread="",
+        spelled=tuple(enumerate(texts)),
+        made=made(),
+    )
+
+
 def explained(texts: tuple[str, ...] = samples.PROMPT, count: int = 30, **fields: Any) -> ScoreExplained:
     """Return the parts of a score, ever smaller and of changing signs; those of the query are half as large."""
     values = [(-1) ** n * 3.0 / (n + 1) for n in range(count)]
@@ -368,6 +405,9 @@ class Headed:
     def _detokenize(self, request: requests.Detokenize) -> replies.Reply:
         texts = tuple(f" t{token}" for token in request.tokens)
         return replies.Tokenized(tokens=request.tokens, texts=texts, text="".join(texts))
+
+    def _readhead(self, request: ReadHead) -> replies.Reply:
+        return head_read(layer=request.layer, head=request.head, lines=len(request.lines))
 
     def _explainscore(self, request: ExplainScore) -> replies.Reply:
         return explained()

@@ -78,7 +78,7 @@ FORMS: Final[dict[str, tuple[Form, ...]]] = {
     "fork": forms("stopped", "new", "new add vec --site v.5", "new patch_from other --site v.5", "other")
     + forms("stopped", "other --fresh", "theirs --fresh"),
     "graph": forms("ended", "", "--from ids"),
-    "heads": forms("ended", "", "--patterns", "--prompts prompts"),
+    "heads": forms("ended", "", "--patterns", "--prompts prompts", "--page --head 1.2"),
     "inspect": forms("stopped", "", "pattern.2", "-o kept"),
     "lens": forms("stopped", "", "--layers", "mlp_out --token x", "z --token x")
     + forms("ended", "--text", "resid_post.* --text --token x"),

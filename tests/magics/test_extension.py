@@ -18,8 +18,8 @@ from tests.magics.conftest import Notebook
 
 NAMES = """load unload stop status log run break breaks clear where inspect lens watch edit steer unsteer step
 back resume fork tree sessions use share close diff swap rest sleep nap sweep path attribute direct text weight heads
-why collect loss edges circuit graph add_module add_transcoders splice name remove_module add_adapter adapter remove_adapter
-reproduce checkpoint restore accept vram move debugger pause study""".split()
+why feature collect loss edges circuit graph add_module add_transcoders splice name remove_module add_adapter adapter
+remove_adapter reproduce checkpoint restore accept vram move debugger pause study""".split()
 HEAVY = ("torch", "numpy", "plotly", "ipywidgets", "zmq.asyncio", "msgspec")
 
 

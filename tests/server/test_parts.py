@@ -21,7 +21,7 @@ from djinn_jupyter.methods.circuits.request import AttributeEdges, RunCircuits
 from djinn_jupyter.methods.datasets.request import CheckCollect, Collect, Score
 from djinn_jupyter.methods.features.request import EncodeFeatures, ReadFeature
 from djinn_jupyter.methods.graphs.request import MakeGraph
-from djinn_jupyter.methods.heads.request import ReadHeads
+from djinn_jupyter.methods.heads.request import ReadHead, ReadHeads
 from djinn_jupyter.methods.sweep.request import CheckSweep, Sweep
 from djinn_jupyter.methods.text.request import ReadText, ReadTextLens
 from djinn_jupyter.methods.why.request import ExplainScore
@@ -281,6 +281,7 @@ def test_every_request_is_either_answered_or_not_for_browsers() -> None:
         ReadHeads,
         ReadFeature,
         EncodeFeatures,
+        ReadHead,
         ExplainScore,
         ReadText,
         ReadTextLens,

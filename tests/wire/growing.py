@@ -32,15 +32,15 @@ BY: Final[dict[str, str]] = {
         Pooled.positions FiguresRead.positions FiguresRead.each Apart.positions Apart.distances Swept.texts
         GraphMade.texts HeadsRead.texts AttributionRecipe.tokens AttributionRecipe.passes LookRecipe.passes
         WatchedLine.tokens WatchedLine.passes Reached.positions Reached.drawn Attributed.tokens TextMeasured.*
-        ScoreExplained.tokens ScoreExplained.texts""",
+        ScoreExplained.tokens ScoreExplained.texts HeadExample.weights""",
     "request": """
         Inspect.positions Lens.positions Lens.tokens MeasureEffect.tokens ApplyEdit.positions Steer.positions
         PatchFrom.positions Sweep.* AttributeEdges.* RunCircuits.* MakeGraph.* Noise.positions Continued.*
         Estimate.corrections EffectReading.chosen LensRow.chosen LensRead.notes Attributed.notes Swept.over
         Swept.measured Swept.notes Swept.windows Swept.receivers Swept.rechecked Confirmed.* Measured.values
         Swept.places EdgesAttributed.notes GraphMade.notes CircuitsRun.notes CircuitsRun.values MetricsRead.values
-        Collected.notes Collected.rechecked Scored.tokens Scored.notes HeadsRead.lines HeadsRead.scores
-        PassRead.sites InPieces.sizes FeatureRead.* FeaturesEncoded.*
+        Collected.notes Collected.rechecked Scored.tokens Scored.notes HeadsRead.lines HeadsRead.scores HeadRead.*
+        OVCircuit.pairs OVCircuit.notes PassRead.sites InPieces.sizes FeatureRead.* FeaturesEncoded.*
         PieceRead.content Add.vector Set.value ProjectOut.direction NormMatch.vector Orthogonal.direction
         ProjectionCap.direction Direction.vector EffectReading.before EffectReading.after EffectReading.shifts""",
     "ANSWERED_TOKENS": "LensRead.rows LensRow.top TextLensRead.*",
@@ -94,7 +94,7 @@ TEXTS: Final[dict[str, str]] = {
         EdgesAttributed.readers CircuitsRun.writers CircuitsRun.readers GraphMade.outputs GraphMade.sites
         GraphMade.texts HeadsRead.texts Swept.texts Tokenized.texts TopToken.text TokenShift.text LensRow.text
         WrittenToken.text Finished.prompt_texts TextMeasured.texts TextLensRead.texts TextLensRead.spelled
-        TextLensRead.sites ScorePart.point ScoreExplained.texts""",
+        TextLensRead.sites ScorePart.point ScoreExplained.texts HeadRead.spelled OVCircuit.notes""",
     "line": """
         Tokenized.text Paused.prompt_text Paused.new_text Finished.text Finished.prompt_text Branch.text""",
     "request": """

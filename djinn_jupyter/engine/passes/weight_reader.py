@@ -172,6 +172,15 @@ class WeightReader:
 
     def _product(self, name: WeightName, rows: Indices, columns: Indices, *, fold_norm: bool) -> Tensor:
         """Return W_V @ W_O or W_Q @ W_K.T of heads with their own keys and values, fp32 [heads, D, D]."""
+        left_HDd, right_HdD = self._factors(name, fold_norm=fold_norm)
+        left_HDd = left_HDd[:, _within(name, rows, left_HDd.shape[1], "rows")]
+        right_HdD = right_HdD[:, :, _within(name, columns, right_HdD.shape[2], "columns")]
+        _require_room(name, len(left_HDd), left_HDd.shape[1], right_HdD.shape[2], 4)
+        made = left_HDd.float() @ right_HdD.float()
+        return made[0] if len(left_HDd) == 1 and name.selector is not None else made
+
+    def _factors(self, name: WeightName, *, fold_norm: bool) -> tuple[Tensor, Tensor]:
+        """Return the two matrices of each head whose product is W_OV or W_QK, [heads, D, d] and [heads, d, D]."""
         layer = name.layer or 0
         first, second = ("W_V", "W_O") if name.name == "W_OV" else ("W_Q", "W_K")
         self._require_layer(name.name, layer)
@@ -188,12 +197,22 @@ class WeightReader:
             self._heads(place, WeightName(name=one, layer=layer), part, fold_norm=fold_norm and one == "W_V")
             for one, place, part in zip((first, second), places, chosen, strict=True)
         ]
-        left_HDd, right_HdD = parts[0], parts[1] if name.name == "W_OV" else parts[1].mT
-        left_HDd = left_HDd[:, _within(name, rows, left_HDd.shape[1], "rows")]
-        right_HdD = right_HdD[:, :, _within(name, columns, right_HdD.shape[2], "columns")]
-        _require_room(name, len(heads), left_HDd.shape[1], right_HdD.shape[2], 4)
-        made = left_HDd.float() @ right_HdD.float()
-        return made[0] if len(heads) == 1 and name.selector is not None else made
+        return parts[0], parts[1] if name.name == "W_OV" else parts[1].mT
+
+    @torch.inference_mode()
+    def value_circuit(self, layer: int, head: int) -> tuple[Tensor, Tensor, bool]:
+        """Return W_V of the value that a head reads and its W_O, fp32 [D, d] and [d, D], and whether the gain of a norm
+        before the values is folded in. Raises UnknownSite where the model has no such matrices."""
+        folds = self._place("W_V", layer).norm is not None
+        name = WeightName(name="W_OV", layer=layer, selector=(head,))
+        left_HDd, right_HdD = self._factors(name, fold_norm=folds)
+        return left_HDd[0].float(), right_HdD[0].float(), folds
+
+    @torch.inference_mode()
+    def folded(self, norm: nn.Module, columns_DN: Tensor) -> Tensor:
+        """Return columns behind a norm with its gain multiplied in, fp32 [D, n], minus the mean of each where the norm
+        subtracts one. Raises UnknownSite for another module."""
+        return self._fold(norm, WeightName(name="W_U"))(columns_DN)
 
     def _heads(self, place: Matrix, name: WeightName, heads: Sequence[int], *, fold_norm: bool) -> Tensor:
         assert place.heads is not None

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Literal, Self
 
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, runs
+from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, runs, tables
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel
-from djinn_jupyter.methods.heads.request import KINDS, MOST_LINES, HeadsRead, Kind, ReadHeads
+from djinn_jupyter.methods.heads.request import (
+    KINDS,
+    MOST_LINES,
+    HeadRead,
+    HeadsRead,
+    Kind,
+    ReadHead,
+    ReadHeads,
+    TokenPair,
+)
 from djinn_jupyter.wire.readings import spans
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -245,3 +254,150 @@ def _read(
     with interrupts.interruptible(WORK), likeness.temporary_session(channel, "heads", adapter) as session:
         request = ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
         return interrupts.replied_in_parts(channel, request, WORK, kept)
+
+
+# A head's page: its scores among those of all heads, what it attends to over prompts, and its OV circuit.
+
+PAGE: Final = "The reading of the head"
+SUMMED: Final = "summed"
+MEAN: Final = "mean"
+CIRCUIT: Final = "circuit"
+PairKind = Literal["summed", "mean", "circuit"]
+PAIR_KINDS: Final[tuple[PairKind, ...]] = (SUMMED, MEAN, CIRCUIT)
+PAIR: Final = ("of", "from_token", "from", "to_token", "to", "count", "value")
+
+
+class HeadPage(result.Result):
+    """One head: its `scores` among those of all heads, with its `ranks`; what it attends to over the prompts: the pairs
+    of tokens with the largest `summed` weights and the largest `mean` ones, from the query's token to the key's, the
+    strongest single `examples`, and the mean weight at the first position (`first_share`), which no pair includes; and
+    the largest entries of its OV `circuit`, from the token attended to to the token whose logit it raises. `values`,
+    float64, are those of all pairs, in the order of `columns()`."""
+
+    _view = "page_view"
+    ending = ".head.djinn"
+    named = "file of a head's page"
+    _tabled = True
+    reply: HeadRead
+    scores: HeadScores
+    request: ReadHead
+
+    def __post_init__(self) -> None:
+        reply = self.reply
+        self.layer, self.number, self.head = reply.layer, reply.head, f"{reply.layer}.{reply.head}"
+        self.tokens = self._lines = reply.lines
+        self.spelled = dict(reply.spelled)
+        self.first_share, self.examples, self.circuit = reply.first_share, reply.examples, reply.circuit
+        self.values = np.array([row[-1] for row in self._rows()], dtype=np.float64)
+
+    @property
+    def ranks(self) -> dict[Kind, tuple[float, int, int] | None]:
+        """For each kind of score the head's own, its rank among all heads, from 1 on, and their number; None where no
+        position has such a target."""
+        return {kind: self._rank(getattr(self.scores, kind)) for kind in KINDS}
+
+    def _rank(self, scores: np.ndarray[Any, Any]) -> tuple[float, int, int] | None:
+        own = float(scores[self.scores.layers.index(self.layer), self.number])
+        known = scores[~np.isnan(scores)]
+        return None if np.isnan(own) else (own, 1 + int((known > own).sum()), len(known))
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        for of, pairs in ((SUMMED, self.reply.summed), (MEAN, self.reply.mean)):
+            for one in pairs:
+                yield of, *self._named(one.query), *self._named(one.key), one.count, attention_of(one, of)
+        for pair in () if self.circuit is None else self.circuit.pairs:
+            yield CIRCUIT, *self._named(pair.given), *self._named(pair.made), None, pair.value
+
+    def _named(self, token: int) -> tuple[int, str]:
+        return token, self.spelled[token]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the pairs as lists by column: what they are pairs of (summed or mean attention, or the OV circuit),
+        the ids and texts of both tokens, how often they were met (None in the circuit), and the value."""
+        return tables.in_columns(PAIR, list(self._rows()))
+
+    def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """Return the kind of the pair at this index, and its tokens."""
+        return dict(zip(("of", "from", "to"), self._place(list(self._rows())[index[0]]), strict=True))
+
+    def _place(self, row: tuple[Any, ...]) -> tuple[str, str, str]:
+        of, _, given, _, made, *_ = row
+        return of, given, made
+
+    @arguments.typed
+    def top(self, count: int = result.STRONGEST, of: PairKind | str = SUMMED) -> list[tuple[str, str, float]]:
+        """Return (from, to, value) of the pairs of tokens with the largest `summed` attention, `mean` attention, or
+        entry of the OV `circuit`. UsageError.
+
+        >>> page = engine.head("5.1", over=["The capital of France is", "The capital of Italy is"])
+        >>> len(page.top(3)), page.ranks["previous"][2]  # of all heads
+        (3, 32)
+        """
+        if of not in PAIR_KINDS:
+            raise UsageError(f"Pairs of tokens are {', '.join(PAIR_KINDS)}; {in_quotes(str(of))} is none of them.")
+        found = [(*self._place(row)[1:], row[-1]) for row in self._rows() if row[0] == of]
+        return tables.strongest(found, count)
+
+    def check(self) -> None:
+        """Raise ValueError where a token has no text, or an example is not in its line."""
+        reply = self.reply
+        pairs = [(one.query, one.key) for one in (*reply.summed, *reply.mean)]
+        pairs += [] if reply.circuit is None else [(one.given, one.made) for one in reply.circuit.pairs]
+        named = {token for pair in pairs for token in pair}
+        for one in reply.examples:
+            line = reply.lines[one.line] if 0 <= one.line < len(reply.lines) else ()
+            if not (0 <= one.key <= one.query < len(line) and len(one.weights) == one.query + 1 - one.first):
+                raise ValueError("its examples are not those of its lines")
+            named |= {line[one.key], *line[one.first : one.query + 1]}
+        if not named <= self.spelled.keys() or reply.layer not in self.scores.layers:
+            raise ValueError("its tokens have no texts")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All that the page follows from: the lines, the circumstances of the passes, and the head."""
+        asked = {"head": self.head, "top": self.request.top, "examples": self.request.examples}
+        return {**super().recipe, **asked, "scores": self.scores.recipe}
+
+    def _request_of(self, reply: HeadRead) -> ReadHead:
+        return msgspec.structs.replace(self.request, lines=reply.lines)
+
+    def __repr__(self) -> str:
+        return f"Head {self.head} over {len(self.tokens)} prompts; scores {self.scores.over}"
+
+
+def attention_of(pair: TokenPair, of: str) -> float:
+    """Return the summed weights of a pair, or their mean."""
+    return pair.summed if of == SUMMED else pair.summed / pair.count
+
+
+@arguments.typed
+def head(
+    engine: RemoteEngine,
+    name: str,
+    /,
+    over: object = None,
+    *,
+    top: int = result.STRONGEST,
+    examples: int = 6,
+    adapter: str | None = None,
+) -> HeadPage:
+    """Return the page of a head such as "5.1" (layer and head): its scores as `head_scores` has them by default, with
+    its rank among all heads; what it attends to `over` prompts (as in `collect`); and its OV circuit. `top` pairs of
+    tokens and `examples` are told of each. `adapter` names an adapter to use. UsageError; UnknownSite where the layer
+    has no attention patterns.
+
+    >>> page = engine.head("5.1", over=["The capital of France is"])
+    >>> page.head, len(page.circuit.pairs)
+    ('5.1', 10)
+    """
+    layer, number = head_of(name)
+    lines = () if over is None else tuple(runs.tokenized(engine.channel, runs.given_prompts(over)))
+    request = ReadHead(session=ANY_SESSION, layer=layer, head=number, lines=lines, top=top, examples=examples)
+    scores = head_scores(engine, adapter=adapter)
+
+    def first(read: HeadRead) -> HeadPage:
+        return HeadPage(read, scores, msgspec.structs.replace(request, lines=read.lines))
+
+    with interrupts.interruptible(PAGE), likeness.temporary_session(engine.channel, "head", adapter) as session:
+        asked = msgspec.structs.replace(request, session=session)
+        return first(interrupts.replied_in_parts(engine.channel, asked, PAGE, first))

@@ -8,15 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
-from djinn_jupyter.methods.heads.request import KINDS, Kind
+from djinn_jupyter.methods.heads.api import (
+    CIRCUIT,
+    MEAN,
+    PAIR_KINDS,
+    SUMMED,
+    HeadPage,
+    HeadPatterns,
+    HeadScores,
+    PairKind,
+)
+from djinn_jupyter.methods.heads.request import KINDS, HeadExample, Kind
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, over, part, span, table
-from djinn_jupyter.widgets.panels import Heatmap, attention, token_labels
+from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, over, part, span, table
+from djinn_jupyter.widgets.panels import Bars, Heatmap, attention, cut, token_labels
 from djinn_jupyter.widgets.pattern import CELL_ALONE, SIDE_NAMED, token_names
 from djinn_jupyter.widgets.pictures import image, scale_legend, share_colour, shares
-from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, share
-from djinn_jupyter.widgets.tokens import share_style
+from djinn_jupyter.widgets.spelling import columns, ends, ends_note, figure, marked, percent, plural, share, truncated
+from djinn_jupyter.widgets.tokens import cell_token, share_style
 from djinn_jupyter.widgets.view import View
 
 NAMES = {"previous": "previous token", "duplicate": "duplicate token", "induction": "induction"}
@@ -30,7 +39,7 @@ LAYERS, HEADS = 48, 32  # drawn
 WIDTH = 640  # of all patterns of a layer, in pixels
 SMALLEST, LARGEST = 18, 72  # sides of a pattern
 CELL = 14
-MEAN = "mean attention; layers down, heads across"
+LEGEND = "mean attention; layers down, heads across"
 PANELS = 64  # of a figure
 ROWS = 1024  # of the table of figures
 
@@ -40,7 +49,7 @@ def scores_view(scores: HeadScores) -> View:
     best = [[NAMES[kind], _looks(scores, kind), _best(scores, kind)] for kind in KINDS]
     notes = _cut(len(scores.layers), scores.heads)
     html = card(
-        part(div("dj-pair", *(_map(scores, kind) for kind in KINDS)), scale_legend(MEAN)),
+        part(div("dj-pair", *(_map(scores, kind) for kind in KINDS)), scale_legend(LEGEND)),
         part(table(["", "a position looks", "the most"], best)),
         part(folded(_figures(scores))),
         part(*(div("dj-note", note) for note in notes)) if notes else None,
@@ -236,3 +245,128 @@ def _looks_plain(patterns: HeadPatterns, layer: int, head: int) -> str:
     if np.isnan(row).any() or patterns.pooled > 1:
         return f"head {layer}.{head}: no single tokens here"
     return f"head {layer}.{head}: the last position looks at {_strongest(patterns, row)}"
+
+
+# A head's page.
+
+EXAMPLES, EXAMPLES_PLAIN = 6, 2
+STRONGEST_PAIRS, PAIRS_PLAIN = 10, 5
+TOKEN: Final = 24  # characters of a token
+DRAWN: Final = 15  # bars
+KINDS_OF_PAIRS: Final = {
+    SUMMED: ("attends from", "to", "weights summed"),
+    MEAN: ("attends from", "to", "mean weight, met twice or more"),
+    CIRCUIT: ("attending to", "raises the logit of", "OV circuit"),
+}
+
+
+def page_view(page: HeadPage) -> View:
+    """Show a head: its scores and ranks, its strongest attention token by token, and its pairs of tokens."""
+    numbers, notes = _page_numbers(page), _page_notes(page)
+    strips = [_example(page, one) for one in page.examples[:EXAMPLES]]
+    tables_of = [div("dj-map", div("dj-name", KINDS_OF_PAIRS[of][2]), _pairs(page, of)) for of in PAIR_KINDS
+                 if page.top(1, of)]  # fmt: skip
+    html = card(
+        facts(numbers),
+        part(*strips, scale_legend("attention of the underlined token to those before it"), name="its strongest")
+        if strips
+        else None,
+        part(div("dj-pair", *tables_of), name="pairs of tokens") if tables_of else None,
+        part(*(div("dj-note", note) for note in notes)),
+        title=f"Head {page.head}",
+        beside=f"over {plural(len(page.tokens), 'prompt')}",
+    )
+    plain = [
+        f"Head {page.head} over {plural(len(page.tokens), 'prompt')}",
+        *(f"{name}: {value}" for name, value in numbers),
+        *(_example_plain(page, one) for one in page.examples[:EXAMPLES_PLAIN]),
+        *(columns(_pair_rows(page, of, PAIRS_PLAIN), KINDS_OF_PAIRS[of]) for of in PAIR_KINDS if page.top(1, of)),
+        *notes,
+    ]
+    return View(plain="\n".join(plain), html=html, chart=lambda: _page_chart(page))
+
+
+def _page_numbers(page: HeadPage) -> list[tuple[str, str]]:
+    found = [
+        (NAMES[kind], "no such position" if rank is None else f"{figure(rank[0], 2)}, rank {rank[1]} of {rank[2]}")
+        for kind, rank in page.ranks.items()
+    ]
+    share_of_first = [] if page.first_share is None else [("to the first position", percent(page.first_share))]
+    copying = [] if page.circuit is None else [("copying", figure(page.circuit.copying, 2))]
+    return [*found, *share_of_first, *copying]
+
+
+def _page_notes(page: HeadPage) -> list[str]:
+    """Return what the numbers are of, and what is not there."""
+    notes = [f"Scores {page.scores.over}."]
+    if page.tokens:
+        notes.append("Attention to the first position is in no pair and no example.")
+    else:
+        notes.append("Give prompts to see what it attends to: over=prompts, or --prompts.")
+    if page.circuit is None:
+        notes.append(f"No OV circuit: {page.reply.unread}")
+    else:
+        folded = "; ".join(page.circuit.notes)
+        notes.append(f"OV circuit: W_E W_V W_O W_U; {folded}. Scales of norms and biases are left out.")
+    return [*notes, *page.reply.notes]
+
+
+def _example(page: HeadPage, one: HeadExample) -> Html:
+    """Draw a query with the tokens before it, coloured by its weights."""
+    line = page.tokens[one.line]
+    chips = [
+        span(
+            "dj-token dj-mono dj-here" if at == one.query else "dj-token dj-mono",
+            _shown(page, line[at]),
+            style=share_style(one.weights[at - one.first]),
+            title=f"prompt {one.line}, position {at}: {percent(one.weights[at - one.first])}",
+        )
+        for at in range(one.first, one.query + 1)
+    ]
+    before = [] if one.key >= one.first else [span("dj-token dj-mono", _shown(page, line[one.key]),
+              style=share_style(one.weight), title=f"prompt {one.line}, position {one.key}"), "\u2026"]  # fmt: skip
+    return div("dj-tokens", joined([*before, *chips], " "), span("dj-soft", f" {percent(one.weight)}"))
+
+
+def _example_plain(page: HeadPage, one: HeadExample) -> str:
+    line = page.tokens[one.line]
+    query, key = (f"{at} {_shown(page, line[at])}" for at in (one.query, one.key))
+    return f"prompt {one.line}: {query} looks at {key} {percent(one.weight)}"
+
+
+def _shown(page: HeadPage, token: int) -> str:
+    return truncated(marked(page.spelled[token], token), TOKEN)
+
+
+def _pair_rows(page: HeadPage, of: PairKind, count: int) -> list[list[str]]:
+    table_of = page.columns()
+    rows = zip(*(table_of[name] for name in ("of", "from_token", "to_token", "count", "value")), strict=True)
+    chosen = [row for row in rows if row[0] == of][:count]
+    return [
+        [_shown(page, given), _shown(page, made), f"{figure(value)}{'' if met is None else f' ({met} times)'}"]
+        for _, given, made, met, value in chosen
+    ]
+
+
+def _pairs(page: HeadPage, of: PairKind) -> Html:
+    rows = [[cell_token(given), cell_token(made), said] for given, made, said in _pair_rows(page, of, STRONGEST_PAIRS)]
+    return table([*KINDS_OF_PAIRS[of][:2], ""], rows)
+
+
+def _page_chart(page: HeadPage) -> Chart:
+    """Return bars of each kind of pairs. Raises UsageError where the page has none."""
+    kinds = [of for of in PAIR_KINDS if page.top(1, of)]
+    if not kinds:
+        raise UsageError("This page has no pairs of tokens to draw: give prompts, as over=prompts.")
+    return Chart(panels=[_bars(page, of) for of in kinds])
+
+
+def _bars(page: HeadPage, of: PairKind) -> Bars:
+    found = page.top(DRAWN, of)
+    measure = KINDS_OF_PAIRS[of][2]
+    return Bars(
+        title=f"head {page.head}: {measure}",
+        names=[cut(f"{marked(given)} \u2192 {marked(made)}") for given, made, _ in found],
+        series={"value": [value for *_, value in found]},
+        measure="logit" if of == CIRCUIT else "attention",
+    )

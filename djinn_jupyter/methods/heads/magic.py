@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Any
 
 from IPython.core.magic import magics_class
 
@@ -19,8 +20,18 @@ class HeadsMagics(Group):
         option(
             "--patterns", action="store_true", help="draw the attention patterns of all heads over the present line"
         ),
-        option("--head", action="append", metavar="L.H", help="--patterns: show token by token where this one looks"),
-        option("--prompts", metavar="FILE|NAME", help="score on these; by default on random tokens, repeated once"),
+        option("--page", action="store_true", help="of --head: scores, what it attends to over --prompts, OV circuit"),
+        option(
+            "--head",
+            action="append",
+            metavar="L.H",
+            help="--patterns: show token by token where it looks; --page: of it",
+        ),
+        option(
+            "--prompts",
+            metavar="FILE|NAME",
+            help="score on these, by default on random tokens, repeated once; --page: what it attends to there",
+        ),
         option("--length", type=int, help="of the random tokens, before they are repeated; default 50"),
         option("--samples", type=int, help="lines of random tokens; default 8"),
         option("--seed", type=int, help="draws the random tokens; default 0"),
@@ -33,6 +44,9 @@ class HeadsMagics(Group):
     def djinn_heads(self, args: Namespace) -> None:
         """Score all heads of the model by where they attend: the previous token, a duplicate, the token after it."""
         drawn = given(length=args.length, samples=args.samples, seed=args.seed)
+        if args.page:
+            self._page(args, drawn)
+            return
         if args.patterns:
             if args.prompts is not None or args.adapter is not None or drawn:
                 raise UsageError(
@@ -43,7 +57,7 @@ class HeadsMagics(Group):
             self.keep_and_draw(args, patterns, card.patterns_view(patterns, session.name))
             return
         if args.head:
-            raise UsageError("--head chooses heads of --patterns; scores are of all heads.")
+            raise UsageError("--head chooses heads of --patterns, or that of --page; scores are of all heads.")
         if args.prompts is not None and drawn:
             raise UsageError("--length, --samples and --seed are of random tokens; leave them out beside --prompts.")
         if args.session is not None:
@@ -51,6 +65,18 @@ class HeadsMagics(Group):
         prompts = None if args.prompts is None else prompts_of(self, args.prompts)
         scores = heads.head_scores(self.state.engine, prompts, **drawn, adapter=args.adapter)
         self.keep_and_draw(args, scores, card.scores_view(scores))
+
+    def _page(self, args: Namespace, drawn: dict[str, Any]) -> None:
+        if len(args.head or ()) != 1:
+            raise UsageError("A page is of one head: --page --head 5.1.")
+        if args.patterns or drawn or args.session is not None:
+            raise UsageError(
+                "--page is of the model, with scores on random tokens; leave --patterns, --length, --samples, --seed, "
+                "--session out."
+            )
+        prompts = None if args.prompts is None else prompts_of(self, args.prompts)
+        page = heads.head(self.state.engine, args.head[0], prompts, adapter=args.adapter)
+        self.keep_and_draw(args, page, card.page_view(page))
 
     @verb(
         option("name", metavar="NAME", help="W_U, W_E, W_pos; or of a layer W_Q.5, W_OV.5[3], W_in.5[17]"),

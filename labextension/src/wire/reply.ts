@@ -24,6 +24,7 @@ import {
 } from './graphs';
 
 import {
+  HeadRead,
   HeadsRead,
 } from './heads';
 
@@ -192,6 +193,7 @@ export type WireReply =
   | FeaturesEncoded
   | GraphMade
   | HeadsRead
+  | HeadRead
   | Swept
   | TextMeasured
   | TextLensRead

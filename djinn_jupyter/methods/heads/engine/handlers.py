@@ -28,6 +28,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.methods.heads.engine.page import HeadPageRequests
 from djinn_jupyter.methods.heads.request import KINDS, HeadsRead, ReadHeads
 from djinn_jupyter.wire import looks, sites
 
@@ -154,9 +155,9 @@ def block_of(length: int) -> int:
 Lines = Sequence[tuple[int, ...]]
 
 
-def handlers(parts: MethodParts) -> tuple[HeadRequests, ...]:
+def handlers(parts: MethodParts) -> tuple[HeadRequests, HeadPageRequests]:
     """Return the handlers of this method's requests."""
-    return (HeadRequests(parts),)
+    return HeadRequests(parts), HeadPageRequests(parts)
 
 
 class HeadRequests:
