@@ -21,6 +21,7 @@
 #   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make docs     set up what builds the site beside it, and build it into build/site
 #   make release  VERSION=0.1.0: version, changelog, wheels, sdists, hashes and site in dist/, commit and tag
+#   make side-by-side  draw our views beside those of other tools, from the same numbers, for docs/side_by_side.md
 #   make pictures put the screenshots of the last `make test` into docs/pictures
 #   make setup    the environment in .venv alone
 
@@ -28,7 +29,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup node lab demo test check style types sidebar-types fast sidebar processes alone chromium sshd explore families processors bench hub-test one-hub store-test cluster-test one-cluster one-colab pandoc front-ends packages release resolve peers sides gpu vsix one-quantized \
-  wheels docs pictures clean
+  wheels docs pictures side-by-side clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -327,6 +328,19 @@ $(SITE)/.set-up: $(STAMP)
 # With Pillow, which makes the moving picture.
 pictures: $(SITE)/.set-up
 	$(SITE)/bin/python docs/copy_pictures.py
+
+# Likewise with the tools that draw what we draw. bertviz names libraries that only its other views need; circuitsvis an
+# importlib-metadata without an upper bound.
+BESIDE := .venv/beside
+side-by-side: $(BESIDE)/.set-up chromium
+	PYTHONPATH=$(CURDIR) $(BESIDE)/bin/python -m djinn_evaluation.benchmarks.side_by_side
+
+$(BESIDE)/.set-up: $(STAMP)
+	$(call environment,$(BESIDE))
+	$(BESIDE)/bin/python -m pip install --quiet --no-deps bertviz==1.4.1 circuitsvis==1.43.3 importlib-metadata==8.7.0 zipp==3.23.0
+	$(BESIDE)/bin/python -m pip install --quiet pandas==3.1.1 pillow
+	npm install --silent --no-save --prefix $(BESIDE) d3@5.16.0 jquery@3 requirejs@2.3.6
+	@touch $@
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tests/artifacts build dist wheels evaluation/.models
