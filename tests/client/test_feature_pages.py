@@ -197,10 +197,14 @@ def test_it_is_kept_and_read_again_from_its_collection(
 def test_another_models_or_modules_collection_is_refused(
     engine: RemoteEngine, sae: saes.Tensors, acts: dj.Activations, tmp_path: Path
 ) -> None:
-    engine.remove_module("sae")
-    engine.add_module("sae", saes.saved(tmp_path / "other", saes.drawn(32, seed=2)), at="resid_post.1")
-    with pytest.raises(UsageError, match=r"^The collection in .* is of another module sae at resid_post\.1, of "):
-        engine.feature(SITE, over=acts)
+    others = saes.saved(tmp_path / "other", saes.drawn(32, seed=2))
+    for folder, at in ((tmp_path / "sae", "resid_pre.1"), (others, "resid_post.1")):
+        engine.remove_module("sae")
+        engine.add_module("sae", folder, at=at)
+        with pytest.raises(
+            UsageError, match=rf"^The collection in .* is of another module sae\.1, of .* at {at}: coll"
+        ):
+            engine.feature(SITE, over=acts)
     with pytest.raises(UsageError, match=r"has z\.0, and neither sae\.1 nor resid_post\.1, which that reads"):
         engine.feature(SITE, over=collected(engine, tmp_path / "z", "z.0"))
     some = collected(engine, tmp_path / "some", "sae.1[1,2]")

@@ -96,7 +96,7 @@ def _short(text: str) -> str:
 def _correlations(page: FeaturePage) -> list[str]:
     if page.over is None:
         return ["" for _ in page.like]
-    return ["" if found is None else figure(found, 2) for found in page.over.correlations]
+    return ["" if found is None else logit(found) for found in page.over.correlations]
 
 
 def _named(page: FeaturePage, number: int) -> str:

@@ -23,6 +23,7 @@ from djinn_jupyter.methods.datasets.api.activations import STARTS, Activations
 from djinn_jupyter.methods.features.request import EncodeFeatures, FeatureRead
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.base import Frozen
+from djinn_jupyter.wire.modules import ModuleIdentity
 from djinn_jupyter.wire.provenance import DIGESTS
 from djinn_jupyter.wire.sites import parse_site
 
@@ -127,12 +128,16 @@ def require_same(acts: Activations, read: FeatureRead) -> None:
             f"engine's ({here.model}, {here.architecture}): collect it again here."
         )
     [own] = read.made.modules
-    other = next((one for one in made.modules if (one.name, one.at) == (own.name, own.at)), own)
-    if other.digest != own.digest:
+    other = next((one for one in made.modules if _site(one) == _site(own)), own)
+    if (other.at, other.digest) != (own.at, own.digest):
         raise UsageError(
-            f"The collection in {acts.folder} is of another module {own.name} at {own.at}, of {other.folder}; the one "
-            f"here is of {own.folder}: collect it again."
+            f"The collection in {acts.folder} is of another module {_site(own)}, of {other.folder} at {other.at}; the "
+            f"one here is of {own.folder} at {own.at}: collect it again."
         )
+
+
+def _site(module: ModuleIdentity) -> str:
+    return f"{module.name}.{parse_site(module.at).layer}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
