@@ -97,6 +97,7 @@ KEEPS_NOTHING: Final = {
     "circuit of one pair": ONE_PASS,
     "feature": "its decoder and its pass are one page",
     "patterns": ONE_PASS,
+    "why": ONE_PASS,
     "text": ONE_PASS,
     "lens of a text": ONE_PASS,
     "loss of a session": ONE_PASS,

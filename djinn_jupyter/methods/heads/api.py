@@ -13,7 +13,7 @@ import numpy as np
 from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, runs, tables
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.heads.request import (
     KINDS,
@@ -259,6 +259,7 @@ def _read(
 # A head's page: its scores among those of all heads, what it attends to over prompts, and its OV circuit.
 
 PAGE: Final = "The reading of the head"
+MOST_HEADS: Final = 1 << 20  # where layers differ in theirs
 SUMMED: Final = "summed"
 MEAN: Final = "mean"
 CIRCUIT: Final = "circuit"
@@ -393,6 +394,7 @@ def head(
     layer, number = head_of(name)
     lines = () if over is None else tuple(runs.tokenized(engine.channel, runs.given_prompts(over)))
     request = ReadHead(session=ANY_SESSION, layer=layer, head=number, lines=lines, top=top, examples=examples)
+    _require_head(engine, layer, number)
     scores = head_scores(engine, adapter=adapter)
 
     def first(read: HeadRead) -> HeadPage:
@@ -401,3 +403,15 @@ def head(
     with interrupts.interruptible(PAGE), likeness.temporary_session(engine.channel, "head", adapter) as session:
         asked = msgspec.structs.replace(request, session=session)
         return first(interrupts.replied_in_parts(engine.channel, asked, PAGE, first))
+
+
+def _require_head(engine: RemoteEngine, layer: int, head: int) -> None:
+    """Raise UnknownSite for a head without patterns, before others are scored."""
+    there = next((one for one in engine.description.points if one.point == "pattern" and one.layers), None)
+    if there is None:
+        raise UnknownSite("No layer of this model has attention patterns to read, so that no head has a page.")
+    if layer not in (there.layers or ()) or head >= (there.heads or MOST_HEADS):
+        raise UnknownSite(
+            f"There is no head {layer}.{head}: layers {spans(there.layers or ())} have patterns, of {there.heads} "
+            "heads each."
+        )

@@ -343,7 +343,11 @@ def _pair_rows(page: HeadPage, of: PairKind, count: int) -> list[list[str]]:
     rows = zip(*(table_of[name] for name in ("of", "from_token", "to_token", "count", "value")), strict=True)
     chosen = [row for row in rows if row[0] == of][:count]
     return [
-        [_shown(page, given), _shown(page, made), f"{figure(value)}{'' if met is None else f' ({met} times)'}"]
+        [
+            _shown(page, given),
+            _shown(page, made),
+            figure(value) + ("" if met is None else f" ({plural(met, 'time')})"),
+        ]
         for _, given, made, met, value in chosen
     ]
 

@@ -28,20 +28,18 @@ PROBES: Final = 8  # tokens that show it
 class HeadCircuit:
     """The OV circuit of one head. `factor` is what the model multiplies embeddings by before its first layer."""
 
-    def __init__(self, forward: Forward, layer: int, head: int) -> None:
+    def __init__(self, forward: Forward, layer: int, head: int, vocabulary: int) -> None:
         self._forward, self._reader, self.layer, self.head = forward, WeightReader(forward), layer, head
+        self.vocabulary = vocabulary
         self.notes: list[str] = []
+        self.done, width = 0, forward.anatomy.hidden_size
+        self.total = 2 * len(self._firsts(vocabulary, width)) + len(self._firsts(vocabulary, vocabulary))
 
     @property
     def nbytes(self) -> int:
         """The bytes of both factors of the circuit, and of a block of each kind."""
         width = self._forward.anatomy.hidden_size
         return 4 * (2 * self.vocabulary * min(width, 512) + 4 * BLOCK)
-
-    @property
-    def vocabulary(self) -> int:
-        found: int = self._forward.model.config.get_text_config().vocab_size
-        return found
 
     def read(self, top: int, entered: Sequence[tuple[int, Tensor]]) -> Generator[None, None, OVCircuit]:
         """Return the circuit with its `top` largest entries; other jobs may run between blocks. `entered` are some
@@ -55,11 +53,12 @@ class HeadCircuit:
         left_Vd = left_Vd * self._factor(entered)
         right_dV = yield from self._gathered(self._read_out(out_dD), 1)
         pairs: list[tuple[float, int, int]] = []
-        step = max(1, BLOCK // right_dV.shape[1])
-        for start in range(0, len(left_Vd), step):
-            pairs = _largest(left_Vd[start : start + step] @ right_dV, start, pairs, top)
+        firsts = self._firsts(len(left_Vd), right_dV.shape[1])
+        for start in firsts:
+            pairs = _largest(left_Vd[start : start + firsts.step] @ right_dV, start, pairs, top)
+            self.done += 1
             yield None
-        values = torch.linalg.eigvals((right_dV @ left_Vd).double().cpu())
+        values = torch.linalg.eigvals((right_dV @ left_Vd).cpu().double())
         size = float(values.abs().sum())
         return OVCircuit(
             pairs=tuple(VocabularyPair(given=given, made=made, value=value) for value, given, made in pairs),
@@ -71,12 +70,13 @@ class HeadCircuit:
         found = []
         for block in blocks:
             found.append(to_home(block, self._forward.device))
+            self.done += 1
             yield None
         return torch.cat(found, axis)
 
     def _read_in(self, value_Dd: Tensor) -> Iterator[Tensor]:
         """Yield W_E W_V by blocks of tokens, [n, d]."""
-        for some in self._blocks(self.vocabulary, len(value_Dd)):
+        for some in self._blocks():
             rows_nD = self._reader.read(WeightName(name="W_E"), some, None, fold_norm=False).float()
             if rows_nD.shape[1] != len(value_Dd):
                 raise UnknownSite("the embedding has another width than the residual")
@@ -92,16 +92,21 @@ class HeadCircuit:
             self.notes.append("and that of the norm behind attention")
         elif " times " in post:
             self.notes.append(f"{post}, and the factor is left out")
-        for some in self._blocks(self.vocabulary, out_dD.shape[1]):
+        for some in self._blocks():
             columns_Dn = self._reader.read(WeightName(name="W_U"), None, some, fold_norm=folds).float()
             if isinstance(post, Tap) and post.module is not None:
                 columns_Dn = self._reader.folded(post.module, columns_Dn)
             yield out_dD.to(columns_Dn.device) @ columns_Dn
 
-    def _blocks(self, count: int, width: int) -> Iterator[list[int]]:
-        step = max(1, BLOCK // width)
-        for start in range(0, count, step):
-            yield list(range(start, min(count, start + step)))
+    def _blocks(self) -> Iterator[list[int]]:
+        """Yield the tokens of each block of W_E or W_U."""
+        firsts = self._firsts(self.vocabulary, self._forward.anatomy.hidden_size)
+        for start in firsts:
+            yield list(range(start, min(self.vocabulary, start + firsts.step)))
+
+    def _firsts(self, count: int, width: int) -> range:
+        """Return the first row of each block of a matrix of so many rows."""
+        return range(0, count, max(1, BLOCK // width))
 
     def _factor(self, entered: Sequence[tuple[int, Tensor]]) -> float:
         """Return the factor from embeddings to what enters the first layer; 1, with a note, where there is none."""

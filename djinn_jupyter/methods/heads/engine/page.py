@@ -53,7 +53,7 @@ class HeadWeights(Unmarked):
 
     def observe(self, site_value: SiteValue) -> None:
         pattern_TK = site_value.value[:, self.head, : site_value.rows].detach()
-        self.weights_TK = pattern_TK.to("cpu", torch.float64)
+        self.weights_TK = pattern_TK.to("cpu").double()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -215,12 +215,16 @@ class HeadPageRequests:
         self, request: ReadHead, runtime: Runtime, session: Session, room: Reservation
     ) -> Generator[residence.Blocked | None, None, tuple[OVCircuit | None, str]]:
         """Return the head's OV circuit, or None with the reason."""
-        reading = HeadCircuit(runtime.forward, request.layer, request.head)
-        run.publish_progress(runtime, session, "reading the OV circuit", 0, 1, "circuits")
+        reading = HeadCircuit(runtime.forward, request.layer, request.head, runtime.description.vocab_size)
         try:
             yield from room.take(reading.nbytes)
-            entered = yield from _entered(runtime, session)
-            return (yield from reading.read(request.top, entered)), ""
+            going = reading.read(request.top, (yield from _entered(runtime, session)))
+            while True:
+                run.publish_progress(runtime, session, "reading the OV circuit", reading.done, reading.total, "blocks")
+                next(going)
+                yield None
+        except StopIteration as done:
+            return done.value, ""
         except (UnknownSite, UsageError) as error:
             return None, str(error)
 
