@@ -37,6 +37,7 @@ BY: Final[dict[str, str]] = {
         Inspect.positions Lens.positions Lens.tokens MeasureEffect.tokens ApplyEdit.positions Steer.positions
         PatchFrom.positions Sweep.* AttributeEdges.* RunCircuits.* MakeGraph.* Noise.positions Continued.*
         Estimate.corrections EffectReading.chosen LensRow.chosen LensRead.notes Attributed.notes Swept.over
+        ScoreExplained.notes
         Swept.measured Swept.notes Swept.windows Swept.receivers Swept.rechecked Confirmed.* Measured.values
         Swept.places EdgesAttributed.notes GraphMade.notes CircuitsRun.notes CircuitsRun.values MetricsRead.values
         Collected.notes Collected.rechecked Scored.tokens Scored.notes HeadsRead.lines HeadsRead.scores HeadRead.*
@@ -83,7 +84,8 @@ TEXTS: Final[dict[str, str]] = {
         BreakpointDescription.note RuleDescription.note SessionDescription.attention Paused.axes Paused.dtype
         Finished.detail Finished.ignored_defaults Finished.note Effect.unmade Snapshot.axes Snapshot.dtype
         Inspected.unmade Pooled.axes Pooled.dtype FiguresRead.axes FiguresRead.dtype Compared.dtypes LensRead.notes
-        LensRead.unmade Contribution.point Attributed.notes Attributed.unmade Swept.notes EdgesAttributed.notes
+        LensRead.unmade Contribution.point Attributed.notes Attributed.unmade
+        ScoreExplained.notes HeadRead.notes HeadRead.unread Swept.notes EdgesAttributed.notes
         GraphMade.notes CircuitsRun.notes Collected.notes Checked.alike Scored.notes WatchRead.axes WatchRead.unmade
         FeatureRead.unwritten FeatureRead.notes FeatureRead.writes
         PointDescription.point ReplyBase.not_kept EngineStatistics.journal_trouble""",

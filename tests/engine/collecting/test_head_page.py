@@ -162,6 +162,14 @@ def test_what_has_no_such_weights_says_why_and_shows_the_rest() -> None:
         read(desk_of("mamba", layers=3))
 
 
+def test_a_circuit_without_room_says_so_and_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = build_desk(build("llama", layers=3))
+    monkeypatch.setattr(circuit.HeadCircuit, "nbytes", desk.engine.budget.limit + 1)
+    reply = read(desk)
+    assert (reply.circuit, reply.summed != ()) == (None, True)
+    assert "memory" in reply.unread or "device" in reply.unread
+
+
 def test_a_page_without_prompts_has_no_pairs() -> None:
     reply = read(desk_of("llama", layers=3), lines=())
     assert (reply.summed, reply.mean, reply.examples, reply.first_share) == ((), (), (), None)

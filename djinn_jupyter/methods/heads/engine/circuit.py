@@ -20,7 +20,8 @@ from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.methods.heads.request import OVCircuit, VocabularyPair
 from djinn_jupyter.wire.weights import WeightName
 
-BLOCK: Final = 16 << 20  # numbers of a matrix that are held at a time
+BLOCK: Final = 4 << 20  # numbers of a matrix that are held at a time
+WIDEST: Final = 512  # features of a head, for the room of its matrices
 CLOSE: Final = 1e-3  # of the largest entry: what enters the first layer is the embedding, but for a factor
 PROBES: Final = 8  # tokens that show it
 
@@ -38,8 +39,8 @@ class HeadCircuit:
     @property
     def nbytes(self) -> int:
         """The bytes of both factors of the circuit, and of a block of each kind."""
-        width = self._forward.anatomy.hidden_size
-        return 4 * (2 * self.vocabulary * min(width, 512) + 4 * BLOCK)
+        width = min(self._forward.anatomy.hidden_size, WIDEST)
+        return 4 * (2 * self.vocabulary * width + 2 * min(BLOCK, self.vocabulary**2))
 
     def read(self, top: int, entered: Sequence[tuple[int, Tensor]]) -> Generator[None, None, OVCircuit]:
         """Return the circuit with its `top` largest entries; other jobs may run between blocks. `entered` are some

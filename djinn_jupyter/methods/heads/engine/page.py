@@ -26,7 +26,7 @@ from djinn_jupyter.engine.residency.workspace import Reservation
 from djinn_jupyter.engine.session import queries, residence, run
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.errors import SlabFull, UnknownSite, UsageError
 from djinn_jupyter.methods.heads.engine.circuit import PROBES, HeadCircuit
 from djinn_jupyter.methods.heads.request import HeadExample, HeadRead, OVCircuit, ReadHead, TokenPair
 from djinn_jupyter.wire import looks
@@ -225,7 +225,7 @@ class HeadPageRequests:
                 yield None
         except StopIteration as done:
             return done.value, ""
-        except (UnknownSite, UsageError) as error:
+        except (UnknownSite, UsageError, SlabFull) as error:
             return None, str(error)
 
 
