@@ -188,3 +188,22 @@ def test_a_name_is_in_no_recipe_and_no_number(engine: RemoteEngine, folder: Path
     after = swept()
     assert np.array_equal(before.values, after.values)
     assert before.recipe == after.recipe
+
+
+def test_a_features_page_shows_its_name_and_those_of_features_like_it(
+    engine: RemoteEngine, folder: Path, tmp_path: Path
+) -> None:
+    page = engine.feature("sae.1[17]", top=2)
+    near, other = (one.feature for one in page.like)
+    before = page._repr_mimebundle_()
+    engine.name_features("sae.1", {17: "capitals <b>", near: "a long name " * 20, 40: "no"})
+    shown = page._repr_mimebundle_()
+    assert "Feature sae.1[17] 'capitals <b>', read without" in shown["text/plain"]
+    assert f"sae.1[{near}] 'a long name a l\u2026' 0." in shown["text/plain"]
+    assert f", sae.1[{other}] 0." in shown["text/plain"]
+    assert "'capitals &lt;b&gt;'" in shown["text/html"]
+    assert "<b>" not in shown["text/html"]
+    assert page._chart().panels[1].names[0].startswith(f"sae.1[{near}] 'a long name")
+    engine.name_features("sae.1", {17: "", near: ""})
+    assert page._repr_mimebundle_() == before
+    assert page.save(tmp_path / "a.feature.djinn").read_bytes().count(b"capitals") == 0

@@ -8,17 +8,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from djinn_jupyter.api.names import Names, cut, labelled, names_in
 from djinn_jupyter.methods.features.api.examples import INTERVALS, FeatureExample, FeatureValues
 from djinn_jupyter.methods.features.api.page import FeaturePage
 from djinn_jupyter.methods.features.request import WrittenToken
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import histogram
-from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, part, table
+from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, part, table
 from djinn_jupyter.widgets.panels import Bars, Panel
 from djinn_jupyter.widgets.pictures import scale_legend
 from djinn_jupyter.widgets.spelling import columns, figure, logit, marked, plural, quoted, truncated
+from djinn_jupyter.widgets.stop import named_site
 from djinn_jupyter.widgets.tokens import cell_token, signed_style, token_strip
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.texts import in_quotes
 
 LONGEST: Final = 40  # characters of a token
 LONGEST_PLAIN, TOKENS_PLAIN, EXAMPLES_PLAIN = 16, 6, 5
@@ -30,19 +33,27 @@ NEVER: Final = "It is never active here."
 
 
 def page_view(page: FeaturePage) -> View:
-    """Show the page of a feature."""
-    of = page.over
+    """Show the page of a feature, with the names that it and those like it have on this machine."""
+    of, names = page.over, _names(page)
     html = card(
         facts(_facts(page)),
         *(_values(page, of) if of is not None else ()),
-        _decoder(page),
+        _decoder(page, names),
         *(_examples(page, of) if of is not None else ()),
         _notes(page),
-        title=f"Feature {page.site}",
+        title=joined(["Feature ", named_site(page.site, names)]),
         beside=page.reply.kind.replace("_", " "),
     )
-    panels = _panels(page)
-    return View(plain=_plain(page), html=html, chart=(lambda: Chart(panels=panels)) if panels else None)
+    panels = _panels(page, names)
+    return View(plain=_plain(page, names), html=html, chart=(lambda: Chart(panels=panels)) if panels else None)
+
+
+def _names(page: FeaturePage) -> Names:
+    """Return the names of the feature and of those like it; they belong to the module's files."""
+    sites = [page.site, *(_site(page, one.feature) for one in page.like)]
+    module = page.site.partition("[")[0]
+    [own] = page.reply.made.modules
+    return names_in({module: own.digest}, sites)
 
 
 def _facts(page: FeaturePage) -> list[tuple[str, str]]:
@@ -71,11 +82,11 @@ def _values(page: FeaturePage, of: FeatureValues) -> list[Html]:
     return [part(drawn, name="positions by value, where it is active")]
 
 
-def _decoder(page: FeaturePage) -> Html:
+def _decoder(page: FeaturePage, names: Names) -> Html:
     """Draw what it writes to the vocabulary and the features like it, side by side."""
     reply = page.reply
     drawn = [("promotes", _tokens(page.promoted)), ("suppresses", _tokens(page.suppressed))] if page.promoted else []
-    drawn += [("features like it, by the cosine of decoder rows", _like(page))] if page.like else []
+    drawn += [("features like it, by the cosine of decoder rows", _like(page, names))] if page.like else []
     pair = div("dj-pair", *(div("dj-map", div("dj-name", name), made) for name, made in drawn))
     return part(pair, div("dj-note", reply.unwritten or _said(page)))
 
@@ -99,13 +110,13 @@ def _correlations(page: FeaturePage) -> list[str]:
     return ["" if found is None else logit(found) for found in page.over.correlations]
 
 
-def _named(page: FeaturePage, number: int) -> str:
+def _site(page: FeaturePage, number: int) -> str:
     return f"{page.site.partition('[')[0]}[{number}]"
 
 
-def _like(page: FeaturePage) -> Html:
+def _like(page: FeaturePage, names: Names) -> Html:
     pairs = zip(page.like, _correlations(page), strict=True)
-    rows = [[_named(page, one.feature), figure(one.cosine, 2), found] for one, found in pairs]
+    rows = [[named_site(_site(page, one.feature), names), figure(one.cosine, 2), found] for one, found in pairs]
     head = ["feature", "cosine", "correlation of values"]
     width = 2 if page.over is None else 3
     return table(head[:width], [row[:width] for row in rows], numeric=(1, 2))
@@ -166,8 +177,8 @@ def _sentences(page: FeaturePage) -> list[str]:
     return [*page.reply.notes, *(() if page.over is None else page.over.notes)]
 
 
-def _plain(page: FeaturePage) -> str:
-    told = [repr(page), columns(_facts(page))]
+def _plain(page: FeaturePage, names: Names) -> str:
+    told = [repr(page).replace(page.site, labelled(page.site, names), 1), columns(_facts(page))]
     if page.reply.unwritten:
         told.append(f"what it writes to the vocabulary: {page.reply.unwritten}")
     else:
@@ -176,11 +187,17 @@ def _plain(page: FeaturePage) -> str:
         told.append(_said(page))
     if page.like:
         pairs = zip(page.like, _correlations(page), strict=True)
-        each = (f"{_named(page, one.feature)} {figure(one.cosine, 2)}{f' (r {r})' if r else ''}" for one, r in pairs)
+        each = (f"{_short_label(page, one.feature, names)} {figure(one.cosine, 2)}{f' (r {r})' if r else ''}"
+                for one, r in pairs)  # fmt: skip
         told.append(f"like it, by cosine: {', '.join(each)}")
     if page.over is not None:
         told += _values_plain(page, page.over)
     return "\n".join([*told, *_sentences(page)])
+
+
+def _short_label(page: FeaturePage, feature: int, names: Names) -> str:
+    site = _site(page, feature)
+    return f"{site} {in_quotes(cut(names[site], LONGEST_PLAIN))}" if site in names else site
 
 
 def _tokens_plain(tokens: Sequence[WrittenToken]) -> str:
@@ -210,7 +227,7 @@ def _around(one: FeatureExample) -> str:
     return truncated(quoted(f"{before}\u00ab{_short(one.text)}\u00bb{behind}"), 2 * LONGEST)
 
 
-def _panels(page: FeaturePage) -> list[Panel]:
+def _panels(page: FeaturePage, names: Names) -> list[Panel]:
     of, found = page.over, list[Panel]()
     if of is not None and of.active:
         bins = [f"{figure(low)} to {figure(high)}" for low, high in pairwise(of.edges)]
@@ -218,10 +235,11 @@ def _panels(page: FeaturePage) -> list[Panel]:
                           series={"positions": of.counts}, measure="positions"))  # fmt: skip
     tokens = [*page.promoted, *page.suppressed[::-1]]
     if tokens:
-        names = [marked(one.text, one.token) for one in tokens]
-        found.append(Bars(title=f"what {page.site} adds to logits", names=names,
+        words = [marked(one.text, one.token) for one in tokens]
+        found.append(Bars(title=f"what {page.site} adds to logits", names=words,
                           series={"logit": [one.logit for one in tokens]}, measure="logit"))  # fmt: skip
     if page.like:
-        found.append(Bars(title=f"features like {page.site}", names=[_named(page, one.feature) for one in page.like],
+        labels = [labelled(_site(page, one.feature), names) for one in page.like]
+        found.append(Bars(title=f"features like {page.site}", names=labels,
                           series={"cosine": [one.cosine for one in page.like]}, measure="cosine"))  # fmt: skip
     return found
