@@ -84,7 +84,7 @@ class ScoreParts(result.Result):
         >>> session.run("The capital of France is", max_new_tokens=1, free=True).text
         ' Paris'
         >>> [part for at, part, value in session.why("5.1", query=-1, key=3).top(2)]
-        ['z.0[1]', 'z.0[1]']
+        ['mlp_out.4', 'z.2[1]']
         """
         if at is not None:
             self.side(at)
