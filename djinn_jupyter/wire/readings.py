@@ -110,6 +110,25 @@ class Contribution(Noun, frozen=True):
     value: float
 
 
+class ScorePart(Noun, frozen=True):
+    """The part of a score that one earlier output adds at the query's or the key's position: that of a `point` of a
+    `layer` (None for the embeddings), of one head or feature where `unit` is given."""
+
+    point: str
+    layer: int | None
+    unit: int | None
+    value: float
+
+
+class ScoreSide(Noun, frozen=True):
+    """A score as a sum over what one of its two positions holds, with the other one fixed. `parts`, the `constant` (the
+    biases of norm and map) and the `rest` (rules, rounding) sum to it."""
+
+    parts: tuple[ScorePart, ...]
+    constant: float
+    rest: float
+
+
 class NeuronParts(Noun, frozen=True):
     """The parts that the neurons of one layer's MLP add, float64 [neurons]: each through the MLP's last map."""
 

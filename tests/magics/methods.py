@@ -42,7 +42,7 @@ from djinn_jupyter.methods.heads.request import (
 )
 from djinn_jupyter.methods.sweep.request import Recipe, Sweep
 from djinn_jupyter.methods.text.request import ReadText, ReadTextLens, TextLensRead, TextMeasured
-from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained, ScorePart, ScoreSide
+from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.base import SharedWith, is_anothers
 from djinn_jupyter.wire.edits import name_of
@@ -50,7 +50,7 @@ from djinn_jupyter.wire.greeting import Checked
 from djinn_jupyter.wire.looks import Circumstances
 from djinn_jupyter.wire.modules import AdapterDescription, AddedModuleDescription, ModuleForm, ModuleIdentity
 from djinn_jupyter.wire.provenance import Provenance
-from djinn_jupyter.wire.readings import Contribution, EditAtStop, limits_of
+from djinn_jupyter.wire.readings import Contribution, EditAtStop, ScorePart, ScoreSide, limits_of
 from djinn_jupyter.wire.sites import parse_site
 from djinn_jupyter.wire.texts import label
 from tests.widgets import samples, trees

@@ -14,7 +14,8 @@ from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.heads.api import head_of
-from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained, ScoreSide
+from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained
+from djinn_jupyter.wire.readings import ScoreSide
 from djinn_jupyter.wire.texts import in_quotes
 
 WORK: Final = "The explanation of the score"

@@ -6,27 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from djinn_jupyter.wire import base, looks, nouns
+from djinn_jupyter.wire import base, looks
+from djinn_jupyter.wire.readings import ScoreSide
 from djinn_jupyter.wire.request_base import OwnName, SessionRequest, SomeTokens, Spelling
-
-
-class ScorePart(nouns.Noun, frozen=True):
-    """The part of a score that one earlier output adds at the query's or the key's position: that of a `point` of a
-    `layer` (None for the embeddings), of one head or feature where `unit` is given."""
-
-    point: str
-    layer: int | None
-    unit: int | None
-    value: float
-
-
-class ScoreSide(nouns.Noun, frozen=True):
-    """A score as a sum over what one of its two positions holds, with the other one fixed. `parts`, the `constant` (the
-    biases of norm and map) and the `rest` (rules, rounding) sum to it."""
-
-    parts: tuple[ScorePart, ...]
-    constant: float
-    rest: float
 
 
 class ScoreExplained(base.ReplyBase):

@@ -112,6 +112,27 @@ export interface Contribution {
   readonly value: Float;
 }
 
+/**
+ * The part of a score that one earlier output adds at the query's or the key's position: that of a `point` of a
+ * `layer` (None for the embeddings), of one head or feature where `unit` is given.
+ */
+export interface ScorePart {
+  readonly point: string;
+  readonly layer: number | null;
+  readonly unit: number | null;
+  readonly value: Float;
+}
+
+/**
+ * A score as a sum over what one of its two positions holds, with the other one fixed. `parts`, the `constant` (the
+ * biases of norm and map) and the `rest` (rules, rounding) sum to it.
+ */
+export interface ScoreSide {
+  readonly parts: readonly ScorePart[];
+  readonly constant: Float;
+  readonly rest: Float;
+}
+
 /** The parts that the neurons of one layer's MLP add, float64 [neurons]: each through the MLP's last map. */
 export interface NeuronParts {
   readonly layer: number;

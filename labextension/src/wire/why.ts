@@ -8,26 +8,9 @@ import {
   Circumstances,
 } from './looks';
 
-/**
- * The part of a score that one earlier output adds at the query's or the key's position: that of a `point` of a
- * `layer` (None for the embeddings), of one head or feature where `unit` is given.
- */
-export interface ScorePart {
-  readonly point: string;
-  readonly layer: number | null;
-  readonly unit: number | null;
-  readonly value: Float;
-}
-
-/**
- * A score as a sum over what one of its two positions holds, with the other one fixed. `parts`, the `constant` (the
- * biases of norm and map) and the `rest` (rules, rounding) sum to it.
- */
-export interface ScoreSide {
-  readonly parts: readonly ScorePart[];
-  readonly constant: Float;
-  readonly rest: Float;
-}
+import {
+  ScoreSide,
+} from './readings';
 
 /**
  * The score of a head for a pair of positions: `score` is `scale` times the product of query and key as attention

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from djinn_jupyter.errors import IllegalMove, UnknownSite, UsageError
 from djinn_jupyter.methods.why.api import part_name
-from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained, ScoreSide
+from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained
+from djinn_jupyter.wire.readings import ScoreSide
 from tests import saes
 from tests.device import DEVICE
 from tests.engine.added.adding import add

@@ -33,10 +33,11 @@ from djinn_jupyter.methods.direct.engine.handlers import RowObserver, require_wh
 from djinn_jupyter.methods.graphs.engine.frozen_line import FrozenNorm
 from djinn_jupyter.methods.heads.engine.handlers import tokens_of
 from djinn_jupyter.methods.why.engine.scores import POINTS, Direction, HeldLayer, ScoreForm, ScoreOf
-from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained, ScorePart, ScoreSide
+from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained
 from djinn_jupyter.modules.engine.arithmetic import Dictionary
 from djinn_jupyter.modules.engine.feature_layout import FeatureLayout
 from djinn_jupyter.wire import looks
+from djinn_jupyter.wire.readings import ScorePart, ScoreSide
 from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.weights import WeightName
 
