@@ -38,10 +38,11 @@ Names = Mapping[str, str]
 NAMELESS: Final[Names] = {}
 
 
-def labelled(site: str, names: Names) -> str:
-    """Return a site with the names of its features, as a list or a title shows it: `sae.4[436] 'capitals'`."""
+def labelled(site: str, names: Names, longest: int = LABEL) -> str:
+    """Return a site with the names of its features, as a list or a title shows it: `sae.4[436] 'capitals'`. A name is
+    cut to the `longest` number of characters."""
     found = [names[one] for one in _each(site) if one in names]
-    return site if not found else f"{site} {', '.join(in_quotes(cut(one)) for one in found)}"
+    return site if not found else f"{site} {', '.join(in_quotes(cut(one, longest)) for one in found)}"
 
 
 def cut(name: str, longest: int = LABEL) -> str:

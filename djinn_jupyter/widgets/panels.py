@@ -108,11 +108,12 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrow:
-    """An edge of a graph: its `path` as the `d` of an SVG path, of absolute M, C and V."""
+    """An edge of a graph: its `path` as the `d` of an SVG path, of absolute M, C and V. It is drawn by its `size`."""
 
     name: str
     path: str
     score: float
+    size: float
 
     @cached_property
     def steps(self) -> list[tuple[str, list[tuple[float, float]]]]:
@@ -128,7 +129,7 @@ class Arrow:
 @dataclass(frozen=True, kw_only=True)
 class Network:
     """Boxes (name, x of the middle, y of the top, width, height) with edges between them, in pixels, y downwards.
-    Edges are orange above zero, blue below, and as thick as large."""
+    Edges are orange above zero, blue below, and as thick as their sizes."""
 
     title: str
     width: float
@@ -137,9 +138,9 @@ class Network:
     edges: Sequence[Arrow]
 
     def ink(self, edge: Arrow) -> tuple[str, float]:
-        """Return the colour of an edge, and its share of the largest score."""
-        most = max(abs(one.score) for one in self.edges) or 1.0
-        return ORANGE if edge.score > 0 else BLUE, abs(edge.score) / most
+        """Return the colour of an edge, and its share of the largest size."""
+        most = max(one.size for one in self.edges) or 1.0
+        return ORANGE if edge.score > 0 else BLUE, edge.size / most
 
 
 Panel = Heatmap | Lines | Bars | Network

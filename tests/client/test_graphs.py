@@ -101,6 +101,100 @@ def test_influence_is_that_over_all_paths() -> None:
     assert alone.nodes.tolist() == [True, False, False, True]
 
 
+GROUPS = {"tokens": ["embed @1", "embed @2"], "early": ["tc.0[2] @1", "tc.0[2] @3", "error.0 @3"], "late": ["tc.1[2]"]}
+
+
+def grouped_graph(graph: AttributionGraph) -> AttributionGraph:
+    for name, nodes in GROUPS.items():
+        graph = graph.group(name, nodes)
+    return graph
+
+
+def test_the_effect_of_a_group_is_the_sum_of_its_members_edges(graph: AttributionGraph) -> None:
+    grouped = grouped_graph(graph)
+    late = [f"tc.1[2] @{one.position}" for one in graph.nodes if one.site == "tc.1[2]"]
+    assert grouped.groups == {name: tuple(nodes) for name, nodes in GROUPS.items()} | {"late": tuple(late)}
+    assert graph.groups == {}
+    targets, sources = ([one.name for one in side] for side in (graph.targets, graph.sources))
+    values = graph.values.astype(np.float64)
+
+    def summed(into: list[str], out_of: list[str]) -> float:
+        return float(values[np.ix_([targets.index(t) for t in into], [sources.index(s) for s in out_of])].sum())
+
+    early = ["tc.0[2] @1", "tc.0[2] @3"]  # an error is no target
+    assert grouped.effect("tokens", "early") == pytest.approx(summed(early, GROUPS["tokens"]), rel=1e-12)
+    assert grouped.effect("tokens", METRIC) == pytest.approx(summed([METRIC], GROUPS["tokens"]), rel=1e-12)
+    assert grouped.effect("early", "late") == pytest.approx(summed(late, GROUPS["early"]), rel=1e-12)
+    assert grouped.effect("embed @0", "late") == pytest.approx(summed(late, ["embed @0"]), rel=1e-12)
+    assert grouped.effect("late", "early") == 0.0
+    table = grouped.pruned(1.0, 1.0).columns()
+    edges = dict(zip(zip(table["source"], table["target"], strict=True), table["effect"], strict=True))
+    assert edges["tokens", "early"] == pytest.approx(summed(early, GROUPS["tokens"]), rel=1e-12)
+    assert edges["early", METRIC] == pytest.approx(summed([METRIC], GROUPS["early"]), rel=1e-12)
+    members = {one for nodes in grouped.groups.values() for one in nodes}
+    assert not members & {*table["source"], *table["target"]}
+    assert not any(source == target for source, target in edges)
+
+
+def test_groups_share_the_influence_of_their_members_edges(graph: AttributionGraph) -> None:
+    grouped, pruned_alone = grouped_graph(graph).pruned(1.0, 1.0), graph.pruned(1.0, 1.0)
+    of = {one: name for name, nodes in grouped_graph(graph).groups.items() for one in nodes}
+    expected: dict[tuple[str, str], float] = {}
+    for source, target, _, part in pruned_alone.edges:
+        ends = (of.get(source.name, source.name), of.get(target.name, target.name))
+        expected[ends] = expected.get(ends, 0.0) + part
+    found = {(one.name, other.name): share for one, other, _, share in grouped.edges}
+    assert {ends: value for ends, value in expected.items() if ends[0] != ends[1]}.keys() == found.keys()
+    assert all(found[ends] == pytest.approx(expected[ends], rel=1e-9) for ends in found)
+    assert grouped.top(2) == [(one.name, other.name, effect) for one, other, effect, _ in grouped.edges[:2]]
+    tokens = next(one for one in grouped.nodes if one.name == "tokens")
+    by_name = {one.name: one.influence for one in graph.nodes}
+    assert (tokens.kind, tokens.site, tokens.position, tokens.layer) == ("group", "", -1, -1)
+    assert tokens.influence == pytest.approx(by_name["embed @1"] + by_name["embed @2"])
+
+
+def test_groups_and_names_come_back_from_the_file(
+    planted: RemoteEngine, graph: AttributionGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    grouped = grouped_graph(graph)
+    assert grouped.names == {}
+    planted.name_features("tc.0", {2: "token $2$"})
+    assert grouped.names == {"tc.0[2]": "token $2$"}
+    path = grouped.save(tmp_path / "named.graph.djinn")
+    assert grouped.recipe == graph.recipe
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "elsewhere"))
+    kept = AttributionGraph.read(path)
+    assert (kept.groups, kept.names) == (grouped.groups, {"tc.0[2]": "token $2$"})
+    assert kept.pruned().edges == grouped.pruned().edges
+    assert "tc.0[2] 'token $2$' @" in repr(AttributionGraph.read(path).group("early", []))
+    assert dj.reproduce(planted, path).same
+    assert grouped.again(planted.channel).groups == grouped.groups
+    assert grouped.group("early", []).groups.keys() == {"tokens", "late"}
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "sentence"),
+    [
+        ("", ["embed @1"], "A group has a name of 1 to 200 characters that no node has"),
+        ("x" * 201, ["embed @1"], "A group has a name of 1 to 200 characters that no node has"),
+        ("embed @0", ["embed @1"], "A group has a name of 1 to 200 characters that no node has"),
+        ("new", ["embed @9"], "The graph has no node 'embed @9'; it has embed @"),
+        ("new", ["tc.0[11]"], "The graph has no node"),
+        ("new", ["embed @1"], "embed @1 is in the group 'tokens': end that first"),
+        ("new", ["embed @0", METRIC], "Outputs are grouped with outputs alone"),
+        ("new", "embed @0", "nodes is"),
+        ("new", [5], "nodes is"),
+    ],
+)
+def test_a_wrong_group_is_one_sentence(graph: AttributionGraph, name: str, nodes: Any, sentence: str) -> None:
+    grouped = grouped_graph(graph)
+    with pytest.raises(UsageError) as refused:
+        grouped.group(name, nodes)
+    assert sentence in str(refused.value)
+    assert set(grouped.groups) == set(GROUPS)
+
+
 def test_it_comes_back_from_its_file_and_is_made_again(
     planted: RemoteEngine, graph: AttributionGraph, tmp_path: Path
 ) -> None:

@@ -49,7 +49,7 @@ def panels(text: str) -> list[Panel]:
             width=90,
             height=80,
             boxes=[(text, 20, 10, 30, 20)],
-            edges=[Arrow(name=text, path="M20,30C20,40 20,50 60,60V70", score=-1.5)],
+            edges=[Arrow(name=text, path="M20,30C20,40 20,50 60,60V70", score=-1.5, size=1.5)],
         ),
     ]
 

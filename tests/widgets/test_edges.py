@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 import msgspec
@@ -16,7 +17,8 @@ from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.circuits.card import edge_layout
 from djinn_jupyter.methods.circuits.card.circuit import MIME, MOST, circuit_view, curve_view, edges_view
 from djinn_jupyter.methods.circuits.card.edge_layout import BETWEEN, GAP, HEIGHT, NODE, EdgeLayout, laid_out
-from djinn_jupyter.methods.graphs.card import attribution_graph_view
+from djinn_jupyter.methods.graphs.api import AttributionGraph
+from djinn_jupyter.methods.graphs.card import attribution_graph_view, pruned_graph_view, wide
 from djinn_jupyter.widgets import tree, views
 from djinn_jupyter.widgets.charts import series_chart
 from tests.widgets import circuits, edged, graphed, trees
@@ -209,7 +211,7 @@ def test_a_node_stops_at_its_feature_at_its_position() -> None:
     assert json.loads(json.dumps(drawing, allow_nan=False)) == drawing
     nodes = {one["label"]: one for one in drawing["nodes"]}
     assert (nodes["L0 #3 @1"]["site"], nodes["L0 #3 @1"]["when"]) == ("tc.0[3]", "position == 1")
-    assert (nodes[" extrao…"]["site"], nodes[" extrao…"]["when"]) == ("resid_pre.0", "position == 1")
+    assert (nodes[" extraordin… @1"]["site"], nodes[" extraordin… @1"]["when"]) == ("resid_pre.0", "position == 1")
     assert (nodes["metric"]["site"], nodes["metric"]["when"]) == ("resid_post.1", "position == 1")
     assert "L1 #12345 @1" in nodes
     edges = {(one["writer"], one["reader"]): one for one in drawing["edges"]}
@@ -220,7 +222,7 @@ def test_a_node_stops_at_its_feature_at_its_position() -> None:
 def test_an_attribution_graph_has_rows_boxes_that_do_not_meet_and_sums() -> None:
     _, drawing = attribution_graph_view(graphed.found()).drawn or ("", {})
     heights = {one["label"]: one["y"] for one in drawing["nodes"]}
-    assert heights[" extrao…"] < heights["L0 #3 @1"] < heights["L1 #12345 @1"] < heights["metric"]
+    assert heights[" extraordin… @1"] < heights["L0 #3 @1"] < heights["L1 #12345 @1"] < heights["metric"]
     wide, high = drawing["box"]
     assert wide >= 6 * max(len(one["label"]) for one in drawing["nodes"])
     assert wide > edge_layout.NODE
@@ -244,3 +246,46 @@ def test_the_line_of_a_fork_that_has_no_stop_in_common_crosses_no_name() -> None
     )
     assert len(names) == 4
     assert all(int(x) - 2.6 * len(name) > tree.LEFT for x, name in names)  # half of it: a letter is 5.2 pixels wide
+
+
+def test_groups_names_and_kinds_are_drawn_and_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AttributionGraph, "names", {"tc.0[3]": "<b>$x$ " + "m" * 300})
+    found = graphed.found().group("late & </script> " + "y" * 100, ["tc.1[12345]", "error.1 @1"])
+    view = attribution_graph_view(found)
+    _, drawing = view.drawn or ("", {})
+    nodes = {one["kind"]: one for one in drawing["nodes"]}
+    assert {*nodes} == {"feature", "group", "embedding", "output"}
+    assert [kind for kind, _ in drawing["kinds"]] == ["feature", "embedding", "output", "group"]
+    assert nodes["feature"]["label"] == "L0 <b>$x$ mm\u2026 @1"
+    assert (nodes["group"]["site"], nodes["group"]["when"]) == ("", None)
+    assert nodes["group"]["title"].endswith(": tc.1[12345] @1, error.1 @1")
+    assert all(wide(one["label"]) <= drawing["box"][0] for one in drawing["nodes"])
+    assert "tc.0[3] '<b>$x$ " in view.plain
+    assert "<b>" not in view.html
+    assert "</script>" not in view.html
+    assert "a group of nodes: its effects are the sums of theirs" in view.html
+    effects = {(one["writer"], one["reader"]): one["score"] for one in drawing["edges"]}
+    [group] = found.groups
+    assert effects[group, found.metric] == pytest.approx(2.2)  # of EFFECTS: the feature's and the error's
+
+
+def test_an_edge_to_a_row_above_is_dashed_and_none_leads_from_a_group_to_itself() -> None:
+    found = graphed.found().group("both", ["embed @1", "tc.1[12345] @1"])  # of layers -1 and 1: below tc.0[3]
+    view = attribution_graph_view(found)
+    _, drawing = view.drawn or ("", {})
+    rows = {one["label"]: one["y"] for one in drawing["nodes"]}
+    assert rows["both"] > rows["L0 #3 @1"]
+    rising = {(one["writer"], one["reader"]) for one in drawing["edges"] if one["rises"]}
+    assert rising == {("both", "tc.0[3] @1")}
+    assert ("tc.0[3] @1", "both") in {(one["writer"], one["reader"]) for one in drawing["edges"]}
+    assert ("both", "both") not in {(one["writer"], one["reader"]) for one in drawing["edges"]}
+    assert unquote(view.html).count('stroke-dasharray="6 4"') == 1
+    assert "dashed where it runs upwards" in view.html
+
+
+def test_a_pruned_graph_is_drawn_and_saved_as_a_figure(tmp_path: Path) -> None:
+    pruned = graphed.found().pruned(0.5, 0.5)
+    view = pruned_graph_view(pruned)
+    assert len(view.drawn[1]["edges"]) == len(pruned.edges) if view.drawn else False
+    assert pruned.save(tmp_path / "graph.svg").read_text().startswith("<?xml")
+    assert pruned.top(1) == [tuple(column[0] for name, column in pruned.columns().items() if name != "influence")]

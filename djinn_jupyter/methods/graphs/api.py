@@ -6,20 +6,23 @@ Shapes: N nodes, sources by column and targets by row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Self
 
 import msgspec
 import numpy as np
 
 from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, tables
 from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.names import Names, labelled, names_in
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.circuits.api.edges import name_of
 from djinn_jupyter.methods.common.api import line_source
 from djinn_jupyter.methods.graphs.request import MOST_FEATURES, MOST_LOGITS, GraphMade, MakeGraph
 from djinn_jupyter.units import power_above
+from djinn_jupyter.wire.texts import few_of, in_quotes, shown
 
 Values = np.ndarray[Any, Any]
 
@@ -81,17 +84,20 @@ def _threshold(influences: Values, share: float) -> float:
 # `dj.attribution_graph`: how the features of transcoders make the outputs of one prompt, as a graph of direct effects
 # (Ameisen et al. 2025, "Circuit Tracing").
 
-NodeKind = Literal["feature", "error", "embedding", "output"]
+NodeKind = Literal["feature", "error", "embedding", "output", "group"]
 WORK: Final = "The attribution graph"
 NODES: Final = 0.8
 EDGES: Final = 0.98
+LONGEST: Final = 200  # characters of a group's name
+NAME: Final = 30  # and of a feature's in a list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphNode:
     """A node: a feature at a position, the transcoders' error of a layer's MLP there, the embedding of a position with
-    the additions to it, or an output. `site` is where a breakpoint stops it; `value` is a feature's, `text` the
-    token's, or the output's own."""
+    the additions to it, an output, or a group of such nodes. `site` is where a breakpoint stops it; `value` is a
+    feature's, `text` the token's, or the output's own. A group has its `members` by name, their mean layer, the sum of
+    their influence, and no site; its position is -1 where theirs differ."""
 
     kind: NodeKind
     name: str
@@ -101,19 +107,12 @@ class GraphNode:
     text: str
     value: float | None
     influence: float
+    members: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrunedGraph(tables.Tabular):
-    """The nodes and edges with the most influence: (source, target, effect, influence), the most influential first."""
-
-    nodes: tuple[GraphNode, ...]
-    edges: tuple[tuple[GraphNode, GraphNode, float, float], ...]
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the edges as lists by column."""
-        rows = [(one.name, other.name, effect, share) for one, other, effect, share in self.edges]
-        return tables.in_columns(("source", "target", "effect", "influence"), rows)
+def spelled(node: GraphNode, names: Names) -> str:
+    """Spell a node, a feature with its name: `tc.4[17] 'capitals' @3`."""
+    return f"{labelled(node.site, names, NAME)} @{node.position}" if node.kind == "feature" else shown(node.name)
 
 
 class AttributionGraph(result.Result):
@@ -121,13 +120,16 @@ class AttributionGraph(result.Result):
     source on each target (for a feature: before its activation). `replacement` is the share of the influence that comes
     from embeddings and not from errors, over all paths. `completeness` is the share of each node's inputs that is not
     error, weighted by its influence. `difference` is the largest difference between a target's value and the sum of
-    bias and effects of all sources. `active` counts the active features; those with the most influence are nodes."""
+    bias and effects of all sources. `active` counts the active features; those with the most influence are nodes.
+    `groups` are nodes by the name of their group, which `group` makes; a file has them, and the names of features."""
 
     _view = "attribution_graph_view"
     ending = ".graph.djinn"
     named = "file of an attribution graph"
     reply: GraphMade
     engine: str | None = None
+    groups: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    names_kept: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.check()  # so that no number in a file asks for more nodes than its arrays have
@@ -144,6 +146,7 @@ class AttributionGraph(result.Result):
         self.sources: tuple[GraphNode, ...] = self.nodes[:count]
         self.targets: tuple[GraphNode, ...] = (*self.nodes[count:], *self.nodes[: len(reply.sites)])
         self.replacement, self.completeness = self._scores()
+        self._indices = {one.name: number for number, one in enumerate(self.nodes)}
 
     def check(self) -> None:
         """Raise ValueError where the effects do not match the nodes."""
@@ -197,22 +200,109 @@ class AttributionGraph(result.Result):
         if not (0 < nodes <= 1 and 0 < edges <= 1):
             raise UsageError("Nodes and edges are kept by their share of the influence, above 0 and up to 1.")
         always = np.array([one.kind in ("embedding", "output") for one in self.nodes])
+        always[[at for name in self.groups for at in self._members(name)]] = True
         kept = pruned(self._effects, self._weights, always, nodes, edges)
-        rows, columns = np.nonzero(kept.edges)
-        order = np.argsort(-kept.influence[rows, columns], kind="stable")
-        found = tuple(
-            (self.nodes[column], self.nodes[row], float(self._effects[row, column]), float(kept.influence[row, column]))
-            for row, column in zip(rows[order].tolist(), columns[order].tolist(), strict=True)
+        groups = {name: self._group(name) for name in self.groups}
+        ends = {at: groups[name] for name in groups for at in self._members(name)}
+        shared: dict[tuple[GraphNode, GraphNode], float] = {}
+        for row, column in np.argwhere(kept.edges).tolist():
+            ways = (ends.get(column, self.nodes[column]), ends.get(row, self.nodes[row]))
+            shared[ways] = shared.get(ways, 0.0) + float(kept.influence[row, column])
+        found = sorted(((one, other) for one, other in shared if one is not other), key=lambda ways: -shared[ways])
+        tied = {end.name for ways in found for end in ways}
+        every = dict.fromkeys(ends.get(at, node) for at, node in enumerate(self.nodes))
+        return PrunedGraph(
+            nodes=tuple(one for one in every if one.name in tied),
+            edges=tuple((one, other, self.effect(one.name, other.name), shared[one, other]) for one, other in found),
+            graph=self,
         )
-        tied = {id(end) for edge in found for end in edge[:2]}
-        return PrunedGraph(nodes=tuple(one for one in self.nodes if id(one) in tied), edges=found)
+
+    # --- names and groups of nodes ----------------------------------------------------------------------------------
+
+    @arguments.typed
+    def group(self, name: str, nodes: Iterable[str]) -> Self:
+        """Return the same graph with a group of nodes (a supernode) by this name, or without it where `nodes` is empty.
+        A node is given by its name, as "tc.4[17] @3"; a site stands for its nodes at all positions. The effect of a
+        group on another node is the sum of its members' effects, and so is the effect of that node on the group. A node
+        is in one group at most, and outputs are grouped with outputs alone. UsageError.
+
+        >>> added = engine.add_transcoders("tc", clt_folder, "mlp_in")
+        >>> graph = dj.attribution_graph(engine, "The capital of France is", "logit(' Paris') - logit(' Rome')")
+        >>> graph = graph.group("country", ["embed @3", "error.0 @3"])
+        >>> graph.effect("country", "error.0 @3") == graph.effect("embed @3", "error.0 @3")
+        True
+        """
+        rest = {one: members for one, members in self.groups.items() if one != name}
+        if not name.strip() or len(name) > LONGEST or name in self._indices:
+            raise UsageError(f"A group has a name of 1 to {LONGEST} characters that no node has, not {shown(name)}.")
+        found = sorted({at for one in nodes for at in self._nodes_called(one)})
+        self._require_groupable(found, rest)
+        own = {name: tuple(self.nodes[at].name for at in found)} if found else {}
+        return msgspec.structs.replace(self, groups=rest | own)
+
+    def _require_groupable(self, found: list[int], others: dict[str, tuple[str, ...]]) -> None:
+        """Raise UsageError where nodes are in another group, or outputs beside other nodes."""
+        for other, members in others.items():
+            there = next((self.nodes[at].name for at in found if self.nodes[at].name in members), None)
+            if there is not None:
+                raise UsageError(
+                    f"{there} is in the group {in_quotes(other)}: end that first by group({other!r}, []), or leave the "
+                    "node out."
+                )
+        if len({self.nodes[at].kind == "output" for at in found}) > 1:
+            raise UsageError("Outputs are grouped with outputs alone: nothing leads from them to other nodes.")
+
+    def _nodes_called(self, name: str) -> list[int]:
+        """Return the numbers of the node of that name, or of the nodes at that site. Raises UsageError."""
+        if name in self._indices:
+            return [self._indices[name]]
+        found = [at for at, one in enumerate(self.nodes) if one.site == name and one.kind == "feature"]
+        if not found:
+            raise UsageError(f"The graph has no node {in_quotes(name)}; it has {few_of(self._indices, name)}.")
+        return found
+
+    def _members(self, name: str) -> list[int]:
+        """Return the numbers of the node of that name, or of the members of a group. Raises UsageError."""
+        if name not in self.groups:
+            return self._nodes_called(name)
+        return [self._indices[one] for one in self.groups[name] if one in self._indices]
+
+    def _group(self, name: str) -> GraphNode:
+        members = [self.nodes[at] for at in self._members(name)]
+        positions = {one.position for one in members}
+        return GraphNode(
+            kind="group",
+            name=name,
+            site="",
+            layer=round(sum(one.layer for one in members) / max(len(members), 1)),
+            position=positions.pop() if len(positions) == 1 else -1,
+            text=name,
+            value=None,
+            influence=sum(one.influence for one in members),
+            members=tuple(one.name for one in members),
+        )
+
+    @arguments.typed
+    def effect(self, source: str, target: str) -> float:
+        """Return the direct effect of a node or group on another: the sum over their members. UsageError."""
+        at = np.ix_(self._members(target), self._members(source))
+        return float(self._effects[at].sum())
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of features by site: those of this machine, else those in the file."""
+        made = self.reply.made
+        return self.names_kept | ({} if made is None else names_in(dict(made.modules), self.reply.sites))
+
+    def in_file(self) -> bytes:
+        """Return the bytes of its file, with the names of its features."""
+        return result.Result.in_file(msgspec.structs.replace(self, names_kept=self.names))
 
     @arguments.typed
     def top(self, count: int = result.STRONGEST) -> list[tuple[str, str, float]]:
         """Return (source, target, effect) of the edges with the most influence, which is the magnitude of an edge in a
         graph, among those that pruning keeps."""
-        edges = self.pruned().edges[: max(count, 0)]
-        return [(one.name, other.name, effect) for one, other, effect, _ in edges]
+        return self.pruned().top(count)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return all edges with an effect as lists by column: source, target and effect."""
@@ -227,7 +317,12 @@ class AttributionGraph(result.Result):
             f"replacement {self.replacement:.3f}, completeness {self.completeness:.3f}",
             f"bias and incoming effects sum to what a node has, within {power_above(self.difference)}",
         ]
-        return "\n".join([head, *told, *(f"{one} -> {other}: {effect:+.3f}" for one, other, effect in self.top())])
+        names = self.names
+        edges = [
+            f"{spelled(one, names)} -> {spelled(other, names)}: {effect:+.3f}"
+            for one, other, effect, _ in self.pruned().edges[: result.STRONGEST]
+        ]
+        return "\n".join([head, *told, *edges])
 
     # --- nodes and influence ---------------------------------------------------------------------------------------
 
@@ -271,6 +366,27 @@ class AttributionGraph(result.Result):
         reads = self._effects.any(axis=1)
         complete = float((whole * passed)[reads].sum() / passed[reads].sum()) if passed[reads].sum() > 0 else 0.0
         return (of_embeddings / total if total > 0 else 0.0), complete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedGraph(tables.Tabular, tables.Charted):
+    """The nodes and edges with the most influence: (source, target, effect, influence), the most influential first. A
+    group of `graph` is one node, whose effects are the sums of its members' effects."""
+
+    _view = "pruned_graph_view"
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[tuple[GraphNode, GraphNode, float, float], ...]
+    graph: AttributionGraph = field(repr=False, compare=False)
+
+    @arguments.typed
+    def top(self, count: int = result.STRONGEST) -> list[tuple[str, str, float]]:
+        """Return (source, target, effect) of the edges with the most influence."""
+        return [(one.name, other.name, effect) for one, other, effect, _ in self.edges[: max(count, 0)]]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the edges as lists by column."""
+        rows = [(one.name, other.name, effect, share) for one, other, effect, share in self.edges]
+        return tables.in_columns(("source", "target", "effect", "influence"), rows)
 
 
 @interrupts.waits(WORK)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from typing import Final
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.parsing import HOVER, KEEP, SAVE, SESSION, Group, given, option, unquoted, verb
 from djinn_jupyter.methods.graphs import api, card
 from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
 
 DRAWN: Final = 30
+
+
+def grouped(text: str) -> tuple[str, list[str]]:
+    """Return the name and the nodes of a group, from `NAME=NODE, NODE`. Raises UsageError."""
+    name, _, nodes = text.partition("=")
+    found = [one.strip() for one in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", nodes)]
+    if not any(found):
+        raise UsageError(f'--group {text} has no nodes: write "country=tc.4[17] @3, tc.5[2]".')
+    return name.strip(), found
 
 
 @magics_class
@@ -21,7 +32,16 @@ class GraphMagics(Group):
         option("--metric", type=unquoted, metavar="EXPR", help="default: the logits of the most probable tokens"),
         option("--from", dest="line", metavar="NAME", help="another line: a session, or a variable with a text or ids"),
         option("--features", type=int, help="compute the effects on so many features; default 1024"),
+        option(
+            "--group",
+            action="append",
+            metavar="NAME=NODES",
+            type=unquoted,
+            help='draw nodes as one: "country=tc.4[17] @3, tc.5[2]"; a site is its nodes at all positions',
+        ),
         option("--top", type=int, help="draw so many edges, those of most influence; default 30"),
+        HOVER,
+        SAVE,
         KEEP,
         SESSION,
     )
@@ -34,4 +54,6 @@ class GraphMagics(Group):
         found = api.attribution_graph(
             self.state.engine, line, args.metric, module=args.module, **given(features=args.features)
         )
-        self.keep_and_show(args, found, card.attribution_graph_view(found, top=DRAWN if args.top is None else args.top))
+        for name, nodes in map(grouped, args.group or ()):
+            found = found.group(name, nodes)
+        self.keep_and_draw(args, found, card.attribution_graph_view(found, top=DRAWN if args.top is None else args.top))

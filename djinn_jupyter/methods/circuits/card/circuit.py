@@ -25,6 +25,14 @@ MIME: Final = "application/vnd.djinn.edges+json"
 PALE: Final = "rgba(128,128,128,.1)"
 MOST: Final = 120  # edges drawn
 THIN, THICK = 1.0, 6.0
+TOGETHER: Final = "display:inline-flex;gap:5px;align-items:center"
+METRIC, TARGET = "the metric", "what it leads to"
+SHAPES: Final[dict[str, dict[str, Any]]] = {
+    "error": {"stroke_dasharray": "3 2"},
+    "embedding": {"rx": 0},
+    "output": {"rx": 13},
+    "group": {"stroke_width": 3},
+}  # of boxes, by the kind of a node; others are as features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +47,19 @@ class Edge:
     path: str
     exact: str = ""
     when: str | None = None
+    rises: bool = False  # it runs from a lower row up to a higher one
+    weight: float | None = None  # its thickness, in place of the score's magnitude
+
+    @property
+    def size(self) -> float:
+        return abs(self.score) if self.weight is None else self.weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeGraph:
     """`kind` is the noun of its result. `engine` and `stop` are its source, None without a session of an engine's
     process; `model` is the name of the model, None if unknown. A click on a node stops at its site; edges enter at its
-    ports' sites. Each node is a `box` wide."""
+    ports' sites. Each node is a `box` wide. `kinds` explain the kinds of its nodes."""
 
     kind: str
     how: str
@@ -60,6 +74,15 @@ class EdgeGraph:
     box: int = NODE
     width: int
     height: int
+    kinds: Sequence[tuple[str, str]] = ()
+
+    @property
+    def legend(self) -> str:
+        """What colours, widths and dashes of edges mean."""
+        rises = "; dashed where it runs upwards" if any(edge.rises for edge in self.edges) else ""
+        what = TARGET if self.kinds else METRIC
+        thick = "as its influence" if any(edge.weight is not None for edge in self.edges) else "as large"
+        return f"orange where {what} would rise, blue where it would fall; as thick {thick}{rises}"
 
     @property
     def has_exact(self) -> bool:
@@ -67,16 +90,19 @@ class EdgeGraph:
 
     @property
     def most(self) -> float:
-        """The largest score by magnitude, or 1."""
-        return max((abs(edge.score) for edge in self.edges), default=0.0) or 1.0
+        """The largest size of an edge, or 1."""
+        return max((edge.size for edge in self.edges), default=0.0) or 1.0
 
     def thickness(self, edge: Edge) -> float:
-        return round(THIN + (THICK - THIN) * abs(edge.score) / self.most, 1)
+        return round(THIN + (THICK - THIN) * edge.size / self.most, 1)
 
     def panel(self) -> Network:
         """Return the graph as a figure draws it."""
         boxes = [(one.label, one.x, one.y, self.box, HEIGHT) for one in self.nodes]
-        edges = [Arrow(name=f"{one.writer} to {one.reader}", path=one.path, score=one.score) for one in self.edges]
+        edges = [
+            Arrow(name=f"{one.writer} to {one.reader}", path=one.path, score=one.score, size=one.size)
+            for one in self.edges
+        ]
         title = f"{self.kind}, {self.how}: {self.metric}"
         return Network(title=title, width=self.width, height=self.height, boxes=boxes, edges=edges)
 
@@ -97,6 +123,8 @@ class EdgeGraph:
             "width": self.width,
             "height": self.height,
             "box": [self.box, HEIGHT],
+            "legend": self.legend,
+            "kinds": [list(one) for one in self.kinds],
             "nodes": [_node(one) for one in self.nodes],
             "edges": [
                 {
@@ -108,6 +136,7 @@ class EdgeGraph:
                     "text": figure(edge.score),
                     "exact": edge.exact,
                     "thickness": self.thickness(edge),
+                    "rises": edge.rises,
                     "path": edge.path,
                 }
                 for edge in self.edges
@@ -122,7 +151,9 @@ def graph_view(graph: EdgeGraph, *, title: str) -> View:
         [one.writer, one.reader, figure(one.score), *([one.exact] if graph.has_exact else [])] for one in graph.edges
     ]
     html = card(
-        part(div("dj-pair", _picture(graph), _table(head, rows)), _legend()),
+        part(
+            div("dj-pair", element("div", _picture(graph), *_legend(graph), style="max-width:100%"), _table(head, rows))
+        ),
         facts(graph.facts),
         part(*(div("dj-note", note) for note in graph.notes)) if graph.notes else None,
         title=mono(graph.metric),
@@ -137,7 +168,8 @@ def graph_view(graph: EdgeGraph, *, title: str) -> View:
 
 def _node(node: Node) -> dict[str, Any]:
     ports = [{"label": one.label, "site": one.site, "x": one.x} for one in node.ports]
-    return {"label": node.label, "site": node.site, "when": node.when, "x": node.x, "y": node.y, "ports": ports}
+    place = {"label": node.label, "site": node.site, "when": node.when, "x": node.x, "y": node.y, "ports": ports}
+    return place | {"kind": node.kind, "title": node.title}
 
 
 def _picture(graph: EdgeGraph) -> Html:
@@ -149,6 +181,7 @@ def _picture(graph: EdgeGraph) -> Html:
             stroke=ORANGE if edge.score > 0 else BLUE,
             stroke_width=graph.thickness(edge),
             stroke_opacity="0.8",
+            stroke_dasharray="6 4" if edge.rises else None,
         )
         for edge in graph.edges
     ]
@@ -160,7 +193,8 @@ def _picture(graph: EdgeGraph) -> Html:
 def _box(node: Node, wide: int) -> list[Html]:
     """Draw a node: its name, and the names of its ports where edges come in side by side."""
     left, named = round(node.x - wide / 2, 1), [port for port in node.ports if port.label]
-    box = element("rect", x=left, y=node.y, width=wide, height=HEIGHT, rx=4, fill=PALE, stroke=SOFT)
+    look = {"rx": 4, "fill": PALE, "stroke": SOFT} | SHAPES.get(node.kind, {})
+    box = element("rect", x=left, y=node.y, width=wide, height=HEIGHT, **look)
     middle = {"text_anchor": "middle", "fill": SOFT}
     written = element("text", node.label, x=node.x, y=node.y + (21 if named else 17), font_size="11", **middle)
     letters = [element("text", one.label, x=one.x, y=node.y + 9, font_size="8", **middle) for one in named]
@@ -172,8 +206,17 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
     return element("div", table(head, made, numeric=(2, 3)))
 
 
-def _legend() -> Html:
-    return div("dj-legend", span("", "orange where the metric would rise, blue where it would fall; as thick as large"))
+def _legend(graph: EdgeGraph) -> list[Html]:
+    """Return what edges and boxes mean."""
+    kinds = [element("span", _swatch(kind), words, style=TOGETHER) for kind, words in graph.kinds]
+    return [div("dj-legend", span("", graph.legend)), div("dj-legend", *kinds) if kinds else Html("")]
+
+
+def _swatch(kind: str) -> Html:
+    """Return a small box as those of a kind are drawn."""
+    look: dict[str, Any] = {"rx": 3, "fill": PALE, "stroke": SOFT} | SHAPES.get(kind, {})
+    box = element("rect", x=2, y=2, width=26, height=11, **look)
+    return picture(box, alt="", width=30, height=15)
 
 
 def edges_view(found: Edges, *, top: int = 2 * STRONGEST) -> View:

@@ -46,6 +46,8 @@ class Node:
     y: float
     ports: tuple[Port, ...] = ()
     when: str | None = None  # the condition of a breakpoint there
+    kind: str = ""  # of a graph with several kinds of nodes
+    title: str | None = None  # in full, for the pointer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
