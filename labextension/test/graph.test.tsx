@@ -237,3 +237,28 @@ test('what is no graph is none', () => {
     Array(5).fill(null)
   );
 });
+
+test('kinds of nodes are explained, and a group of nodes sets no breakpoint', async () => {
+  const named = `<b>$x$</b>`;
+  const group = { label: named, site: '', x: 300, y: 72, ports: [], kind: 'group', title: 'a, b' };
+  const { channel, has } = shown({
+    ...GRAPH,
+    legend: 'as thick as its influence',
+    kinds: [['group', 'a group of nodes']],
+    nodes: [...GRAPH.nodes, group],
+    edges: [{ ...GRAPH.edges[0], reader: named, site: '', rises: true }]
+  });
+  await has(session('a', { stop: STOP }));
+  expect(document.querySelector('.djinn-Graph-legend')!.textContent).toBe(
+    'as thick as its influencea group of nodes'
+  );
+  const box = screen.getByRole('button', { name: 'a, b' });
+  expect(box.getAttribute('aria-disabled')).toBe('true');
+  expect(box.querySelector('text')!.textContent).toBe(named);
+  await settled(() => fireEvent.click(box));
+  await settled(() => fireEvent.click(document.querySelector('.djinn-Way.djinn-mod-rises')!));
+  expect(
+    screen.getByRole<HTMLButtonElement>('button', { name: /embed to <b>/ }).disabled
+  ).toBeTruthy();
+  expect(channel.asked).toEqual([]);
+});

@@ -29,6 +29,10 @@ export interface GraphNode extends Stop {
   readonly x: number;
   readonly y: number;
   readonly ports: readonly GraphPort[];
+  /** Its kind, where a graph has several; drawn by its own shape. */
+  readonly kind?: string;
+  /** In full, for the pointer. */
+  readonly title?: string | null;
 }
 
 export interface GraphEdge extends Stop {
@@ -40,6 +44,8 @@ export interface GraphEdge extends Stop {
   readonly exact: string;
   readonly thickness: number;
   readonly path: string;
+  /** It runs from a lower row up to a higher one. */
+  readonly rises?: boolean;
 }
 
 /**
@@ -60,6 +66,9 @@ export interface Graph {
   readonly width: number;
   readonly height: number;
   readonly box: readonly [number, number];
+  /** What colours and widths of edges mean, and the kinds of nodes with their meaning. */
+  readonly legend?: string;
+  readonly kinds?: readonly (readonly [string, string])[];
   readonly nodes: readonly GraphNode[];
   readonly edges: readonly GraphEdge[];
 }

@@ -89,7 +89,10 @@ export function EdgeGraph({ graph, service, trans }: GraphProps): React.JSX.Elem
   return (
     <div className="djinn-Graph">
       <div className="djinn-Graph-both">
-        <Picture {...shared} />
+        <div className="djinn-Graph-drawn">
+          <Picture {...shared} />
+          <Legend graph={graph} />
+        </div>
         <Table {...shared} />
       </div>
       <p className="djinn-soft djinn-Graph-said" role="status">
@@ -186,6 +189,23 @@ function Picture(props: DrawnProps): React.JSX.Element {
   );
 }
 
+/** What edges mean, and the shapes of nodes of several kinds. */
+function Legend({ graph }: { readonly graph: Graph }): React.JSX.Element {
+  return (
+    <p className="djinn-soft djinn-Graph-legend">
+      {graph.legend !== undefined && <span>{graph.legend}</span>}
+      {(graph.kinds ?? []).map(([kind, meaning]) => (
+        <span key={kind}>
+          <svg className={`djinn-Box djinn-kind-${kind}`} width={30} height={15} aria-hidden={true}>
+            <rect x={2} y={2} width={26} height={11} rx={3} />
+          </svg>
+          {meaning}
+        </span>
+      ))}
+    </p>
+  );
+}
+
 /** An edge with a wider, invisible one to click on. The keyboard uses its row in the table. */
 function Way(
   props: DrawnProps & { readonly edge: GraphEdge; readonly index: number }
@@ -194,6 +214,7 @@ function Way(
   const classes = [
     'djinn-Way',
     edge.score > 0 ? 'djinn-mod-up' : 'djinn-mod-down',
+    ...(edge.rises ? ['djinn-mod-rises'] : []),
     ...(lit === index ? ['djinn-mod-lit'] : []),
     ...(lit !== null && lit !== index ? ['djinn-mod-dim'] : [])
   ];
@@ -202,7 +223,7 @@ function Way(
       className={classes.join(' ')}
       onMouseEnter={() => light(index)}
       onMouseLeave={() => light(null)}
-      onClick={stopping.place ? () => stopping.toggle(edge) : undefined}
+      onClick={stopping.place && edge.site ? () => stopping.toggle(edge) : undefined}
     >
       <path d={edge.path} strokeWidth={edge.thickness} />
       <path className="djinn-Way-wide" d={edge.path}>
@@ -214,6 +235,9 @@ function Way(
 
 function named(edge: GraphEdge, trans: Trans): string {
   const { writer, reader, text } = edge;
+  if (!edge.site) {
+    return trans.__('%1 to %2: %3', writer, reader, text);
+  }
   return trans.__('%1 to %2: %3. Breakpoint at %4', writer, reader, text, stopAt(edge));
 }
 
@@ -224,25 +248,30 @@ function Box(props: DrawnProps & { readonly node: GraphNode }): React.JSX.Elemen
   const within = node.ports.filter(({ site }) => site !== node.site && stopping.set.has(site));
   const named = node.ports.filter(({ label }) => label);
   const left = node.x - width / 2;
+  const stops = stopping.place !== null && node.site !== '';
   const act = (): void => stopping.toggle(node);
   return (
     <g
-      className={`djinn-Box${isSet ? ' djinn-mod-set' : within.length ? ' djinn-mod-within' : ''}`}
+      className={`djinn-Box${node.kind ? ` djinn-kind-${node.kind}` : ''}${isSet ? ' djinn-mod-set' : within.length ? ' djinn-mod-within' : ''}`}
       role="button"
-      tabIndex={stopping.place ? 0 : -1}
-      aria-disabled={!stopping.place}
+      tabIndex={stops ? 0 : -1}
+      aria-disabled={!stops}
       aria-pressed={isSet}
       aria-label={spelled(node, within, trans)}
-      onClick={stopping.place ? act : undefined}
+      onClick={stops ? act : undefined}
       onKeyDown={event => {
-        if (stopping.place && (event.key === 'Enter' || event.key === ' ')) {
+        if (stops && (event.key === 'Enter' || event.key === ' ')) {
           event.preventDefault();
           event.stopPropagation();
           act();
         }
       }}
     >
-      <title>{spelled(node, within, trans)}</title>
+      <title>
+        {[...(node.site && node.title ? [node.title] : []), spelled(node, within, trans)].join(
+          '\n'
+        )}
+      </title>
       <rect x={left} y={node.y} width={width} height={height} rx={4} />
       {named.map(({ label, site, x }) => (
         <text
@@ -267,6 +296,9 @@ function Box(props: DrawnProps & { readonly node: GraphNode }): React.JSX.Elemen
 
 /** The breakpoint that a click on a node sets, and the breakpoints where edges enter it. */
 function spelled(node: GraphNode, within: readonly GraphPort[], trans: Trans): string {
+  if (node.site === '') {
+    return node.title ?? node.label;
+  }
   return [
     trans.__('Breakpoint at %1', stopAt(node)),
     ...within.map(port => trans.__('there is one at %1', port.site))
@@ -302,9 +334,9 @@ function Table({ graph, stopping, lit, light, trans }: DrawnProps): React.JSX.El
               <button
                 className={`djinn-Graph-dot${stopping.set.has(stopAt(edge)) ? ' djinn-mod-set' : ''}`}
                 aria-label={named(edge, trans)}
-                title={trans.__('Breakpoint at %1', stopAt(edge))}
+                title={edge.site && trans.__('Breakpoint at %1', stopAt(edge))}
                 aria-pressed={stopping.set.has(stopAt(edge))}
-                disabled={!stopping.place}
+                disabled={!stopping.place || !edge.site}
                 onFocus={() => light(index)}
                 onBlur={() => light(null)}
                 onClick={() => stopping.toggle(edge)}
