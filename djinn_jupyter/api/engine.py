@@ -377,9 +377,10 @@ class RemoteEngine(EngineVerbs):
     def name_features(self, site: str, names: Mapping[int, str] | str | Path) -> dict[int, str]:
         """Name features of the added module at `site`, and return the names of all by feature. `names` are texts by
         feature, an empty one to remove a name, or a file: Neuronpedia's export of explanations (`.jsonl`, `.jsonl.gz`,
-        a folder of these), a JSON list of such objects, a JSON object of index to name, or a `.csv`. Names are shown
-        where a feature is, in every notebook of yours. They belong to the module's files, and are kept on this machine.
-        Where a row of a file is wrong, no name is changed. UsageError, with the line; UnknownSite; StorageFailed.
+        a folder of these), a JSON list of such objects, a JSON object of index to name, or a `.csv`. Stops,
+        inspections, lists and graphs show names, in every notebook of yours. They belong to the module's files, and are
+        kept on this machine. Where a row of a file is wrong, no name is changed. UsageError, with the line;
+        UnknownSite; StorageFailed.
 
         >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
         'sae.4'

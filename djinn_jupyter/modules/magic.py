@@ -91,7 +91,7 @@ class AddingMagics(Group):
         KEEP,
     )
     def djinn_name(self, args: Namespace) -> None:
-        """Name a feature of an added module, or many from a file; names are shown wherever the feature is."""
+        """Name a feature of an added module, or many from a file, for stops, inspections, lists and graphs."""
         feature = re.fullmatch(r"(.+)\[(\d{1,18})\]", args.site)
         site, channel, note = feature[1] if feature else args.site, self.state.engine.channel, None
         match feature, args.name, args.file:
