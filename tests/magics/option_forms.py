@@ -166,6 +166,7 @@ VALUES: Final = {
 OWN_VALUES: Final = {
     ("adapter", "name"): "sql",
     ("name", "file"): "<names>",
+    ("graph", "group"): '"both=embed @1"',
     ("steer", "on"): "prompt",
     ("steer", "from_positions"): "2:4",
     ("direct", "over"): "layer",
