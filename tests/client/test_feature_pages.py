@@ -282,7 +282,9 @@ def test_a_site_that_is_not_there_is_refused(engine: RemoteEngine, sae: saes.Ten
 def test_arguments_are_checked_before_anything_is_read(engine: RemoteEngine, sae: saes.Tensors) -> None:
     for examples_asked in (-1, 101):
         with pytest.raises(UsageError, match=r"^A page has 0 to 100 examples of the largest values, not -?\d+\.$"):
-            engine.feature(SITE, examples=examples_asked)
+            engine.feature(SITE, over="nowhere", examples=examples_asked)
+    with pytest.raises(UsageError, match=r"^Examples are of a collection: name one \(over\), or leave examples out\.$"):
+        engine.feature(SITE, examples=3)
     with pytest.raises(UsageError, match=r"^over is "):
         engine.feature(SITE, over=3)
     with pytest.raises(UsageError, match=r"^A page is of one feature of an SAE or a transcoder"):

@@ -175,6 +175,7 @@ OWN_VALUES: Final = {
     ("heads", "prompts"): "prompts",
     ("heads", "head"): "1.2",
     ("feature", "over"): "nowhere",
+    ("feature", "examples"): "1",
     ("why", "head"): "1.2",
     ("why", "key"): "0",
     ("why", "features"): "sae.4",

@@ -29,7 +29,7 @@ WORK: Final = "The reading of the feature"
 KIND: Final = "feature"
 COLUMNS: Final = ("part", "prompt", "position", "feature", "text", "value")
 EXAMPLE: Final = "example"
-MOST_EXAMPLES: Final = 100
+EXAMPLES, MOST_EXAMPLES = 10, 100
 Row = tuple[str, int | None, int | None, int | None, str | None, float | None]
 
 
@@ -144,16 +144,17 @@ def feature(
     over: Activations | str | Path | None = None,
     *,
     layer: int | None = None,
-    examples: int = 10,
+    examples: int | None = None,
     top: int = 10,
 ) -> FeaturePage:
     """Return the page of a feature of an added SAE or transcoder, such as "sae.4[17]": the `top` tokens that it
     promotes and suppresses most by way of the residual, and as many features like it, by the cosine of decoder rows.
     `over` is a collection, or its folder, of the module (as "sae.4" or "sae.4[17]") or of the point that the module
-    reads: the page then has how often the feature is active there, a histogram of its values, the `examples` where it
-    is largest (at most two of a prompt), and others of five intervals of values. `layer` is the layer that a feature of
-    a cross-layer transcoder is written to, by default its own. UsageError for what is no such feature, and for a
-    collection of another model or module; UnknownSite; WorkInterrupted, whose `kept` has the page without a collection.
+    reads: the page then has how often the feature is active there, a histogram of its values, `examples` where it is
+    largest (10 by default, at most two of a prompt), and others of five intervals of values. `layer` is the layer that
+    a feature of a cross-layer transcoder is written to, by default its own. UsageError for what is no
+    such feature, and for a collection of another model or module; UnknownSite; WorkInterrupted, whose `kept` has the
+    page without a collection.
 
     >>> engine.add_module("sae", sae_folder, at="resid_post.4").site
     'sae.4'
@@ -162,6 +163,9 @@ def feature(
     >>> len(page.promoted), len(page.like), page.over.positions
     (10, 10, 10)
     """
+    if examples is not None and over is None:
+        raise UsageError("Examples are of a collection: name one (over), or leave examples out.")
+    examples = EXAMPLES if examples is None else examples
     if not 0 <= examples <= MOST_EXAMPLES:
         raise UsageError(f"A page has 0 to {MOST_EXAMPLES} examples of the largest values, not {examples}.")
     acts = over if over is None or isinstance(over, Activations) else Activations(over)
