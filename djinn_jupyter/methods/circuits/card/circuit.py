@@ -78,7 +78,7 @@ class EdgeGraph:
 
     @property
     def legend(self) -> str:
-        """What colours, widths and dashes of edges mean."""
+        """The meaning of the colours, widths and dashes of edges."""
         rises = "; dashed where it runs upwards" if any(edge.rises for edge in self.edges) else ""
         what = TARGET if self.kinds else METRIC
         thick = "as its influence" if any(edge.weight is not None for edge in self.edges) else "as large"
