@@ -259,8 +259,7 @@ def _option(action: argparse.Action) -> str:
 def cards_css() -> str:
     """The style sheet of all cards, for JupyterLab: where a notebook is not trusted, the cards' own is taken away."""
     head = "/* Written by docs/write_reference.py from widgets/html.py; change that, not this file. */"
-    narrow = "".join(f"{condition} {{\n{rules.strip()}\n}}\n" for condition, rules in html.NARROW)
-    return f"{head}\n{html.STYLE.strip()}\n{narrow}"
+    return f"{head}\n{html.style()}".replace("}", "}\n")
 
 
 PAGES = {

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from djinn_jupyter.api.memory_trace import Reading, TracedTransfer
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.html import Html, card, div, element, folded, part, span, table
+from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, part, small, table
 from djinn_jupyter.widgets.panels import BLUE, SERIES, Lines
 from djinn_jupyter.widgets.spelling import columns, figure, rounded
 from djinn_jupyter.widgets.view import View
@@ -174,14 +174,14 @@ def _finite_parts(across: Sequence[float], values: Sequence[float]) -> Iterator[
 
 def keys(names: Sequence[str]) -> Html:
     """Return the legend of a chart: a sample of each line with its name."""
-    return div("dj-legend", *(_key(name, index) for index, name in enumerate(names)))
+    return element("div", joined((_key(name, index) for index, name in enumerate(names)), "\u2002"))
 
 
 def _key(name: str, index: int) -> Html:
     ink = {"stroke": colour(index), "stroke_dasharray": DASHES[index % len(DASHES)], "stroke_width": "2"}
     line = element("svg", element("path", d="M0,5H26", **ink), width=26, height=10, aria_hidden="true",
                    style="display:inline-block;vertical-align:middle")  # fmt: skip
-    return span("", line, " ", name)
+    return joined([line, " ", small(name)])
 
 
 def colour(index: int) -> str:

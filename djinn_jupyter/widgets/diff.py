@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.html import Html, card, div, joined, meter, mono, part, span, table
+from djinn_jupyter.widgets.html import Html, card, div, joined, meter, mono, part, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
 from djinn_jupyter.widgets.pictures import ABOVE, as_rows
 from djinn_jupyter.widgets.spelling import columns, figure, marked, percent, plural, quoted, rounded, shape, share
@@ -204,4 +204,4 @@ def _layers_part(
 def _title(a: DiffSide, b: DiffSide, position: int) -> Html:
     names = [marked(side.texts[position], side.tokens[position]) for side in (a, b)]
     same = a.tokens[position] == b.tokens[position]
-    return span("dj-mono", names[0] if same else joined(names, " | "))
+    return mono(names[0] if same else joined(names, " | "))

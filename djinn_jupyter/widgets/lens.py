@@ -172,13 +172,13 @@ def _tinted(row: LensRow, letters: int) -> Html:
     style = background(BELOW, share(top.probability) * 0.5)
     name, chance = marked(top.text, top.token), percent(top.probability)
     title = chance if len(name) <= letters else f"{name} {chance}"
-    return element("td", span("dj-mono", truncated(name, letters)), class_="dj-tint", style=style, title=title)
+    return element("td", mono(truncated(name, letters)), class_="dj-tint", style=style, title=title)
 
 
 def _over(name: str, letters: int) -> Html:
     """Return a column's header cell."""
     title = name if len(name) > letters else None
-    return element("th", span("dj-mono", truncated(name, letters)), scope="col", class_="dj-tint", title=title)
+    return element("th", mono(truncated(name, letters)), scope="col", class_="dj-tint", title=title)
 
 
 def edit_view(edited: Edited, stop: Paused, effect: EffectReading | None = None) -> View:
@@ -283,8 +283,8 @@ def _shifted(shift: TokenShift) -> list[object]:
     before, after = shift.probability_before, shift.probability_after
     return [
         cell_token(shift.text, shift.token),
-        percent(before), meter(share(before), "dj-narrow dj-grey"),
-        percent(after), meter(share(after), "dj-narrow dj-changed"),
+        percent(before), meter(share(before), "dj-grey"),
+        percent(after), meter(share(after), "dj-changed"),
         *_logits(shift.logit_before, shift.logit_after),
     ]  # fmt: skip
 

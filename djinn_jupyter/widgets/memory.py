@@ -10,7 +10,7 @@ from djinn_jupyter.api.memory_trace import MemoryTrace, Reading, TracedTransfer
 from djinn_jupyter.units import spell_option, spell_rate
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import AXIS, SOFT, WIDTH, MemoryCourse, course_of, drawn, largest
-from djinn_jupyter.widgets.html import Html, card, div, element, folded, mono, part, span, table
+from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, mono, part, small, table
 from djinn_jupyter.widgets.panels import BLUE, ORANGE, Lines
 from djinn_jupyter.widgets.spelling import amount, columns, duration, figure, percent, plural
 from djinn_jupyter.widgets.view import View
@@ -392,10 +392,10 @@ def _alt(course: MemoryCourse) -> str:
 
 
 def _legend(course: MemoryCourse) -> Html:
-    inks = [span("", element("span", "\u25a0", style=f"color:{b.ink}"), " ", b.name) for b in course.bands]
-    dashed = [span("", f"- - budget {amount(course.budget)}{' (above)' if course.budget > course.high else ''}")]
-    marks = [span("", "\u25be left the device, \u25b4 came back")] if course.moves else []
-    return div("dj-legend", *inks, *dashed, *marks)
+    inks = [joined([element("span", "\u25a0", style=f"color:{b.ink}"), " ", small(b.name)]) for b in course.bands]
+    dashed = small(f"- - budget {amount(course.budget)}{' (above)' if course.budget > course.high else ''}")
+    marks = [small("\u25be left the device, \u25b4 came back")] if course.moves else []
+    return element("div", joined([*inks, dashed, *marks], "\u2002"))
 
 
 def _text(x: int, y: int, text: object, anchor: str) -> Html:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, mono, part, table
+from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, mono, named, part, table
 from djinn_jupyter.widgets.pictures import HEADS_SHOWN, Attention, image, read_of_heads, share_colour
 from djinn_jupyter.widgets.spelling import columns, marked, percent, plural, share, spans
 from djinn_jupyter.widgets.stop import Look, legend
@@ -80,17 +80,14 @@ def _pictures(look: Look, drawn: Attention) -> list[Html]:
 def _labelled(look: Look, drawn: Attention, index: int, head: int, *, first: bool) -> Html:
     """Draw a head as table cells, queries down, keys across; the queries are named beside the first head only."""
     keys = look.key_positions
-    titles = (
-        element("th", element("span", marked(look.texts.get(p, "")), class_="dj-mono"), scope="col", class_="dj-key")
-        for p in keys
-    )
+    titles = (element("th", cell_token(look.texts.get(p, "")), scope="col", class_="dj-key") for p in keys)
     rows = []
     for position, weights in zip(look.all_positions, drawn.cells[index], strict=True):
         name = [cell_token(look.texts.get(position, ""))] if first else []
         rows.append([*name, *(_weight(float(weight), keys[i], position) for i, weight in enumerate(weights))])
     made = table([*(["query"] if first else []), *titles], rows)
     label = f"attention of head {head}: queries {spans(look.all_positions)} down, keys {spans(keys)} across"
-    return element("div", made, div("dj-name", f"head {head}"), role="group", aria_label=label)
+    return element("div", made, named(f"head {head}"), role="group", aria_label=label)
 
 
 def _weight(weight: float, key: int, query: int) -> Html:
@@ -105,7 +102,7 @@ def _named(look: Look, drawn: Attention, index: int, head: int, cell: int) -> Ht
     """Draw a head's picture with the keys named below it."""
     made = _drawn(look, drawn, index, head, cell)
     keys = _names(look, look.key_positions, cell, "vertical-lr")
-    return element("div", made, keys, div("dj-name", f"head {head}"))
+    return element("div", made, keys, named(f"head {head}"))
 
 
 def _beside(look: Look, cell: int) -> Html:
@@ -121,12 +118,12 @@ def token_names(texts: Sequence[str], cell: int, direction: Direction) -> Html:
     """Write tokens along a picture, in lines of `cell` pixels: downwards, or each written down from left to right."""
     style = f"display:grid;grid-auto-rows:{cell}px;line-height:{cell}px;font-size:10px;padding:1px;align-content:start"
     names = (element("span", marked(text)) for text in texts)
-    return div("dj-mono", *names, style=f"{style};writing-mode:{direction}", aria_hidden="true")
+    return element("code", *names, style=f"{style};writing-mode:{direction}", aria_hidden="true")
 
 
 def _head_picture(look: Look, drawn: Attention, index: int, head: int) -> Html:
     cell = max(1, min(24, (320 if len(look.heads) == 1 else 128) // max(drawn.cells.shape[1:])))
-    return element("div", _drawn(look, drawn, index, head, cell), div("dj-name", f"head {head}"))
+    return element("div", _drawn(look, drawn, index, head, cell), named(f"head {head}"))
 
 
 def _drawn(look: Look, drawn: Attention, index: int, head: int, cell: int) -> Html:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from djinn_jupyter.api.arrays import shared_numpy
 from djinn_jupyter.api.stops import PatternCells
-from djinn_jupyter.widgets.html import Html, div, element, span
+from djinn_jupyter.widgets.html import Html, element, small, span
 from djinn_jupyter.widgets.spelling import figure, shape
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.readings import Pooled, PooledHeads
@@ -67,6 +67,7 @@ VIRIDIS: Final = (
     (170, 220, 50),
     (253, 231, 37),
 )
+RAMPS: Final = {"signed": "#2e7ad6,#0000,#e06c28", "share": "#440154,#3b518b,#21908d,#5cc863,#fde725"}
 Pixels = NDArray[np.float32]
 
 
@@ -146,22 +147,21 @@ def share_colour(share: float) -> Colour:
 
 def background(colour: Colour, opacity: float) -> str:
     """Return the style of a text or a cell on this colour."""
-    red, green, blue = colour
-    return f"background:rgba({red},{green},{blue},{opacity:.2f})"
+    return f"background:#{bytes((*colour, round(255 * opacity))).hex()}"
 
 
-def image(picture: Picture, *, width: int, height: int, alt: str, shrinks: bool = False) -> Html:
-    """Return the picture as an <img> of a size in CSS pixels, its cells kept sharp. One that `shrinks` is never wider
-    than its card."""
-    most = "max-width:100%;" if shrinks else ""
+def image(picture: Picture, *, width: int, height: int, alt: str, most: str = "none", grows: bool = False) -> Html:
+    """Return the picture as an <img> of a size in CSS pixels, its cells kept sharp. It is at `most` that wide, and
+    as wide as there is room where it `grows`."""
+    size = f"max-width:{most};{'flex:1 0' if grows else 'width:'} {width}px;height:{height}px"
     return element("img", src=picture.image(), width=width, height=height, alt=alt, class_="dj-picture",
-                   style=f"width:{width}px;{most}height:{height}px;image-rendering:pixelated")  # fmt: skip
+                   style=size)  # fmt: skip
 
 
 def scale_legend(of: str, low: str = "0", high: str = "1", scale: Literal["signed", "share"] = "share") -> Html:
     """Draw a scale of colours with its ends, and what it is `of`."""
-    ramp = span(f"dj-ramp dj-{scale}", "")
-    return div("dj-legend", span("", low), " ", ramp, span("", high), " \u00b7 ", span("", of))
+    ramp = span("dj-meter", style=f"background:linear-gradient(90deg,{RAMPS[scale]})")
+    return element("div", small(low), " ", ramp, " ", small(f"{high} \u00b7 {of}"))
 
 
 def whole_picture(pooled: Pooled, site: Site) -> Picture:

@@ -100,7 +100,7 @@ def running_view(
         part(span("dj-soft", f"{LIVE} {WHERE} {where}")),
         title=f"Running at {drawn}",
         beside=f"{plural(tokens, 'token')} so far",
-        dot="running",
+        dot="soft",
         session=session,
     )
     return View(plain=f"{said}\n{text}\n{LIVE} {WHERE} {where}", html=html)
@@ -144,7 +144,7 @@ def error_view(error: BaseException) -> View:
 def progress_view(line: str, before: Sequence[str] = (), *, running: bool = True) -> View:
     """Show a line of an engine's start; lines from `before`, such as the streaming plan, stay visible."""
     said = part(*(div("dj-soft", earlier) for earlier in before)) if before else None
-    return View(plain="\n".join((*before, line)), html=card(said, title=line, dot="running" if running else None))
+    return View(plain="\n".join((*before, line)), html=card(said, title=line, dot="soft" if running else None))
 
 
 def receiving_view(progress: SoFar, *, over: bool = False) -> View:
@@ -152,7 +152,7 @@ def receiving_view(progress: SoFar, *, over: bool = False) -> View:
     if over:
         return View(plain=progress.ended, html=card(title=progress.ended))
     line = f"{progress}; interrupt the kernel to end it"
-    return View(plain=line, html=card(meter(progress.share), title=line, dot="running"))
+    return View(plain=line, html=card(meter(progress.share), title=line, dot="soft"))
 
 
 def _mean_size(size: float) -> str:

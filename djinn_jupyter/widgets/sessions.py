@@ -85,7 +85,7 @@ class _Listed:
 
     def _table(self, head: Sequence[str], lines: Sequence[Sequence[object]]) -> Html:
         numeric = [at for at, title in enumerate(self.titles) if title in NUMERIC]
-        return table(head, lines, numeric=numeric, class_="dj-wraps")
+        return table(head, lines, numeric=numeric)
 
     def _drawn_line(self, name: str) -> list[object]:
         dimmed = self._there[name].holder is None and name not in (*self._mine, self._present)
@@ -154,7 +154,7 @@ def engines_view(entries: Sequence[Entry]) -> View:
         return View(plain="no engine runs", html=card(title="Engines", beside="none runs"))
     head = ["model", "dtype", "device", "attention", "process", "up", "listens on"]
     rows = [_engine(one) for one in entries]
-    drawn = table(head, [[element("td", cells[0], class_="dj-long"), *cells[1:]] for cells in rows], class_="dj-wraps")
+    drawn = table(head, [[element("td", cells[0], class_="dj-long"), *cells[1:]] for cells in rows])
     return View(plain=shortened(columns(rows, head)), html=card(part(drawn), title="Engines"))
 
 

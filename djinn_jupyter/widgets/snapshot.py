@@ -96,7 +96,7 @@ def _values(look: Look) -> tuple[str, Html]:
     names = [str(h) for h in look.heads] if heads else []
     html = card(
         part(
-            image(picture, width=640, height=height, alt=alt, shrinks=True),
+            image(picture, width=640, height=height, alt=alt, most="100%"),
             legend(picture, features_of(look.values), "value", read=read_of(look.pooled)),
         ),
         part(_heads_table(look, positions, heads, names), name="norm of each head") if heads else None,

@@ -15,7 +15,7 @@ from djinn_jupyter.api.influences import influence_lines
 from djinn_jupyter.api.names import NAMELESS, Names, labelled
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.widgets import pictures
-from djinn_jupyter.widgets.html import Html, card, div, element, joined, meter, mono, part, piece, styled, table
+from djinn_jupyter.widgets.html import Html, card, div, element, joined, meter, mono, part, piece, small, styled, table
 from djinn_jupyter.widgets.lens import effect_lines, effect_part, influence_parts
 from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
@@ -52,7 +52,7 @@ def stop_view(
     def since(words: str) -> View:
         beside = f'<span class="dj-soft">{piece(_beside(stop, restored))}'
         said = element("span", words.partition(": ")[0], title=words)
-        past = html.replace("dj-dot dj-paused", "dj-dot", 1).replace(beside, f"{beside} \u00b7 {said}", 1)
+        past = html.replace('"dj-paused"', '"dj-soft"', 1).replace(beside, f"{beside} \u00b7 {said}", 1)
         return View(plain=f"{plain}\n({words})", html=styled(past))
 
     return View(plain=plain, html=html, since=since)
@@ -235,7 +235,7 @@ def legend(picture: pictures.Picture, features: int, noun: str = "dimension", *,
     block = " by ".join(plural(count, of) for count, of in blocks if count > 1)
     said = plural(features, noun) + (f"; a pixel is the largest of {block}" if block else "")
     line = pictures.scale_legend(said, *ends, picture.scale)
-    return line if read is None else joined([line, div("dj-legend", read)])
+    return line if read is None else joined([line, element("div", small(read))])
 
 
 def features_of(values: NDArray[np.generic]) -> int:
@@ -253,7 +253,7 @@ def _overview(stop: Paused, pooled: Pooled) -> Html:
     height = min(256, max(64, 3 * picture.cells.shape[0]))
     alt = f"activation at {stop.site}: positions {spans(pooled.positions)} down, {plural(across, 'dimension')} across"
     return part(
-        pictures.image(picture, width=640, height=height, alt=alt, shrinks=True),
+        pictures.image(picture, width=640, height=height, alt=alt, most="100%"),
         legend(picture, across, read=pictures.read_of(pooled)),
         name=f"activation, {at_positions(pooled.positions)} downwards",
     )
@@ -268,30 +268,28 @@ def _positions(stop: Paused, pooled: Pooled | None, lens: Sequence[LensRow]) -> 
     head: list[object] = ["position", "token", measure, ""]
     depth = max((len(row.top) for row in lens), default=0)
     head += [element("th", "logit lens", scope="col", colspan=depth)] if depth else []
-    head += [element("th", "activation", scope="col", class_="dj-above")] if strip else []
     rows = []
-    for i, position in enumerate(shown):
+    for position in shown:
         number = rounded(numbers[position])
         row: list[object] = [position, cell_token(stop.texts[position], stop.tokens[position]), figure(number)]
-        row.append(meter(abs(number) / most, "dj-narrow dj-grey"))
+        row.append(meter(abs(number) / most, "dj-grey"))
         guesses = [guess(top) for top in looks[position].top] if position in looks else []
-        row += guesses + [element("td") for _ in range(depth - len(guesses))]
-        if strip and i == 0:
-            row.append(strip)
-        rows.append(row)
+        rows.append(row + guesses + [element("td") for _ in range(depth - len(guesses))])
     name = "the last positions of this pass" if len(stop.positions) > len(shown) else None
-    return part(table(head, rows, numeric=(0, 2), class_="dj-rows dj-beside" if strip else "dj-rows"), below, name=name)
+    return part(div("dj-pair dj-rows", table(head, rows, numeric=(0, 2)), strip), below, name=name)
 
 
 def _strip(stop: Paused, pooled: Pooled | None, shown: list[int]) -> tuple[Html | None, Html | None]:
-    """Return one picture beside all rows, each row of pixels as high as a table row, and its legend."""
+    """Return one picture beside all rows, each row of pixels as high as a table row, or below them where the card is
+    narrow; and its legend."""
     if pooled is None:
         return None, None
     picture = pictures.picture_alone(pooled, site_of(stop.site))
     across = features_in(pooled.shape)
     alt = f"activation at {stop.site}, one row a position, {plural(across, 'dimension')} across"
-    made = pictures.image(picture, width=STRIP_PIXELS, height=ROW_PIXELS * len(shown), alt=alt)
-    return element("td", made, class_="dj-tall", rowspan=len(shown)), legend(picture, across)
+    height = ROW_PIXELS * len(shown)
+    made = pictures.image(picture, width=STRIP_PIXELS, height=height, alt=alt, most="640px", grows=True)
+    return made, legend(picture, across)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

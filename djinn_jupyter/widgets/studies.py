@@ -8,7 +8,7 @@ from typing import Final
 from djinn_jupyter._version import __version__
 from djinn_jupyter.api.studies import PICTURE, Study, StudyItem, StudyReport
 from djinn_jupyter.api.study_files import CARD, member_of
-from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
+from djinn_jupyter.widgets.html import DOT, Html, card, div, element, joined, part, span, table
 from djinn_jupyter.widgets.spelling import amount, columns, plural, truncated
 from djinn_jupyter.widgets.view import View
 
@@ -25,7 +25,7 @@ STYLE: Final = (
     ".soft{color:GrayText;font-size:13px;overflow-wrap:anywhere}img{max-width:100%}bdi{overflow-wrap:anywhere}"
 )
 ABOUT: Final = "Made with Djinn for Jupyter; in Python dj.study(file) reads it, without an engine."
-MARKS: Final = {"ok": "done", "same": "done", "no recipe": None}  # of an outcome; others are drawn as stopped
+MARKS: Final = {"ok": "done", "same": "done", "no recipe": "soft"}  # of an outcome; others are drawn as stopped
 
 
 def study_view(study: Study) -> View:
@@ -36,7 +36,7 @@ def study_view(study: Study) -> View:
         for number, one in enumerate(study.items)
     ]
     cells = [[row[0], _long(row[1]), row[2], _long(row[3]), row[4], _long(row[5])] for row in rows]
-    drawn = part(table(head, cells, numeric=(0, 4), class_="dj-wraps")) if rows else None
+    drawn = part(table(head, cells, numeric=(0, 4))) if rows else None
     where = [part(span("dj-soft", study.path.name))] if study.path is not None else []
     beside = plural(len(rows), "item")
     plain = "\n".join([f"Study {study.name}: {beside}", *([columns(rows, head)] if rows else [])])
@@ -61,7 +61,7 @@ def study_report_view(report: StudyReport) -> View:
         [str(row.number), _long(row.title), joined([_dot(row.outcome), " ", row.outcome]), _long(row.message)]
         for row in report.rows
     ]
-    drawn = part(table(["", "title", "outcome", "that is"], rows, numeric=(0,), class_="dj-wraps")) if rows else None
+    drawn = part(table(["", "title", "outcome", "that is"], rows, numeric=(0,))) if rows else None
     title, _, beside = report.headline.partition(": ")
     return View(plain=repr(report), html=card(drawn, title=title, beside=beside))
 
@@ -127,4 +127,4 @@ def _long(text: str) -> Html:
 
 
 def _dot(outcome: str) -> Html:
-    return span(f"dj-dot dj-{MARKS.get(outcome, 'paused')}", "", aria_hidden="true") if outcome in MARKS else Html("")
+    return span(f"dj-{MARKS.get(outcome, 'paused')}", DOT, aria_hidden="true") if outcome in MARKS else Html("")

@@ -196,7 +196,7 @@ def _listed(
     if not rows:
         return View(plain=empty, html=card(title=title, beside=empty, session=session))
     made = [[_cell(cell, code=i in code, long=i in long) for i, cell in enumerate(row)] for row in rows]
-    drawn = table(head, made, numeric=numeric, class_="dj-wraps" if long else None)
+    drawn = table(head, made, numeric=numeric)
     return View(plain=columns(rows, head), html=card(part(drawn), title=title, session=session))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from djinn_jupyter.widgets.html import Html, div, element, joined, span
+from djinn_jupyter.widgets.html import Html, div, element, joined, small, span
 from djinn_jupyter.widgets.pictures import ABOVE, BELOW, background, share_colour
 from djinn_jupyter.widgets.spelling import marked, percent, plural, quoted, share
 from djinn_jupyter.wire.nouns import TopToken
@@ -31,44 +31,44 @@ def token_strip(
     chips = []
     for i in range(start, len(texts)):
         kinds = (("here", here), ("new", new), ("differs", differs))
-        classes = " ".join(["dj-token", "dj-mono", *(f"dj-{kind}" for kind, chosen in kinds if i in chosen)])
+        classes = " ".join(f"dj-{kind}" for kind, chosen in kinds if i in chosen)
         title = said.get(i, f"position {i}")
-        chips.append(span(classes, marked(texts[i], tokens[i]), style=styles.get(i), title=title))
+        chips.append(
+            element("code", marked(texts[i], tokens[i]), class_=classes or None, style=styles.get(i), title=title)
+        )
     before = span("dj-soft", f"{plural(start, 'earlier token')} \u2026 ") if start else None
     return div("dj-tokens", before, joined(chips, " "))
 
 
 def layer_strip(site: Site, layer: int, layers: int) -> Html:
-    """Draw the network as a row of layers: layers that have run are dark, a mark shows the stop.
+    """Draw the network as a row of layers: those before the mark, the stop, have run and are dark.
 
     `layer` layers have run. A stop inside layer n has run n whole layers and half of the next.
     """
     inside = site.layer == layer and site.point != "resid_pre"
     cells: list[Html] = []
-    mark = span("dj-mark", "", title=str(site))
+    mark = element("b", title=str(site))
     for i in range(layers):
         title = f"layer {i}"
         if i != layer:
-            cells.append(span("dj-layer dj-ran" if i < layer else "dj-layer", "", title=title))
+            cells.append(element("i", title=title))
         elif inside:
-            cells += [span("dj-layer dj-half dj-ran", "", title=title), mark, span("dj-layer dj-half", "", title=title)]
+            half = element("i", title=title, style="flex:.5")
+            cells += [half, mark, half]
         else:
-            cells += [mark, span("dj-layer", "", title=title)]
+            cells += [mark, element("i", title=title)]
     if layer >= layers:
         cells.append(mark)
     label = f"{layer} of {layers} layers have run; the pass stands at {site}"
-    caption = span("dj-end", f"{layer} of {layers} layers run")
-    ends = (span("dj-end", "embed"), span("dj-end", "logits"))
-    return div("dj-layers", ends[0], " ", joined(cells), ends[1], " ", caption, role="img", aria_label=label)
+    caption = small(f"\u00a0logits, {layer} of {layers} layers run")
+    return div("dj-layers", small("embed\u00a0"), " ", joined(cells), " ", caption, role="img", aria_label=label)
 
 
 def guess(top: TopToken) -> Html:
     """Return the table cell of a predicted token with its probability, tinted by it."""
     tint = background(BELOW, share(top.probability) * 0.45)
-    chance = span("dj-soft", percent(top.probability))
-    name = marked(top.text, top.token)
-    token = span("dj-guess", span("dj-mono", name), " ", chance, style=tint, title=name)
-    return element("td", token, class_="dj-tight")
+    token, chance = cell_token(top.text, top.token), small(percent(top.probability))
+    return element("td", token, " ", chance, class_="dj-tint", style=tint)
 
 
 def guesses_plain(top: Sequence[TopToken], count: int = 3) -> str:
@@ -77,7 +77,7 @@ def guesses_plain(top: Sequence[TopToken], count: int = 3) -> str:
 
 def cell_token(text: str, token: int | None = None) -> Html:
     """Return a token for use inside a table cell."""
-    return element("code", marked(text, token), class_="dj-mono")
+    return element("code", marked(text, token))
 
 
 STRENGTH: Final = 0.75  # of the full colour of signed values, so that letters stay readable on any page

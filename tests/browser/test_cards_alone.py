@@ -12,6 +12,8 @@ from tests.browser.lab_page import HEIGHT, WIDTH
 from tests.browser.test_narrow_cards import ALL, STYLE
 
 ALL_RULES = f"<style>{(STYLE / 'cards.css').read_text()}</style>"
+# The sheets of all other outputs, as they stand behind one in a notebook.
+SHEETS = "".join(view.html.partition("</style>")[0] + "</style>" for view in ALL.values())
 # JupyterLab's own rules of what a cell shows, as far as they touch what cards are made of.
 AROUND = """<style>
 .jp-RenderedHTMLCommon table{border-collapse:collapse;table-layout:fixed;margin-left:auto;margin-bottom:1em;border:none}
@@ -51,7 +53,7 @@ PANES = (250, 390, 510, 690, 900)  # beside both sidebars, split, split wide, be
 def alone(page: Page, width: int, html: str, zoom: int = 1) -> None:
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     cell = f'<div class="jp-RenderedHTMLCommon" style="width:{width // zoom}px">{html}</div>'
-    page.set_content(f'{AROUND}<body style="zoom:{zoom}">{cell}</body>')
+    page.set_content(f'<!doctype html>{AROUND}<body style="zoom:{zoom}">{cell}</body>')
 
 
 def looks(page: Page, width: int, html: str) -> Any:
@@ -68,6 +70,7 @@ def test_an_output_looks_alone_as_with_all_rules(page: Page, name: str) -> None:
         shown, whole = looks(page, width, html), looks(page, width, ALL_RULES + bare)
         assert len(shown) > 1
         assert shown == whole, width
+        assert shown == looks(page, width, html + SHEETS), width
 
 
 @pytest.mark.parametrize("width", PANES)

@@ -32,7 +32,7 @@ def test_a_features_page_is_whole_on_wide_and_narrow_pages(lab: LabServer, page:
             opened.run_cell(source)
         card = opened.drawn(".djinn").filter(has_text="Feature sae.4[436]")
         expect(card).to_contain_text("where it is largest")
-        coloured = card.locator(".dj-token.dj-here[style]").first
+        coloured = card.locator(".dj-tokens .dj-here[style]").first
         assert "position" in str(coloured.get_attribute("title"))
         for name, width in (("feature", 1360), ("feature-narrow", 900)):
             page.set_viewport_size({"width": width, "height": 1400})

@@ -18,14 +18,16 @@ from tests.widgets import cards, samples
 from tests.widgets.pooled import pooled
 
 SCROLLED = "() => [...document.querySelectorAll('.dj-scroll')].filter(box => box.scrollWidth > box.clientWidth).length"
-SEEN = """() => [...document.querySelectorAll('.dj-guess, .dj-tall img')].map(node => node.getBoundingClientRect())
-    .every(box => box.width > 0 && box.right <= document.querySelector('.djinn').getBoundingClientRect().right)"""
+SEEN = """() => [...document.querySelectorAll('.dj-rows .dj-tint, .dj-rows img')]
+    .map(node => node.getBoundingClientRect()).every(box => box.width > 0 &&
+    box.right <= document.querySelector('.djinn').getBoundingClientRect().right)"""
 
 ROWS = samples.lens_rows(tuple(range(5)), count=3)
 # No two cells of a row overlap, to half a pixel.
 APART = """() => [...document.querySelectorAll('tbody tr')].every(row => {
-    const boxes = [...row.querySelectorAll('td:not(.dj-tall) > *')].map(node => node.getBoundingClientRect())
-        .filter(box => box.width > 0);
+    const inside = cell => { const range = document.createRange(); range.selectNodeContents(cell);
+        return range.getBoundingClientRect(); };
+    const boxes = [...row.cells].map(inside).filter(box => box.width > 0);
     return boxes.every((box, i) => i === 0 || box.left >= boxes[i - 1].right - 0.5);
 })"""
 # The left, the right, the top and the bottom of each label's ink, and the size of its letters.
@@ -49,7 +51,7 @@ LONG = ("<|endoftext|>", " Italian", "interpretability")
 
 
 def in_column(page: Page, width: int, html: str) -> None:
-    page.set_content(f'<div style="width:{width}px">{html}</div>')
+    page.set_content(f'<!doctype html><div style="width:{width}px">{html}</div>')
 
 
 def test_three_long_guesses_of_long_tokens_are_in_sight_with_their_probabilities(page: Page) -> None:
@@ -114,7 +116,7 @@ def test_the_guesses_and_the_picture_of_a_stop_are_in_sight(page: Page) -> None:
     card = views.stop_view(samples.paused(), pooled=DRAWN, lens=ROWS)
     for width in (390, 510, 900):
         in_column(page, width, card.html)
-        assert page.locator(".dj-guess").count() == 15
+        assert page.locator(".dj-rows .dj-tint").count() == 15
         assert page.evaluate(SCROLLED) == 0, width
         assert page.evaluate(SEEN), width
 

@@ -20,7 +20,7 @@ from djinn_jupyter.magics import screen
 from djinn_jupyter.magics.looking import look_at, pooled_for_card
 from djinn_jupyter.magics.screen import Live, StandingCard
 from djinn_jupyter.widgets import views
-from djinn_jupyter.widgets.html import card
+from djinn_jupyter.widgets.html import DOT, card
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.nouns import StopIdentity
 from tests.client.direct import DirectChannel
@@ -297,4 +297,4 @@ def test_a_load_that_fails_leaves_no_card_that_says_it_loads(monkeypatch: pytest
         raise UsageError("No.")
     assert {"text/plain": "loading it"} in handle.views
     assert handle.views[-1].plain == "reading it\nthe load of it did not succeed"
-    assert "dj-dot" not in handle.views[-1].html
+    assert DOT not in handle.views[-1].html

@@ -40,7 +40,7 @@ def test_scores_have_their_ranks_among_all_heads() -> None:
 def test_an_example_colours_its_tokens_by_their_weights() -> None:
     page = page_of(head_read())
     markup = page_view(page).html
-    chips = re.findall(r'<span class="dj-token dj-mono( dj-here)?" style="([^"]*)" title="([^"]*)"', markup)
+    chips = re.findall(r'<code( class="dj-here")? style="([^"]*)" title="([^"]*)"', markup)
     weights = page.examples[0].weights
     assert [style for _, style, _ in chips] == [share_style(weight) for weight in weights]
     assert [bool(here) for here, _, _ in chips] == [*[False] * (len(weights) - 1), True]

@@ -107,7 +107,7 @@ def test_a_pooled_picture_says_what_it_was_read_from_and_what_a_pixel_is() -> No
     html = long_card(stop=StopIdentity(session="work/paris.ipynb", number=1, edition=2))
     assert MOVED_ON in html
     assert "<img" not in html
-    for across, said in [(1, ">1 dimension<"), (2, ">2 dimensions<")]:
+    for across, said in [(1, " 1 dimension<"), (2, " 2 dimensions<")]:
         values = np.ones((3, across), np.float32)
         assert said in str(legend(signed(values, 128), across))
 

@@ -12,7 +12,7 @@ from tests.widgets.static import faults_in
 
 def test_a_running_card_colours_what_has_a_probability_and_of_much_the_end() -> None:
     view = views.running_view(samples.STREAMED, session="paris", drawn="10:20:30")
-    assert re.findall(r'<span class="" style="([^"]*)" title="([^"]*)">([^<]*)</span>', html.unescape(view.html)) == [
+    assert re.findall(r'<span style="([^"]*)" title="([^"]*)">([^<]*)</span>', html.unescape(view.html)) == [
         ("background:#bbde2f;color:#000", "' Paris' 90 %", " Paris"),
         ("background:#3b518b;color:#fff", "'.' 25 %", "."),
     ]

@@ -59,23 +59,19 @@ def test_a_stop_says_where_it_stands_why_and_with_which_values() -> None:
 )
 def test_the_strip_of_layers_marks_where_the_pass_stands(site: str, layer: int, cells: str) -> None:
     html = views.stop_view(samples.paused(site, layer=layer)).html
-    body = html[html.index('class="dj-layers"') :]
-    drawn = {
-        'class="dj-layer dj-ran"': "#",
-        'class="dj-layer"': ".",
-        'class="dj-mark"': "|",
-        'class="dj-layer dj-half dj-ran"': "+",
-        'class="dj-layer dj-half"': "-",
-    }
-    found = sorted((i, mark) for text, mark in drawn.items() for i in range(len(body)) if body.startswith(text, i))
-    assert "".join(mark for _, mark in found) == cells
+    drawn = re.findall(r"<(?:i|b) [^>]*>", html[html.index('class="dj-layers"') :])
+    at = next(n for n, one in enumerate(drawn) if one.startswith("<b"))
+    marks = {"<b ": "||", "flex:.5": "+-", "<i ": "#."}
+    kinds = (next(mark for part, mark in marks.items() if part in one) for one in drawn)
+    found = [kind[n > at] for n, kind in enumerate(kinds)]  # those before the mark are dark
+    assert "".join(found) == cells
 
 
 def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> None:
     shown = CARDS["dose-response"]
     assert shown.plain.splitlines()[1:3] == ["coefficient  sad <b>  happy", "-1           0.10     0.80"]
     assert shown.html.count("%3Cpolyline") == 2
-    assert 'dj-name"><em>probability<' in shown.html
+    assert "<div><small>probability<" in shown.html
     assert "sad &lt;b&gt;" in shown.html
     asked = views.dose_response_view([0, 1], {"sad": [0.1, 0.9]}, dose="x", response="y", title="")
     assert [line.name for line in asked.figure().made.data] == ["sad"]

@@ -14,7 +14,7 @@ from djinn_jupyter.methods.features.api.page import FeaturePage
 from djinn_jupyter.methods.features.request import WrittenToken
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import histogram
-from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, part, table
+from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, named, part, table
 from djinn_jupyter.widgets.panels import Bars, Panel
 from djinn_jupyter.widgets.pictures import scale_legend
 from djinn_jupyter.widgets.spelling import columns, figure, logit, marked, plural, quoted, truncated
@@ -87,7 +87,7 @@ def _decoder(page: FeaturePage, names: Names) -> Html:
     reply = page.reply
     drawn = [("promotes", _tokens(page.promoted)), ("suppresses", _tokens(page.suppressed))] if page.promoted else []
     drawn += [("features like it, by the cosine of decoder rows", _like(page, names))] if page.like else []
-    pair = div("dj-pair", *(div("dj-map", div("dj-name", name), made) for name, made in drawn))
+    pair = div("dj-pair", *(element("div", named(name), made) for name, made in drawn))
     return part(pair, div("dj-note", reply.unwritten or _said(page)))
 
 
@@ -153,8 +153,8 @@ def _table(examples: Sequence[FeatureExample], largest: float, name: str | None 
         ]
         for one in examples
     ]
-    made = table(["value", "prompt, position", "text"], rows, numeric=(0,), class_="dj-wraps")
-    return made if name is None else div("", div("dj-name", name), made)
+    made = table(["value", "prompt, position", "text"], rows, numeric=(0,))
+    return made if name is None else element("div", named(name), made)
 
 
 def _strip(one: FeatureExample, largest: float) -> Html:

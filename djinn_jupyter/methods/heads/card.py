@@ -20,7 +20,7 @@ from djinn_jupyter.methods.heads.api import (
 )
 from djinn_jupyter.methods.heads.request import KINDS, HeadExample, Kind
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, over, part, span, table
+from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, named, over, part, span, table
 from djinn_jupyter.widgets.panels import Bars, Heatmap, attention, cut, token_labels
 from djinn_jupyter.widgets.pattern import CELL_ALONE, SIDE_NAMED, token_names
 from djinn_jupyter.widgets.pictures import image, scale_legend, share_colour, shares
@@ -145,7 +145,7 @@ def _map(scores: HeadScores, kind: Kind) -> Html:
         ]
         for at in layers
     ]
-    return div("dj-map", div("dj-name", NAMES[kind]), table(["", *map(over, range(heads))], rows))
+    return element("div", named(NAMES[kind]), table(["", *map(over, range(heads))], rows))
 
 
 def _cell(value: float, name: str) -> Html:
@@ -202,7 +202,7 @@ def _by_token(patterns: HeadPatterns, layer: int, head: int) -> Html:
     first = max(0, len(weights) - TOKENS)
     left_out = [div("dj-note", f"the last {TOKENS} of {len(weights)} tokens")] if first else []
     queries = [_query(patterns, weights, query, first) for query in range(first, len(weights))]
-    strip = div("dj-queries dj-mono", div("dj-keys", _keys(patterns, weights[-1], first)), joined(queries, " "))
+    strip = div("dj-queries", div("dj-keys", _keys(patterns, weights[-1], first)), joined(queries, " "))
     said = scale_legend("attention to the tokens before; without a pointer of the last one")
     return part(strip, said, drawn, *left_out, name=name)
 
@@ -264,7 +264,7 @@ def page_view(page: HeadPage) -> View:
     """Show a head: its scores and ranks, its strongest attention token by token, and its pairs of tokens."""
     numbers, notes = _page_numbers(page), _page_notes(page)
     strips = [_example(page, one) for one in page.examples[:EXAMPLES]]
-    tables_of = [div("dj-map", div("dj-name", KINDS_OF_PAIRS[of][2]), _pairs(page, of)) for of in PAIR_KINDS
+    tables_of = [element("div", named(KINDS_OF_PAIRS[of][2]), _pairs(page, of)) for of in PAIR_KINDS
                  if page.top(1, of)]  # fmt: skip
     html = card(
         facts(numbers),
@@ -315,15 +315,16 @@ def _example(page: HeadPage, one: HeadExample) -> Html:
     """Draw a query with the tokens before it, coloured by its weights."""
     line = page.tokens[one.line]
     chips = [
-        span(
-            "dj-token dj-mono dj-here" if at == one.query else "dj-token dj-mono",
+        element(
+            "code",
             _shown(page, line[at]),
+            class_="dj-here" if at == one.query else None,
             style=share_style(one.weights[at - one.first]),
             title=f"prompt {one.line}, position {at}: {percent(one.weights[at - one.first])}",
         )
         for at in range(one.first, one.query + 1)
     ]
-    before = [] if one.key >= one.first else [span("dj-token dj-mono", _shown(page, line[one.key]),
+    before = [] if one.key >= one.first else [element("code", _shown(page, line[one.key]),
               style=share_style(one.weight), title=f"prompt {one.line}, position {one.key}"), "\u2026"]  # fmt: skip
     return div("dj-tokens", joined([*before, *chips], " "), span("dj-soft", f" {percent(one.weight)}"))
 

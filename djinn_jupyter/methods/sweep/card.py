@@ -154,7 +154,7 @@ def _picture(of: _Pictured, base: float) -> Html:
     most = _most(of.values, base) or 1.0
     names = [marked(text) if text else at for at, text in of.names]
     titled = over if max(map(len, names)) <= FLAT else _upright
-    titles = [titled(element("span", name, class_="dj-mono")) for name in names]
+    titles = [titled(mono(name)) for name in names]
     heads = [element("td", name, style="white-space:nowrap") for name in of.rows]  # many columns would break the name
     made = [[head, *(_cell(value, base, most) for value in line)] for head, line in zip(heads, of.values, strict=False)]
     return table([of.across, *titles], made)

@@ -113,9 +113,10 @@ def _chip(read: TokenMeasures, at: int, scale: _Scale) -> Html:
     """Draw a token; a line ends behind one that ends a line."""
     text = read.texts[at]
     new = any(start <= at < end for start, end in read.generated)
-    made = span(
-        "dj-token dj-mono dj-made" if new else "dj-token dj-mono",
+    made = element(
+        "code",
         _short(marked(text, read.tokens[0][at])),
+        class_="dj-made" if new else None,
         style=scale.style(at),
         title=_said(read, at),
         data_djinn_at=None if read.engine is None else at,
@@ -125,7 +126,7 @@ def _chip(read: TokenMeasures, at: int, scale: _Scale) -> Html:
 
 def _next(read: TokenMeasures) -> Html:
     """Draw the place of the next token."""
-    return span("dj-token dj-soft", "next", title=_said(read, len(read.texts)))
+    return span("dj-soft", "next", title=_said(read, len(read.texts)))
 
 
 def _said(read: TokenMeasures, at: int) -> str:
@@ -222,7 +223,7 @@ def _picture(read: TextLens) -> Html:
     sites, length = own.shape
     width, height = (size * max(1, min(LARGEST, WIDTH // size)) for size in (length, sites))
     alt = f"probability of the own next token, {plural(sites, 'site')} by {plural(length, 'position')}"
-    drawn = image(shares(own), width=width, height=height, alt=alt, shrinks=True)
+    drawn = image(shares(own), width=width, height=height, alt=alt, most="100%")
     return joined([drawn, scale_legend(OWN)])
 
 

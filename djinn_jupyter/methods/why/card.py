@@ -71,7 +71,7 @@ def _side(read: ScoreParts, at: str) -> Html:
         [name, _cell(said, found[number] / most if number < len(found) else 0.0)]
         for number, (name, said) in enumerate(_rows(read, at, SHOWN))
     ]
-    return div("dj-map", table([_place(read, at), "part"], rows))
+    return element("div", table([_place(read, at), "part"], rows))
 
 
 def _cell(said: str, part_of_most: float) -> Html:

@@ -55,13 +55,13 @@ function textOf(text: string): Widget {
 function cardOf(graph: Graph, props: PanelProps): React.JSX.Element {
   const { createElement: e } = React;
   const { label } = graph;
-  const whose = label && e('span', { className: 'dj-whose' }, props.trans.__('session %1', label));
+  const whose = label && e('small', { className: 'dj-whose' }, props.trans.__('session %1', label));
   const facts = graph.facts.map(([name, value]) =>
     e(
       'tr',
       { key: name },
       e('td', null, e('span', { className: 'dj-soft' }, name)),
-      e('td', { className: 'dj-fact' }, value)
+      e('td', { className: 'dj-long' }, value)
     )
   );
   return e(
@@ -70,18 +70,12 @@ function cardOf(graph: Graph, props: PanelProps): React.JSX.Element {
     e(
       'div',
       { className: 'dj-head' },
-      e('strong', { className: 'dj-title dj-mono' }, graph.metric),
+      e('strong', null, e('code', null, graph.metric)),
       e('span', { className: 'dj-soft' }, `${graph.kind}, ${graph.how}`),
       whose
     ),
-    e('div', { className: 'dj-part' }, e(EdgeGraph, { ...props, graph })),
-    e(
-      'div',
-      { className: 'dj-part' },
-      e('table', { className: 'dj-facts' }, e('tbody', null, facts))
-    ),
-    ...graph.notes.map(note =>
-      e('div', { className: 'dj-part', key: note }, e('div', { className: 'dj-note' }, note))
-    )
+    e('div', null, e(EdgeGraph, { ...props, graph })),
+    e('div', null, e('table', null, e('tbody', null, facts))),
+    ...graph.notes.map(note => e('div', { key: note }, e('div', { className: 'dj-note' }, note)))
   );
 }

@@ -14,7 +14,7 @@ from djinn_jupyter.methods.circuits.card.edge_layout import HEIGHT, NODE, Node, 
 from djinn_jupyter.methods.sweep.api.grid import NO_INTERVAL
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import SOFT, picture, series_chart
-from djinn_jupyter.widgets.html import Html, card, div, element, facts, mono, part, span, table
+from djinn_jupyter.widgets.html import Html, card, div, element, facts, mono, part, small, table
 from djinn_jupyter.widgets.panels import BLUE, ORANGE, Arrow, Heatmap, Lines, Network
 from djinn_jupyter.widgets.spelling import columns, figure, plural
 from djinn_jupyter.widgets.view import View
@@ -208,8 +208,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
 
 def _legend(graph: EdgeGraph) -> list[Html]:
     """Return what edges and boxes mean."""
-    kinds = [element("span", _swatch(kind), words, style=TOGETHER) for kind, words in graph.kinds]
-    return [div("dj-legend", span("", graph.legend)), div("dj-legend", *kinds) if kinds else Html("")]
+    kinds = [element("span", _swatch(kind), small(words), style=TOGETHER) for kind, words in graph.kinds]
+    return [element("div", small(graph.legend)), element("div", *kinds) if kinds else Html("")]
 
 
 def _swatch(kind: str) -> Html:
