@@ -60,3 +60,47 @@ test('a text whose session is not there is only read', () => {
   fireEvent.click(token());
   expect(channel.asked).toEqual([]);
 });
+
+test('the keyboard comes to a text, moves along its tokens and sets a breakpoint at one', () => {
+  const { channel, service } = shown(session(NAME));
+  const text = document.querySelector<HTMLElement>('.djinn > div')!;
+  text.tabIndex = 0;
+  text.innerHTML =
+    '<code data-djinn-at="0">a</code><code data-djinn-at="1" title="p &lt;b&gt;">b</code>';
+  const [first, second] = text.querySelectorAll('code');
+  const stopping = stopAtTokens(service);
+  text.focus();
+  expect(document.activeElement).toBe(first);
+  expect(text.tabIndex).toBe(-1); // so that Shift and Tab leave it
+  const outside = jest.fn();
+  document.addEventListener('keydown', outside, true);
+  fireEvent.keyDown(first, { key: 'ArrowRight' });
+  expect(document.activeElement).toBe(second);
+  expect(document.querySelector('.djinn-Token-numbers')!.textContent).toBe('p <b>');
+  expect(second.getAttribute('aria-label')).toBe('b, p <b>');
+  for (const [key, at] of [
+    ['End', second],
+    ['ArrowRight', second],
+    ['Home', first],
+    ['ArrowLeft', first]
+  ] as const) {
+    fireEvent.keyDown(document.activeElement!, { key });
+    expect(document.activeElement).toBe(at);
+  }
+  fireEvent.keyDown(first, { key: 'Enter' });
+  fireEvent.keyDown(first, { key: ' ' });
+  const at = { session: NAME, site: SITE, when: 'position == 0', once: false };
+  expect(channel.asked.map(({ request }) => request)).toEqual([
+    { request: 'SetBreakpoint', ...at },
+    { request: 'SetBreakpoint', ...at }
+  ]);
+  expect(outside).not.toHaveBeenCalled();
+  fireEvent.keyDown(first, { key: 'j' });
+  fireEvent.keyDown(first, { key: 'Enter', ctrlKey: true });
+  expect(outside).toHaveBeenCalledTimes(2);
+  document.removeEventListener('keydown', outside, true);
+  first.blur();
+  expect(document.querySelector('.djinn-Token-numbers')).toBeNull();
+  expect(text.tabIndex).toBe(0);
+  stopping.dispose();
+});

@@ -69,9 +69,11 @@ def _wrapped(read: TokenMeasures, scale: _Scale) -> Heatmap:
 
 
 def _tokens(read: TokenMeasures, chips: Html) -> Html:
-    """Return the tokens; where the labextension runs, a click on one sets a breakpoint there."""
+    """Return the tokens; where the labextension runs, a click on one, or Enter, sets a breakpoint there."""
     engine, session, site = read.engine or (None, None, None)
-    return div("dj-tokens", chips, data_djinn_engine=engine, data_djinn_session=session, data_djinn_site=site)
+    reached = None if engine is None else 0
+    return div("dj-tokens", chips, data_djinn_engine=engine, data_djinn_session=session, data_djinn_site=site,
+               tabindex=reached)  # fmt: skip
 
 
 def _beside(read: TokenMeasures) -> str:

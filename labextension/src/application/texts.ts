@@ -1,14 +1,13 @@
-/* Texts in the outputs of cells: a click on a token sets a breakpoint at its position in the session that was read, and
-   a second click removes it. The output is the kernel's own HTML; this page adds the clicks and marks the breakpoints. */
+/* Texts in the outputs of cells: a click on a token, or Enter, sets a breakpoint at its position in the session that was
+   read, and a second one removes it. The output is the kernel's own HTML; this page adds the clicks and marks the breakpoints. */
 
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 
 import { LiveState, Place, places, reached } from '../models/live';
 import { IDjinn } from '../tokens';
 import { BreakpointDescription } from '../wire';
+import { TEXT, TOKEN, tokensByKeyboard } from './keys';
 
-const TEXT = '[data-djinn-session]';
-const TOKEN = '[data-djinn-at]';
 const AT = /^position == (\d+)$/;
 
 /** Make the tokens of all texts on this page stop their sessions. Dispose the result to undo it. */
@@ -17,19 +16,26 @@ export function stopAtTokens(service: IDjinn): IDisposable {
   const mark = (): void => {
     style.textContent = marks(service.model.live);
   };
-  const click = ({ target }: Event): void => {
-    const token = target instanceof Element ? target.closest<HTMLElement>(TOKEN) : null;
-    const text = token?.closest<HTMLElement>(TEXT) ?? null;
-    if (token !== null && text !== null) {
+  const press = (token: HTMLElement): void => {
+    const text = token.closest<HTMLElement>(TEXT);
+    if (text !== null) {
       toggle(service, text.dataset, `position == ${Number(token.dataset.djinnAt)}`);
     }
   };
+  const click = ({ target }: Event): void => {
+    const token = target instanceof Element ? target.closest<HTMLElement>(TOKEN) : null;
+    if (token !== null) {
+      press(token);
+    }
+  };
+  const keys = tokensByKeyboard(press);
   service.model.stateChanged.connect(mark);
   document.addEventListener('click', click);
   mark();
   return new DisposableDelegate(() => {
     service.model.stateChanged.disconnect(mark);
     document.removeEventListener('click', click);
+    keys.dispose();
     style.remove();
   });
 }
@@ -58,6 +64,7 @@ function marks(live: LiveState): string {
     .filter(({ place }) => reached(live, place) !== null)
     .flatMap(({ place, session }) => [
       `${text(place)} ${TOKEN}{cursor:pointer}`,
+      `${text(place)} ${TOKEN}:focus-visible{box-shadow:0 0 0 2px var(--jp-brand-color1)}`,
       ...session.described.breakpoints.flatMap(one => stop(place, one))
     ])
     .join('\n');
