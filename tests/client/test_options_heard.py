@@ -195,6 +195,7 @@ VERBS_ELSEWHERE = {
     "reproduce": "tests/client/test_reproducing_collections.py",
     "attribution_graph": "tests/client/test_graphs.py",
     "feature": "tests/client/test_feature_pages.py",
+    "head": "tests/engine/collecting/test_head_page.py",
     **dict.fromkeys(("add_module", "add_transcoders"), "tests/client/test_adding.py"),
     **dict.fromkeys(("load", "connect", "beside"), "tests/client/test_loading.py"),
     **dict.fromkeys(

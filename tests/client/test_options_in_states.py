@@ -156,6 +156,7 @@ ELSEWHERE = {
     },
     ("close", "force"): "tests/magics/test_switching.py: of another notebook",
     ("text", "by"): "tests/magics/test_text.py: names of its measures",
+    ("why", "features"): "tests/engine/gradients/test_why.py: an added module",
 }
 VERBS_ELSEWHERE = {
     **dict.fromkeys(("run", "resume", "fork", "steer"), "tests/client/test_options_heard.py"),

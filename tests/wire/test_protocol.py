@@ -263,7 +263,7 @@ def test_an_import_that_was_interrupted_leaves_no_kind_behind(tmp_path: Path) ->
 def test_the_core_and_each_method_of_ours_have_their_own() -> None:
     assert Hello in kinds.core().requests
     of_methods = {method.name: its for method, its in kinds.of_methods().items()}
-    assert [kind.__name__ for kind in of_methods["heads"].all] == ["ReadHeads", "HeadsRead"]
+    assert [kind.__name__ for kind in of_methods["heads"].all] == ["ReadHeads", "ReadHead", "HeadsRead", "HeadRead"]
     assert all(kinds.method_of(kind) is None for kind in kinds.core().all)
     assert Checked in of_methods["sweep"].replies  # of the core, and of two methods
     assert kinds.known().replies.count(Checked) == 1

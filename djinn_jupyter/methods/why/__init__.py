@@ -1,1 +1,1 @@
-"""Why a head attends: the contributions of earlier parts of the model to one attention score."""
+"""Contributions of earlier parts of the model to one attention score."""

@@ -1,4 +1,4 @@
-"""Why a head attends: the parts of one attention score by the outputs of earlier layers, heads and features."""
+"""The parts of one attention score by the outputs of earlier layers, heads and features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a head attends: the largest parts of a score at the key and at the query, side by side."""
+"""The largest parts of a score at the key and at the query, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a head attends: the parts of one attention score, as a table."""
+"""The parts of one attention score, as a table."""
 
 from __future__ import annotations
 

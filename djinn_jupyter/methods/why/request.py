@@ -1,4 +1,4 @@
-"""Why a head attends: the request for the parts of one attention score, and its reply."""
+"""The request for the parts of one attention score, and its reply."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ export interface OVCircuit {
 }
 
 /**
- * What a head attends to over `lines`. The key at the first position is told apart: `first_share` is the mean
+ * The attention of a head over `lines`. The key at the first position is told apart: `first_share` is the mean
  * weight of the `queries` behind it to it, None without any. All other weights are in pairs of tokens: those with the
  * largest `summed` weights, those with the largest `mean` of those met at least twice, and the strongest single
  * `examples`, one for each pair of tokens. `circuit` is None for the reason `unread`. `spelled` has the texts of all

@@ -118,7 +118,7 @@ def _summed(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Ten
 
 
 class HeadAttention:
-    """What a head attends to, line by line."""
+    """The attention of a head, line by line."""
 
     def __init__(self, weights: HeadWeights, vocabulary: int, examples: int) -> None:
         self.weights, self.pairs, self._most = weights, PairSums(vocabulary), examples

@@ -32,7 +32,7 @@ from djinn_jupyter.methods.common.engine.lines import Recorded
 from djinn_jupyter.methods.direct.engine.handlers import RowObserver, require_whole, watched
 from djinn_jupyter.methods.graphs.engine.frozen_line import FrozenNorm
 from djinn_jupyter.methods.heads.engine.handlers import tokens_of
-from djinn_jupyter.methods.why.engine.scores import POINTS, Direction, HeldLayer, ScoreForm, ScoreOf
+from djinn_jupyter.methods.why.engine.scores import POINTS, HeldLayer, ScoreDirection, ScoreForm, ScoreOf
 from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained
 from djinn_jupyter.modules.engine.arithmetic import Dictionary
 from djinn_jupyter.modules.engine.feature_layout import FeatureLayout
@@ -66,8 +66,8 @@ class NormedHeads(RowObserver):
 
 
 @dataclass(slots=True, kw_only=True)
-class Row:
-    """What enters a layer at one position, and the values that sum to it: the residual `before` the outputs, and the
+class LayerRow:
+    """The input of a layer at one position, and the values that sum to it: the residual `before` the outputs, and the
     outputs `added` by modules. `normed` are the heads before a norm, observed for the parts behind it."""
 
     row: int
@@ -184,7 +184,7 @@ class Explaining:
             )
         return tap
 
-    def _row(self, row: int) -> Row:
+    def _row(self, row: int) -> LayerRow:
         first = 0 if self.features is None else self.features.boundary or 0
         added: list[RowObserver] = []
         normed: list[RowObserver] = []
@@ -194,7 +194,7 @@ class Explaining:
         tap = self.runtime.resolve(Site(point="resid_pre", layer=first))
         before = RowObserver(tap=tap, row=row, point="embed")
         entered = RowObserver(tap=self._entry.tap, row=row, point="resid_pre")
-        return Row(row=row, entered=entered, before=before, added=added, normed=normed)
+        return LayerRow(row=row, entered=entered, before=before, added=added, normed=normed)
 
     # --- after the pass --------------------------------------------------------------------------------------------
 
@@ -247,12 +247,12 @@ class Explaining:
                 "queries or keys, or it gets more than the residual. Turn such a rule off."
             )
 
-    def _side(self, direction: Direction, row: Row, score: float) -> ScoreSide:
+    def _side(self, direction: ScoreDirection, row: LayerRow, score: float) -> ScoreSide:
         parts = tuple(self._parts(direction, row))
         rest = score - direction.constant - sum(one.value for one in parts)
         return ScoreSide(parts=parts, constant=direction.constant, rest=rest)
 
-    def _parts(self, direction: Direction, row: Row) -> Iterator[ScorePart]:
+    def _parts(self, direction: ScoreDirection, row: LayerRow) -> Iterator[ScorePart]:
         x_D = row.before.values[0]
         yield from self._embedded(direction, row.row, x_D) if self.features is None else self._written(direction, x_D)
         for one in row.added:
@@ -261,7 +261,7 @@ class Explaining:
             if one.bias is not None:
                 yield _part("bias", direction.of(one.bias), one.tap.stage)
 
-    def _embedded(self, direction: Direction, row: int, x_D: Tensor) -> Iterator[ScorePart]:
+    def _embedded(self, direction: ScoreDirection, row: int, x_D: Tensor) -> Iterator[ScorePart]:
         """Yield the parts of the token, and of its position where a table of positions is added."""
         positions = self.runtime.forward.anatomy.positions
         whole = direction.of(x_D)
@@ -272,7 +272,7 @@ class Explaining:
         yield _part("embed", whole - of_position)
         yield _part("W_pos", of_position)
 
-    def _written(self, direction: Direction, x_D: Tensor) -> Iterator[ScorePart]:
+    def _written(self, direction: ScoreDirection, x_D: Tensor) -> Iterator[ScorePart]:
         """Yield the parts of the active features of the SAE, of its bias, and of what it leaves unexplained."""
         assert self.features is not None and isinstance(self.features.layout, FeatureLayout)
         module, site = self.features.layout.module.present, self.features.site

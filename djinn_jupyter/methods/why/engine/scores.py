@@ -43,7 +43,7 @@ class ScoreOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Direction:
+class ScoreDirection:
     """A score is `direction_D` . x + `constant` for what enters the layer at one position, float64 on the host."""
 
     direction_D: Tensor
@@ -61,8 +61,8 @@ class ScoreForm:
     scale: float
     group: int
     bias: float
-    by_key: Direction
-    by_query: Direction
+    by_key: ScoreDirection
+    by_query: ScoreDirection
 
 
 class HeldLayer:
@@ -106,7 +106,7 @@ class HeldLayer:
             raise self._no_sum("what its softmax gets is no multiple of a query's product with a key")
         return float(factors_G[group]), group, float(reached.detach())
 
-    def _directions(self, of: ScoreOf, group: int, scale: float) -> tuple[Direction, Direction]:
+    def _directions(self, of: ScoreOf, group: int, scale: float) -> tuple[ScoreDirection, ScoreDirection]:
         with recording(True):
             entry = self._entry_1SD.clone().requires_grad_(True)
             query_d, key_d = self._pair(entry, of, group)
@@ -126,7 +126,7 @@ class HeldLayer:
         seen = self._run(entry_1SD, self._norms.held(self._within), lambda tap, raw: None)
         return seen["q_rot"][of.query, of.head].float(), seen["k_rot"][of.key, group].float()
 
-    def _direction(self, gradient_1SD: Tensor | None, row: int, constant: float, score: float) -> Direction:
+    def _direction(self, gradient_1SD: Tensor | None, row: int, constant: float, score: float) -> ScoreDirection:
         """Return a score's direction at a row. Raises UnknownSite where it is not affine in that row alone."""
         if gradient_1SD is None:
             raise self._no_sum("it depends on nothing that enters")
@@ -134,7 +134,7 @@ class HeldLayer:
         elsewhere[row] = 0
         if bool(elsewhere.any()):
             raise self._no_sum("a query or a key has parts of other positions")
-        found = Direction(direction_D=on_host(gradient_1SD[0, row]), constant=constant)
+        found = ScoreDirection(direction_D=on_host(gradient_1SD[0, row]), constant=constant)
         made = found.of(self._entry_1SD[0, row])
         size = max(abs(score), abs(constant), float((found.direction_D * on_host(self._entry_1SD[0, row])).norm()))
         if abs(made + constant - score) > self._allowed() * size:
