@@ -328,7 +328,7 @@ def feature_read(site: str = "sae.4[17]", top: int = 10, **fields: Any) -> Featu
     words = [*enumerate(samples.WORDS)][:top]
     given = {
         "site": site,
-        "unit": int(unit),
+        "unit": int(unit) if unit.isdecimal() else 0,
         "kind": "sae",
         "features": 48,
         "at": f"resid_post.{name.rpartition('.')[2]}",

@@ -25,7 +25,7 @@ MIME: Final = "application/vnd.djinn.edges+json"
 PALE: Final = "rgba(128,128,128,.1)"
 MOST: Final = 120  # edges drawn
 THIN, THICK = 1.0, 6.0
-TOGETHER: Final = "display:inline-flex;gap:5px;align-items:center"
+TOGETHER: Final = "display:inline-flex;gap:5px;align-items:center;margin-right:12px"
 METRIC, TARGET = "the metric", "what it leads to"
 SHAPES: Final[dict[str, dict[str, Any]]] = {
     "error": {"stroke_dasharray": "3 2"},
