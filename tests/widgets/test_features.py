@@ -61,7 +61,7 @@ def test_all_numbers_that_matter_are_in_the_text_and_it_is_short() -> None:
     assert len(plain) <= SHORT
     for said in (
         "active at 40 of 2,000 positions (2 %), at most 4",
-        "40 of 2,000 positions (2.00 %), there 1.50 in the mean, 4.00 at most",
+        "40 of 2,000 positions (2.00 %); where it is, mean 1.50, largest 4.00",
         "12 prompts in acts, at resid_post.4",
         "promotes: ' Paris' +2.00",
         "suppresses: ' Oslo' -1.30",

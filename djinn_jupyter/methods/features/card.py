@@ -68,7 +68,7 @@ def _active(of: FeatureValues) -> str:
     if not of.active:
         return f"at none of {plural(of.positions, 'position')}"
     share = f"{of.active:,} of {plural(of.positions, 'position')} ({figure(100 * of.density)} %)"
-    return f"{share}, there {figure(of.mean)} in the mean, {figure(of.largest)} at most"
+    return f"{share}; where it is, mean {figure(of.mean)}, largest {figure(of.largest)}"
 
 
 def _over(of: FeatureValues) -> str:
