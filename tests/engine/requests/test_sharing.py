@@ -13,6 +13,7 @@ from djinn_jupyter.engine.process.inbox import named_by
 from djinn_jupyter.engine.session.session import MOST_PERSONS, Grants
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.datasets.request import CheckCollect, Collect
+from djinn_jupyter.methods.features.request import EncodeFeatures, ReadFeature
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed, Finished, Inspected, Noted, Paused, SessionClosed
@@ -26,7 +27,8 @@ from tests.wire import values
 SHARED: Final = f"bert@{GUESSED}"  # as anna names it
 PROMPT: Final = tokens(9, seed=4)
 MOVING: Final = {ask.SendAway, ask.TakeIn, ask.SettleMove}  # of a session to another engine
-OF_THE_MODEL: Final = {ask.AddModule, ask.AddAdapter, ask.SetAdapter}  # what was added is each person's own
+# What was added is each person's own.
+OF_THE_MODEL: Final = {ask.AddModule, ask.AddAdapter, ask.SetAdapter, ReadFeature, EncodeFeatures}
 COLLECTING: Final = {Collect, CheckCollect}
 OWNERS: Final = {ask.Open, ask.Close, ask.Share, ask.RestoreCheckpoint} | COLLECTING | OF_THE_MODEL | MOVING
 NAMING: Final = [kind for kind in KINDS if issubclass(kind, ask.SessionRequest) or kind in (ask.Listen, ask.Unlisten)]
