@@ -11,7 +11,9 @@ from torch import Tensor
 
 from djinn_jupyter.errors import IllegalMove, UnknownSite, UsageError
 from djinn_jupyter.methods.why.api import part_name
+from djinn_jupyter.methods.why.engine import handlers
 from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained
+from djinn_jupyter.modules.engine.arithmetic import Dictionary
 from djinn_jupyter.wire.readings import ScoreSide
 from tests import saes
 from tests.device import DEVICE
@@ -129,6 +131,23 @@ def test_features_of_an_sae_replace_what_was_added_before(tmp_path: Path) -> Non
     with pytest.raises(UnknownSite, match=r"SAE of the residual stream up to resid_pre.0"):
         explained(desk, features="sae.0", layer=0)
     desk.close_all()
+
+
+def test_many_active_features_take_few_numbers_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, tensors, rows = build_desk(build("llama", layers=3)), saes.drawn(32), list[int]()
+    tensors["b_enc"] += 100  # all are active
+    add(desk, saes.saved(tmp_path, tensors), at="resid_post.0")
+    whole, difference = explained(desk, features="sae.0"), Dictionary.difference
+
+    def counting(self: Dictionary, x_TD: Tensor, before_TF: Tensor, after_TF: Tensor) -> Tensor:
+        rows.append(len(after_TF))
+        return difference(self, x_TD, before_TF, after_TF)
+
+    features = len(tensors["b_enc"])
+    monkeypatch.setattr(handlers, "ALONE", 5 * features)
+    monkeypatch.setattr(Dictionary, "difference", counting)
+    assert explained(desk, features="sae.0") == whole
+    assert (max(rows), sum(rows)) == (5, 2 * features)
 
 
 def test_rules_before_the_layer_are_the_rest_and_those_within_it_are_refused() -> None:

@@ -1,7 +1,7 @@
 """Answers ExplainScore: one pass over the sequence with observers of what each module adds at two positions, and the
 attention of one layer once more by itself.
 
-Shapes: S positions, D features of the residual, H heads, K keys, A active features of an SAE, F features.
+Shapes: S positions, D features of the residual, H heads, K keys, A active features of an SAE at a time, F features.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from djinn_jupyter.wire.weights import WeightName
 
 SAME: Final = {torch.float32: 1e-4, torch.float64: 1e-6}  # of the query's and the key's lengths together
 SAME_IN_16_BITS: Final = 3e-2
+ALONE: Final = 1 << 22  # numbers of features, each alone in a row, that are held at a time
 GRAPHS: Final = 6  # tensors as large as the scores of all heads that a way back keeps
 
 
@@ -278,15 +279,16 @@ class Explaining:
         module, site = self.features.layout.module.present, self.features.site
         assert isinstance(module, Dictionary)
         features_1F = module.read(x_D[None])
-        units = features_1F[0].nonzero()[:, 0]
-        alone_AF = torch.zeros((len(units), features_1F.shape[1]), dtype=features_1F.dtype, device=features_1F.device)
-        alone_AF[torch.arange(len(units)), units] = features_1F[0, units]
-        writes_AD = module.difference(x_D.expand(len(units), -1), torch.zeros_like(alone_AF), alone_AF)
-        for unit, write_D in zip(units.tolist(), writes_AD, strict=True):
-            yield _part(site.point, direction.of(write_D), site.layer, unit)
         bias_D = module.decode(x_D[None], torch.zeros_like(features_1F))[0]
+        left_D = on_host(x_D) - on_host(bias_D)
+        for units in features_1F[0].nonzero()[:, 0].split(max(1, ALONE // features_1F.shape[1])):
+            alone_AF = features_1F.new_zeros((len(units), features_1F.shape[1]))
+            alone_AF[torch.arange(len(units)), units] = features_1F[0, units]
+            writes_AD = module.difference(x_D.expand(len(units), -1), torch.zeros_like(alone_AF), alone_AF)
+            for unit, write_D in zip(units.tolist(), on_host(writes_AD), strict=True):
+                yield _part(site.point, direction.of(write_D), site.layer, unit)
+            left_D = left_D - on_host(writes_AD).sum(0)
         yield _part(f"{site.point} bias", direction.of(bias_D), site.layer)
-        left_D = on_host(x_D) - on_host(bias_D) - on_host(writes_AD).sum(0)
         yield _part(f"{site.point} error", direction.of(left_D), site.layer)
 
     def _notes(self, form: ScoreForm, given: float, score: float) -> tuple[str, ...]:
