@@ -13,6 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import djinn_jupyter as dj
 from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.graphs.api import AttributionGraph, influence, pruned, shares
@@ -193,6 +194,16 @@ def test_a_wrong_group_is_one_sentence(graph: AttributionGraph, name: str, nodes
         grouped.group(name, nodes)
     assert sentence in str(refused.value)
     assert set(grouped.groups) == set(GROUPS)
+
+
+def test_outputs_of_tokens_with_one_text_keep_their_own_effects(
+    planted: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = dj.attribution_graph(planted, LINE, logits=3, probability=1.0)
+    monkeypatch.setattr(TokenText, "text_of", lambda self, token: " a")
+    alike = dj.attribution_graph(planted, LINE, logits=3, probability=1.0)
+    assert len({*alike.reply.outputs}) == 3
+    assert [one[2:] for one in alike.pruned(1.0, 1.0).edges] == [one[2:] for one in graph.pruned(1.0, 1.0).edges]
 
 
 def test_it_comes_back_from_its_file_and_is_made_again(

@@ -357,16 +357,19 @@ class GraphMaking:
                 return [Output(text=self.metric.condition.text, weight=1.0, by_logits_V=slopes_V)]
             probable, tokens = torch.softmax(logits_V.float(), -1).topk(min(self.asked.logits, len(logits_V)))
             enough = int((probable.cumsum(0) < self.asked.probability).sum()) + 1
-            return [self._logit(token, one, logits_V) for token, one in self._pairs(tokens, probable, enough)]
+            pairs = self._pairs(tokens, probable, enough)
+            texts = [self.runtime.tokenizer.text_of(token) for token, _ in pairs]
+            said = [token if texts.count(text) > 1 else text for (token, _), text in zip(pairs, texts, strict=True)]
+            return [self._logit(*pair, one, logits_V) for pair, one in zip(pairs, said, strict=True)]
 
     def _pairs(self, tokens: Tensor, probable: Tensor, count: int) -> list[tuple[int, float]]:
         return list(zip(tokens[:count].tolist(), probable[:count].tolist(), strict=True))
 
-    def _logit(self, token: int, probability: float, logits_V: Tensor) -> Output:
+    def _logit(self, token: int, probability: float, said: str | int, logits_V: Tensor) -> Output:
+        """Return the logit of a token as an output. It is `said` by its number where another has the same text."""
         by_logits_V = torch.full_like(logits_V, -1.0 / len(logits_V), dtype=torch.float32)
         by_logits_V[token] += 1.0
-        text = f"logit({self.runtime.tokenizer.text_of(token)!r})"
-        return Output(text=text, weight=probability, by_logits_V=by_logits_V)
+        return Output(text=f"logit({said!r})", weight=probability, by_logits_V=by_logits_V)
 
     def _ranked(
         self, effects: GraphEffects, outputs: Sequence[Output], rows: Sequence[Tensor], chosen: Sequence[int]
