@@ -119,3 +119,6 @@ def test_a_file_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: p
     (tmp_path / "bomb.json").write_text("[\n" + "[],\n" * 2000)
     with pytest.raises(UsageError, match=r"more than 4\.88 KiB of JSON: write one object in each line"):
         read_names(tmp_path / "bomb.json", 48, 4)
+    (tmp_path / "line.jsonl.gz").write_bytes(gzip.compress(lines(explained(1, "x")) + b"a" * 20_000))
+    with pytest.raises(UsageError, match=r"line\.jsonl\.gz, line 2: it has more than 4\.88 KiB\.$"):
+        read_names(tmp_path / "line.jsonl.gz", 48, 4)

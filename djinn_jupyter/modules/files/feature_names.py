@@ -2,7 +2,7 @@
 
 Forms: lines of JSON objects, a JSON list of them (also inside an object), a JSON object of index to name, a table
 (.csv, .tsv); each also compressed by gzip. A folder has Neuronpedia's batches, such as `batch-0.jsonl.gz`. Lines are
-read one by one. A file has at most MOST_BYTES of text, and MOST_WHOLE where JSON is read as a whole.
+read one by one. A file has at most MOST_BYTES of text, and MOST_WHOLE in a line or where JSON is read as a whole.
 """
 
 from __future__ import annotations
@@ -102,8 +102,10 @@ def _rows_in(path: Path) -> Iterator[Row]:
 def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line that is not blank."""
     read = number = 0
-    while line := file.readline(MOST_BYTES + 1 - read):
+    while line := file.readline(MOST_WHOLE + 1):
         read, number = read + len(line), number + 1
+        if len(line) > MOST_WHOLE:
+            raise UsageError(f"{path}, line {number}: it has more than {spell_bytes(MOST_WHOLE)}.")
         if read > MOST_BYTES:
             raise UsageError(f"{path} has more than {spell_bytes(MOST_BYTES)} of text: it is no file of names.")
         try:
