@@ -30,6 +30,7 @@ TABLE: Final = (
     "WITHOUT ROWID"
 )
 SECONDS: Final = 10.0  # to wait for another notebook that writes
+LARGEST: Final = 2**63  # a file may have a site with any number; SQLite has none from this on
 AT_ONCE: Final = 500  # features of a query
 LABEL: Final = 60  # characters of a name beside its feature
 log = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ def read(digest: str, features: Iterable[int] | None = None) -> dict[int, str]:
     with _opened("cannot be read") as file:
         if features is None:
             return dict(file.execute("SELECT feature, name FROM names WHERE digest = ? ORDER BY feature", (digest,)))
-        wanted = sorted(features)
+        wanted = sorted(one for one in features if one < LARGEST)
         found: dict[int, str] = {}
         for start in range(0, len(wanted), AT_ONCE):
             some = wanted[start : start + AT_ONCE]

@@ -179,6 +179,12 @@ def test_a_damaged_file_of_names_hides_no_stop(engine: RemoteEngine, folder: Pat
         engine.name_features("sae.1", {1: "x"})
 
 
+def test_a_feature_that_no_module_can_have_has_no_name(engine: RemoteEngine, folder: Path) -> None:
+    engine.name_features("sae.1", {17: "capitals"})
+    sites = ["sae.1[17]", f"sae.1[{2**63}]", f"sae.1[{10**30}]"]
+    assert names_of(engine.channel, sites) == {"sae.1[17]": "capitals"}
+
+
 def test_a_name_is_in_no_recipe_and_no_number(engine: RemoteEngine, folder: Path) -> None:
     def swept() -> dj.Grid:
         return dj.sweep(engine, corrupted=PROMPT, site="sae.1[*]", edit=dj.zero(), metric="logit(5)")
