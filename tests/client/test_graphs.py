@@ -18,6 +18,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.graphs.api import AttributionGraph, influence, pruned, shares
 from tests import transcoders
+from tests.client import crafted
 from tests.client.reached import reached
 from tests.engine.desk import build_desk
 from tests.engine.sweeps import test_planted_circuit as induction
@@ -100,6 +101,24 @@ def test_influence_is_that_over_all_paths() -> None:
     assert kept.edges.sum() == 4
     alone = pruned(effects, weights, np.array([False, False, False, True]), 0.3, 1.0)
     assert alone.nodes.tolist() == [True, False, False, True]
+
+
+def test_what_is_passed_on_in_a_ring_ends() -> None:
+    ring = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    assert np.isfinite(influence(ring, np.array([0.0, 0.0, 1.0]))).all()
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_file_with_effects_that_are_no_numbers_is_refused(
+    graph: AttributionGraph, tmp_path: Path, number: float
+) -> None:
+    file = graph.save(tmp_path / "a.graph.djinn")
+    head, body = crafted.parts(file)
+    begin, end = head["edges"]["data_offsets"]
+    spoilt = np.full((end - begin) // 4, number, dtype=np.float32).tobytes()
+    crafted.put_told(file, head, body[:begin] + spoilt + body[end:], crafted.told(head))
+    with pytest.raises(UsageError, match="its effects are not finite"):
+        AttributionGraph.read(file)
 
 
 GROUPS = {"tokens": ["embed @1", "embed @2"], "early": ["tc.0[2] @1", "tc.0[2] @3", "error.0 @3"], "late": ["tc.1[2]"]}

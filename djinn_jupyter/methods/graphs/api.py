@@ -35,9 +35,11 @@ def shares(effects_NN: Values) -> Values:
 
 
 def influence(shares_NN: Values, weights_N: Values) -> Values:
-    """Return the influence of every node on the outputs over all paths, which are finite in number."""
+    """Return the influence of every node on the outputs over all paths, none of which meets a node twice."""
     passed, found = weights_N @ shares_NN, np.zeros_like(weights_N)
-    while passed.any():
+    for _ in weights_N:
+        if not passed.any():
+            break
         found += passed
         passed = passed @ shares_NN
     return found
@@ -164,6 +166,8 @@ class AttributionGraph(result.Result):
             0 <= at < len(one.texts) for at in one.positions
         ):
             raise ValueError("its features have no positions of its line")
+        if not (np.isfinite(one.weights).all() and np.isfinite(arrays.to_numpy(one.edges)).all()):
+            raise ValueError("its effects are not finite")
 
     def _replied_again(self, channel: Channel, reply: GraphMade) -> GraphMade:
         """Return the same graph, computed again. UsageError where the transcoders here are others."""

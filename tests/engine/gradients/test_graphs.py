@@ -17,7 +17,7 @@ from djinn_jupyter.methods.graphs.request import GraphMade, MakeGraph
 from djinn_jupyter.wire import requests as ask
 from tests import saes, transcoders
 from tests.engine.added.adding import add
-from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.gradients.plain_graph import Leaves, ReplacedLlama
 from tests.families import build
 
@@ -155,6 +155,19 @@ def test_the_sums_hold_in_other_families(desk: Desk, tmp_path: Path) -> None:
     torch.testing.assert_close(to_tensor(found.summed), to_tensor(found.reached), rtol=0, atol=1e-3)
     capped = hasattr(desk.engine.forward.model.config, "final_logit_softcapping")
     assert any("bends its logits after the head" in note for note in found.notes) == capped
+
+
+@pytest.mark.parametrize("metric", [METRIC, None])
+def test_a_pass_that_overflows_has_no_graph_and_ends(tmp_path: Path, metric: str | None) -> None:
+    model = build("llama", layers=LAYERS)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[LINE[1]] = 1e30
+    desk = build_desk(model)
+    desk.open("graph")
+    added(desk, tmp_path, "every layer")
+    with pytest.raises(UnknownSite, match="numbers in its pass or its effects overflow"):
+        made(desk, metric=metric)
+    desk.close_all()
 
 
 def test_what_has_no_graph_is_said(desk: Desk, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.arrays import to_array
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.methods.attribution.engine.attributing import Trials
 from djinn_jupyter.methods.attribution.engine.estimates import metric_gradient
 from djinn_jupyter.methods.attribution.engine.line import LayerArguments, recording
@@ -356,6 +356,7 @@ class GraphMaking:
                 slopes_V = metric_gradient(self.metric, logits_V)
                 return [Output(text=self.metric.condition.text, weight=1.0, by_logits_V=slopes_V)]
             probable, tokens = torch.softmax(logits_V.float(), -1).topk(min(self.asked.logits, len(logits_V)))
+            require_finite(probable)
             enough = int((probable.cumsum(0) < self.asked.probability).sum()) + 1
             pairs = self._pairs(tokens, probable, enough)
             texts = [self.runtime.tokenizer.text_of(token) for token, _ in pairs]
@@ -401,6 +402,7 @@ class GraphMaking:
                 next(going)
             except StopIteration as done:
                 found: Tensor = done.value
+                require_finite(found)
                 return found.cpu()
             self._count()
             yield
@@ -461,6 +463,12 @@ class GraphMaking:
         bias += [float(bias_A[number]) for number in numbers]
         reached += [float(before_A[number]) for number in numbers]
         return torch.tensor(bias, dtype=torch.float64), torch.tensor(reached, dtype=torch.float64)
+
+
+def require_finite(values: Tensor) -> None:
+    """Raise UnknownSite where a number is not finite: such influence would be passed on without end."""
+    if not bool(values.isfinite().all()):
+        raise UnknownSite("There is no attribution graph of this line: numbers in its pass or its effects overflow.")
 
 
 def influences(rows_RC: Tensor, weights_O: Tensor, chosen: Sequence[int]) -> Tensor:
