@@ -51,6 +51,13 @@ def from_numpy(values: np.ndarray[Any, Any]) -> Array:
     return Array(dtype=dtype, shape=tuple(values.shape), data=ordered.reshape(-1).view(np.uint8).data)
 
 
+def same(array: Array, values: np.ndarray[Any, Any]) -> bool:
+    """Return whether an array has these values, where any NaN is another: JSON keeps no sign of one."""
+    import numpy as np
+
+    return array.dtype == from_numpy(values).dtype and np.array_equal(to_numpy(array), values, equal_nan=True)
+
+
 def largest(values: np.ndarray[Any, Any], count: int) -> list[tuple[tuple[int, ...], float]]:
     """Return the `count` numbers of largest magnitude with their indices, the largest first; NaN is left out."""
     import numpy as np

@@ -140,7 +140,7 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
         if getattr(self, "engine", None) is not None:
             raise ValueError("it names an engine, which is another by now")
         self.check()
-        if self._values is not msgspec.UNSET and self._values != arrays.from_numpy(self.values):
+        if self._values is not msgspec.UNSET and not arrays.same(self._values, self.values):
             raise ValueError("its values are not those of its reply")
 
     def require_recipe(self) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
 
 import djinn_jupyter as dj
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.errors import UnknownSite, UsageError
+from djinn_jupyter.methods.heads.engine.page import HeadAttention, HeadWeights
+from tests.client import crafted
 from tests.client.reached import reached
 from tests.engine.desk import build_desk, tokens
 from tests.engine.words import tokenizer
@@ -45,6 +51,44 @@ def test_a_page_is_of_the_lines_of_its_examples(engine: RemoteEngine) -> None:
     assert nine.summed == pytest.approx(float(nines), abs=1e-5)
     assert nine.count == 6
     session.close()
+
+
+def test_a_page_with_numbers_that_overflow_comes_back_from_its_file(tmp_path: Path) -> None:
+    model = build("llama", layers=3)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[5] = 3e38
+    with reached(build_desk(model, tokenizer())) as [engine]:
+        page = engine.head("2.1", over=[OTHER])
+    assert np.isnan(page.values).any()
+    read = dj.HeadPage.read(page.save(tmp_path / "a.head.djinn"))
+    assert np.array_equal(read.values, page.values, equal_nan=True)
+    assert "Head 2.1" in page._repr_mimebundle_()["text/html"]
+
+
+def test_weights_that_are_no_numbers_are_left_out() -> None:
+    weights = HeadWeights(tap=cast(Any, None), head=0)
+    attention = HeadAttention(weights, vocabulary=100, examples=3)
+    weights.weights_TK = torch.full((5, 5), torch.nan, dtype=torch.float64)
+    attention.add(0, (1, 2, 3, 4, 5))
+    weights.weights_TK = torch.tensor([[1.0, 0, 0], [0.25, 0.75, 0], [0.5, 0.25, 0.25]], dtype=torch.float64)
+    attention.add(1, (6, 7, 8))
+    attention.pairs.settle()
+    assert [(one.line, one.weight) for one in attention.examples] == [(1, 0.75), (1, 0.25), (1, 0.25)]
+    assert [(one.query, one.key, one.summed) for one in attention.pairs.top(1, mean=False)] == [(7, 7, 0.75)]
+
+
+@pytest.mark.parametrize("change", ["head", "weights"])
+def test_a_crafted_page_is_refused_before_it_is_drawn(engine: RemoteEngine, tmp_path: Path, change: str) -> None:
+    file = engine.head("2.1", over=[LINE, OTHER]).save(tmp_path / "a.head.djinn")
+    head, body = crafted.parts(file)
+    told = crafted.told(head)
+    if change == "head":
+        told["reply"]["head"] = 4
+    else:
+        told["reply"]["examples"][0]["weights"][0] = float("nan")
+    crafted.put_told(file, head, body, told)
+    with pytest.raises(UsageError, match=r"^a\.head\.djinn is no file of a head's page"):
+        dj.HeadPage.read(file)
 
 
 def test_a_head_that_is_not_there_is_refused_before_others_are_scored(

@@ -350,8 +350,12 @@ class HeadPage(result.Result):
             if not (0 <= one.key <= one.query < len(line) and len(one.weights) == one.query + 1 - one.first):
                 raise ValueError("its examples are not those of its lines")
             named |= {line[one.key], *line[one.first : one.query + 1]}
-        if not named <= self.spelled.keys() or reply.layer not in self.scores.layers:
+        if not named <= self.spelled.keys():
             raise ValueError("its tokens have no texts")
+        if reply.layer not in self.scores.layers or not 0 <= reply.head < self.scores.previous.shape[1]:
+            raise ValueError("its scores are not those of its head")
+        if not np.isfinite([weight for one in reply.examples for weight in one.weights]).all():
+            raise ValueError("its weights are not numbers")
 
     @property
     def recipe(self) -> dict[str, Any]:

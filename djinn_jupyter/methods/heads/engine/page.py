@@ -7,6 +7,7 @@ tokens.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -99,7 +100,7 @@ class PairSums:
     def top(self, top: int, *, mean: bool) -> tuple[TokenPair, ...]:
         """Return the pairs with the largest sums, or the largest means of those met at least twice."""
         numbers = torch.where(self.counts >= TWICE, self.sums / self.counts, -1.0) if mean else self.sums
-        order = numbers.argsort(descending=True, stable=True)[:top].tolist()
+        order = numbers.nan_to_num(-1.0).argsort(descending=True, stable=True)[:top].tolist()
         return tuple(self._pair(at) for at in order if numbers[at] > 0)
 
     def _pair(self, at: int) -> TokenPair:
@@ -137,16 +138,16 @@ class HeadAttention:
         ids = torch.tensor(tokens)
         codes_P, weights_P = ids[query_P] * self.pairs.vocabulary + ids[key_P], weights_TK[query_P, key_P]
         self.pairs.add(codes_P, weights_P)
-        for at in weights_P.argsort(descending=True, stable=True)[:LOOKED_AT].tolist():
+        for at in weights_P.nan_to_num(-1.0).argsort(descending=True, stable=True)[:LOOKED_AT].tolist():
             self._see(number, int(codes_P[at]), int(query_P[at]), int(key_P[at]))
         kept = heapq.nlargest(self._most, self._strongest.items(), key=lambda one: one[1].weight)
         self._strongest = dict(kept)
 
     def _see(self, number: int, code: int, query: int, key: int) -> None:
-        """Keep a weight where it is the strongest of its pair of tokens."""
+        """Keep a weight where it is the strongest of its pair of tokens, and a number."""
         assert self.weights.weights_TK is not None
         weight, known = float(self.weights.weights_TK[query, key]), self._strongest.get(code)
-        if known is not None and known.weight >= weight:
+        if math.isnan(weight) or (known is not None and known.weight >= weight):
             return
         first = max(0, query + 1 - WINDOW)
         self._strongest[code] = HeadExample(
