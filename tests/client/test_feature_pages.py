@@ -345,3 +345,20 @@ def test_a_crafted_file_is_refused(engine: RemoteEngine, acts: dj.Activations, t
     crafted.put_told(file, head, body, told)
     with pytest.raises(UsageError, match=r"^a\.feature\.djinn is no file of a feature's page that Djinn .* wrote: "):
         dj.FeaturePage.read(file)
+
+
+@pytest.mark.parametrize("change", ["largest", "modules"])
+def test_a_crafted_file_without_a_table_is_refused_before_it_is_drawn(
+    engine: RemoteEngine, acts: dj.Activations, tmp_path: Path, change: str
+) -> None:
+    file = engine.feature(SITE, over=acts).save(tmp_path / "a.feature.djinn")
+    head, body = crafted.parts(file)
+    told = crafted.told(head)
+    del told["values"]
+    if change == "largest":
+        told["over"]["largest"] = 0.0
+    else:
+        told["reply"]["made"]["modules"] = []
+    crafted.put_told(file, head, body, told)
+    with pytest.raises(UsageError, match=r"^a\.feature\.djinn is no file of a feature's page"):
+        dj.FeaturePage.read(file)

@@ -87,6 +87,8 @@ class FeatureValues(Frozen, frozen=True):
         counted = (len(self.edges), sum(self.counts)) == (len(self.counts) + 1, self.active)
         if not counted or not 0 <= self.active <= self.positions or not self.positions:
             raise ValueError("its histogram is not that of its positions")
+        if not self.largest > 0 and (self.active or self.examples):
+            raise ValueError("its largest value is none of a feature that is active")
         if len(self.correlations) != like:
             raise ValueError("its correlations are not those of the features like it")
         if not all(map(_fits, self.examples)):

@@ -68,6 +68,8 @@ class FeaturePage(result.Result):
             self.over.require_fit(len(self.like))
         if self.request.site != self.reply.site:
             raise ValueError("its numbers are not those of its request")
+        if len(self.reply.made.modules) != 1:
+            raise ValueError("it is not of one module")
 
     def _rows(self) -> Iterator[Row]:
         for part, tokens in (("promoted", self.promoted), ("suppressed", self.suppressed)):
