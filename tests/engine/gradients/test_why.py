@@ -130,6 +130,8 @@ def test_features_of_an_sae_replace_what_was_added_before(tmp_path: Path) -> Non
     assert abs(reply.by_key.rest) < 1e-4
     with pytest.raises(UnknownSite, match=r"SAE of the residual stream up to resid_pre.0"):
         explained(desk, features="sae.0", layer=0)
+    with pytest.raises(UnknownSite, match=r"sae\.0\[3\] is none"):
+        explained(desk, features="sae.0[3]")
     desk.close_all()
 
 

@@ -175,9 +175,10 @@ class Explaining:
 
     def _features(self, spelling: str) -> Tap:
         """Return the tap of an SAE of the residual stream before the layer. Raises UnknownSite for another."""
-        tap = self.runtime.resolve(self.runtime.site(spelling))
-        layout = tap.layout
-        is_sae = isinstance(layout, FeatureLayout) and isinstance(layout.module.present, Dictionary)
+        site = self.runtime.site(spelling)
+        tap = self.runtime.resolve(site)
+        whole, layout = site.selector is None, tap.layout
+        is_sae = whole and isinstance(layout, FeatureLayout) and isinstance(layout.module.present, Dictionary)
         if not is_sae or tap.boundary is None or tap.boundary > self.layer or not tap.editable:
             raise UnknownSite(
                 f"The features of a score are those of an SAE of the residual stream up to resid_pre.{self.layer}, "
