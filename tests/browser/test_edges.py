@@ -93,7 +93,7 @@ FEATURE = "tc.2[113]"
 FEATURE_STOP = f"{FEATURE} when position == 4"
 
 _OVERLAPS = """graph => {
-    const boxes = [...graph.querySelectorAll('.djinn-Box')].map(node => ({
+    const boxes = [...graph.querySelectorAll('g.djinn-Box')].map(node => ({
         name: node.getAttribute('aria-label'),
         box: node.querySelector('rect').getBoundingClientRect(),
         text: node.querySelector('text:last-of-type').getBoundingClientRect(),
