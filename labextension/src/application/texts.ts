@@ -58,12 +58,12 @@ function toggle(
     : service.clearBreakpoints(place, [set.number], `breakpoint at ${djinnSite} when ${when}`));
 }
 
-/** The style of tokens that a click reaches, and of those with a breakpoint. */
+/** The style of tokens that a click reaches, and of those with a breakpoint. It is stronger than a card's own. */
 function marks(live: LiveState): string {
   return places(live)
     .filter(({ place }) => reached(live, place) !== null)
     .flatMap(({ place, session }) => [
-      `${text(place)} ${TOKEN}{cursor:pointer}`,
+      `${text(place)} ${TOKEN}${TOKEN}{cursor:pointer}`,
       `${text(place)} ${TOKEN}:focus-visible{box-shadow:0 0 0 2px var(--jp-brand-color1)}`,
       ...session.described.breakpoints.flatMap(one => stop(place, one))
     ])
