@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,7 +152,10 @@ def no_engine(engine: object, to: str, **_: object) -> None:
 
 
 @pytest.mark.parametrize("name", magics())
-def test_any_value_is_taken_or_answered_in_one_line(stopped: Notebook, name: str) -> None:
+def test_any_value_is_taken_or_answered_in_one_line(
+    stopped: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a value may be the name of a file
     stopped.shell.user_ns["words"] = "some words"
     stopped.client.beside = no_engine
     magic = stopped.shell.magics_manager.magics["line"][name]
