@@ -47,7 +47,7 @@ def pairs_of(kind: int, line: tuple[int, ...]) -> dict[int, list[int]]:
     return found
 
 
-@pytest.mark.parametrize(("family", "attention"), [("llama", "eager"), ("gemma2", None)])
+@pytest.mark.parametrize(("family", "attention"), [("llama", "eager"), ("gemma2", None), ("gpt_oss", None)])
 def test_scores_and_patterns_are_those_of_the_models_own_maps(family: str, attention: str | None) -> None:
     desk = desk_of(family, attention=attention, layers=3)
     reply = read(desk, LINE, OTHER, patterns=True)

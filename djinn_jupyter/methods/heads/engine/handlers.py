@@ -61,7 +61,7 @@ class HeadsOfLayer:
     sums: list[Tensor | float] = field(default_factory=lambda: [0.0] * len(KINDS))
 
     def observe(self, site_value: SiteValue) -> None:
-        pattern_THK = site_value.value
+        pattern_THK = site_value.value[..., : site_value.rows]  # without the column of a sink
         if self.wanted and self.patterns is None:
             self.patterns = pooled(pattern_THK.transpose(0, 1))
         for kind, mask_TK in enumerate(self.targets):
