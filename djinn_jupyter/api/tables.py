@@ -14,7 +14,7 @@ import msgspec
 
 from djinn_jupyter.displayed import PICTURES, Shown
 from djinn_jupyter.errors import MissingDependency
-from djinn_jupyter.wire.texts import aligned
+from djinn_jupyter.wire.texts import aligned, shown_lines
 
 VIEWS: Final = "djinn_jupyter.widgets.views"
 SHORT: Final = 2000  # characters of a result's text
@@ -78,7 +78,9 @@ def _why_no_card(result: Displayed, error: Exception) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text of at most SHORT characters: the beginning and the end of a longer one, in whole lines if short."""
+    """Return a text of at most SHORT characters: the beginning and the end of a longer one, in whole lines if short.
+    What a terminal would obey is spelled out."""
+    text = shown_lines(text)
     if len(text) <= SHORT:
         return text
     head, tail = text[:HEAD], text[-TAIL:]

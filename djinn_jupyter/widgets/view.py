@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.displayed import Shown
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.texts import shown_lines
 
 if TYPE_CHECKING:
     from djinn_jupyter.widgets.chart import Chart
@@ -28,7 +29,7 @@ class View(Shown):
     drawn: tuple[str, Any] | None = None  # a MIME type of ours with JSON, which the labextension draws instead
 
     def __repr__(self) -> str:
-        return self.plain
+        return shown_lines(self.plain)
 
     def charted(self) -> Chart:
         """Return the chart. Raises UsageError where there is none."""
@@ -42,12 +43,12 @@ class View(Shown):
 
     def _bundle(self) -> dict[str, Any]:
         # marimo's encoder takes no subclass of str
-        bundle: dict[str, Any] = {"text/plain": self.plain, "text/html": str(self.html)}
+        bundle: dict[str, Any] = {"text/plain": repr(self), "text/html": str(self.html)}
         if self.drawn is not None:
             bundle[self.drawn[0]] = self.drawn[1]
         if self.is_chart:
             bundle |= self.figure()._bundle()
-            bundle["text/plain"] = self.plain
+            bundle["text/plain"] = repr(self)
         return bundle
 
 

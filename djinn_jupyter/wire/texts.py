@@ -44,6 +44,11 @@ def shown(text: str) -> str:
     return "".join(c if unshown(c) is None else c.encode("unicode_escape").decode() for c in text)
 
 
+def shown_lines(text: str) -> str:
+    """Return a text of several lines with such characters spelled out."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
 def natural_order(text: str) -> tuple[list[tuple[str, int, str]], ...]:
     """Return a key that sorts `a/2` before `a/10`, and names inside `a` after it and before `a-fork`, like the
     sidebar."""

@@ -9,13 +9,17 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from djinn_jupyter.api.tables import shortened
 from djinn_jupyter.widgets import pictures, views
 from djinn_jupyter.widgets.diff import differing
 from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.widgets.view import PLOTLY
 from djinn_jupyter.wire.nouns import StopDescription, Transfer
 from djinn_jupyter.wire.readings import ReadPooled
+from djinn_jupyter.wire.texts import unshown
 from tests.widgets import cards, compared, samples
 from tests.widgets.pooled import heads_of, pooled
 
@@ -315,3 +319,10 @@ def _diff(a: np.ndarray, b: np.ndarray, **changes: object) -> views.View:
     return views.diff_view(
         cards.line("a", seed=1), cards.line("b", seed=1), compared=compared.compared(a, b, **changes)
     )
+
+
+@given(text=st.text(max_size=40) | st.just("a\x1b[31m \u202eb\u2066 \r\x00\u2028 $a$"))
+def test_a_terminal_obeys_no_text_of_a_view(text: str) -> None:
+    shown = views.dose_response_view([0, 1], {text: [1.0, 2.0]}, dose="x", response=text, title=text)
+    for said in (repr(shown), shown._bundle()["text/plain"], shortened(text)):
+        assert unshown(said.replace("\n", "")) is None
