@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from djinn_jupyter.demo import NAMES_PATH
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.modules.files import feature_names
 from djinn_jupyter.modules.files.feature_names import LONGEST, read_names
+
+# Without the time: what is compressed names a test, and two workers collect it at two moments.
+gzipped = partial(gzip.compress, mtime=0)
 
 HOSTILE = "$a$ <b> <a href=javascript:x> </script> \u202eright to left \U0001f600"
 
@@ -35,14 +39,14 @@ TOLD = {17: "capitals", 3: HOSTILE}
     ("name", "data"),
     [
         ("export.jsonl", EXPORT),
-        ("export.jsonl.gz", gzip.compress(EXPORT)),
+        ("export.jsonl.gz", gzipped(EXPORT)),
         ("export.json", EXPORT),
         ("list.json", json.dumps([explained(17, "capitals"), explained(3, HOSTILE)]).encode()),
         ("answer.json", json.dumps({"explanations": [explained(17, "capitals"), explained(3, HOSTILE)]}).encode()),
         ("mapping.json", json.dumps({"17": "capitals", "3": HOSTILE}, indent=1).encode()),
         ("plain.csv", f'17,capitals\n3,"{HOSTILE}"\n'.encode()),
         ("named.csv", f'layer,feature,label\n4,17,capitals\n4,3,"{HOSTILE}"\n'.encode("utf-8-sig")),
-        ("named.tsv.gz", gzip.compress(f"index\tname\r\n17\tcapitals\r\n3\t{HOSTILE}\r\n".encode())),
+        ("named.tsv.gz", gzipped(f"index\tname\r\n17\tcapitals\r\n3\t{HOSTILE}\r\n".encode())),
     ],
 )
 def test_each_form_has_the_same_names_literally(name: str, data: bytes, tmp_path: Path) -> None:
@@ -52,7 +56,7 @@ def test_each_form_has_the_same_names_literally(name: str, data: bytes, tmp_path
 
 def test_batches_of_a_folder_are_read_in_order(tmp_path: Path) -> None:
     for number, row in ((10, explained(1, "late")), (2, explained(1, "early"))):
-        (tmp_path / f"batch-{number}.jsonl.gz").write_bytes(gzip.compress(lines(row)))
+        (tmp_path / f"batch-{number}.jsonl.gz").write_bytes(gzipped(lines(row)))
     read = read_names(tmp_path, 48, 4)
     assert (read.names, read.models) == ({1: "early"}, ("gpt2-small",))
     empty = tmp_path / "empty"
@@ -87,8 +91,8 @@ def test_the_names_of_the_demos_features_are_read() -> None:
         ("a.json", b"[" * 100_000, "is no file of names"),
         ("a.csv", b"index,name\n1,x\n99,y\n", "row 3: the module has 48 features, from 0, and no feature 99"),
         ("a.csv", b"1\n", "row 1: it has no description, name, label or explanation"),
-        ("a.jsonl.gz", gzip.compress(EXPORT)[:-20], "cannot be read"),
-        ("a.jsonl.gz", gzip.compress(EXPORT)[:20] + b"x" * 30, "cannot be read"),
+        ("a.jsonl.gz", gzipped(EXPORT)[:-20], "cannot be read"),
+        ("a.jsonl.gz", gzipped(EXPORT)[:20] + b"x" * 30, "cannot be read"),
     ],
 )
 def test_a_wrong_row_is_one_sentence_with_its_place(name: str, data: bytes, sentence: str, tmp_path: Path) -> None:
@@ -113,12 +117,12 @@ def test_long_names_are_cut_and_counted(tmp_path: Path) -> None:
 def test_a_file_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature_names, "MOST_BYTES", 10_000)
     monkeypatch.setattr(feature_names, "MOST_WHOLE", 5000)
-    (tmp_path / "bomb.jsonl.gz").write_bytes(gzip.compress(lines(*[explained(1, "x")] * 200)))
+    (tmp_path / "bomb.jsonl.gz").write_bytes(gzipped(lines(*[explained(1, "x")] * 200)))
     with pytest.raises(UsageError, match=r"more than 9\.77 KiB of text: it is no file of names"):
         read_names(tmp_path / "bomb.jsonl.gz", 48, 4)
     (tmp_path / "bomb.json").write_text("[\n" + "[],\n" * 2000)
     with pytest.raises(UsageError, match=r"more than 4\.88 KiB of JSON: write one object in each line"):
         read_names(tmp_path / "bomb.json", 48, 4)
-    (tmp_path / "line.jsonl.gz").write_bytes(gzip.compress(lines(explained(1, "x")) + b"a" * 20_000))
+    (tmp_path / "line.jsonl.gz").write_bytes(gzipped(lines(explained(1, "x")) + b"a" * 20_000))
     with pytest.raises(UsageError, match=r"line\.jsonl\.gz, line 2: it has more than 4\.88 KiB\.$"):
         read_names(tmp_path / "line.jsonl.gz", 48, 4)
