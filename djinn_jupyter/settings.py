@@ -474,11 +474,11 @@ def short_name(model: str) -> str:
 # `generate`. `%load_ext` reads this file: the standard library only.
 
 OF_DRAWING: Final = ("top_k", "top_p", "min_p", "samples")
-DRAWN_AS_BEGUN: Final = "a run goes on as it began, and only `run` takes settings of sampling."
+OF_A_RUN: Final = "a run keeps it to its end, and only `run` takes it."
 
 
-class GivenSampling(TypedDict, total=False):
-    """The settings as a user gives them; None is left open."""
+class GivenDrawing(TypedDict, total=False):
+    """The settings as a user gives them, for a run or for what is left of it; None is left open."""
 
     temperature: Annotated[
         float | None,
@@ -528,6 +528,11 @@ class GivenSampling(TypedDict, total=False):
             rule=AllowedValues("A seed has 64 bits", lambda s: -(2**63) <= s < 2**64),
         ),
     ]
+
+
+class GivenSampling(GivenDrawing, total=False):
+    """The settings of a run."""
+
     model_defaults: Annotated[bool, Description("apply the model's own generation settings")]
 
 

@@ -23,7 +23,7 @@ from djinn_jupyter.link.waiting import far, waited, waiting
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
-from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
+from djinn_jupyter.wire.nouns import SamplingChanges, SessionDescription, StopIdentity
 from djinn_jupyter.wire.replies import Finished as FinishedReply
 from djinn_jupyter.wire.replies import Paused as PausedReply
 from djinn_jupyter.wire.replies import TokenSampled
@@ -151,13 +151,14 @@ class Batch:
             self._wait()
         return self._ended()
 
-    def resume(self, order: ask.Resume, samples: int, seed: int) -> list[Stop]:
+    def resume(self, order: ask.Resume, samples: int) -> list[Stop]:
         """Continue from the parent's stop `samples` times. Raises IllegalMove where it has no stop."""
         _require_some(samples)
         stop = self.parent.stop.reply.stop if order.stop is None else order.stop
-        self._make_rows([(replace(order, stop=None), None)] * samples, seed)
+        changes = SamplingChanges() if order.sampling is None else order.sampling
+        self._make_rows([(replace(order, stop=None, sampling=None), None)] * samples, changes.seed or 0)
         with self._heard(), self._shown():
-            self._fork(self.parent, self.rows, stop=stop)
+            self._fork(self.parent, self.rows, stop, changes)
             self._start(self.rows)
             self._wait()
         return self._ended()
@@ -195,19 +196,27 @@ class Batch:
         with suppress(UnknownSession):
             reply.result()
 
-    def _fork(self, parent: Forked, rows: Sequence[Row], stop: StopIdentity | None = None) -> None:
+    def _fork(
+        self,
+        parent: Forked,
+        rows: Sequence[Row],
+        stop: StopIdentity | None = None,
+        changes: SamplingChanges | None = None,
+    ) -> None:
         """Create the sessions of these rows, which sample from a `stop` on; a failed fork ends its row."""
-        asked = [self.channel.ask(self._fork_of(parent, row, stop)) for row in rows]
+        asked = [self.channel.ask(self._fork_of(parent, row, stop, changes)) for row in rows]
         for row, reply in zip(rows, asked, strict=True):
             try:
                 reply.result()
             except DjinnError as error:
                 row.end = error
 
-    def _fork_of(self, parent: Forked, row: Row, stop: StopIdentity | None) -> ask.Fork:
+    def _fork_of(
+        self, parent: Forked, row: Row, stop: StopIdentity | None, changes: SamplingChanges | None
+    ) -> ask.Fork:
         """Return the request for a row's session; forks of a row have its coefficient."""
-        seed = None if stop is None else row.seed
-        fork = ask.Fork(session=parent.name, name=row.session.name, seed=seed, stop=stop)
+        sampling = None if changes is None else replace(changes, seed=row.seed)
+        fork = ask.Fork(session=parent.name, name=row.session.name, sampling=sampling, stop=stop)
         if row.coef is None or parent is not self.parent:
             return fork
         return replace(fork, coef=row.coef, rule=self.rule)

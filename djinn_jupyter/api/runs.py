@@ -19,11 +19,19 @@ from djinn_jupyter.api.stops import Stop
 from djinn_jupyter.errors import MessageTooLarge, NoTokenizer, UsageError
 from djinn_jupyter.files import contents_of
 from djinn_jupyter.link.channel import Channel, ask_for
-from djinn_jupyter.settings import DRAWN_AS_BEGUN, GivenSampling, given_by_name, refuses, require_drawn, takes
+from djinn_jupyter.settings import (
+    OF_A_RUN,
+    GivenDrawing,
+    GivenSampling,
+    given_by_name,
+    refuses,
+    require_drawn,
+    takes,
+)
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
 from djinn_jupyter.wire.edits import dosed
-from djinn_jupyter.wire.nouns import Mode, Sampling, StopIdentity
+from djinn_jupyter.wire.nouns import Mode, Sampling, SamplingChanges, StopIdentity
 from djinn_jupyter.wire.request_base import LARGEST_SINGLE, MOST_TOKENS
 
 FIELDS: Final = ("tokens", "text", "prompt")
@@ -253,6 +261,7 @@ class Runs:
         stop: StopIdentity | None = ...,
         mode: Mode | None = ...,
         samples: None = None,
+        **sampling: Any,
     ) -> Stop: ...
 
     @overload
@@ -262,13 +271,14 @@ class Runs:
         free: bool = ...,
         on_token: OnToken | None = ...,
         samples: int,
-        seed: int = ...,
         mode: Mode | None = ...,
         force: bool = ...,
         on_row: OnRow | None = ...,
+        **sampling: Any,
     ) -> list[Stop]: ...
 
-    @refuses(GivenSampling, DRAWN_AS_BEGUN)
+    @refuses(GivenSampling, OF_A_RUN)
+    @takes(GivenDrawing)
     @typed
     def resume(
         self,
@@ -277,27 +287,36 @@ class Runs:
         on_token: OnToken | None = None,
         stop: StopIdentity | None = None,
         samples: int | None = None,
-        seed: int | None = None,
         mode: Mode | None = None,
         force: bool = False,
         on_row: OnRow | None = None,
+        **sampling: Any,
     ) -> Stop | list[Stop]:
         """Continue from the stop; `free` ignores breakpoints to the end. `stop` is the stop that the caller displays:
-        IllegalMove where the session has moved on from it; likewise in `step`, `back`, `edit` and `revert`. With
-        `samples` this session stays at its stop and as many forks continue, as rows of a batch (`run`), with the run's
-        own sampling and the seeds `seed` + i; UsageError for a run without sampling. `mode` None is the run's own.
+        IllegalMove where the session has moved on from it; likewise in `step`, `back`, `edit` and `revert`. `mode` None
+        is the run's own. With `samples` this session stays at its stop and as many forks continue, as rows of a batch
+        (`run`), with the seeds `seed` + i, 0 by default; UsageError for a run without sampling.
 
         >>> here = session.breakpoint("resid_post.4", when="step == 0")
-        >>> stop = session.run("The capital of France is", max_new_tokens=2, temperature=0.1)
-        >>> [row.text for row in session.resume(samples=2, free=True)]
+        >>> stop = session.run("The capital of France is", max_new_tokens=2)
+        >>> [row.text for row in session.resume(samples=2, temperature=0.1, free=True)]
         [' Paris.', ' Paris.']
+
+        The sampling of what is left of the run; what is not given stays as it was. Going back to this stop brings the
+        earlier settings back. UsageError for settings of a run that draws no token.
         """
-        request = ask.Resume(session=self.name, free=free, stop=stop, mode=mode)
+        request = ask.Resume(session=self.name, free=free, stop=stop, mode=mode, sampling=changed_sampling(sampling))
         if samples is None:
-            if seed is not None or on_row is not None or force:
-                raise UsageError("seed, on_row and force belong to samples: a run that goes on draws as it began.")
+            if on_row is not None or force:
+                raise UsageError("on_row and force belong to samples: a run that goes on has no rows.")
             return self._move(request, on_token)
-        return self._batch(on_token=on_token, on_row=on_row, force=force).resume(request, samples, seed or 0)
+        return self._batch(on_token=on_token, on_row=on_row, force=force).resume(request, samples)
+
+
+def changed_sampling(given: Mapping[str, Any]) -> SamplingChanges | None:
+    """Return the settings of sampling that a run goes on with, None without any. Raises UsageError."""
+    found = given_by_name(GivenDrawing, given)
+    return SamplingChanges(**found) if found else None
 
 
 def _of_rows(request: ask.Run, given: object) -> list[ask.Run]:

@@ -20,7 +20,7 @@ from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.remote.moving import MovingSession
-from djinn_jupyter.settings import DRAWN_AS_BEGUN, GivenSampling, refuses
+from djinn_jupyter.settings import OF_A_RUN, GivenDrawing, GivenSampling, refuses, takes
 from djinn_jupyter.verbs import SessionVerbs
 from djinn_jupyter.wire import looks, replies, running
 from djinn_jupyter.wire import requests as ask
@@ -414,7 +414,8 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
     def __repr__(self) -> str:
         return f"Session {self.label} of {self._channel.welcome.model.name}"
 
-    @refuses(GivenSampling, DRAWN_AS_BEGUN)
+    @refuses(GivenSampling, OF_A_RUN)
+    @takes(GivenDrawing)
     @typed
     def fork(
         self,
@@ -424,6 +425,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         site: str | None = None,
         positions: Positions = None,
         stop: StopIdentity | None = None,
+        **sampling: Any,
     ) -> Self:
         """Create a session `name` with the same tokens, stop and rules; the two share keys and values until one writes.
         IllegalMove where the session is no longer at `stop`; UsageError where a session has that name.
@@ -437,6 +439,8 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
         >>> other = session.fork("other", edit=dj.zero(), site="v.3[0]", positions="1:4")
         >>> other.run(extend=True, max_new_tokens=1).reason
         'length'
+
+        The sampling of what is left of a stopped run, as in `resume`:
         """
         if edit is None and (site is not None or positions is not None):
             raise UsageError("site and positions belong to an edit of the fork's keys or values: fork(name, edit=...).")
@@ -447,6 +451,7 @@ class RemoteSession(runs.Runs, MovingSession, SessionVerbs):
             edit=None if edit is None else in_one_engine(edits.as_edit(edit)),
             site=site,
             positions=spell_positions(positions, self._committed),
+            sampling=runs.changed_sampling(sampling),
         )
         self._ask(request)
         return self.sibling(name)

@@ -19,7 +19,7 @@ from IPython.utils.text import DollarFormatter
 from djinn_jupyter.displayed import PICTURES
 from djinn_jupyter.errors import DjinnError, IllegalMove, KeyRefused, OverQuota, SessionsWouldSuffer, UsageError
 from djinn_jupyter.link import naming, spelling
-from djinn_jupyter.settings import DRAWN_AS_BEGUN, GivenSampling, settings_of
+from djinn_jupyter.settings import GivenSampling, settings_of
 from djinn_jupyter.wire.logs import asked_by
 from djinn_jupyter.wire.texts import in_quotes
 from djinn_jupyter.wire.texts import unquoted as unquoted
@@ -365,7 +365,7 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Iterable[str]) -> No
         name = word.partition("=")[0]
         if name.startswith("--") and len(name) > 2 and not any(one.startswith(name) for one in known):
             if any(name in one.flags for one in settings_of(GivenSampling)):
-                raise UsageError(f"{name} is of the sampling: {DRAWN_AS_BEGUN}")
+                raise UsageError(f"{name} is of the sampling, which %djinn_run and %djinn_resume choose.")
             raise UsageError(
                 f"There is no option {name}{spelling.closest_option(name, known, _by_parameter(parser)) or '.'}"
             )

@@ -35,7 +35,7 @@ from djinn_jupyter.magics.parsing import (
     verb,
 )
 from djinn_jupyter.magics.screen import Redrawn
-from djinn_jupyter.settings import GivenSampling, add_flags, chosen
+from djinn_jupyter.settings import GivenDrawing, GivenSampling, add_flags, chosen
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.replies import TokenSampled
@@ -254,22 +254,24 @@ class RunningMagics(Group):
 
     @verb(
         option("--free", action="store_true", help="do not stop at breakpoints again"),
+        *add_flags(option, GivenDrawing),
         SAMPLES,
         FAST,
         FORCE,
-        option("--seed", type=int, metavar="S", help="of the samples' drawing; default 0"),
         EFFECT,
         TOKEN,
         KEEP,
         SESSION,
     )
     def djinn_resume(self, args: Namespace) -> None:
-        """Continue from the stop, with its edits, to the next breakpoint or the end."""
+        """Continue from the stop, with its edits, to the next breakpoint or the end. Settings of sampling that are not
+        given stay as they were."""
         session = self.state.session(args.session)
         mode: Any = "fast" if args.fast else None
-        options = given(samples=args.samples, seed=args.seed, free=args.free, mode=mode, force=args.force or None)
-        if args.samples is None and (args.seed is not None or args.force):
-            raise UsageError("--seed and --force belong to --samples: a run that goes on draws as it began.")
+        options = given(samples=args.samples, free=args.free, mode=mode, force=args.force or None)
+        options |= chosen(GivenDrawing, args)
+        if args.samples is None and args.force:
+            raise UsageError("--force belongs to --samples: a run that goes on has no rows.")
         if args.samples is None:
             self._move(args, session, lambda on_token: session.resume(on_token=on_token, **options))
             return

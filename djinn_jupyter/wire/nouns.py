@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from djinn_jupyter.settings import GivenSampling, check_rules
+from msgspec.structs import asdict, replace
+
+from djinn_jupyter.settings import GivenDrawing, GivenSampling, check_rules
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import Frozen, OwnName
 from djinn_jupyter.wire.base import Progress as Progress
@@ -130,6 +132,24 @@ class Sampling(Noun, frozen=True):
 
     def __post_init__(self) -> None:
         check_rules(GivenSampling, self)
+
+    def changed(self, changes: SamplingChanges) -> Sampling:
+        return replace(self, **{name: value for name, value in asdict(changes).items() if value is not None})
+
+
+class SamplingChanges(Noun, frozen=True):
+    """Settings of sampling for the rest of a run; None keeps the run's own. A `seed` begins its random numbers anew.
+    Raises UsageError for a meaningless value."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_rules(GivenDrawing, self)
 
 
 class PointDescription(Noun, frozen=True):

@@ -130,8 +130,11 @@ class Run(SessionRequest[Paused | Finished], shared="write", browser="moves", fi
 
 
 class Resume(StopRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):
+    """Go on from the stop. `mode` None keeps the run's mode, `sampling` None its sampling."""
+
     free: bool = False
-    mode: nouns.Mode | None = None  # None keeps the run's mode
+    mode: nouns.Mode | None = None
+    sampling: nouns.SamplingChanges | None = None
 
 
 class Step(StopRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):

@@ -9,14 +9,19 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.base import MOST_CHARACTERS, Access, Cleared, OwnerName, ReplyBase
 from djinn_jupyter.wire.edits import Edit
-from djinn_jupyter.wire.nouns import AttentionName, CheckpointDescription, EngineStatistics, SessionDescription
+from djinn_jupyter.wire.nouns import (
+    AttentionName,
+    CheckpointDescription,
+    EngineStatistics,
+    SamplingChanges,
+    SessionDescription,
+)
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.request_base import (
     OwnerRequest,
     OwnName,
     Positions,
     RequestBase,
-    Seed,
     SessionRequest,
     Spelling,
     StopRequest,
@@ -83,13 +88,13 @@ class Close(OwnerRequest[Closed], browser="asks", while_running=True, while_look
 
 
 class Fork(StopRequest[Opened], shared="read", browser="opens", makes="name", fills=True):
-    """Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With a `seed`
-    it samples from here on like a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
-    (`v.N`) at committed `positions` are edited, None for all of them; `words` describe the edit. With a `coef` its
-    steering rule number `rule`, None for its only one, is on with that coefficient."""
+    """Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With
+    `sampling` its run draws so from the stop on. With an `edit` its keys (site `k_rot.N`) or values (`v.N`) at
+    committed `positions` are edited, None for all of them; `words` describe the edit. With a `coef` its steering rule
+    number `rule`, None for its only one, is on with that coefficient."""
 
     name: OwnName
-    seed: Seed | None = None
+    sampling: SamplingChanges | None = None
     edit: Edit | None = None
     site: Spelling | None = None
     positions: Positions | None = None

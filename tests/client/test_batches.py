@@ -239,11 +239,12 @@ def test_what_no_row_can_do_is_the_error_itself(engine: RemoteEngine) -> None:
         session.run(PROMPT, logits="some")
     session.breakpoint(1, once=True)
     session.run(PROMPT)
-    with pytest.raises(UsageError, match="all samples of it are equal; run the prompt with a temperature"):
+    with pytest.raises(
+        UsageError, match="most probable token each time, and seed would change nothing: give a temperature"
+    ):
         session.resume(samples=4)
-    for given in ({"seed": 3}, {"on_row": lambda number, stop: None}):
-        with pytest.raises(UsageError, match="belong to samples"):
-            session.resume(**given)
+    with pytest.raises(UsageError, match="belong to samples"):
+        session.resume(on_row=lambda number, stop: None)
 
 
 def test_no_memory_for_a_row_keeps_the_others(engine: RemoteEngine) -> None:
@@ -289,10 +290,10 @@ def test_rows_are_told_as_they_end_and_tokens_as_they_come(engine: RemoteEngine)
     assert {name: tuple(seen) for name, seen in tokens.items()} == {row.session.name: row.tokens for row in rows}
 
 
-def test_a_fork_with_a_seed_needs_a_run(engine: RemoteEngine) -> None:
+def test_a_fork_that_draws_otherwise_needs_a_stop(engine: RemoteEngine) -> None:
     session = engine.session("a")
-    with pytest.raises(UsageError, match="run a prompt first"):
-        session._channel.ask(ask.Fork(session="a", name="b", seed=1)).result()
+    with pytest.raises(IllegalMove, match="no forward pass is stopped"):
+        session.fork("b", seed=1)
     with pytest.raises(UnknownSession):
         engine.reach("b").describe()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ from djinn_jupyter.api.edits import KINDS
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.settings import GivenSampling, settings_of
 from tests.client.observed import plain
 from tests.client.reached import reached
 from tests.engine.desk import Desk
@@ -30,6 +29,15 @@ METRIC, CALLED, GRID = "logit(17) - logit(42)", "a call is noted", "a sweep that
 EDGES, FOLDER = "edges that were scored", "a new folder"
 DRAWN: dict[str, Any] = {"temperature": 1.0, "seed": 3}
 Given = dict[str, Any]
+
+OF_DRAWING: dict[str, tuple[Any, Given]] = {
+    "temperature": (1.0, {"seed": 3}),
+    "top_k": (1, DRAWN),
+    "top_p": (0.01, DRAWN),
+    "min_p": (1.0, DRAWN),
+    "repetition_penalty": (0.05, {}),
+    "seed": (4, DRAWN),
+}
 
 # Verb: what it is given at least; then each option, with the value under trial and what else it needs to be heard.
 RUN: Given = {"prompt": LINE, "max_new_tokens": 4}
@@ -47,18 +55,13 @@ OF_RUN: dict[str, tuple[Any, Given]] = {
     "mode": ("fast", {"prompt": [LINE, OTHER]}),
     "on_token": (CALLED, {}),
     "on_row": (CALLED, {"prompt": [LINE, OTHER]}),
-    "temperature": (1.0, {"seed": 3}),
-    "top_k": (1, DRAWN),
-    "top_p": (0.01, DRAWN),
-    "min_p": (1.0, DRAWN),
-    "repetition_penalty": (9.0, {"max_new_tokens": 12}),
-    "seed": (4, DRAWN),
+    **OF_DRAWING,
 }
 OF_RESUME: dict[str, tuple[Any, Given]] = {
     "free": (True, {"at": "every pass"}),
     "on_token": (CALLED, {}),
     "samples": (2, DRAWN),
-    "seed": (8, {**DRAWN, "samples": 2}),
+    **OF_DRAWING,
     "mode": ("fast", {**DRAWN, "samples": 2}),
     "on_row": (CALLED, {**DRAWN, "samples": 2}),
 }
@@ -163,6 +166,7 @@ ELSEWHERE = {
     ("resume", "force"): "tests/client/test_batches.py: rows of another notebook",
     ("resume", "stop"): "tests/engine/session/test_seen_stop.py: a session that has moved on",
     ("fork", "stop"): "tests/engine/session/test_seen_stop.py: a session that has moved on",
+    **{("fork", setting): "tests/engine/session/test_sampling.py: a fork of a stop" for setting in OF_DRAWING},
     **{(verb, "beside"): "tests/client/test_spreading.py: other engines" for verb in ("sweep", "attribute", "path")},
 }
 TABLES: dict[str, tuple[Callable[..., Any], Given, dict[str, tuple[Any, Given]]]] = {
@@ -206,9 +210,7 @@ VERBS_ELSEWHERE = {
 
 
 def options_of(verb: Callable[..., Any]) -> set[str]:
-    named = {name for name, one in inspect.signature(verb).parameters.items() if one.kind is not one.VAR_KEYWORD}
-    sampling = set(get_type_hints(GivenSampling)) if verb is RemoteSession.run else set()
-    return (named | sampling) - {"self", "engine"}
+    return inspect.signature(verb).parameters.keys() - {"self", "engine"}
 
 
 def test_each_verb_is_in_a_table() -> None:
@@ -303,12 +305,11 @@ def cut_short(engine: RemoteEngine, name: str, given: Given) -> dj.Grid:
 
 def of_session(session: RemoteSession, name: str, given: Given) -> object:
     at, rules = given.pop("at", None), given.pop("rules", 0)
-    drawn = {key: given.pop(key) for key in DRAWN if key in given and name == "resume" and key == "temperature"}
     for number in range(rules):
         session.steer(number, dj.scale(1.0))
     if name in ("resume", "fork") or given.get("extend") is not None:
         session.breakpoint(1, once=at is None) if name == "resume" else None
-        session.run(LINE, max_new_tokens=4, **drawn)
+        session.run(LINE, max_new_tokens=4)
     elif at is not None:
         session.breakpoint(at)
     found = getattr(session, name)(**given)
@@ -329,21 +330,15 @@ def state(one: Any) -> object:
     return one.name, one.tokens, one.state, one.stopped_at, [rule.what for rule in one.rules]
 
 
-SAMPLING = [setting.name for setting in settings_of(GivenSampling)]
-
-
-def test_sampling_is_refused_with_the_reason_where_a_run_goes_on(engine: RemoteEngine) -> None:
-    for setting in SAMPLING:
-        session = engine.session("a")
-        session.breakpoint(1)
-        session.run(LINE, max_new_tokens=4)
-        with pytest.raises(UsageError, match=f"{setting} is of the sampling: a run goes on as it began"):
-            session.fork("b", **{setting: 1})
-        reason = "a run that goes on draws as it began" if setting == "seed" else "is of the sampling: a run goes on"
-        with pytest.raises(UsageError, match=reason):
-            session.resume(**{setting: 1})
-        assert [one.name for one in engine.sessions()] == ["a"]
+def test_sampling_that_is_of_a_whole_run_is_refused_where_one_goes_on(engine: RemoteEngine) -> None:
     session = engine.session("a")
+    session.breakpoint(1)
+    session.run(LINE, max_new_tokens=4)
+    for verb in (lambda **given: session.fork("b", **given), session.resume):
+        with pytest.raises(UsageError, match="model_defaults is of the sampling: a run keeps it to its end"):
+            verb(model_defaults=True)
+    assert [one.name for one in engine.sessions()] == ["a"]
+    session.clear()
     greedy, _ = (session.run(LINE, max_new_tokens=2, temperature=t, top_k=3, seed=1) for t in (0.0, 1.0))
     assert greedy.tokens == session.run(LINE, max_new_tokens=2, seed=4).tokens
 

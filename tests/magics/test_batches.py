@@ -41,7 +41,7 @@ def test_samples_of_a_stop(stopped: Notebook) -> None:
     stopped.cell("%djinn_resume --samples 2 --seed 7 --fast -o rows")
     assert last(stopped, requests.Resume).mode == "fast"
     forks = [r for r in stopped.engine.channel.requests if isinstance(r, requests.Fork)]
-    assert [(fork.name, fork.seed) for fork in forks] == [("paris/0", 7), ("paris/1", 8)]
+    assert [(fork.name, fork.sampling.seed) for fork in forks] == [("paris/0", 7), ("paris/1", 8)]
     assert all(fork.stop == stopped.engine.stops["work/paris.ipynb"].stop for fork in forks)
     assert [type(row).__name__ for row in stopped.shell.user_ns["rows"]] == ["Finished", "Finished"]
 
@@ -119,7 +119,7 @@ def test_a_wrong_metric_ends_no_row_of_an_earlier_batch(notebook: Notebook) -> N
         ("%djinn_run --coefs 1 --measure a hi", "--effect measures one stop"),
         ("%djinn_run --samples 0 hi", "A batch has 1 to 4096 rows, not 0"),
         ("%djinn_run --samples 2 --effect hi", "--effect measures one stop"),
-        ("%djinn_resume --seed 3", "--seed and --force belong to --samples"),
+        ("%djinn_resume --force", "--force belongs to --samples"),
         ("%djinn_resume --samples 2", "is not stopped"),
     ],
 )

@@ -10,23 +10,26 @@ import msgspec
 from hypothesis import strategies as st
 
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
-from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.nouns import Sampling, SamplingChanges
 from djinn_jupyter.wire.request_base import COLDEST, LONGEST_REST
 from djinn_jupyter.wire.requests import Rest
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 WARM = st.floats(COLDEST, 1e9)
-SAMPLINGS = st.builds(
-    Sampling,
-    temperature=st.just(0.0) | WARM,
-    top_k=st.none() | st.integers(0, 2**63 - 1),
-    top_p=st.none() | st.floats(0, 1, exclude_min=True),
-    min_p=st.none() | st.floats(0, 1),
-    repetition_penalty=st.none() | st.floats(1e-3, 1e3),
-    seed=NUMBERS,
-    model_defaults=st.booleans(),
-)
+COLD_OR_WARM = st.just(0.0) | WARM
+OF_TOKENS: dict[str, st.SearchStrategy[Any]] = {
+    "top_k": st.none() | st.integers(0, 2**63 - 1),
+    "top_p": st.none() | st.floats(0, 1, exclude_min=True),
+    "min_p": st.none() | st.floats(0, 1),
+    "repetition_penalty": st.none() | st.floats(1e-3, 1e3),
+}
+SAMPLINGS = {
+    Sampling: st.builds(Sampling, temperature=COLD_OR_WARM, seed=NUMBERS, model_defaults=st.booleans(), **OF_TOKENS),
+    SamplingChanges: st.builds(
+        SamplingChanges, temperature=st.none() | COLD_OR_WARM, seed=st.none() | NUMBERS, **OF_TOKENS
+    ),
+}
 CHECKED = {(Rest, "expected_seconds"): st.floats(0, LONGEST_REST)}  # bounds that a struct checks itself
 
 
@@ -46,8 +49,8 @@ def of(kind: Any) -> st.SearchStrategy[Any]:
 
 def _of(shape: Any) -> st.SearchStrategy[Any]:
     match shape:
-        case msgspec.inspect.StructType(cls=cls) if cls is Sampling:
-            return SAMPLINGS
+        case msgspec.inspect.StructType(cls=cls) if cls in SAMPLINGS:
+            return SAMPLINGS[cls]
         case msgspec.inspect.StructType(cls=cls, fields=fields) | msgspec.inspect.DataclassType(cls=cls, fields=fields):
             # deferred: only so can a struct contain itself
             parts = {f.name: st.deferred(lambda f=f: _of(f.type)) for f in fields}

@@ -128,7 +128,9 @@ class ExecutionRequests(BuiltOfParts):
 
     @handles(ask.Resume)
     def resume(self, request: ask.Resume, session: Session, holder: Holder) -> RunSteps:
+        generation = session.drawing(self._forward.model, request.sampling)
         self._go_on(session)
+        session.draw_with(generation)
         if request.mode is not None and session.generation is not None:
             session.generation.share(request.mode)
         return run_line(self._runtime.of(session), session, free=request.free)

@@ -128,8 +128,7 @@ class SessionRequests(BuiltOfParts):
         parent = session
         require_showable(request.name, "The name of a session")
         _require_free(request.name, self._sessions)
-        if request.seed is not None:
-            _require_draws(parent)
+        drawing = parent.drawing(self._forward.model, request.sampling)
         changed = _dosed(parent, request)
         self._residency.set_aside_now(parent.cache.recurrent_bytes)
         generations = GenerationCopies()
@@ -147,7 +146,7 @@ class SessionRequests(BuiltOfParts):
             exactness=parent.exactness,
             frame=parent.frame,
             edits=list(parent.edits),
-            generation=None if parent.generation is None else generations(parent.generation),
+            generation=None if drawing is None else generations(drawing),
             logits_1V=parent.logits_1V,
             breakpoints={number: replace(b) for number, b in parent.breakpoints.items()},
             rules={**{number: rule.copy() for number, rule in parent.rules.items()}, **changed},
@@ -158,8 +157,8 @@ class SessionRequests(BuiltOfParts):
             forked_from=_origin(parent),
             rule_numbers_given=parent.rule_numbers_given,
         )
-        if request.seed is not None and child.generation is not None:
-            child.history.draw_with(child.generation.reseed(request.seed))
+        if request.sampling is not None and child.generation is not None:
+            child.history.draw_with(child.generation)
         if request.edit is not None:
             self._edit_cached(parent, child, request, request.edit)
         self._life.begin(child)
@@ -261,18 +260,6 @@ def _empty(
         cache=parts.runtime.space.new_cache(),
         history=History(kept=parts.config.stops_kept),
     )
-
-
-def _require_draws(parent: Session) -> None:
-    """Raise UsageError for a session whose run a seed could not change."""
-    name = in_quotes(parent.name)
-    if parent.generation is None:
-        raise UsageError(f"Session {name} has run nothing that could go on with a seed; run a prompt first.")
-    if not parent.generation.sampler.draws:
-        raise UsageError(
-            f"The run of session {name} takes the most probable token each time, so that all samples of it are equal; "
-            "run the prompt with a temperature to draw some."
-        )
 
 
 def _dosed(parent: Session, request: ask.Fork) -> dict[int, Rule]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import torch
 from msgspec.structs import fields
@@ -18,7 +17,9 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from djinn_jupyter.engine.passes.frame import States
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.modules.files.files import FieldTable
-from djinn_jupyter.wire.nouns import Mode, Sampling
+from djinn_jupyter.settings import OF_DRAWING
+from djinn_jupyter.wire.nouns import Mode, Sampling, SamplingChanges
+from djinn_jupyter.wire.request_base import require_computable
 
 GENERATION: Final = FieldTable(
     computed=frozenset({
@@ -189,7 +190,8 @@ class Generation:
     `extends` the number of the session's tokens before it; its prompt lies between those and the first new one. `eos`
     is empty when the end of text is ignored. `layers_run` and `passes` count from the run's beginning to its present
     place, over all stops; going back reduces them. `drawn` holds the generator's state before each new token, where
-    tokens are drawn; going back by tokens needs it. `states` are the recurrent states at every STATE_PERIOD-th
+    tokens are drawn; going back by tokens needs it. `earlier` has the former settings of sampling, each with the number
+    of new tokens that were chosen under it or before. `states` are the recurrent states at every STATE_PERIOD-th
     committed length, for families that have them; where their size grows with the length, at most about GROWING_KEPT of
     them, denser near the end. `log_probabilities` are those of the new tokens under the model's own logits, None where
     they were not kept."""
@@ -202,6 +204,7 @@ class Generation:
     eos: frozenset[int]
     ignored_defaults: tuple[str, ...]
     extends: int = 0
+    earlier: tuple[tuple[int, Sampling], ...] = ()
     layers_run: int = 0
     passes: int = 0
     drawn: list[Tensor] = field(default_factory=list)
@@ -224,11 +227,38 @@ class Generation:
             log_probabilities=list(self.log_probabilities),
         )
 
-    def reseed(self, seed: int) -> Tensor:
-        """Sample from here on like a run that begins with this seed. Return the generator's state."""
-        self.sampler = replace(self.sampler, sampling=msgspec.structs.replace(self.sampler.sampling, seed=seed))
-        self.sampler.generator.manual_seed(seed)
-        return self.sampler.generator.get_state()
+    def changed(self, model: PreTrainedModel, changes: SamplingChanges, new: int) -> Generation:
+        """Return a copy that draws with other settings behind its first `new` tokens. Without a seed its random numbers
+        go on. Raises UsageError for settings that change nothing, because no token is drawn."""
+        own = self.sampler
+        sampling = own.sampling.changed(changes)
+        require_computable(sampling)
+        made = self.copy()
+        made.sampler = self._sampler(model, sampling)
+        idle = [name for name in (*OF_DRAWING, "seed") if getattr(changes, name, None) is not None]
+        if idle and not made.sampler.draws and changes.temperature is None:
+            raise UsageError(
+                f"The run takes the most probable token each time, and {' and '.join(idle)} would change nothing: give "
+                "a temperature too."
+            )
+        if own.draws and changes.seed is None:
+            made.sampler.generator.set_state(own.generator.get_state())
+        if made.sampler.draws:  # tokens that were not drawn took no number
+            made.drawn += [made.sampler.generator.get_state()] * (new - len(made.drawn))
+        made.earlier = (*self.earlier, (new, own.sampling))
+        return made
+
+    def draw_again(self, model: PreTrainedModel, new: int) -> None:
+        """Choose the token behind the first `new` ones as it was chosen: with its settings and its random number."""
+        while self.earlier and new < self.earlier[-1][0]:
+            *earlier, (_, sampling) = self.earlier
+            self.sampler, self.earlier = self._sampler(model, sampling), tuple(earlier)
+        if self.sampler.draws and 0 <= new < len(self.drawn):
+            self.sampler.generator.set_state(self.drawn[new])
+
+    def _sampler(self, model: PreTrainedModel, sampling: Sampling) -> Sampler:
+        own = self.sampler
+        return make_sampler(model, sampling, own.prompt_length, self.max_new_tokens, own.generator.device)
 
     def going_on(self, before: Generation) -> Generation:
         """Return this generation as if it had run the prompt of `before` itself, which ran for no new token."""

@@ -184,10 +184,11 @@ class History:
         stops = [replace(stop, generation=generation_of(stop.generation)) for stop in self.stops]
         return replace(self, stops=stops)
 
-    def draw_with(self, generator: Tensor) -> None:
-        """Sample from this state of the generator whenever the run continues from the present stop."""
+    def draw_with(self, generation: Generation) -> None:
+        """Draw with these settings whenever the run continues from the present stop."""
         if self.present is not None:
-            self.stops[self.present] = replace(self.stops[self.present], generator=generator)
+            state = generation.sampler.generator.get_state()
+            self.stops[self.present] = replace(self.stops[self.present], generation=generation, generator=state)
 
     def describe(self) -> tuple[StopDescription, ...]:
         return tuple(_describe(index, stop) for index, stop in enumerate(self.stops))

@@ -416,7 +416,7 @@ def _fetch_and_rerun(
     with runtime.space.pinned(tensors_of_states(states or {})) as storages:
         yield from runtime.space.fetched(session, storages)
         session.frame = None
-        _cut(session, end, start)
+        _cut(runtime, session, end, start)
         session.history.drop_from(committed, 0)
         return (yield from _rerun(runtime, session, tap, start, states, committed))
 
@@ -489,13 +489,11 @@ def _restart(runtime: Runtime, session: Session, committed: int) -> tuple[int, S
     return start, kept[start]
 
 
-def _cut(session: Session, end: int, committed: int) -> None:
+def _cut(runtime: Runtime, session: Session, end: int, committed: int) -> None:
     """Forget the tokens after `end` and restore the sampler to before it drew the next one."""
     generation = session.generation
     assert generation is not None
-    drawn = end - generation.begins
-    if generation.sampler.draws and 0 <= drawn < len(generation.drawn):
-        generation.sampler.generator.set_state(generation.drawn[drawn])
+    generation.draw_again(runtime.forward.model, end - generation.begins)
     session.cut(session.tokens[:end], committed)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.swappable import StorageTable
@@ -25,7 +26,7 @@ from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.modules.engine.arithmetic import HeldAdapter
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.base import Access, Frozen, OwnerName, Progress, SharedWith
-from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, SessionState, StopIdentity
+from djinn_jupyter.wire.nouns import Exactness, Origin, PauseReason, SamplingChanges, SessionState, StopIdentity
 from djinn_jupyter.wire.provenance import Provenance
 from djinn_jupyter.wire.sessions import MoveId
 from djinn_jupyter.wire.texts import in_quotes, label
@@ -430,6 +431,19 @@ class Session:
         self.saved_states.clear()
         self.tokens, self.generation, self.logits_1V = tokens, generation, None
         self.begin_pass(token_by_token=token_by_token)
+
+    def drawing(self, model: PreTrainedModel, changes: SamplingChanges | None) -> Generation | None:
+        """Return its generation with other settings of sampling from the stop on, or as it is. Raises IllegalMove where
+        it is not stopped, UsageError for settings that change nothing."""
+        if changes is None:
+            return self.generation
+        self.check_move("go_on")
+        assert self.generation is not None
+        return self.generation.changed(model, changes, len(self.generation.new_tokens(self.tokens)))
+
+    def draw_with(self, generation: Generation | None) -> None:
+        """Choose the next tokens with the settings of this generation."""
+        self.generation = generation
 
     def leave_stop(self, move: states.SessionMove) -> None:
         """Leave the present stop, if any."""

@@ -120,6 +120,7 @@ class GenerationImage(ImagePart, frozen=True):
     shared: int
     difference: float | None
     extends: int
+    earlier: tuple[tuple[int, Sampling], ...] = ()
 
 
 class TokensImage(ImagePart, frozen=True):

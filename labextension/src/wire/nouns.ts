@@ -127,6 +127,19 @@ export interface Sampling {
 }
 
 /**
+ * Settings of sampling for the rest of a run; None keeps the run's own. A `seed` begins its random numbers anew.
+ * Raises UsageError for a meaningless value.
+ */
+export interface SamplingChanges {
+  readonly temperature: Float | null;
+  readonly top_k: number | null;
+  readonly top_p: Float | null;
+  readonly min_p: Float | null;
+  readonly repetition_penalty: Float | null;
+  readonly seed: number | null;
+}
+
+/**
  * A point of this model: on which layers it exists, the shape of its value and whether it can be changed.
  *
  * `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing. `module` is

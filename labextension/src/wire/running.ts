@@ -13,6 +13,7 @@ import {
 import {
   BreakpointDescription,
   Sampling,
+  SamplingChanges,
   Snapshot,
   StopIdentity,
   TopToken,
@@ -123,11 +124,13 @@ export interface Run {
   readonly mode?: 'fast' | 'exact';
 }
 
+/** Go on from the stop. `mode` None keeps the run's mode, `sampling` None its sampling. */
 export interface Resume {
   readonly request: 'Resume';
   readonly session: string;
   readonly free?: boolean;
   readonly mode?: 'fast' | 'exact' | null;
+  readonly sampling?: SamplingChanges | null;
   readonly stop?: StopIdentity | null;
 }
 

@@ -7,6 +7,7 @@ import {
 import {
   CheckpointDescription,
   EngineStatistics,
+  SamplingChanges,
   SessionDescription,
   StopIdentity,
 } from './nouns';
@@ -78,16 +79,16 @@ export interface Close {
 }
 
 /**
- * Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With a `seed`
- * it samples from here on like a run that begins with that seed. With an `edit` its keys (site `k_rot.N`) or values
- * (`v.N`) at committed `positions` are edited, None for all of them; `words` describe the edit. With a `coef` its
- * steering rule number `rule`, None for its only one, is on with that coefficient.
+ * Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With
+ * `sampling` its run draws so from the stop on. With an `edit` its keys (site `k_rot.N`) or values (`v.N`) at
+ * committed `positions` are edited, None for all of them; `words` describe the edit. With a `coef` its steering rule
+ * number `rule`, None for its only one, is on with that coefficient.
  */
 export interface Fork {
   readonly request: 'Fork';
   readonly session: string;
   readonly name: string;
-  readonly seed?: number | null;
+  readonly sampling?: SamplingChanges | null;
   readonly edit?: Edit | null;
   readonly site?: string | null;
   readonly positions?: readonly number[] | null;

@@ -30,7 +30,7 @@ from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale, Set
 from djinn_jupyter.wire.looks import Direction
-from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.nouns import Sampling, SamplingChanges
 from djinn_jupyter.wire.sites import parse_site
 from tests.engine.desk import Desk, array, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
@@ -153,7 +153,7 @@ def used(desk: Desk) -> Session:
     number = desk.stop_at("resid_post.4", "step >= 0", once=True)
     desk.run(tokens(12), 6, sampling=Sampling(temperature=1.0, seed=3), stop=())
     desk.resume()
-    desk.resume()
+    desk.ask(ask.Resume(session="a", sampling=SamplingChanges(top_p=0.9)))
     desk.stop_at("resid_post.6", "norm > 1e30")
     desk.ask(ask.EnableBreakpoint(session="a", number=number + 1, enabled=False))
     desk.edit(Scale(factor=0.5), positions=(-1,))

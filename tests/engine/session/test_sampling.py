@@ -11,13 +11,20 @@ import pytest
 import torch
 from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import GenerationConfig, GenerationMixin, WatermarkingConfig
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    WatermarkingConfig,
+)
 from transformers.generation import logits_process
 
 from djinn_jupyter.engine.process.describe import generation_defaults
 from djinn_jupyter.engine.session.generation import GENERATION, highest, make_sampler
-from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.errors import IllegalMove, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import Sampling, SamplingChanges
 from djinn_jupyter.wire.request_base import COLDEST
 from tests.device import DEVICE
 from tests.engine.desk import Desk, desk_of, engine_like, tokens
@@ -202,6 +209,102 @@ def test_a_fork_draws_its_own_numbers(desk: Desk) -> None:
     desk.step(2, by="token", name="c")
     assert desk.outcome(desk.resume("a")) == expected
     assert desk.outcome(desk.resume("c"), "c") == expected
+
+
+class Changing(LogitsProcessor):
+    """Chooses the first `at` tokens by one temperature and the others by another, 0 for the most probable one; a seed
+    begins the numbers of the others."""
+
+    def __init__(self, at: int, first: float, then: float, seed: int | None) -> None:
+        self.at, self.first, self.then, self.seed = at, first, then, seed
+
+    def __call__(self, tokens_1T: torch.Tensor, scores_1V: torch.Tensor) -> torch.Tensor:
+        new = tokens_1T.shape[1] - len(PROMPT)
+        if new == self.at and self.seed is not None:
+            torch.manual_seed(self.seed)
+        heat = self.first if new < self.at else self.then
+        if heat > 0:
+            return scores_1V / heat
+        return torch.full_like(scores_1V, -torch.inf).scatter(1, scores_1V.argmax(-1, keepdim=True), 0.0)
+
+
+def by_hand(desk: Desk, at: int, first: Sampling, changes: SamplingChanges) -> object:
+    seed = changes.seed if first.temperature or changes.seed is not None else first.seed
+    then = first.temperature if changes.temperature is None else changes.temperature
+    switch = LogitsProcessorList([Changing(at, first.temperature, then, seed)])
+    return plain(desk, seed=first.seed, top_k=0, logits_processor=switch)
+
+
+HOT = Sampling(temperature=0.9, top_k=0, seed=5)
+CHANGED = (
+    (Sampling(), SamplingChanges(temperature=1.3, top_k=0)),
+    (Sampling(), SamplingChanges(temperature=1.3, top_k=0, seed=8)),
+    (HOT, SamplingChanges(temperature=2.0)),
+    (HOT, SamplingChanges(seed=8)),
+    (HOT, SamplingChanges(temperature=0.0)),
+)
+
+
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize(("first", "changes"), CHANGED, ids=str)
+def test_a_run_goes_on_with_other_settings(desk: Desk, first: Sampling, changes: SamplingChanges, at: int) -> None:
+    """From the stop on, also in a fork. Going back by tokens leads to the same tokens again; going back to the stop, or
+    to before it, brings the former settings back."""
+    desk.stop_at("resid_post.4", f"step == {at}")
+    desk.run(PROMPT, NEW, sampling=first)
+    expected, as_begun = by_hand(desk, at, first, changes), by_hand(desk, NEW, first, SamplingChanges())
+    assert expected != as_begun
+    desk.ask(ask.Fork(session="a", name="b", sampling=changes))
+    ended = desk.ask(ask.Resume(session="a", sampling=changes))
+    assert desk.outcome(ended) == expected
+    assert desk.outcome(desk.resume("b"), "b") == expected
+    for name in "ab":
+        for count in (1, NEW - at):
+            desk.back(count, by="token", name=name)
+            assert desk.outcome(desk.resume(name, free=True), name) == expected
+        if at:
+            desk.back(NEW, by="token", name=name)
+            assert desk.outcome(desk.resume(name, free=True), name) == as_begun
+    desk.run(PROMPT, NEW, sampling=first)
+    desk.ask(ask.Resume(session="a", sampling=changes, free=True))
+    desk.back()
+    assert desk.outcome(desk.resume()) == as_begun
+
+
+def test_settings_are_changed_twice_and_each_is_kept(desk: Desk) -> None:
+    desk.stop_at("resid_post.4", "step == 2 or step == 5")
+    desk.run(PROMPT, NEW, sampling=HOT)
+    desk.ask(ask.Resume(session="a", sampling=SamplingChanges(temperature=2.0)))
+    ended = desk.outcome(desk.ask(ask.Resume(session="a", sampling=SamplingChanges(repetition_penalty=9.0))))
+    earlier = desk.session().generation.earlier
+    assert [(at, one.temperature, one.repetition_penalty) for at, one in earlier] == [(2, 0.9, None), (5, 2.0, None)]
+    desk.back(NEW - 1, by="token")
+    assert desk.session().generation.sampler.sampling == HOT
+    desk.resume()
+    desk.resume()
+    assert desk.outcome(desk.resume()) == by_hand(desk, NEW, HOT, SamplingChanges()) != ended
+
+
+@pytest.mark.parametrize(
+    "changes", [SamplingChanges(seed=3), SamplingChanges(top_k=5), SamplingChanges(min_p=0.1)], ids=str
+)
+def test_settings_that_would_change_nothing_are_refused_at_the_stop(desk: Desk, changes: SamplingChanges) -> None:
+    desk.stop_at("resid_post.4", "step == 1")
+    stopped = desk.run(PROMPT, NEW)
+    for request in (ask.Resume(session="a", sampling=changes), ask.Fork(session="a", name="b", sampling=changes)):
+        with pytest.raises(UsageError, match=r"takes the most probable token each time, and .* give a temperature too"):
+            desk.ask(request)
+    assert desk.ask(ask.ReadStop(session="a")) == stopped
+    assert desk.outcome(desk.resume()) == plain(desk)
+
+
+def test_a_session_that_is_not_stopped_has_nothing_to_draw(desk: Desk) -> None:
+    hot = SamplingChanges(temperature=1.0)
+    for _ in range(2):
+        for request in (ask.Resume(session="a", sampling=hot), ask.Fork(session="a", name="b", sampling=hot)):
+            with pytest.raises(IllegalMove):
+                desk.ask(request)
+        desk.run(PROMPT, NEW)
 
 
 def test_the_models_own_settings_are_ignored_by_name_or_applied(desk: Desk) -> None:
