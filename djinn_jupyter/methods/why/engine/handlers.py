@@ -32,7 +32,7 @@ from djinn_jupyter.methods.common.engine.lines import Recorded
 from djinn_jupyter.methods.direct.engine.handlers import RowObserver, require_whole, watched
 from djinn_jupyter.methods.graphs.engine.frozen_line import FrozenNorm
 from djinn_jupyter.methods.heads.engine.handlers import tokens_of
-from djinn_jupyter.methods.why.engine.scores import POINTS, HeldLayer, ScoreDirection, ScoreForm, ScoreOf
+from djinn_jupyter.methods.why.engine.scores import POINTS, HeldLayer, ScoreDirection, ScoreForm, ScoreOf, rounding
 from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained
 from djinn_jupyter.modules.engine.arithmetic import Dictionary
 from djinn_jupyter.modules.engine.feature_layout import FeatureLayout
@@ -41,8 +41,6 @@ from djinn_jupyter.wire.readings import ScorePart, ScoreSide
 from djinn_jupyter.wire.sites import Site
 from djinn_jupyter.wire.weights import WeightName
 
-SAME: Final = {torch.float32: 1e-4, torch.float64: 1e-6}  # of the query's and the key's lengths together
-SAME_IN_16_BITS: Final = 3e-2
 ALONE: Final = 1 << 22  # numbers of features, each alone in a row, that are held at a time
 GRAPHS: Final = 6  # tensors as large as the scores of all heads that a way back keeps
 
@@ -157,11 +155,8 @@ class Explaining:
     @property
     def nbytes(self) -> int:
         """The bytes of the layer's scores on the way back, and of what is kept of the pass."""
-        heads, length, hidden = (
-            self._taps["q_rot"].heads or 1,
-            len(self.tokens),
-            self.runtime.forward.anatomy.hidden_size,
-        )
+        heads, length = self._taps["q_rot"].heads or 1, len(self.tokens)
+        hidden = self.runtime.forward.anatomy.hidden_size
         return 4 * (GRAPHS * heads * length * length + 16 * length * hidden + 2 * self.layer * (heads + 2) * hidden)
 
     def _tap(self, point: str) -> Tap:
@@ -242,7 +237,7 @@ class Explaining:
     def _require_same(self, form: ScoreForm, score: float, size: float) -> None:
         """Raise UnknownSite where the layer, run by itself, makes another score than in the pass."""
         x_D = self._rows[self.of.key].entered.values[0]
-        allowed = SAME.get(self._dtype, SAME_IN_16_BITS) * size
+        allowed = rounding(self._dtype) * size
         if abs(form.by_key.of(x_D) + form.by_key.constant - score) > allowed:
             raise UnknownSite(
                 f"Layer {self.layer} makes another score by itself than in its pass: a steering rule within it changes "
@@ -293,7 +288,7 @@ class Explaining:
         yield _part(f"{site.point} error", direction.of(left_D), site.layer)
 
     def _notes(self, form: ScoreForm, given: float, score: float) -> tuple[str, ...]:
-        allowed = SAME.get(self._dtype, SAME_IN_16_BITS) * max(1.0, abs(score))
+        allowed = rounding(self._dtype) * max(1.0, abs(score))
         if abs(given - score - form.bias) > allowed:
             return (f"The softmax gets {given:+.4f}: the model changes the score before it, as by a soft-cap.",)
         if abs(form.bias) > allowed:

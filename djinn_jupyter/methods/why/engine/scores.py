@@ -21,12 +21,17 @@ from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.methods.attribution.engine.line import LayerArguments, recording
 from djinn_jupyter.methods.graphs.engine.frozen_line import FrozenNorms, norms_in
 
-ALIKE: Final = {torch.float32: 1e-4, torch.float64: 1e-6}  # of the largest term
-ALIKE_IN_16_BITS: Final = 3e-2
+ROUNDING: Final = {torch.float32: 1e-4, torch.float64: 1e-6}  # of the largest term
+ROUNDING_IN_16_BITS: Final = 3e-2
 NO_SUM: Final = "no score of layer {layer} is a sum over what enters it: {why}."
 POINTS: Final = ("q_rot", "k_rot", "attn_scores")
 Caught = Mapping[str, Tensor]
 """Values [S, ...] of these points, positions first."""
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Return how far two computations of a score may differ, as a share of its largest term."""
+    return ROUNDING.get(dtype, ROUNDING_IN_16_BITS)
 
 
 class _Caught(Exception):
@@ -102,7 +107,7 @@ class HeldLayer:
         factors_G = (keys_Gd @ slope_d) / keys_Gd.square().sum(1).clamp_min(1e-30)
         misses_G = (slope_d - factors_G[:, None] * keys_Gd).norm(dim=1)
         group = int(misses_G.argmin())
-        if not bool(misses_G[group] <= self._allowed() * slope_d.norm()):
+        if not bool(misses_G[group] <= rounding(self._entry_1SD.dtype) * slope_d.norm()):
             raise self._no_sum("what its softmax gets is no multiple of a query's product with a key")
         return float(factors_G[group]), group, float(reached.detach())
 
@@ -137,7 +142,7 @@ class HeldLayer:
         found = ScoreDirection(direction_D=on_host(gradient_1SD[0, row]), constant=constant)
         made = found.of(self._entry_1SD[0, row])
         size = max(abs(score), abs(constant), float((found.direction_D * on_host(self._entry_1SD[0, row])).norm()))
-        if abs(made + constant - score) > self._allowed() * size:
+        if abs(made + constant - score) > rounding(self._entry_1SD.dtype) * size:
             raise self._no_sum("with the scales of its norms held it is not linear")
         return found
 
@@ -161,9 +166,6 @@ class HeldLayer:
         except _Caught:
             return seen
         raise self._no_sum("run by itself the layer makes no scores")
-
-    def _allowed(self) -> float:
-        return ALIKE.get(self._entry_1SD.dtype, ALIKE_IN_16_BITS)
 
     def _no_sum(self, why: str) -> UnknownSite:
         return UnknownSite(f"There is no explanation here: {NO_SUM.format(layer=self._layer, why=why)}")
