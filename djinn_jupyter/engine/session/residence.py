@@ -1,4 +1,4 @@
-"""The places of a session's bytes and the moves between them: a table and nothing else.
+"""The places of a session's bytes and the moves between them, as a table; the steps of a request's work.
 
 resident   on the device, all of them
 storing    still on the device, while those without a copy are copied; can be called back at any moment
@@ -52,7 +52,20 @@ Blocked = Callable[[], bool]  # True while there is still something to wait for
 Pieces = Generator[Blocked | None, None, None]  # steps that return nothing
 Steps = Generator[Blocked | None, None, Answer]  # those of a request, which return its reply
 RunSteps = Steps[Paused | Finished]
+Made = TypeVar("Made")
 JobKind = Literal["run", "look"]
+
+
+def counted(steps: Generator[None, None, Made], count: Callable[[], None]) -> Generator[None, None, Made]:
+    """Take steps, call `count` after each, and return what they return. Other jobs may run after each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: Made = end.value
+            return made
+        count()
+        yield
 
 
 class GaveWay(Exception):

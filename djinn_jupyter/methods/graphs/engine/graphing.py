@@ -17,7 +17,7 @@ from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.passes.conditions import Metric
 from djinn_jupyter.engine.passes.forward import device_memory_for
 from djinn_jupyter.engine.residency.workspace import Reservation, Workspace
-from djinn_jupyter.engine.session.residence import Blocked
+from djinn_jupyter.engine.session.residence import Blocked, counted
 from djinn_jupyter.engine.session.run import publish_progress
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -316,10 +316,10 @@ class GraphMaking:
         kept = 8 * forward.layers * len(self.tokens) * forward.anatomy.hidden_size * 4
         yield from room.take(kept + FOR_A_TARGET * TOGETHER * size.at(len(self.tokens)))
         line = FrozenLine(forward, LayerArguments.of(forward, self.tokens), self._taps())
-        yield from self._counted(line.record())
+        yield from counted(line.record(), self._count)
         effects = GraphEffects(line, self.modules)
         yield from room.take(self._rows(effects) * effects.sources * 4)
-        bias_A, nothing_V = yield from self._affine(effects)
+        bias_A, nothing_V = yield from counted(effects.affine(), self._count)
         outputs = self._outputs(line.logits_V)
         groups = 1 - (-min(self.asked.features, effects.active) // TOGETHER)
         self.total = self.done + groups * forward.layers
@@ -383,34 +383,11 @@ class GraphMaking:
         found: list[int] = influence_A.argsort(descending=True, stable=True)[:count].tolist()
         return found
 
-    def _affine(self, effects: GraphEffects) -> Generator[None, None, tuple[Tensor, Tensor]]:
-        going = effects.affine()
-        while True:
-            try:
-                next(going)
-            except StopIteration as done:
-                found: tuple[Tensor, Tensor] = done.value
-                return found
-            self._count()
-            yield
-
     def _effects(self, effects: GraphEffects, targets: Sequence[GraphTarget]) -> Generator[None, None, Tensor]:
         """Return the effects on some targets, on the host."""
-        going = effects.rows(targets)
-        while True:
-            try:
-                next(going)
-            except StopIteration as done:
-                found: Tensor = done.value
-                require_finite(found)
-                return found.cpu()
-            self._count()
-            yield
-
-    def _counted(self, going: Generator[None, None, None]) -> Generator[None, None, None]:
-        for _ in going:
-            self._count()
-            yield
+        found = yield from counted(effects.rows(targets), self._count)
+        require_finite(found)
+        return found.cpu()
 
     def _count(self) -> None:
         self.done += 1

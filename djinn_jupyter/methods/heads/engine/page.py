@@ -217,15 +217,15 @@ class HeadPageRequests:
     ) -> Generator[residence.Blocked | None, None, tuple[OVCircuit | None, str]]:
         """Return the head's OV circuit, or None with the reason."""
         reading = HeadCircuit(runtime.forward, request.layer, request.head, runtime.description.vocab_size)
+
+        def publish() -> None:
+            run.publish_progress(runtime, session, "reading the OV circuit", reading.done, reading.total, "blocks")
+
         try:
             yield from room.take(reading.nbytes)
-            going = reading.read(request.top, (yield from _entered(runtime, session)))
-            while True:
-                run.publish_progress(runtime, session, "reading the OV circuit", reading.done, reading.total, "blocks")
-                next(going)
-                yield None
-        except StopIteration as done:
-            return done.value, ""
+            steps = reading.read(request.top, (yield from _entered(runtime, session)))
+            publish()
+            return (yield from residence.counted(steps, publish)), ""
         except (UnknownSite, UsageError, SlabFull) as error:
             return None, str(error)
 
