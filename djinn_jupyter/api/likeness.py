@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from djinn_jupyter.api import interrupts
 from djinn_jupyter.errors import DjinnError, SessionHeld, UsageError
 from djinn_jupyter.link.channel import Channel, all_sessions, ask_for, expect
 from djinn_jupyter.wire import requests as ask
@@ -17,6 +18,7 @@ from djinn_jupyter.wire.looks import Circumstances, FedTokens
 from djinn_jupyter.wire.modules import AdapterIdentity, AddedModuleDescription, ModuleIdentity
 from djinn_jupyter.wire.nouns import AttentionName
 from djinn_jupyter.wire.replies import Finished, Paused
+from djinn_jupyter.wire.request_base import Answer, SessionRequest
 from djinn_jupyter.wire.running import Steer
 from djinn_jupyter.wire.texts import label
 
@@ -35,6 +37,21 @@ def temporary_session(channel: Channel, kind: str, adapter: str | None = None) -
         if channel.welcome.engine == engine:
             with suppress(DjinnError):  # another client closed it, which ended the work, or the engine is gone
                 ask_for(channel, ask.Close(session=name))
+
+
+def answered(
+    channel: Channel,
+    kind: str,
+    request: SessionRequest[Answer],
+    work: str,
+    kept: Callable[[Answer], object] = lambda reply: None,
+    *,
+    adapter: str | None = None,
+) -> Answer:
+    """Return the reply to a request in a temporary session, and show its progress. WorkInterrupted, with what `kept`
+    makes of the finished parts."""
+    with interrupts.interruptible(work), temporary_session(channel, kind, adapter) as name:
+        return interrupts.replied_in_parts(channel, msgspec.structs.replace(request, session=name), work, kept)
 
 
 def open_temporarily(channel: Channel, kind: str) -> str:

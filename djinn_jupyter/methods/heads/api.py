@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, runs, tables
+from djinn_jupyter.api import arguments, arrays, likeness, result, runs, tables
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UnknownSite, UsageError
@@ -251,9 +251,8 @@ def _read(
     adapter: str | None = None,
     kept: Callable[[HeadsRead], object] = lambda read: None,
 ) -> HeadsRead:
-    with interrupts.interruptible(WORK), likeness.temporary_session(channel, "heads", adapter) as session:
-        request = ReadHeads(session=session, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
-        return interrupts.replied_in_parts(channel, request, WORK, kept)
+    request = ReadHeads(session=ANY_SESSION, lines=tuple(lines), patterns=patterns, rules_of=rules_of)
+    return likeness.answered(channel, "heads", request, WORK, kept, adapter=adapter)
 
 
 # A head's page: its scores among those of all heads, what it attends to over prompts, and its OV circuit.
@@ -319,11 +318,8 @@ class HeadPage(result.Result):
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the kind of the pair at this index, and its tokens."""
-        return dict(zip(("of", "from", "to"), self._place(list(self._rows())[index[0]]), strict=True))
-
-    def _place(self, row: tuple[Any, ...]) -> tuple[str, str, str]:
-        of, _, given, _, made, *_ = row
-        return of, given, made
+        of, _, given, _, made, *_ = list(self._rows())[index[0]]
+        return {"of": of, "from": given, "to": made}
 
     @arguments.typed
     def top(self, count: int = result.STRONGEST, of: PairKind | str = SUMMED) -> list[tuple[str, str, float]]:
@@ -336,7 +332,7 @@ class HeadPage(result.Result):
         """
         if of not in PAIR_KINDS:
             raise UsageError(f"Pairs of tokens are {', '.join(PAIR_KINDS)}; {in_quotes(str(of))} is none of them.")
-        found = [(*self._place(row)[1:], row[-1]) for row in self._rows() if row[0] == of]
+        found = ((given, made, value) for kind, _, given, _, made, _, value in self._rows() if kind == of)
         return tables.strongest(found, count)
 
     def check(self) -> None:
@@ -404,9 +400,7 @@ def head(
     def first(read: HeadRead) -> HeadPage:
         return HeadPage(read, scores, msgspec.structs.replace(request, lines=read.lines))
 
-    with interrupts.interruptible(PAGE), likeness.temporary_session(engine.channel, "head", adapter) as session:
-        asked = msgspec.structs.replace(request, session=session)
-        return first(interrupts.replied_in_parts(engine.channel, asked, PAGE, first))
+    return first(likeness.answered(engine.channel, "head", request, PAGE, first, adapter=adapter))
 
 
 def _require_head(engine: RemoteEngine, layer: int, head: int) -> None:

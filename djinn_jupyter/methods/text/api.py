@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from djinn_jupyter.api import arguments, arrays, interrupts, likeness, result, runs, tables
+from djinn_jupyter.api import arguments, arrays, likeness, result, runs, tables
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, SocketChannel, ask_for
@@ -221,10 +221,7 @@ def text(
     given = (("metric", metric), ("site", site), ("direction", direction))
     asked: dict[str, Any] = {name: one for name, one in given if one is not None}
     request = ReadText(session="text", line=line, rules_of=session.name, top=top, **asked)
-    with interrupts.interruptible(WORK), likeness.temporary_session(session.channel, "text") as name:
-        reply = interrupts.replied_in_parts(
-            session.channel, msgspec.structs.replace(request, session=name), WORK, lambda reply: None
-        )
+    reply = likeness.answered(session.channel, "text", request, WORK)
     kept = msgspec.structs.replace(request, line=reply.tokens, rules_of=None)
     found = TokenMeasures(reply, kept, by=site_name(kept) or metric or PROBABILITY, engine=_place(session, site))
     return found if by is None else found.coloured(by)
@@ -370,9 +367,7 @@ def text_lens(
         top=k,
         tokens=arguments.chosen_tokens(tokens),
     )
-    with interrupts.interruptible(LENS_WORK), likeness.temporary_session(session.channel, "lens") as name:
-        request = msgspec.structs.replace(asked, session=name)
-        reply = interrupts.replied_in_parts(session.channel, request, LENS_WORK, lambda reply: None)
+    reply = likeness.answered(session.channel, "lens", asked, LENS_WORK)
     kept = msgspec.structs.replace(asked, line=reply.tokens, rules_of=None, tokens=reply.chosen_tokens)
     return TextLens(reply, kept)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from djinn_jupyter.api import arguments, interrupts, likeness, result, tables
+from djinn_jupyter.api import arguments, likeness, result, tables
 from djinn_jupyter.api.patches import Positions
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
@@ -145,9 +145,7 @@ def why(
     request = ExplainScore(
         session="why", line=session.name, layer=layer, head=number, rules_of=session.name, features=features, **at
     )
-    with interrupts.interruptible(WORK), likeness.temporary_session(session.channel, "why") as name:
-        asked = msgspec.structs.replace(request, session=name)
-        reply = interrupts.replied_in_parts(session.channel, asked, WORK, lambda reply: None)
+    reply = likeness.answered(session.channel, "why", request, WORK)
     kept = {"query": reply.query, "key": reply.key, "line": reply.tokens, "rules_of": None}
     return ScoreParts(reply, msgspec.structs.replace(request, **kept))
 
