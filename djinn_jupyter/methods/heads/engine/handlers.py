@@ -28,7 +28,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UnknownSite
-from djinn_jupyter.methods.heads.engine.page import HeadPageRequests
+from djinn_jupyter.methods.heads.engine.page import HeadPageRequests, Lines
 from djinn_jupyter.methods.heads.request import KINDS, HeadsRead, ReadHeads
 from djinn_jupyter.wire import looks, sites
 
@@ -151,8 +151,6 @@ def block_of(length: int) -> int:
 
 # Answers ReadHeads: checks it, runs its sequences one after the other, and replies. Its session is empty: only its
 # memory is used.
-
-Lines = Sequence[tuple[int, ...]]
 
 
 def handlers(parts: MethodParts) -> tuple[HeadRequests, HeadPageRequests]:

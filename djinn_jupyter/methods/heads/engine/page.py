@@ -179,11 +179,7 @@ class HeadPageRequests:
         lines = prompts_of(self._parts.sessions, self._runtime.description, request.lines)
         runtime = self._runtime.of(session)
         tap = runtime.resolve(Site(point="pattern", layer=request.layer))
-        heads = tap.heads or 0
-        if request.head >= heads:
-            raise UnknownSite(
-                f"There is no head {request.layer}.{request.head}: layer {request.layer} has heads 0 to {heads - 1}."
-            )
+        require_head(tap, request.head)
         return self._steps(request, runtime, session, lines, HeadWeights(tap=tap, head=request.head))
 
     def _steps(
@@ -228,6 +224,13 @@ class HeadPageRequests:
             return (yield from residence.counted(steps, publish)), ""
         except (UnknownSite, UsageError, SlabFull) as error:
             return None, str(error)
+
+
+def require_head(tap: Tap, head: int) -> None:
+    """Raise UnknownSite where a layer has no head of this number; `tap` is a point of its heads."""
+    layer, heads = tap.site.layer, tap.heads or 1
+    if head >= heads:
+        raise UnknownSite(f"There is no head {layer}.{head}: layer {layer} has heads 0 to {heads - 1}.")
 
 
 def _entered(runtime: Runtime, session: Session) -> Generator[residence.Blocked | None, None, list[tuple[int, Tensor]]]:

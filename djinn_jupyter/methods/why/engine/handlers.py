@@ -32,6 +32,7 @@ from djinn_jupyter.methods.common.engine.lines import Recorded
 from djinn_jupyter.methods.direct.engine.handlers import RowObserver, require_whole, watched
 from djinn_jupyter.methods.graphs.engine.frozen_line import FrozenNorm
 from djinn_jupyter.methods.heads.engine.handlers import tokens_of
+from djinn_jupyter.methods.heads.engine.page import require_head
 from djinn_jupyter.methods.why.engine.scores import POINTS, HeldLayer, ScoreDirection, ScoreForm, ScoreOf, rounding
 from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained
 from djinn_jupyter.modules.engine.arithmetic import Dictionary
@@ -133,8 +134,9 @@ class Explaining:
         if request.layer >= runtime.forward.layers:
             raise UnknownSite(f"There is no layer {request.layer}: layers 0 to {runtime.forward.layers - 1} are here.")
         self._taps = {point: self._tap(point) for point in (*POINTS, "pattern")}
+        require_head(self._taps["q_rot"], request.head)
         self.of = ScoreOf(
-            head=self._head(request.head),
+            head=request.head,
             query=_position(request.query, tokens, "query"),
             key=_position(request.key, tokens, "key"),
         )
@@ -161,12 +163,6 @@ class Explaining:
 
     def _tap(self, point: str) -> Tap:
         return self.runtime.resolve(Site(point=point, layer=self.layer))
-
-    def _head(self, head: int) -> int:
-        heads = self._taps["q_rot"].heads or 1
-        if head >= heads:
-            raise UnknownSite(f"There is no head {self.layer}.{head}: layer {self.layer} has heads 0 to {heads - 1}.")
-        return head
 
     def _features(self, spelling: str) -> Tap:
         """Return the tap of an SAE of the residual stream before the layer. Raises UnknownSite for another."""
