@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from typing import Final
 
 from IPython.core.magic import magics_class
 
@@ -12,8 +11,6 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.parsing import HOVER, KEEP, SAVE, SESSION, Group, given, option, unquoted, verb
 from djinn_jupyter.methods.graphs import api, card
 from djinn_jupyter.methods.sweep.magic import named_line, refuse_session
-
-DRAWN: Final = 30
 
 
 def grouped(text: str) -> tuple[str, list[str]]:
@@ -56,4 +53,4 @@ class GraphMagics(Group):
         )
         for name, nodes in map(grouped, args.group or ()):
             found = found.group(name, nodes)
-        self.keep_and_draw(args, found, card.attribution_graph_view(found, top=DRAWN if args.top is None else args.top))
+        self.keep_and_draw(args, found, card.attribution_graph_view(found, **given(top=args.top)))
