@@ -30,6 +30,7 @@ LONGEST: Final = 500  # characters of a name; a longer one is cut
 INDEX: Final = ("index", "feature", "feature_id")
 NAME: Final = ("description", "name", "label", "explanation")
 GZIP: Final = b"\x1f\x8b"
+TABLES: Final = {".csv": ",", ".tsv": "\t"}  # the mark between two cells, by the ending of a name
 Row = tuple[str, Mapping[str, Any]]  # its place in the file, and its fields
 
 
@@ -75,15 +76,13 @@ def shortened(name: str) -> str:
 
 def _rows_of(path: Path) -> Iterator[Row]:
     if path.is_dir():
-        batches = sorted((one for one in path.iterdir() if ".jsonl" in one.suffixes), key=_in_order)
+        batches = sorted(
+            (one for one in path.iterdir() if ".jsonl" in one.suffixes), key=lambda one: natural_order(one.name)
+        )
         if not batches:
             raise UsageError(f"{path} has no file of names, such as batch-0.jsonl.gz of Neuronpedia.")
         return chain.from_iterable(map(_rows_in, batches))
     return _rows_in(path)
-
-
-def _in_order(path: Path) -> Any:
-    return natural_order(path.name)
 
 
 def _rows_in(path: Path) -> Iterator[Row]:
@@ -92,9 +91,8 @@ def _rows_in(path: Path) -> Iterator[Row]:
             packed = file.read(len(GZIP)) == GZIP
             file.seek(0)
             lines = _lines(path, cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file)
-            ending = "".join(one for one in path.suffixes[-2:] if one != ".gz")[-6:]
-            table = next((mark for end, mark in ((".csv", ","), (".tsv", "\t")) if ending.endswith(end)), None)
-            yield from _of_json(path, lines) if table is None else _of_table(path, lines, table)
+            mark = TABLES.get(Path(path.name.removesuffix(".gz")).suffix)
+            yield from _of_json(path, lines) if mark is None else _of_table(path, lines, mark)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
