@@ -80,18 +80,18 @@ class AddingMagics(Group):
         self.keep_and_show(args, found, "\n".join(map(views.added_line, found)))
 
     @verb(
-        option("site", help="a feature, as sae.8[1234], or with --from and to list the names a module, as sae.8"),
-        option("name", nargs="*", metavar="NAME", help='its name; "" removes the one it has'),
+        option("site", help="a feature such as sae.8[1234]; for --from, or to list its names, a module such as sae.8"),
+        option("name", nargs="*", metavar="NAME", help='give it this name; "" removes its name'),
         option(
             "--from",
             dest="file",
             metavar="FILE",
-            help="names by feature: Neuronpedia's export of explanations (.jsonl.gz), JSON, or .csv",
+            help="read names from Neuronpedia's export of explanations (.jsonl.gz), JSON, or .csv",
         ),
         KEEP,
     )
     def djinn_name(self, args: Namespace) -> None:
-        """Name a feature of an added module, or many from a file, for stops, inspections, lists and graphs."""
+        """Name a feature of an added module, or many from a file: stops, lists, tables and graphs show the names."""
         feature = re.fullmatch(r"(.+)\[(\d{1,18})\]", args.site)
         site, channel, note = feature[1] if feature else args.site, self.state.engine.channel, None
         match feature, args.name, args.file:
@@ -103,8 +103,8 @@ class AddingMagics(Group):
                 named, note = api.name_features(channel, site, file)
             case _:
                 raise UsageError(
-                    "Write a feature and its name, as sae.8[1234] capitals, or a module and a file, as sae.8 --from "
-                    "FILE."
+                    "Write a feature and its name, such as sae.8[1234] capitals, or a module and a file, such as sae.8 "
+                    "--from FILE."
                 )
         self.keep_and_show(args, named, views.names_line(site, named))
         if note is not None:

@@ -16,17 +16,17 @@ from djinn_jupyter.methods.features.card import page_view
 class FeatureMagics(Group):
     @verb(
         option("site", help="one feature of an added SAE or transcoder, such as sae.4[17]"),
-        option("--over", metavar="FOLDER|NAME", help="a collection: its folder, or a variable with it"),
-        option("--layer", type=int, metavar="N", help="of a cross-layer transcoder: the layer that it is written to"),
-        option("--examples", type=int, metavar="N", help="of the largest values in the collection; default 10"),
-        option("--top", type=int, metavar="N", help="tokens that it promotes, and features like it; default 10"),
+        option("--over", metavar="FOLDER|NAME", help="take examples from this collection: its folder, or a variable"),
+        option("--layer", type=int, metavar="N", help="a layer that a cross-layer transcoder writes; default its own"),
+        option("--examples", type=int, metavar="N", help="show so many of the largest values; default 10"),
+        option("--top", type=int, metavar="N", help="show so many promoted tokens, and features like it; default 10"),
         HOVER,
         SAVE,
         KEEP,
     )
     def djinn_feature(self, args: Namespace) -> None:
         """Show a feature's page: what it writes to the vocabulary, features like it, and its examples.
-        The examples, the histogram and how often it is active are of a collection (%djinn_collect)."""
+        A collection (%djinn_collect) shows how often it is active, with a histogram and examples."""
         asked = given(layer=args.layer, examples=args.examples, top=args.top)
         found = page.feature(self.state.engine, args.site, self._collection(args.over), **asked)
         self.keep_and_draw(args, found, page_view(found))

@@ -20,21 +20,21 @@ class HeadsMagics(Group):
         option(
             "--patterns", action="store_true", help="draw the attention patterns of all heads over the present line"
         ),
-        option("--page", action="store_true", help="of --head: scores, what it attends to over --prompts, OV circuit"),
+        option("--page", action="store_true", help="show one --head: scores, attention over --prompts, OV circuit"),
         option(
             "--head",
             action="append",
             metavar="L.H",
-            help="--patterns: show token by token where it looks; --page: of it",
+            help="with --patterns show token by token where it looks; with --page show this head",
         ),
         option(
             "--prompts",
             metavar="FILE|NAME",
-            help="score on these, by default on random tokens, repeated once; --page: what it attends to there",
+            help="score on these, not on random tokens that repeat once; with --page show what it attends to",
         ),
-        option("--length", type=int, help="of the random tokens, before they are repeated; default 50"),
+        option("--length", type=int, help="random tokens in a line before they repeat; default 50"),
         option("--samples", type=int, help="lines of random tokens; default 8"),
-        option("--seed", type=int, help="draws the random tokens; default 0"),
+        option("--seed", type=int, help="seed of the random tokens; default 0"),
         ADAPTER,
         HOVER,
         SAVE,

@@ -17,14 +17,14 @@ class WhyMagics(Group):
         option("head", metavar="L.H", help="layer and head, such as 5.1"),
         option("--query", type=int, metavar="P", help="the position that attends, negative from the end; default -1"),
         option("--key", type=int, metavar="P", help="the position that it attends to"),
-        option("--features", metavar="SAE", help="an added SAE of the residual stream, such as sae.4: by its features"),
+        option("--features", metavar="SAE", help="show the features of this added SAE, such as sae.4, as parts"),
         HOVER,
         SAVE,
         KEEP,
         SESSION,
     )
     def djinn_why(self, args: Namespace) -> None:
-        """Show why a head attends from one position to another: what each earlier head and MLP adds to that score."""
+        """Show why a head attends from one position to another: what each earlier head and MLP adds to the score."""
         if args.key is None:
             raise UsageError("A score is of two positions: name the one that is attended to, as --key 3.")
         session = self.state.session(args.session)
