@@ -1,5 +1,5 @@
-/* The tokens of a text by keyboard. Tab comes to the text and stands on a token, whose numbers are then in sight; the
-   arrows, Home and End move along the tokens, and Enter or Space does what a click does. */
+/* The tokens of a text by keyboard. Tab moves the focus to a token of the text and shows its numbers; arrows, Home and
+   End move it along the tokens, and Enter or Space does what a click does. */
 
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 
@@ -16,44 +16,47 @@ const MOVES = new Map([
 export function tokensByKeyboard(press: (token: HTMLElement) => void): IDisposable {
   const numbers = document.createElement('div');
   numbers.className = 'djinn-Token-numbers';
-  const focus = ({ target }: Event): void => {
-    const text = matching(target, TEXT);
-    const token = matching(target, TOKEN);
+  const onFocus = ({ target }: Event): void => {
+    const text = ifMatching(target, TEXT);
+    const token = ifMatching(target, TOKEN);
     if (text !== null) {
-      stand(text.querySelector<HTMLElement>(`${TOKEN}[tabindex]`) ?? text.querySelector(TOKEN));
+      focusToken(
+        text.querySelector<HTMLElement>(`${TOKEN}[tabindex]`) ?? text.querySelector(TOKEN)
+      );
     } else if (token !== null) {
-      show(numbers, token);
+      showNumbers(numbers, token);
     }
   };
-  const leave = ({ target }: Event): void => {
+  const onLeave = ({ target }: Event): void => {
     numbers.remove();
-    matching(target, TOKEN)?.closest(TEXT)?.setAttribute('tabindex', '0');
+    ifMatching(target, TOKEN)?.closest(TEXT)?.setAttribute('tabindex', '0');
   };
-  const key = (event: KeyboardEvent): void => {
-    const token = matching(event.target, TOKEN);
+  const onKey = (event: KeyboardEvent): void => {
+    const token = ifMatching(event.target, TOKEN);
     const plain = !(event.ctrlKey || event.metaKey || event.altKey || event.shiftKey);
-    if (token !== null && plain && move(token, event.key, press)) {
+    if (token !== null && plain && actOnKey(token, event.key, press)) {
       event.preventDefault();
       event.stopImmediatePropagation(); // or the notebook selects another cell
     }
   };
-  document.addEventListener('focusin', focus);
-  document.addEventListener('focusout', leave);
-  window.addEventListener('keydown', key, true); // before JupyterLab's own, which is the document's
+  document.addEventListener('focusin', onFocus);
+  document.addEventListener('focusout', onLeave);
+  window.addEventListener('keydown', onKey, true); // before JupyterLab's own, which is the document's
   return new DisposableDelegate(() => {
-    document.removeEventListener('focusin', focus);
-    document.removeEventListener('focusout', leave);
-    window.removeEventListener('keydown', key, true);
+    document.removeEventListener('focusin', onFocus);
+    document.removeEventListener('focusout', onLeave);
+    window.removeEventListener('keydown', onKey, true);
     numbers.remove();
   });
 }
 
-function matching(target: EventTarget | null, selector: string): HTMLElement | null {
+/** The target, where it is an element that matches. */
+function ifMatching(target: EventTarget | null, selector: string): HTMLElement | null {
   return target instanceof HTMLElement && target.matches(selector) ? target : null;
 }
 
-/** Put the focus on a token; Shift and Tab leave the text from it. */
-function stand(token: HTMLElement | null): void {
+/** Focus a token, the only one of its text in the order of Tab. */
+function focusToken(token: HTMLElement | null): void {
   const text = token?.closest<HTMLElement>(TEXT);
   text?.querySelectorAll(`${TOKEN}[tabindex]`).forEach(one => one.removeAttribute('tabindex'));
   text?.setAttribute('tabindex', '-1');
@@ -63,20 +66,20 @@ function stand(token: HTMLElement | null): void {
   token?.focus();
 }
 
-/** Return whether the key is one of these. */
-function move(token: HTMLElement, key: string, press: (token: HTMLElement) => void): boolean {
+/** Move the focus, or press the token, and return true; false for any other key. */
+function actOnKey(token: HTMLElement, key: string, press: (token: HTMLElement) => void): boolean {
   const by = MOVES.get(key);
   if (key === 'Enter' || key === ' ') {
     press(token);
   } else if (by !== undefined) {
     const all = [...(token.closest(TEXT)?.querySelectorAll<HTMLElement>(TOKEN) ?? [])];
-    stand(all[Math.min(Math.max(all.indexOf(token) + by, 0), all.length - 1)]);
+    focusToken(all[Math.min(Math.max(all.indexOf(token) + by, 0), all.length - 1)]);
   }
   return by !== undefined || key === 'Enter' || key === ' ';
 }
 
-/** Show what the pointer would show, below the token or above it. */
-function show(numbers: HTMLElement, token: HTMLElement): void {
+/** Show the numbers of a token, which the pointer also shows, below it or above it. */
+function showNumbers(numbers: HTMLElement, token: HTMLElement): void {
   numbers.textContent = token.title;
   document.body.appendChild(numbers);
   const { left, top, bottom } = token.getBoundingClientRect();

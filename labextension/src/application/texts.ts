@@ -14,7 +14,7 @@ const AT = /^position == (\d+)$/;
 export function stopAtTokens(service: IDjinn): IDisposable {
   const style = document.head.appendChild(document.createElement('style'));
   const mark = (): void => {
-    style.textContent = marks(service.model.live);
+    style.textContent = tokenStyles(service.model.live);
   };
   const press = (token: HTMLElement): void => {
     const text = token.closest<HTMLElement>(TEXT);
@@ -58,27 +58,29 @@ function toggle(
     : service.clearBreakpoints(place, [set.number], `breakpoint at ${djinnSite} when ${when}`));
 }
 
-/** The style of tokens that a click reaches, and of those with a breakpoint. It is stronger than a card's own. */
-function marks(live: LiveState): string {
+/** The styles of tokens that a click reaches, and of those with a breakpoint. They outweigh a card's own. */
+function tokenStyles(live: LiveState): string {
   return places(live)
     .filter(({ place }) => reached(live, place) !== null)
     .flatMap(({ place, session }) => [
-      `${text(place)} ${TOKEN}${TOKEN}{cursor:pointer}`,
-      `${text(place)} ${TOKEN}:focus-visible{box-shadow:0 0 0 2px var(--jp-brand-color1)}`,
-      ...session.described.breakpoints.flatMap(one => stop(place, one))
+      `${selectorOf(place)} ${TOKEN}${TOKEN}{cursor:pointer}`,
+      `${selectorOf(place)} ${TOKEN}:focus-visible{box-shadow:0 0 0 2px var(--jp-brand-color1)}`,
+      ...session.described.breakpoints.flatMap(one => breakpointStyles(place, one))
     ])
     .join('\n');
 }
 
-function stop(place: Place, { site, when }: BreakpointDescription): string[] {
+/** The style of the token at which a breakpoint stops; none for a breakpoint elsewhere. */
+function breakpointStyles(place: Place, { site, when }: BreakpointDescription): string[] {
   const at = AT.exec(when ?? '')?.[1];
-  const token = `${text(place)}[data-djinn-site=${quoted(site)}] [data-djinn-at="${at}"]`;
+  const token = `${selectorOf(place)}[data-djinn-site=${quoted(site)}] [data-djinn-at="${at}"]`;
   return at === undefined
     ? []
     : [`${token}{outline:2px solid var(--jp-warn-color1);outline-offset:-1px}`];
 }
 
-function text({ engine, session }: Place): string {
+/** The selector of the texts of a session. */
+function selectorOf({ engine, session }: Place): string {
   return `.djinn [data-djinn-engine=${quoted(engine)}][data-djinn-session=${quoted(session)}]`;
 }
 
