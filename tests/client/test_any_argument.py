@@ -182,6 +182,20 @@ def test_readings_of_a_stop(session: dj.RemoteSession) -> None:
     assert len(session.lens(tokens=np.array([3, 4])).rows[0].chosen) == 2
 
 
+def test_readings_of_texts_heads_and_features(engine: RemoteEngine) -> None:
+    session = engine.session("read", fresh=True)
+    session.run(LINE, max_new_tokens=1)
+    assert wrong_of(session.text, {}, "prompt", "by", "metric", "site", "along", "top") == []
+    assert wrong_of(session.text_lens, {}, "k", "site", "tokens", "layers") == []
+    assert wrong_of(session.why, {"head": "0.0", "key": 0}, "head", "key", "query", "features") == []
+    assert (
+        wrong_of(lambda name="0.0", **others: engine.head(name, **others), {}, "name", "over", "top", "examples") == []
+    )
+    assert wrong_of(engine.feature, {"site": "sae.1[0]"}, "site", "over", "layer", "examples", "top") == []
+    layers = (layer for layer in (0, 1))
+    assert session.text_lens(np.int64(1), layers=layers).sites == ("resid_post.0", "resid_post.1")
+
+
 def test_edits() -> None:
     direction = {"direction": [1.0]}
     assert wrong_of(dj.scale, {}, "factor") == []

@@ -339,6 +339,7 @@ class TextLens(TextResult):
         return f"Lens of {names}, over {len(self.texts)} tokens"
 
 
+@arguments.typed
 def text_lens(
     session: RemoteSession,
     /,
