@@ -90,8 +90,10 @@ def may_be_added(site: Site) -> bool:
 
 def _each(site: str) -> Iterator[str]:
     """Yield the spelling of each feature that a site of an added module selects."""
+    if "[" not in site:
+        return
     try:
-        found = parse_site(site) if "[" in site else Site(point=POINTS[0])
+        found = parse_site(site)
     except UnknownSite:
         return
     if may_be_added(found):

@@ -238,15 +238,14 @@ class Study(tables.Tabular):
             described, parts, title = result._described, result._parts, title or result.title
         else:
             described, parts = _described(result)
-        note = sendable(_noted(note or described.note), LONGEST_NOTE)
-        self._put(msgspec.structs.replace(described, note=note), parts, title)
+        self._put(msgspec.structs.replace(described, note=_noted(note or described.note)), parts, title)
 
     @arguments.typed
     def note(self, text: str, title: str | None = None) -> None:
         """Add a text in Markdown as an item of its own. UsageError for one of more than 100,000 characters."""
         if not text.strip():
             raise UsageError("A note is a text that is not empty.")
-        self._put(DescribedItem(title=NOTE, kind=NOTE, note=sendable(_noted(text), LONGEST_NOTE)), {}, title)
+        self._put(DescribedItem(title=NOTE, kind=NOTE, note=_noted(text)), {}, title)
 
     def _put(self, described: DescribedItem, parts: Mapping[str, bytes], title: str | None) -> None:
         there = {one.title: number for number, one in enumerate(self.items)}
@@ -333,15 +332,15 @@ class Study(tables.Tabular):
         `kept` is the report so far; EngineUnavailable."""
         here = ask_for(engine.channel, ask.ReadProvenance()).provenance
         tried = [(number, one) for number, one in enumerate(self.items) if one.has_values]
-        named = "Reproduction"
+        report = partial(StudyReport, "Reproduction")
         rows = interrupts.in_parts(
-            f"The {named.lower()}",
+            "The reproduction",
             "items",
             tried,
             partial(_again, engine, here),
-            lambda done: StudyReport(named, done) if done else None,
+            lambda done: report(done) if done else None,
         )
-        return StudyReport(named, rows)
+        return report(rows)
 
     def __repr__(self) -> str:
         lines = [f"{number}  {one.title} ({one.kind})" for number, one in enumerate(self.items)]
@@ -368,10 +367,10 @@ def spelled_model(by: Provenance) -> str:
 
 
 def _noted(text: str) -> str:
-    """Return a note. Raises UsageError for a long one."""
+    """Return a note as a file has it. Raises UsageError for a long one."""
     if len(text) > LONGEST_NOTE:
         raise UsageError(f"A note has at most {LONGEST_NOTE:,} characters, and this one {len(text):,}.")
-    return text
+    return sendable(text, LONGEST_NOTE)
 
 
 def _free(kind: str, there: Mapping[str, int]) -> str:

@@ -43,9 +43,9 @@ class ReproducingMagics(Group):
         self.keep_and_show(args, found, "\n".join(found.lines()))
 
     @verb(
-        option("path", metavar="FILE", help=f"of the study; {STUDY} is added to a name without it"),
+        option("path", metavar="FILE", help=f"the study's file; a name without {STUDY} gets it"),
         option("--add", metavar="NAME", help="add the result, table or figure in this variable, and save"),
-        option("--title", metavar="TEXT", help="of what is added; under a title that is there it replaces that item"),
+        option("--title", metavar="TEXT", help="the title of what is added; an item with the same title is replaced"),
         option("--note", metavar="TEXT", help="a text in Markdown beside what is added, or an item of its own"),
         option("--check", action="store_true", help="say for each item whether it is read here; needs no engine"),
         option("--reproduce", action="store_true", help="compute each item again, and compare bit for bit"),
@@ -58,7 +58,8 @@ class ReproducingMagics(Group):
         path = args.path if args.path.endswith(STUDY) else f"{args.path}{STUDY}"
         if args.check or args.reproduce:
             refuse_others(args, "--check" if args.check else "--reproduce", "path", "keep")
-            report = self._judged(args, studies.Study.read(path))
+            study = studies.Study.read(path)
+            report = study.check() if args.check else study.reproduce(self.state.engine)
             self.keep_and_show(args, report, views.study_report_view(report))
             return
         if args.add is None and args.note is None:
@@ -67,9 +68,6 @@ class ReproducingMagics(Group):
         else:
             study = self._extended(args, path)
         self.keep_and_show(args, study, views.study_view(study))
-
-    def _judged(self, args: Namespace, study: studies.Study) -> studies.StudyReport:
-        return study.check() if args.check else study.reproduce(self.state.engine)
 
     def _extended(self, args: Namespace, path: str) -> studies.Study:
         """Return the study of a file, with what is added, saved."""
