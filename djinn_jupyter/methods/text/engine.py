@@ -6,8 +6,8 @@ Shapes: T positions, V tokens of the vocabulary, n positions at a time, D featur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
@@ -30,7 +30,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.methods.text.request import Of, ReadText, ReadTextLens, TextLensRead, TextMeasured
-from djinn_jupyter.wire import arrays, looks, nouns
+from djinn_jupyter.wire import looks, nouns
 from djinn_jupyter.wire.sites import Site
 
 ROWS: Final = 64  # of logits that are fp32 at a time
@@ -53,21 +53,18 @@ def text_of(session: Session) -> WholeText:
         raise UsageError("The session has no text yet; run a prompt in it.")
     fed = [(one.start, one.end) for one in session.pass_log.passes if one.decode]
     begins = len(session.tokens) if session.generation is None else session.generation.begins
-    return WholeText(tokens=tuple(session.tokens), generated=tuple(_joined([*fed, (begins, len(session.tokens))])))
+    return WholeText(tokens=tuple(session.tokens), generated=_joined([*fed, (begins, len(session.tokens))]))
 
 
-def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the spans without empty ones; those that meet are one."""
-    held: tuple[int, int] | None = None
+def _joined(spans: Iterable[tuple[int, int]]) -> Spans:
+    """Return the spans without empty ones; those that meet are one."""
+    found: list[tuple[int, int]] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
-        if held is not None and start <= held[1]:
-            held = (held[0], max(held[1], end))
-            continue
-        if held is not None:
-            yield held
-        held = (start, end)
-    if held is not None:
-        yield held
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return tuple(found)
 
 
 def rules_in_one_pass(rules: Iterable[Rule], text: WholeText) -> tuple[Rule, ...]:
@@ -114,21 +111,21 @@ class SiteMeasure(Unmarked):
 
 
 @dataclass(slots=True, kw_only=True)
-class Behind:
+class MeasuredLogits:
     """The measures of the logits behind each position, collected some positions at a time."""
 
-    log_probabilities: list[Tensor]
-    entropies: list[Tensor]
-    metrics: list[float]
-    rows: list[nouns.LensRow]
+    log_probabilities: list[Tensor] = field(default_factory=list)
+    entropies: list[Tensor] = field(default_factory=list)
+    metrics: list[float] = field(default_factory=list)
+    rows: list[nouns.LensRow] = field(default_factory=list)
 
 
 def measured(
     runtime: Runtime, logits_TV: Tensor, tokens: Sequence[int], metrics: Metrics | None, top: int
-) -> Generator[None, None, Behind]:
+) -> Generator[None, None, MeasuredLogits]:
     """Return the measures of these logits, with the model's own bits. Other jobs may run between some positions and the
     next."""
-    found = Behind(log_probabilities=[], entropies=[], metrics=[], rows=[])
+    found = MeasuredLogits()
     for start in range(0, len(tokens), ROWS):
         logits_nV = logits_TV[start : start + ROWS].float()
         logs_nV = torch.log_softmax(logits_nV, -1)
@@ -162,10 +159,9 @@ def lens_of(
     entropies [T], and the probabilities of the next tokens [T - 1] and of the `chosen` [T, C]. Other jobs may run
     between some positions and the next. UsageError."""
     parts: list[tuple[Tensor, ...]] = []
-    if taken.value_TD is None:
-        raise UsageError(f"{taken.site} was not met in a pass over the text.")
+    value_TD, taken.value_TD = _met(taken.site, taken.value_TD), None
     for start in range(0, len(tokens), ROWS):
-        logits_nV = lens(taken.value_TD[start : start + ROWS]).float()
+        logits_nV = lens(value_TD[start : start + ROWS]).float()
         chances_nV = torch.softmax(logits_nV, -1)
         best_nk = logits_nV.topk(min(top, logits_nV.shape[-1])).indices
         after = torch.tensor(tokens[start + 1 : start + 1 + len(logits_nV)], dtype=torch.long, device=best_nk.device)
@@ -173,7 +169,6 @@ def lens_of(
         each = (best_nk.int(), chances_nV.gather(1, best_nk), torch.special.entr(chances_nV).sum(-1), own_n)
         parts.append(tuple(one.to("cpu") for one in (*each, chances_nV[:, list(chosen)])))
         yield None
-    taken.value_TD = None
     return [torch.cat(each) for each in zip(*parts, strict=True)]
 
 
@@ -305,14 +300,13 @@ class TextRequests:
             rows=tuple(behind.rows),
             made=made,
             metrics=to_array(torch.tensor(behind.metrics, dtype=torch.float64)) if metrics else None,
-            site_values=_of(site),
+            site_values=None if site is None else to_array(_met(site.site, site.values_T)),
             of=None if site is None else site.of,
         )
 
 
-def _of(site: SiteMeasure | None) -> arrays.Array | None:
-    if site is None:
-        return None
-    if site.values_T is None:
-        raise UsageError(f"{site.site} was not met in a pass over the text.")
-    return to_array(site.values_T)
+def _met(site: Site, values: Tensor | None) -> Tensor:
+    """Return the values that a pass over a text had at a site. Raises UsageError where it had none."""
+    if values is None:
+        raise UsageError(f"{site} was not met in a pass over the text.")
+    return values
